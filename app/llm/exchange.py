@@ -3,7 +3,7 @@
 import hashlib
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from functools import cached_property, partial
 from itertools import count
@@ -324,7 +324,7 @@ def _journaled(reply: ModelReply, usage: TokenUsage, spent: Spent) -> dict[str, 
     about = {
         "cost_usd": None if spent.cost_usd is None else str(spent.cost_usd),
         "finish_reason": reply.finish_reason and storable(reply.finish_reason),
-        **asdict(usage),
+        **usage.to_json(),
         "tool_calls": [call.to_json() for call in reply.tool_calls],
         "thinking": reply.thinking,
         "provider_state": reply.provider_state,

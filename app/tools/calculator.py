@@ -67,7 +67,7 @@ class Calculator(CheckedTool):
         super().__init__()
         arithmetic = RealArithmetic()
         self._functions = function_table(arithmetic)
-        self._operators = {
+        operators = {
             ast.Add: arithmetic.add,
             ast.Sub: arithmetic.subtract,
             ast.Mult: arithmetic.multiply,
@@ -78,6 +78,12 @@ class Calculator(CheckedTool):
             ast.USub: negate,
             ast.UAdd: lambda value: value,
         }
+        machine = SimpleEval(operators, self._functions, dict(CONSTANTS))
+        allowed = (ast.BinOp, ast.UnaryOp, ast.Call, ast.Name)
+        machine.nodes = {kind: machine.nodes[kind] for kind in allowed}
+        machine.nodes[ast.Constant] = lambda node: _written_number(machine.expr, node)
+        self._machine = machine
+        """Keeps the expression that it works on; nothing waits while it does."""
 
     async def answer(self, args: Mapping[str, Any], context: ToolContext) -> ToolResult:
         """Return the value of ``args["expression"]``."""
@@ -92,17 +98,10 @@ class Calculator(CheckedTool):
         return arithmetic.agrees(result["expression"], result["value"])
 
     def _value(self, expression: str) -> Real:
-        # The machine is fresh for every expression: simpleeval keeps the text it works on.
-        machine = SimpleEval(
-            operators=self._operators, functions=self._functions, names=dict(CONSTANTS)
-        )
-        allowed = (ast.BinOp, ast.UnaryOp, ast.Call, ast.Name)
-        machine.nodes = {kind: machine.nodes[kind] for kind in allowed}
-        machine.nodes[ast.Constant] = lambda node: _written_number(expression, node)
         try:
             tree = ast.parse(expression, mode="eval")
             _check_depth(tree)
-            value = machine.eval(expression, previously_parsed=tree.body)
+            value = self._machine.eval(expression, previously_parsed=tree.body)
         except (InvalidExpression, SyntaxError, RecursionError, MemoryError):
             raise malformed("the text is not an expression") from None
         if not isinstance(value, Fraction | Decimal):

@@ -137,25 +137,26 @@ class _Walk:
 
     def count(self, value: Any) -> None:
         """Count a value, or raise ValueTooLargeError as soon as a limit is passed."""
-        self._items((value,), 1)
+        self._items((value,), 0, 1)
 
-    def _items(self, items: Iterable[Any], depth: int) -> int:
-        """Count items that stand so deep; return how many levels they have."""
+    def _items(self, items: Iterable[Any], size: int, depth: int) -> int:
+        """Count items that stand so deep, and ``size`` bytes; return how many levels they have."""
         tallest = 0
         for item in items:
             kind = type(item)
             if kind is str:
-                self._take(len(item))
+                size += len(item)
             elif kind is int:
                 if item.bit_length() > 24:
-                    self._take(item.bit_length() >> 2)
+                    size += item.bit_length() >> 2
             elif kind is float:
                 if not (1e-5 < item < 1e16 or -1e16 < item < -1e-5):
                     self._exponent(item)
             elif kind not in _SMALL and isinstance(item, dict | list | tuple):
                 tallest = max(tallest, self._container(item, depth))
             elif isinstance(item, str):
-                self._take(len(item))
+                size += len(item)
+        self._take(size)
         return tallest
 
     def _container(self, value: Any, depth: int) -> int:
@@ -170,13 +171,13 @@ class _Walk:
             self._take(size)
             return height
         left, digits = self._left, self.digits
-        self._take(2 * len(value))
+        size = 2 * len(value)
         if isinstance(value, dict):
             for name in value:
-                self._take(len(name) + 3 if isinstance(name, str) else 3)
-            height += self._items(value.values(), depth + 1)
+                size += len(name) + 3 if isinstance(name, str) else 3
+            height += self._items(value.values(), size, depth + 1)
         else:
-            height += self._items(value, depth + 1)
+            height += self._items(value, size, depth + 1)
         self._known[id(value)] = left - self._left, self.digits - digits, height
         return height
 

@@ -4,7 +4,7 @@ import json
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from datetime import datetime
 from decimal import Decimal
 from typing import Any
@@ -46,6 +46,10 @@ class ModelName:
 
     provider: str
     model: str
+
+    def to_json(self) -> dict[str, str]:
+        """Return it as JSON."""
+        return {"provider": self.provider, "model": self.model}
 
 
 @dataclass(slots=True)
@@ -196,9 +200,9 @@ def result_of(state: CaseState, answer: str | None) -> dict[str, Any]:
         "counters": _counters(state),
         "models": {
             tier.value: {
-                **asdict(named),
+                **named.to_json(),
                 "used": [
-                    {**asdict(model), "calls": calls}
+                    {**model.to_json(), "calls": calls}
                     for model, calls in state.usage[tier].answers.items()
                 ],
             }
