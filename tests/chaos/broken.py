@@ -39,7 +39,8 @@ import app.adapters.postgres.runs as postgres_runs
 import app.adapters.postgres.workers as postgres_workers
 import app.api.routes.runs as run_routes
 import app.runs.execution as execution
-from app.adapters.postgres.journal import PostgresJournal, RunInsert
+from app.adapters.postgres.accepting import RunInsert
+from app.adapters.postgres.journal import PostgresJournal
 from app.adapters.postgres.run_statements import RELEASE
 from app.adapters.postgres.workers import PostgresWorkers
 from app.control.account import Account

@@ -48,12 +48,12 @@ _WAITS = """status = 'queued' AND queued_at <= CASE WHEN %s::boolean THEN 'infin
 """Whether a run waits for a worker; with the parameter also one whose time has not come."""
 
 ACCEPT_QUEUED = f"""
-WITH accepted AS (
+WITH before AS MATERIALIZED (
+    SELECT count(*) AS waiting FROM (SELECT FROM runs WHERE {_WAITS} LIMIT %s::bigint) queued
+), accepted AS (
     {_INSERT}
     WHERE {_MEETS_NOTHING}
-    LIMIT greatest(0, %s::bigint - (SELECT count(*) FROM (
-        SELECT FROM runs WHERE {_WAITS} LIMIT %s::bigint
-    ) queued))
+    LIMIT greatest(0, %s::bigint - (SELECT waiting FROM before))
     ON CONFLICT DO NOTHING
     RETURNING tenant_id, run_id, created_at
 ), deferred AS (
@@ -63,11 +63,12 @@ WITH accepted AS (
     )::procrastinate_job_to_defer_v1))) AS jobs
     FROM accepted
 )
-SELECT accepted.*, jobs FROM accepted, deferred
+SELECT accepted.*, jobs, waiting FROM accepted, deferred, before
 """  # noqa: S608
 """Insert runs that are queued, each with its job, as :data:`ACCEPT_NEW` inserts claimed ones; only
-as many as may be queued beside those that are, by the first and last parameter. The library's own
-function adds the jobs; what it is given is what :class:`QueueDispatch` gives it."""
+as many as may be queued, by the last parameter, beside those that wait already. These are counted
+up to the second parameter, and returned as ``waiting``: with 0 there they are not counted. The
+library's own function adds the jobs; what it is given is what :class:`QueueDispatch` gives it."""
 
 FIND_NO_ROOM = f"""
 SELECT tenant_id, run_id

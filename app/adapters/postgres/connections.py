@@ -12,7 +12,7 @@ sessions, not transactions.
 
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -96,6 +96,14 @@ class Connection(psycopg.AsyncConnection[Any]):
                 if error.sqlstate is None and time.monotonic() >= until:
                     raise SilentServerError(*error.args) from error
             raise
+
+
+async def rows_of(
+    connection: psycopg.AsyncConnection[Any], statement: str, *parameters: str | int
+) -> Sequence[Mapping[str, Any]]:
+    """Execute a statement and return its rows."""
+    cursor = await connection.execute(statement, parameters)
+    return await cursor.fetchall()
 
 
 def driver_url(url: str) -> str:

@@ -9,20 +9,19 @@ import asyncio
 import math
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from datetime import datetime
 from functools import partial
 from typing import Any, cast
 
 import psycopg
-from psycopg.errors import LockNotAvailable, UniqueViolation
 from psycopg.rows import dict_row
 
-from app.adapters.postgres.accept_statements import ACCEPT_NEW, ACCEPT_QUEUED, FIND_NO_ROOM
-from app.adapters.postgres.connections import Connection, Patience
+from app.adapters.postgres.accepting import InsertAnswer, QueueRoom, RunInsert, accept_in_batch
+from app.adapters.postgres.connections import Connection, Patience, rows_of
 from app.adapters.postgres.group_commit import STOP_SECONDS, GroupCommit, Later
 from app.adapters.postgres.json_text import dump
-from app.adapters.postgres.rows import cancel_request_from_row, key_to_json, new_run_to_json
+from app.adapters.postgres.rows import cancel_request_from_row, key_from_row, key_to_json
 from app.adapters.postgres.run_statements import FINISH, JOURNAL, RUN_STATES
 from app.adapters.postgres.write_documents import (
     Ownership,
@@ -35,8 +34,7 @@ from app.adapters.postgres.write_documents import (
 from app.runs.errors import QueueFullError, StoreUnavailableError
 from app.runs.notifying import RunNotifier
 from app.runs.ports import FinishResult, JournalWrite, Permission
-from app.runs.quotas import few_of_queue
-from app.runs.run import FinishRun, NewRun, RunKey, RunStatus
+from app.runs.run import FinishRun, RunStatus
 
 LOCK_MS = 200
 """How long a batch waits for a row that somebody is just inserting; other locks it passes over."""
@@ -53,32 +51,9 @@ LARGE_BYTES = 256 * 1024
 LARGE_PATIENCE: Mapping[str, Any] = {"statement_ms": 60_000, "answer_seconds": 90.0}
 """How long such a write may take."""
 
-UNLIMITED = 2**62
-"""More runs than can be queued."""
-
-InsertAnswer = datetime | QueueFullError | None
-
 OwnersAnswer = Permission | FinishResult | Later
 
 Row = Mapping[str, Any]
-
-
-@dataclass(slots=True)
-class RunInsert:
-    """A run to insert, claimed for a worker or queued for any."""
-
-    new: NewRun
-    worker_id: str | None
-    max_queued: int = UNLIMITED
-    """How many runs may be queued, this one included."""
-    row: str = field(init=False)
-    """As JSON."""
-    maybe_stored: bool = False
-    """True once the database went away in the middle: the row that is there may be this one."""
-
-    def __post_init__(self) -> None:
-        """Write the row."""
-        self.row = dump(new_run_to_json(self.new, self.worker_id))
 
 
 class UsualTimes:
@@ -120,7 +95,7 @@ class PostgresJournal:
         """Notified of every run of which events were written here, or that has ended here."""
         self._accepting: GroupCommit[RunInsert, InsertAnswer] = GroupCommit(
             partial(self._connect, self._patience),
-            accept_in_batch,
+            partial(accept_in_batch, room=QueueRoom()),
             size_of=lambda insert: len(insert.row),
         )
         self._owners = self._owners_line(self._patience)
@@ -208,81 +183,6 @@ class PostgresJournal:
         return connection
 
 
-async def accept_in_batch(
-    connection: psycopg.AsyncConnection[Any], inserts: Sequence[RunInsert]
-) -> Sequence[InsertAnswer]:
-    """Insert runs: those that are claimed with one statement, then those that are queued.
-
-    Each statement is a transaction of its own; a run is queued with its job or not at all. Return
-    for each run when it was created, that the queue is full, or None if it met something else and
-    must be accepted by itself.
-    """
-    first: dict[RunKey, RunInsert] = {}
-    for insert in inserts:
-        first.setdefault(insert.new.key, insert)
-    ordered = [first[key] for key in sorted(first)]
-    claimed = [insert for insert in ordered if insert.worker_id is not None]
-    queued = [insert for insert in ordered if insert.worker_id is None]
-    answers: dict[RunKey, InsertAnswer] = {}
-    try:
-        if claimed:
-            answers |= _created(await _rows(connection, ACCEPT_NEW, _document(claimed)))
-        if queued:
-            answers |= await _queue(connection, queued)
-    except (LockNotAvailable, UniqueViolation):
-        if len(inserts) == 1:
-            return [None]  # somebody is just making the row, or it has a job already
-        for insert in claimed:
-            insert.maybe_stored = True
-        raise
-    except Exception:
-        for insert in inserts:
-            insert.maybe_stored = True
-        raise
-    return [
-        answers.get(insert.new.key) if first[insert.new.key] is insert else None
-        for insert in inserts
-    ]
-
-
-async def _queue(
-    connection: psycopg.AsyncConnection[Any], queued: Sequence[RunInsert]
-) -> Mapping[RunKey, InsertAnswer]:
-    """Insert as many of some runs as may be queued; find those for which there is no room.
-
-    A crowd that comes to a full queue is so refused at once, and not run by run.
-    """
-    most = queued[0].max_queued
-    later = any(_begins_later(insert) for insert in queued)
-    parameters = _document(queued), most, later, most
-    answers = _created(await _rows(connection, ACCEPT_QUEUED, *parameters))
-    left = [insert for insert in queued if insert.new.key not in answers]
-    for later in (False, True) if most < UNLIMITED else ():
-        asked = [insert for insert in left if _begins_later(insert) is later]
-        if asked:
-            most_of = ((limit, limit) for limit in (most, few_of_queue(most), 2 * most))
-            limits = (each for pair in most_of for each in (later, *pair))
-            full = await _rows(connection, FIND_NO_ROOM, _document(asked), *limits)
-            answers |= {_key(row): QueueFullError() for row in full}
-    return answers
-
-
-def _begins_later(insert: RunInsert) -> bool:
-    return insert.new.request.start_at is not None
-
-
-def _key(row: Row) -> RunKey:
-    return RunKey(row["tenant_id"], row["run_id"])
-
-
-def _created(rows: Iterable[Row]) -> dict[RunKey, InsertAnswer]:
-    return {_key(row): row["created_at"] for row in rows}
-
-
-def _document(inserts: Sequence[RunInsert]) -> str:
-    return f"[{','.join(insert.row for insert in inserts)}]"
-
-
 async def write_in_batch(
     connection: psycopg.AsyncConnection[Any], writes: Sequence[OwnersWrite], *, usual: UsualTimes
 ) -> Sequence[OwnersAnswer]:
@@ -309,7 +209,7 @@ async def _write_all(
     asked = list(dict.fromkeys(write.owner for write in writes))
     parameters = _owners(asked), calls_of(writes), events_of(writes)
     sent_at = time.monotonic()
-    owned = _by_owner(await _rows(connection, JOURNAL, *parameters))
+    owned = _by_owner(await rows_of(connection, JOURNAL, *parameters))
     answered_at = usual.answered_at(sent_at, time.monotonic())
     states = await _states(connection, [each for each in asked if each not in owned])
     return [_permission(write.owner, owned, states, answered_at) for write in writes]
@@ -323,7 +223,7 @@ async def _finish_all(
         first.setdefault(write.owner, write)
     ends = first.values()
     finished = _by_owner(
-        await _rows(connection, FINISH, ends_of(ends), calls_of(ends), events_of(ends))
+        await rows_of(connection, FINISH, ends_of(ends), calls_of(ends), events_of(ends))
     )
     states = await _states(connection, [each for each in first if each not in finished])
     return [
@@ -337,14 +237,7 @@ async def _states(
     connection: psycopg.AsyncConnection[Any], asked: Sequence[Ownership]
 ) -> Mapping[Ownership, Row]:
     """Return the state of runs that a statement passed over."""
-    return _by_owner(await _rows(connection, RUN_STATES, _owners(asked))) if asked else {}
-
-
-async def _rows(
-    connection: psycopg.AsyncConnection[Any], statement: str, *parameters: str | int
-) -> Sequence[Row]:
-    cursor = await connection.execute(statement, parameters)
-    return await cursor.fetchall()
+    return _by_owner(await rows_of(connection, RUN_STATES, _owners(asked))) if asked else {}
 
 
 def _permission(
@@ -392,4 +285,4 @@ def _owners(asked: Iterable[Ownership]) -> str:
 
 
 def _by_owner(rows: Iterable[Row]) -> dict[Ownership, Row]:
-    return {(_key(row), row["fence"]): row for row in rows}
+    return {(key_from_row(row), row["fence"]): row for row in rows}

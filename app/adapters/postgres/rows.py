@@ -197,6 +197,11 @@ def cancel_request_from_row(row: Row) -> CancelRequest | None:
     )
 
 
+def key_from_row(row: Row) -> RunKey:
+    """Return the run that a row is of."""
+    return RunKey(row["tenant_id"], row["run_id"])
+
+
 def key_to_json(key: RunKey, fence: int) -> dict[str, Any]:
     """Return a run and the fence under which somebody owns it."""
     return {"tenant_id": key.tenant, "run_id": key.run_id, "fence": fence}

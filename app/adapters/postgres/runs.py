@@ -23,11 +23,12 @@ from app.adapters.postgres.accept_and_cancel import (
     journal_of,
     last_seq_of,
 )
+from app.adapters.postgres.accepting import UNLIMITED, RunInsert
 from app.adapters.postgres.approvals import suspend_in
 from app.adapters.postgres.brief import whole_once
 from app.adapters.postgres.dispatch import QueueDispatch
 from app.adapters.postgres.engines import Engines, transaction
-from app.adapters.postgres.journal import UNLIMITED, PostgresJournal, RunInsert
+from app.adapters.postgres.journal import PostgresJournal
 from app.adapters.postgres.json_text import dump
 from app.adapters.postgres.read_statements import CONVERSATION, EVENTS, PAYLOADS
 from app.adapters.postgres.retention import erase_in

@@ -30,7 +30,7 @@ from app.adapters.postgres.accept_and_cancel import halt_overdue
 from app.adapters.postgres.approvals import WAKE_DUE
 from app.adapters.postgres.dispatch import QUEUE, QueueDispatch
 from app.adapters.postgres.engines import Engines, Pool, transaction
-from app.adapters.postgres.rows import cancel_request_from_row
+from app.adapters.postgres.rows import cancel_request_from_row, key_from_row
 from app.adapters.postgres.run_statements import OWNED, OWNED_BY, TAKE_LOST
 from app.runs.errors import StoreUnavailableError
 from app.runs.observing import RunObservers
@@ -157,7 +157,7 @@ class PostgresWorkers:
             beaten = await connection.exec_driver_sql(BEAT, row)
             self._drain_requested_at = beaten.scalar_one()
             rows = (await connection.exec_driver_sql(OWNED_BY, (worker_id,))).mappings().all()
-        owned = {RunKey(row["tenant_id"], row["run_id"]): row for row in rows}
+        owned = {key_from_row(row): row for row in rows}
         requests = {key: cancel_request_from_row(row) for key, row in owned.items()}
         cancelled = {key: request for key, request in requests.items() if request is not None}
         draining = self._drain_requested_at is not None

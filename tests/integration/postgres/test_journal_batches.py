@@ -9,14 +9,17 @@ from typing import Any
 import pytest
 from psycopg.rows import dict_row
 
+from app.adapters.postgres.accepting import (
+    InsertAnswer,
+    QueueRoom,
+    RunInsert,
+    accept_in_batch,
+)
 from app.adapters.postgres.connections import Connection
 from app.adapters.postgres.group_commit import Later
 from app.adapters.postgres.journal import (
-    InsertAnswer,
     OwnersAnswer,
-    RunInsert,
     UsualTimes,
-    accept_in_batch,
     write_in_batch,
 )
 from app.adapters.postgres.write_documents import as_rows
@@ -51,7 +54,7 @@ class Batch:
 
     async def accept(self, *inserts: RunInsert) -> Sequence[InsertAnswer]:
         async with await self._connect() as connection:
-            return await accept_in_batch(connection, inserts)
+            return await accept_in_batch(connection, inserts, room=QueueRoom())
 
     async def _connect(self) -> Connection:
         options: dict[str, Any] = {"autocommit": True, "row_factory": dict_row}

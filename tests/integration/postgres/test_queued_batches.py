@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from app.adapters.postgres.accepting import QueueRoom
 from app.adapters.postgres.engines import transaction
 from app.adapters.postgres.quotas import PostgresQuotas
 from app.runs.errors import IdempotencyMismatchError, QueueFullError, RunConflictError
@@ -268,3 +269,43 @@ async def test_the_last_places_of_a_queue_go_to_the_first_of_a_batch(
     assert [isinstance(each, Accepted) for each in answers] == [True] * 4 + [False] * 16
     assert {type(each) for each in answers[4:]} == {QueueFullError}
     assert await oracle.value(UNPAIRED) == 0
+
+
+async def test_processes_that_count_the_queue_seldom_pass_its_limit_by_little(
+    database_url: str, oracle: Oracle
+) -> None:
+    """One has counted while it was nearly empty, and hears nothing of what another has queued."""
+    most, limits = 640, store_limits(max_queued=640)
+    async with (
+        open_stores(database_url, limits) as idle,
+        open_stores(database_url, limits) as busy,
+    ):
+        await accepted(idle, new_run("first"))
+        await accepted(busy, *(new_run(f"b{n:03}") for n in range(most - 1)))
+        assert await oracle.value("SELECT count(*) FROM runs") == most
+
+        crowd = [new_run(f"{side}{n:03}") for n in range(100) for side in "xy"]
+        async with asyncio.TaskGroup() as group:
+            group.create_task(accepted(busy, *crowd[::2]))
+            group.create_task(accepted(idle, *crowd[1::2]))
+
+        assert await oracle.value("SELECT count(*) FROM runs") <= most + 10
+
+
+def test_the_queue_is_counted_seldom_while_it_is_empty_and_always_when_it_is_nearly_full() -> None:
+    """And again after a second, for others have queued runs meanwhile."""
+    now = 0.0
+    room = QueueRoom(clock=lambda: now)
+    assert not room.take(1)
+
+    room.counted(10 * QueueRoom.PART)
+    assert room.take(8)
+    assert room.take(2)
+    assert not room.take(1)
+
+    room.counted(10 * QueueRoom.PART)
+    now += QueueRoom.SECONDS
+    assert not room.take(1)
+
+    room.counted(QueueRoom.PART - 1)
+    assert not room.take(1)

@@ -1,0 +1,148 @@
+"""Runs that are accepted in batches: many new ones by one statement.
+
+What a batch passes over has met something, and is accepted by itself.
+"""
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Final
+
+import psycopg
+from psycopg.errors import LockNotAvailable, UniqueViolation
+
+from app.adapters.postgres.accept_statements import ACCEPT_NEW, ACCEPT_QUEUED, FIND_NO_ROOM
+from app.adapters.postgres.connections import rows_of
+from app.adapters.postgres.json_text import dump
+from app.adapters.postgres.rows import Row, key_from_row, new_run_to_json
+from app.runs.errors import QueueFullError
+from app.runs.quotas import few_of_queue
+from app.runs.run import NewRun, RunKey
+
+UNLIMITED = 2**62
+"""More runs than can be queued."""
+
+InsertAnswer = datetime | QueueFullError | None
+
+
+@dataclass(slots=True)
+class RunInsert:
+    """A run to insert, claimed for a worker or queued for any."""
+
+    new: NewRun
+    worker_id: str | None
+    max_queued: int = UNLIMITED
+    """How many runs may be queued, this one included."""
+    row: str = field(init=False)
+    """As JSON."""
+    maybe_stored: bool = False
+    """True once the database went away in the middle: the row that is there may be this one."""
+
+    def __post_init__(self) -> None:
+        """Write the row."""
+        self.row = dump(new_run_to_json(self.new, self.worker_id))
+
+
+class QueueRoom:
+    """Knows how many runs this process may queue before it counts again those that are queued.
+
+    Counting takes the longer the more there are. So each count lets a small part of the places that
+    are free be taken without another: near the limit every batch counts, and processes that have
+    counted at the same time cannot take many more places together than there are.
+    """
+
+    PART: Final = 64
+    SECONDS: Final = 1.0
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._left = 0
+        self._until = 0.0
+
+    def take(self, runs: int) -> bool:
+        """Take places for runs; False if the queue must be counted first."""
+        if runs > self._left or self._clock() >= self._until:
+            return False
+        self._left -= runs
+        return True
+
+    def counted(self, free: int) -> None:
+        """Take notice of how many places are free."""
+        self._left = free // self.PART
+        self._until = self._clock() + self.SECONDS
+
+
+async def accept_in_batch(
+    connection: psycopg.AsyncConnection[Any], inserts: Sequence[RunInsert], *, room: QueueRoom
+) -> Sequence[InsertAnswer]:
+    """Insert runs: those that are claimed with one statement, then those that are queued.
+
+    Each statement is a transaction of its own; a run is queued with its job or not at all. Return
+    for each run when it was created, that the queue is full, or None if it met something else and
+    must be accepted by itself.
+    """
+    first: dict[RunKey, RunInsert] = {}
+    for insert in inserts:
+        first.setdefault(insert.new.key, insert)
+    ordered = [first[key] for key in sorted(first)]
+    claimed = [insert for insert in ordered if insert.worker_id is not None]
+    queued = [insert for insert in ordered if insert.worker_id is None]
+    answers: dict[RunKey, InsertAnswer] = {}
+    try:
+        if claimed:
+            answers |= _created(await rows_of(connection, ACCEPT_NEW, _document(claimed)))
+        if queued:
+            answers |= await _queue(connection, queued, room)
+    except (LockNotAvailable, UniqueViolation):
+        if len(inserts) == 1:
+            return [None]  # somebody is just making the row, or it has a job already
+        for insert in claimed:
+            insert.maybe_stored = True
+        raise
+    except Exception:
+        for insert in inserts:
+            insert.maybe_stored = True
+        raise
+    return [
+        answers.get(insert.new.key) if first[insert.new.key] is insert else None
+        for insert in inserts
+    ]
+
+
+async def _queue(
+    connection: psycopg.AsyncConnection[Any], queued: Sequence[RunInsert], room: QueueRoom
+) -> Mapping[RunKey, InsertAnswer]:
+    """Insert as many of some runs as may be queued; find those for which there is no room.
+
+    A crowd that comes to a full queue is so refused at once, and not run by run.
+    """
+    most = queued[0].max_queued
+    later = any(_begins_later(insert) for insert in queued)
+    counts = most < UNLIMITED and (later or not room.take(len(queued)))
+    parameters = later, most if counts else 0, _document(queued), most
+    rows = await rows_of(connection, ACCEPT_QUEUED, *parameters)
+    if rows and counts and not later:
+        room.counted(most - rows[0]["waiting"] - len(rows))
+    answers = _created(rows)
+    left = [insert for insert in queued if insert.new.key not in answers]
+    for later in (False, True) if most < UNLIMITED else ():
+        asked = [insert for insert in left if _begins_later(insert) is later]
+        if asked:
+            most_of = ((limit, limit) for limit in (most, few_of_queue(most), 2 * most))
+            limits = (each for pair in most_of for each in (later, *pair))
+            full = await rows_of(connection, FIND_NO_ROOM, _document(asked), *limits)
+            answers |= {key_from_row(row): QueueFullError() for row in full}
+    return answers
+
+
+def _begins_later(insert: RunInsert) -> bool:
+    return insert.new.request.start_at is not None
+
+
+def _created(rows: Iterable[Row]) -> dict[RunKey, InsertAnswer]:
+    return {key_from_row(row): row["created_at"] for row in rows}
+
+
+def _document(inserts: Sequence[RunInsert]) -> str:
+    return f"[{','.join(insert.row for insert in inserts)}]"
