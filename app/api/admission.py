@@ -71,7 +71,7 @@ class CaseAdmission:
             expected_tools=tuple(body.expected_tools or ()),
             gold_answer=body.gold_answer,
             mode=body.mode or limits.default_mode,
-            budget=_budget(body.budget, limits.default_budget, self._usual, limits),
+            budget=_budget(body.budget, self._usual, limits),
             requires_prices=requires_prices(body.budget, limits.default_budget, limits),
             deadline=body.deadline,
             seed=limits.default_seed if body.seed is None else body.seed,
@@ -115,7 +115,7 @@ class GraphAdmission:
         limits = self._limits
         request = RunRequest(
             kind=RunKind(kind),
-            budget=_budget(body.budget, UNLIMITED, self._usual, limits),
+            budget=_budget(body.budget, self._usual, limits),
             requires_prices=requires_prices(body.budget, UNLIMITED, limits),
             deadline=body.deadline,
             seed=limits.default_seed if body.seed is None else body.seed,
@@ -227,13 +227,9 @@ def given_limits(given: GivenBudget | None, usual: Budget) -> Budget:
     return usual if given is None else given.over(usual)
 
 
-def _budget(
-    given: GivenBudget | None, defaults: Budget, usual: Budget, limits: ApiLimits
-) -> Budget:
-    """Apply the ceilings to what is given and to the defaults for the rest; ``usual`` without."""
-    if given is None:
-        return usual
-    return given_limits(given, defaults).merged_with(limits.budget_ceiling)
+def _budget(given: GivenBudget | None, usual: Budget, limits: ApiLimits) -> Budget:
+    """Apply the ceilings to what is given; ``usual`` has them for the rest."""
+    return usual if given is None else given.over(usual).merged_with(limits.budget_ceiling)
 
 
 def requires_prices(given: GivenBudget | None, usual: Budget, limits: ApiLimits) -> bool:

@@ -73,8 +73,9 @@ class Telemetry:
 
     @property
     def of_requests(self) -> TelemetryConfig:
-        """What makes the framework trace requests; nothing where no spans are sent."""
-        return {} if self._export is None else self._export.of_requests
+        """What makes the framework trace requests, or keeps it from looking who would want that."""
+        nothing: TelemetryConfig = {"tracing": False, "metrics": False}
+        return nothing if self._export is None else self._export.of_requests
 
     def _span_of(self, run: Run) -> SpanOf | None:
         """Return the spans that what a run calls is told of; None if it is told of none."""
