@@ -1,6 +1,8 @@
-"""A tool that reaches the outside in no time, so that a call of it is what its records cost."""
+"""Tools that reach the outside: one takes no time, so that a call is its records; one waits."""
 
+import asyncio
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from app.tools.ports import ToolContext, ToolResult, ToolSpec
@@ -24,3 +26,14 @@ class OutsideTool:
     async def run(self, args: Mapping[str, Any], context: ToolContext) -> ToolResult:
         """Return it; see Tool."""
         return {"number": args["number"]}
+
+
+class PatientTool(OutsideTool):
+    """Waits so many seconds before it returns its argument."""
+
+    spec = replace(OutsideTool.spec, name="patient", description="Waits for some seconds.")
+
+    async def run(self, args: Mapping[str, Any], context: ToolContext) -> ToolResult:
+        """Wait; see Tool."""
+        await asyncio.sleep(args["number"])
+        return await super().run(args, context)
