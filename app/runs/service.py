@@ -43,7 +43,7 @@ POLL_SECONDS = (0.02, 0.5)
 QUIET_SECONDS = 5.0
 """How often a follower of a run is told that there is nothing new."""
 
-LOOK_SECONDS = 20.0
+LOOK_SECONDS = 60.0
 """How often the events of a run are looked for although nothing was heard."""
 
 AT_ONCE = 500

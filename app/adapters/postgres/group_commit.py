@@ -18,7 +18,9 @@ are made one by one from then on, and one for which that happens again and again
 
 import asyncio
 import time
+from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Generic, TypeAlias, TypeVar
@@ -99,6 +101,7 @@ class GroupCommit(Generic[Write, Answer]):
         self._size_of = size_of
         self._clock = clock
         self._line: dict[Waiting[Answer], _Place[Write]] = {}
+        self._newcomers: deque[asyncio.Future[None]] = deque()
         self._most = BATCH[0]
         self._stuck_since: float | None = None
         self._arrived = asyncio.Event()
@@ -142,6 +145,27 @@ class GroupCommit(Generic[Write, Answer]):
         if self._connection is not None:
             await self._connection.close()
 
+    async def until_room(self, *, patience_seconds: float) -> None:
+        """Wait until the line is shorter than one commit, or patience is at its end.
+
+        For what is about to bring new writers: those that are there are served before it. Each
+        write that leaves the line lets one in, in the order in which they came.
+        """
+        if len(self._line) < BATCH[0]:
+            return
+        newcomer: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._newcomers.append(newcomer)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(patience_seconds):
+                await newcomer
+
+    def _let_one_in(self) -> None:
+        while self._newcomers and len(self._line) < BATCH[0]:
+            newcomer = self._newcomers.popleft()
+            if not newcomer.done():
+                newcomer.set_result(None)
+                return
+
     async def submit(self, write: Write) -> Answer:
         """Put a write in line and wait for its commit.
 
@@ -159,6 +183,7 @@ class GroupCommit(Generic[Write, Answer]):
             return await answer
         finally:
             self._line.pop(answer, None)
+            self._let_one_in()
 
     async def _write_forever(self) -> None:
         away, locked = _Pause(*RECONNECT_SECONDS), _Pause(*LOCKED_SECONDS)
@@ -186,6 +211,8 @@ class GroupCommit(Generic[Write, Answer]):
         """Wait until there is something to write; False if nothing more will come."""
         while not self._line:
             self._stuck_since = None
+            for _ in range(BATCH[0]):
+                self._let_one_in()
             if self._closing:
                 return False
             self._arrived.clear()

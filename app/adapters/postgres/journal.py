@@ -129,6 +129,9 @@ class PostgresJournal:
     async def insert(self, insert: RunInsert, *, timeout_seconds: float) -> datetime | None:
         """Insert a run and return when it was created; None if it met another row or a limit.
 
+        One that is about to begin here waits while runs that have begun wait for their writes: it
+        would make all of them later. So does its caller, and sends no more meanwhile.
+
         Raises:
             QueueFullError: it is new, and as many are queued as may be.
             StoreUnavailableError: the database did not answer in time. The run may yet be stored
@@ -136,6 +139,8 @@ class PostgresJournal:
         """
         try:
             async with asyncio.timeout(timeout_seconds):
+                if insert.worker_id is not None:
+                    await self._owners.until_room(patience_seconds=timeout_seconds / 2)
                 answer = await self._accepting.submit(insert)
         except TimeoutError:
             raise StoreUnavailableError from None

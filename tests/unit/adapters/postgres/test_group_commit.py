@@ -206,3 +206,63 @@ def test_a_batch_gets_smaller_while_those_it_answers_keep_the_event_loop() -> No
     busy = sizes.index(BATCH[0], 1)
     assert sizes[busy : busy + 10] == [BATCH[0]] * 10
     assert max(sizes[-4:]) > BATCH[0]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_newcomers_wait_while_the_line_is_longer_than_a_commit(seed: int) -> None:
+    """All are let in soon after it moves, although one of them has gone meanwhile."""
+    most, gate, came, entered = BATCH[0], asyncio.Event(), list[int](), list[int]()
+
+    async def commit(connection: object, writes: Sequence[str]) -> Sequence[str]:
+        await gate.wait()
+        return list(writes)
+
+    async def main() -> None:
+        line: GroupCommit[str, str] = GroupCommit(connect, commit)
+        await line.start()
+        await line.until_room(patience_seconds=9)
+        writers = [asyncio.ensure_future(line.submit(f"{n}")) for n in range(most + 3)]
+        await asyncio.sleep(0.01)
+
+        async def enter(number: int) -> None:
+            came.append(number)
+            await line.until_room(patience_seconds=9)
+            entered.append(number)
+            if number < most:
+                await line.submit(f"of {number}")
+
+        newcomers = [asyncio.ensure_future(enter(n)) for n in range(2 * most)]
+        await asyncio.sleep(1)
+        newcomers[3].cancel()
+        assert len(came) == 2 * most
+        assert not entered
+
+        gate.set()
+        await asyncio.wait({*writers, *newcomers})
+        assert asyncio.get_running_loop().time() < 2
+        assert sorted(entered) == [n for n in range(2 * most) if n != 3]
+        await line.stop()
+
+    run(main, seed)
+
+
+def test_a_newcomer_does_not_wait_for_ever() -> None:
+    """What has begun may stand still because the database is away."""
+
+    async def commit(connection: object, writes: Sequence[str]) -> Sequence[str]:
+        await asyncio.Event().wait()
+        return writes
+
+    async def main() -> float:
+        line: GroupCommit[str, str] = GroupCommit(connect, commit)
+        await line.start()
+        writers = [asyncio.ensure_future(line.submit(f"{n}")) for n in range(BATCH[0])]
+        await asyncio.sleep(0.01)
+        await line.until_room(patience_seconds=5)
+        for writer in writers:
+            writer.cancel()
+        waited = asyncio.get_running_loop().time()
+        await line.stop()
+        return waited
+
+    assert run(main, 0).result == pytest.approx(5, abs=0.1)
