@@ -87,15 +87,15 @@ def test_what_this_process_stores_is_seen_at_once_and_the_end_ends_it() -> None:
 
 
 def test_what_nobody_told_of_is_found_all_the_same() -> None:
-    """Within twenty seconds; a follower that hears nothing reads no more often."""
+    """Within a minute; a follower that hears nothing reads no more often."""
 
     async def story() -> None:
         store = Elsewhere()
         follower = Follower(await running(store))
-        await asyncio.sleep(99)
+        await asyncio.sleep(4.95 * service.LOOK_SECONDS)
         assert len(store.reads) == 5
         await tell(store, 1)
-        await asyncio.sleep(20)
+        await asyncio.sleep(service.LOOK_SECONDS)
         assert [seq for _, seq in follower.seen] == [1]
         await end(store, 1)
         await follower.task
