@@ -44,15 +44,10 @@ class RecordedFailureError(Exception):
 class StepTimeoutError(TimeoutError):
     """One attempt of a step took longer than its policy allows."""
 
-    seconds = 0.0
-    """The time that the attempt had."""
-
     @classmethod
     def after(cls, timeout_ms: int) -> "StepTimeoutError":
         """Return the failure of an attempt that had so much time."""
-        late = cls(f"No result within {timeout_ms} ms.")
-        late.seconds = timeout_ms / 1000
-        return late
+        return cls(f"No result within {timeout_ms} ms.")
 
 
 @dataclass(slots=True)

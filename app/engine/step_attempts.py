@@ -76,30 +76,37 @@ async def _under_policy(
 
 
 async def _once(
-    work: BoundNode, inputs: Outputs, context: FlowContext, late: StepTimeoutError | None = None
+    work: BoundNode, inputs: Outputs, context: FlowContext, timeout_ms: int | None = None
 ) -> Outputs:
-    """Let a node work once and return what it produced, by handle.
-
-    ``late`` is raised if a node that returns at once, and so cannot be cut off, took too long.
-    """
+    """Let a node work once and return what it produced, by handle."""
     if work.lock is not None:
         async with work.lock.held():
-            return await _once(BoundNode(work.node, work.data), inputs, context, late)
-    begun = None if late is None else time.monotonic()
-    execution = begin(work, inputs, context)
+            unlocked = BoundNode(work.node, work.data)
+            return await _once(unlocked, inputs, context, timeout_ms)
+    execution = begin(work, inputs, context, timeout_ms)
     if type(execution) is ExecutionResult:
-        if late is not None and begun is not None and time.monotonic() - begun > late.seconds:
-            raise late
         return execution.outputs
     return await end_of(execution, context)
 
 
-def begin(work: BoundNode, inputs: Outputs, context: FlowContext) -> Execution:
-    """Let a node begin to work; most nodes have their result then."""
+def begin(
+    work: BoundNode, inputs: Outputs, context: FlowContext, timeout_ms: int | None = None
+) -> Execution:
+    """Let a node begin to work; most nodes have their result then.
+
+    Raises:
+        StepTimeoutError: it has, but too late: nothing could cut it off.
+    """
+    begun = time.monotonic() if timeout_ms is not None else 0.0
     try:
-        return work.node.execute(work.data, inputs, context)
+        execution = work.node.execute(work.data, inputs, context)
     except BaseException as error:
         raise _meant_by(error)  # noqa: B904 - it is the same, or says so itself
+    if timeout_ms is None or type(execution) is not ExecutionResult:
+        return execution
+    if (time.monotonic() - begun) * 1000 > timeout_ms:
+        raise StepTimeoutError.after(timeout_ms)
+    return execution
 
 
 async def end_of(execution: Execution, context: FlowContext) -> Outputs:
@@ -215,26 +222,37 @@ async def _in_time(
     """
     if policy.timeout_ms is None:
         return await _once(work, inputs, context)
-    late = StepTimeoutError.after(policy.timeout_ms)
-    attempt = asyncio.create_task(_once(work, inputs, context, late), name=f"step {context.path}")
+    clock = asyncio.get_running_loop().time
+    ends = clock() + policy.timeout_ms / 1000
+    execution: Execution | None = None
+    if work.lock is None:
+        execution = begin(work, inputs, context, policy.timeout_ms)
+        if type(execution) is ExecutionResult:
+            return execution.outputs  # without a task, of which there is nothing to cut off
+        working = end_of(execution, context)
+    else:
+        working = _once(work, inputs, context, policy.timeout_ms)
+    attempt = asyncio.create_task(working, name=f"step {context.path}")
     try:
-        await asyncio.wait({attempt}, timeout=late.seconds)
+        await asyncio.wait({attempt}, timeout=ends - clock())
     except asyncio.CancelledError:
-        await _cut_off(attempt, context)
+        await _cut_off(attempt, execution, context)
         raise
     if attempt.done():
         return attempt.result()
+    late = StepTimeoutError.after(policy.timeout_ms)
     failed(late)
-    cancelled = await _cut_off(attempt, context)
+    cancelled = await _cut_off(attempt, execution, context)
     raise late if cancelled is None else cancelled
 
 
 async def _cut_off(
-    attempt: "asyncio.Task[Outputs]", context: FlowContext
+    attempt: "asyncio.Task[Outputs]", execution: Execution | None, context: FlowContext
 ) -> asyncio.CancelledError | None:
     """Cancel an attempt and drop what it comes to; return a cancel that came meanwhile.
 
-    What ignores its cancellation for the grace period is abandoned.
+    ``execution`` is what it waits for, if that has been begun: it may not have come to that. What
+    ignores its cancellation for the grace period is abandoned.
 
     Raises:
         Stop: the attempt met one, even if its time was up by then.
@@ -253,6 +271,8 @@ async def _cut_off(
     run.calls.detached.begin(inside)
     attempt.cancel()
     cancelled = await until_done((attempt,), run.grace_seconds)
+    if attempt.cancelled() and asyncio.iscoroutine(execution):
+        execution.close()
     if not attempt.done():
         detach_inside(run, inside)
     detach(attempt, late, over=over)

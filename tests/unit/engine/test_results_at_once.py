@@ -1,0 +1,104 @@
+"""Nodes that have their result at once, and attempts that end before their task has begun."""
+
+import asyncio
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from app.control import stops
+from app.control.retry import ErrorPolicy
+from app.engine.context import FlowContext
+from app.engine.node import ExecutionResult
+from app.engine.prepared import BoundNode
+from app.engine.report import StepTimeoutError
+from tests.unit.engine.driving import CHAIN, OurError, Scripted, drive, graph, statuses
+
+
+class AtOnce:
+    """A node with nothing to wait for, which fails as often as it is told."""
+
+    def __init__(self, *errors: BaseException) -> None:
+        self._errors = list(errors)
+        self.attempts = 0
+
+    def execute(self, data: Any, inputs: Mapping[str, Any], context: FlowContext) -> Any:
+        self.attempts += 1
+        if self._errors:
+            raise self._errors.pop(0)
+        return ExecutionResult({"default": self.attempts})
+
+
+@pytest.mark.req("000/E2")
+def test_a_node_that_fails_before_there_is_anything_to_wait_for_is_retried_as_well() -> None:
+    """Also where what it ends with only means a failure."""
+    node = AtOnce(OurError("no"), asyncio.CancelledError())
+    policy = ErrorPolicy(on_error="retry", retry_count=2)
+
+    outcome, world = drive(
+        CHAIN, Scripted(), limits={"A": {"work": BoundNode(node), "policy": policy}}
+    )
+
+    assert outcome.error is None
+    assert outcome.steps["A"].outputs == {"default": 3}
+    assert world.gateway.scope.usage.steps_executed == 3
+
+
+@pytest.mark.req("000/E2")
+def test_a_stop_that_a_node_meets_at_once_goes_past_its_policy() -> None:
+    """It is not tried again."""
+    node = AtOnce(stops.CancelledError("enough"))
+    policy = ErrorPolicy(on_error="retry", retry_count=2)
+
+    outcome, _ = drive(CHAIN, Scripted(), limits={"A": {"work": BoundNode(node), "policy": policy}})
+
+    assert isinstance(outcome.stop, stops.CancelledError)
+    assert node.attempts == 1
+    assert statuses(outcome) == {"A": "cancelled", "B": "not_started", "C": "not_started"}
+
+
+@pytest.mark.req("000/E2")
+@pytest.mark.parametrize("takes_ms", [0, 30])
+def test_a_node_that_has_its_result_at_once_is_judged_by_its_time_without_a_task(
+    takes_ms: int,
+) -> None:
+    """Nothing can be cut off there, so that a task would only cost."""
+    tasks = []
+
+    class Blocking(AtOnce):
+        def execute(self, data: Any, inputs: Mapping[str, Any], context: FlowContext) -> Any:
+            tasks.append(asyncio.current_task())
+            time.sleep(takes_ms / 1000)
+            return super().execute(data, inputs, context)
+
+    timed = {"work": BoundNode(Blocking()), "policy": ErrorPolicy(timeout_ms=20)}
+    plain = {"work": BoundNode(Blocking())}
+    outcome, _ = drive(CHAIN, limits={"A": plain, "B": timed})
+
+    assert tasks[0] is tasks[1]
+    assert statuses(outcome)["B"] == ("failed" if takes_ms else "completed")
+    assert isinstance(outcome.error, StepTimeoutError) == bool(takes_ms)
+
+
+@pytest.mark.req("000/E2", "000/C3")
+@pytest.mark.parametrize("seed", range(20))
+def test_an_attempt_that_is_cancelled_before_its_task_began_leaves_nothing_behind(
+    seed: int,
+) -> None:
+    """No coroutine that nobody ever awaited, in whatever order the loop takes its turns."""
+
+    class Cancelling(Scripted):
+        def execute(self, data: Any, inputs: Mapping[str, Any], context: FlowContext) -> Any:
+            context.token.cancel()
+            return super().execute(data, inputs, context)
+
+    outcome, _ = drive(
+        graph("A"),
+        Cancelling(),
+        limits={"A": {"policy": ErrorPolicy(timeout_ms=20_000)}},
+        seed=seed,
+    )
+
+    assert isinstance(outcome.stop, stops.CancelledError)
+    assert statuses(outcome) == {"A": "cancelled"}
