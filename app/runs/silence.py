@@ -5,7 +5,8 @@ is silent for as long as this process looks at its row, again and again, and fin
 So clocks need not agree, and an outage of the database is nobody's silence: only the time between
 looks that follow one another counts, and after one that failed or took long every worker is given
 the long time to come back. A database may also answer looks and take no beats, because it is
-read-only or its disk is full: then the looker's own beat does not get through either.
+read-only or its disk is full: then the looker's own beat does not get through either. That its own
+row is gone, because others took it for dead, is no beat.
 """
 
 from collections.abc import Mapping
@@ -52,8 +53,8 @@ class SilenceWatch:
     """How long a worker may be silent that holds its connection."""
     own: str | None = None
     """The worker that this process is itself; None if it does not beat."""
-    _own_beat: tuple[datetime | None, float] = (None, 0.0)
-    """The last beat of its own, and when it was first seen."""
+    _own_beat: tuple[datetime | None, float] | None = None
+    """The last beat of its own, if there was one, and when it was first seen, or looked for."""
     _silence: dict[str, tuple[datetime, float]] = field(default_factory=dict)
     """The last beat of each worker, and for how many seconds nothing came after it."""
     _looked_at: float | None = None
@@ -97,11 +98,11 @@ class SilenceWatch:
         """Tell whether this process has missed a beat itself, so that others may have to."""
         if self.own is None:
             return False
-        beat, seen_at = self._own_beat
-        if beat is None or beats.get(self.own) != beat:
-            self._own_beat = beats.get(self.own), now
+        beat = beats.get(self.own)
+        if self._own_beat is None or beat not in (None, self._own_beat[0]):
+            self._own_beat = beat, now
             return False
-        return now - seen_at > 2 * self.interval_seconds
+        return now - self._own_beat[1] > 2 * self.interval_seconds
 
     def _so_far(self, worker_id: str, beat: datetime, passed: float) -> float:
         """Return for how long a worker has been silent, if its last beat is still the same."""

@@ -355,4 +355,4 @@ async def test_tables_do_not_grow_while_runs_come_and_go(
     assert await oracle.value("SELECT count(*) FROM runs") == 1501
     assert not any(row["by_hand"] for row in await oracle.rows(VACUUMED))
     assert await oracle.value("SELECT count(*) FROM procrastinate_jobs") == 7000
-    assert sizes[-1] <= 1.01 * sizes[1]  # each round writes some 3 %
+    assert sizes[-1] <= 1.03 * sizes[1]  # each of the two rounds writes some 3 %

@@ -106,3 +106,17 @@ def test_silence_before_an_outage_of_beats_was_noticed_is_not_counted_either() -
     looking.looks(30)
     assert looking.looks(STALE - 1.5, "me") == {}
     assert looking.look("me", "alive").keys() == {"dead"}
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_a_looker_that_others_took_for_dead_or_never_knew_is_not_heard_either(known: bool) -> None:
+    """Its row is not there, and comes back no sooner than the beats of all others."""
+    looking = Looking(own="me")
+    if known:
+        looking.looks(20, "me", "alive", "dead")
+        del looking.beats["me"]
+    else:
+        looking.look("alive", "dead")
+    assert looking.looks(2 * STALE) == {}
+    assert looking.looks(STALE - 1.5, "me") == {}
+    assert looking.look("me", "alive").keys() == {"dead"}
