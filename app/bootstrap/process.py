@@ -121,7 +121,7 @@ class Process:
             url,
             self._patience,
             notifier=self._journal.notifier,
-            executed=lambda: self._executor.active if self._executor else frozenset(),
+            executing=self._executor,
         )
         self._heartbeat: Heartbeat | None = None
         self.runs = RunService(self._store, self._executor, self.telemetry.observers)

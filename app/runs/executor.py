@@ -7,7 +7,7 @@ another process recovers once this one's heartbeat is stale.
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence, Set
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
@@ -95,6 +95,8 @@ class RunExecutor:
         self._approvals = approvals
         self._observers = observers or RunObservers()
         self._clock = clock
+        self.changes = 0
+        """How often a run has begun or ended here."""
         self._active: dict[RunKey, ActiveRun] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._reserved = 0
@@ -106,9 +108,9 @@ class RunExecutor:
         self._handing_over = False
 
     @property
-    def active(self) -> frozenset[RunKey]:
-        """The runs that are being executed."""
-        return frozenset(self._active)
+    def active(self) -> Set[RunKey]:
+        """The runs that are being executed now."""
+        return self._active.keys()
 
     @property
     def free_slots(self) -> int:
@@ -155,6 +157,7 @@ class RunExecutor:
         if self._handing_over:
             active.token.trip(shutting_down())
         self._active[run.key] = active
+        self.changes += 1
         self._keep(self._execute(active, permitted_at, after=lost), f"run {run.key.run_id}")
 
     def cancel(self, key: RunKey, request: CancelRequest) -> bool:
@@ -229,6 +232,7 @@ class RunExecutor:
         finally:
             if self._active.get(run.key) is active:
                 del self._active[run.key]
+                self.changes += 1
             active.ended.set()
             self._room.set()
 

@@ -1,7 +1,7 @@
 """What a process does as long as it lives: loops that are restarted, and the heartbeat."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Set
 from dataclasses import dataclass, field
 
 import structlog
@@ -194,7 +194,7 @@ class _SeenFor:
         self._seconds = seconds
         self._since: dict[RunKey, float] = {}
 
-    def confirmed(self, seen: frozenset[RunKey]) -> list[RunKey]:
+    def confirmed(self, seen: Set[RunKey]) -> list[RunKey]:
         """Remember what is seen now; return what has been for long enough, in order."""
         now = asyncio.get_running_loop().time()
         self._since = {key: self._since.get(key, now) for key in seen}

@@ -7,7 +7,8 @@ every commit of theirs wait for those of all others that notify.
 """
 
 import asyncio
-from collections.abc import Callable, Set
+from collections.abc import Set
+from typing import Protocol
 
 from app.adapters.postgres.connections import Connection, Patience
 from app.adapters.postgres.json_text import dump
@@ -29,6 +30,17 @@ FROM json_to_recordset(%s::json) AS asked(tenant_id text, run_id text, seq integ
 """Return the runs that have events behind a number, with the number of the newest."""
 
 
+class Executing(Protocol):
+    """Whoever executes runs in this process."""
+
+    changes: int
+    """How often a run has begun or ended here."""
+
+    @property
+    def active(self) -> Set[RunKey]:
+        """The runs that are being executed now."""
+
+
 class EventWatch:
     """Notifies followers of runs that this process does not execute."""
 
@@ -38,19 +50,18 @@ class EventWatch:
         patience: Patience,
         *,
         notifier: RunNotifier,
-        executed: Callable[[], Set[RunKey]],
+        executing: Executing | None,
     ) -> None:
-        """Watch the runs that ``notifier`` has listeners for and that are not ``executed`` here."""
+        """Watch the runs that ``notifier`` has listeners for and that are not executed here."""
         self._url = url
         self._patience = patience
         self._notifier = notifier
-        self._executed = executed
+        self._executing = executing
         self._seen: dict[RunKey, int] = {}
         """The runs to ask about, with the newest event that is known of each."""
         self._asked = ""
         """The same as JSON; empty if it has to be written."""
-        self._changes = -1
-        self._some_here = False
+        self._changes = (0, 0)
 
     async def run(self) -> None:
         """Watch for ever; the connection is made when it is first needed.
@@ -81,10 +92,11 @@ class EventWatch:
         Of one that was not asked about before everything is new: its followers may have looked
         before its process was another.
         """
-        executed = self._executed()
-        if executed or self._some_here or self._changes != self._notifier.changes:
-            self._changes, self._some_here = self._notifier.changes, bool(executed)
-            followed = self._notifier.listened_to - executed
+        here = self._executing
+        changes = (self._notifier.changes, here.changes if here else 0)
+        if changes != self._changes:
+            self._changes = changes
+            followed = self._notifier.listened_to - (here.active if here else frozenset())
             if followed != self._seen.keys():
                 self._seen = {key: self._seen.get(key, 0) for key in followed}
                 self._asked = ""

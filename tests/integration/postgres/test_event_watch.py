@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Set
 from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
 from datetime import UTC, datetime
 
 import pytest
@@ -20,13 +21,22 @@ WATCHES = """SELECT count(*) FROM pg_stat_activity
 """
 
 
+@dataclass
+class Executed:
+    """What a process executes."""
+
+    active: Set[RunKey]
+    changes: int = 1
+
+
 @asynccontextmanager
 async def watched(
-    url: str, stores: Stores, executed: Set[RunKey] = frozenset({HERE})
+    url: str, stores: Stores, executed: Executed | None = None
 ) -> AsyncIterator[asyncio.Task[None]]:
     """Watch for the followers of ``stores``, whose process executes some of the runs."""
     notifier = stores.journal.notifier
-    watch = EventWatch(url, patience(), notifier=notifier, executed=lambda: executed)
+    executing = executed or Executed({HERE})
+    watch = EventWatch(url, patience(), notifier=notifier, executing=executing)
     task = asyncio.create_task(watch.run())
     try:
         yield task
@@ -71,7 +81,7 @@ async def test_a_run_that_is_not_executed_here_any_more_is_watched(
     database_url: str, stores: Stores
 ) -> None:
     """Though nobody has begun or ceased to follow anything."""
-    executed = {KEY, HERE}
+    executed = Executed({KEY, HERE})
     async with (
         open_stores(database_url) as other,
         watched(database_url, stores, executed),
@@ -86,7 +96,7 @@ async def test_a_run_that_is_not_executed_here_any_more_is_watched(
             async with asyncio.timeout(150):
                 await quiet.wait()
                 assert not told.is_set()
-                executed.clear()
+                executed.active, executed.changes = {HERE}, 2
                 await told.wait()
 
 

@@ -53,6 +53,23 @@ def test_a_run_is_executed_and_settled() -> None:
     run_story(story)
 
 
+def test_what_it_executes_changes_when_a_run_begins_and_when_it_ends() -> None:
+    """So that nobody needs to compare all of its runs to see whether there is another one."""
+
+    async def story() -> None:
+        async def works(context: FlowContext) -> Any:
+            return [process.executor.changes, len(process.executor.active)]
+
+        process = Process(works)
+        assert process.executor.changes == 0
+        run = await process.run()
+
+        assert run.result == {"value": [1, 1]}
+        assert process.executor.changes == 2
+
+    run_story(story)
+
+
 @pytest.mark.req("000/B1", "002/2.4")
 def test_a_run_that_may_take_no_time_executes_nothing() -> None:
     """Zero seconds allow nothing."""
