@@ -115,8 +115,8 @@ class DeliveryPendingError(Exception):
     """The delivery is still being attempted."""
 
 
-class DeliveryStore(Protocol):
-    """Keeps deliveries and the secrets that sign them."""
+class AttemptStore(Protocol):
+    """Keeps what is attempted."""
 
     async def begin(self, tenant: str, delivery_id: str, *, claim_seconds: float) -> Attempt | None:
         """Claim a delivery that is due, and count the attempt; None if there is none."""
@@ -127,6 +127,10 @@ class DeliveryStore(Protocol):
     ) -> None:
         """Record what a claimed attempt met with; a pending delivery is due after the pause."""
         ...
+
+
+class DeliveryStore(Protocol):
+    """Shows deliveries to their tenants, and keeps the secrets that sign them."""
 
     async def find(
         self,
@@ -190,7 +194,7 @@ class DeliveryLimits:
 class Deliveries:
     """Makes the attempts."""
 
-    store: DeliveryStore
+    store: AttemptStore
     sender: Sender
     runs: RunService
     view: Callable[[Run], Mapping[str, Any]]

@@ -5,8 +5,6 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 from app.webhooks.delivery import (
-    Answer,
-    Attempt,
     Delivery,
     DeliveryNotFoundError,
     DeliveryPage,
@@ -17,19 +15,11 @@ from app.webhooks.delivery import (
 
 
 class MemoryWebhooks:
-    """Implements the store of deliveries."""
+    """Implements the store of deliveries that callers see."""
 
     def __init__(self) -> None:
         self.deliveries: list[Delivery] = []
         self._secrets: dict[str, list[SecretInfo]] = {}
-
-    async def begin(self, tenant: str, delivery_id: str, *, claim_seconds: float) -> Attempt | None:
-        raise NotImplementedError
-
-    async def end(
-        self, delivery: Delivery, answer: Answer, *, status: DeliveryStatus, pause_seconds: float
-    ) -> None:
-        raise NotImplementedError
 
     async def find(
         self,
