@@ -1,5 +1,6 @@
 """Joins the HTTP layer: routes, errors, limits, documentation."""
 
+import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 
@@ -132,6 +133,7 @@ def build_api(
         thread_runs=ThreadAdmission(limits, definitions, graph_runs),
     )
     app.state.openapi_documents = {}
+    app.state.openapi_writing = asyncio.Lock()
     describe(app)
     return app
 

@@ -1,7 +1,6 @@
 """What the OpenAPI document says of errors, headers and examples, beside what the routes say."""
 
 from collections.abc import Mapping
-from threading import Lock
 from typing import Any
 
 from fastapi import FastAPI
@@ -314,15 +313,14 @@ def operation_id(route: APIRoute) -> str:
 def describe(app: FastAPI) -> None:
     """Add what every route has in common to the application's OpenAPI document.
 
-    It is made when it is asked for first, which takes half a second; threads may ask.
+    It is made when it is asked for first, which takes half a second.
     """
-    generate, making = app.openapi, Lock()
+    generate = app.openapi
 
     def openapi() -> dict[str, Any]:
-        with making:
-            if app.openapi_schema is None:
-                _complete(generate())
-            return generate()
+        if app.openapi_schema is None:
+            _complete(generate())
+        return generate()
 
     app.openapi = openapi  # type: ignore[method-assign] # how FastAPI wants it extended
 

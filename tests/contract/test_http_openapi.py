@@ -1,5 +1,6 @@
 """The OpenAPI document is complete and true, and the documentation needs no network."""
 
+import asyncio
 import base64
 import hashlib
 import re
@@ -8,6 +9,7 @@ from functools import cache
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import schemathesis
@@ -210,6 +212,20 @@ async def test_the_documentation_leads_to_the_page_about_extensions() -> None:
     assert "docs/extending.md" in str(cli.info.epilog)
     assert answer.headers["content-type"].startswith("text/markdown")
     assert answer.text == (root / "docs" / "extending.md").read_text()
+
+
+async def test_the_document_is_written_once_however_many_ask_for_it_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each writing of it would keep all other callers waiting."""
+    app = memory_api()
+    making = Mock(wraps=app.openapi)
+    monkeypatch.setattr(app, "openapi", making)
+    async with client_of(app) as client, asyncio.TaskGroup() as group:
+        asked = [group.create_task(client.get("/openapi.json")) for _ in range(20)]
+
+    assert all(each.result().json() == DOCUMENT for each in asked)
+    making.assert_called_once_with()
 
 
 async def test_the_policy_of_the_documentation_page_admits_its_own_script() -> None:

@@ -34,9 +34,12 @@ _INLINE_SCRIPT = re.compile(r"<script>(.*?)</script>", re.DOTALL)
 async def openapi(request: Request) -> Response:
     """Return the OpenAPI document, written once; others are served while it is made."""
     root = request.scope.get("root_path", "").rstrip("/")
-    written: dict[str, bytes] = request.app.state.openapi_documents
+    state = request.app.state
+    written: dict[str, bytes] = state.openapi_documents
     if root not in written:
-        written[root] = await run_in_threadpool(_written, request.app, root)
+        async with state.openapi_writing:
+            if root not in written:
+                written[root] = await run_in_threadpool(_written, request.app, root)
     return Response(written[root], media_type="application/json")
 
 
