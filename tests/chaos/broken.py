@@ -246,7 +246,7 @@ def _error() -> None:
     _put(RunService, "get", fragile)
 
 
-@_breaks("20")
+@_breaks("20", seconds=20)
 def _line() -> None:
     """A lane is refused what others have only reserved, and does not wait for it."""
 
@@ -263,7 +263,7 @@ def _line() -> None:
     _put(WaitingLine, "ask", at_once)
 
 
-@_breaks("24")
+@_breaks("24", seconds=20)
 def _anew() -> None:
     """A run that goes on from another makes the calls anew that it has taken over."""
     recorded = RunJournal.recorded
