@@ -73,17 +73,23 @@ class Authentication:
         self._asking = asyncio.Semaphore(MAX_ASKED)
         self._closed = bootstrap_key is not None or tokens is not None
         self._open_until = 0.0
+        self._asking_for_any: asyncio.Task[None] | None = None
 
     async def is_open(self) -> bool:
         """Tell whether callers may come without a credential: while there are none at all.
 
-        A key that was ever made counts, so that nothing opens when the last one is revoked.
+        A key that was ever made counts, so that nothing opens when the last one is revoked. All
+        that come while the store is asked share its answer.
+
+        Raises:
+            StoreUnavailableError: nobody can say at the moment.
         """
         if self._closed:
             return False
         if time.monotonic() >= self._open_until:
-            self._closed = await self._keys.any()
-            self._open_until = time.monotonic() + KEPT_SECONDS
+            if self._asking_for_any is None:
+                self._asking_for_any = asyncio.create_task(self._ask_for_any())
+            await asyncio.shield(self._asking_for_any)
         return not self._closed
 
     async def caller_of(self, credential: str) -> Caller:
@@ -111,6 +117,13 @@ class Authentication:
         """Ask anew about every credential: a key was made or revoked here."""
         self._known.clear()
         self._open_until = 0.0
+
+    async def _ask_for_any(self) -> None:
+        try:
+            self._closed = await self._keys.any()
+            self._open_until = time.monotonic() + KEPT_SECONDS
+        finally:
+            self._asking_for_any = None
 
     async def _identified(self, credential: str, digest: bytes) -> Identity:
         if self._bootstrap is not None and compare_digest(digest, self._bootstrap):

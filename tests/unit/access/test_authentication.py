@@ -11,6 +11,7 @@ from app.access.authentication import Authentication, Identity
 from app.access.caller import OPERATOR, Caller, Scope
 from app.access.errors import InvalidCredentialError
 from app.access.keys import IssuedKey, Keys
+from app.runs.errors import StoreUnavailableError
 from tests.support.memory_keys import MemoryKeys
 
 BOOTSTRAP = "operator-" + "7" * 32
@@ -181,6 +182,56 @@ async def test_callers_come_without_a_credential_while_there_is_none(clock: Cloc
 
     assert not await authentication.is_open()
     assert not await Authentication(store).is_open()
+
+
+class SlowKeys(MemoryKeys):
+    """Answers when it is told to, or fails."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.answers = asyncio.Event()
+        self.fails = False
+
+    async def any(self) -> bool:
+        self.asked += 1
+        await self.answers.wait()
+        if self.fails:
+            raise StoreUnavailableError
+        return await super().any()
+
+
+async def test_all_that_come_at_once_without_a_credential_ask_once() -> None:
+    """Whoever does not wait for the answer takes it from nobody."""
+    store = SlowKeys()
+    authentication = Authentication(store)
+
+    waiting = [asyncio.create_task(authentication.is_open()) for _ in range(200)]
+    await asyncio.sleep(0)
+    waiting.pop(0).cancel()
+    await asyncio.sleep(0)
+    store.answers.set()
+
+    answers = [await each for each in waiting]
+
+    assert all(answers)
+    assert store.asked == 1
+
+
+async def test_all_that_wait_hear_that_nobody_can_say_and_the_next_asks_anew() -> None:
+    """None of them waits for an answer of its own from a store that is away."""
+    store = SlowKeys()
+    store.fails = True
+    authentication = Authentication(store)
+
+    waiting = [asyncio.create_task(authentication.is_open()) for _ in range(20)]
+    await asyncio.sleep(0)
+    store.answers.set()
+    await asyncio.wait(waiting)
+    store.fails = False
+
+    assert {type(each.exception()) for each in waiting} == {StoreUnavailableError}
+    assert store.asked == 1
+    assert await authentication.is_open()
 
 
 @dataclass
