@@ -4,6 +4,7 @@ import re
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from ipaddress import IPv6Address, ip_address
+from sys import getsizeof
 from typing import Any, Self, TypeVar, cast
 
 from fastapi import APIRouter, Request, Response
@@ -119,14 +120,14 @@ def is_loopback(host: str) -> bool:
 
 
 class BodiesUnderWay:
-    """Counts the bytes of the bodies that this process is receiving, and refuses more."""
+    """Counts the bytes that the bodies which this process receives take up; refuses more."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._held = 0
 
     def hold(self, size: int) -> None:
-        """Count bytes that have come.
+        """Count the bytes that what has come takes up.
 
         Raises:
             ProblemError: too many are held.
@@ -330,16 +331,19 @@ class ApiRequest(Request):
         declared = self.headers.get("content-length", "")
         if len(declared) > _LENGTH_DIGITS or (declared.isdecimal() and int(declared) > limit):
             raise too_large
-        content, bodies = bytearray(), self.api.bodies
+        chunks, size, held, bodies = list[bytes](), 0, 0, self.api.bodies
         try:
             async for chunk in self.stream():
-                content += chunk
-                bodies.hold(len(chunk))
-                if len(content) > limit:
+                chunks.append(chunk)
+                size += len(chunk)
+                taken = getsizeof(chunk)  # of many small ones most is not the body
+                held += taken
+                bodies.hold(taken)
+                if size > limit:
                     raise too_large
         finally:
-            bodies.release(len(content))
-        return bytes(content)
+            bodies.release(held)
+        return b"".join(chunks)
 
 
 def _too_large(limit: int) -> ProblemError:

@@ -11,7 +11,7 @@ import pytest
 
 from app.api.problem_types import URN
 from tests.support.limits import api_limits
-from tests.support.memory_api import memory_api
+from tests.support.memory_api import client_of, memory_api
 from tests.support.served import Served, Talk, served
 
 PROBE = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
@@ -197,6 +197,24 @@ async def test_bodies_that_do_not_end_are_limited_together() -> None:
 
     assert b"too-many-bodies" in said
     assert later.startswith(b"HTTP/1.1 202")
+
+
+async def test_a_body_that_comes_in_crumbs_counts_what_it_takes() -> None:
+    """Which is many times its length."""
+
+    async def crumbs() -> AsyncIterator[bytes]:
+        for _ in range(10_000):
+            yield b"  "
+
+    async with client_of(memory_api(limits=api_limits(max_bodies_bytes=100_000))) as client:
+        headers = {"content-type": "application/json"}
+        refused = await client.post("/runs", content=crumbs(), headers=headers)
+        whole = await client.post(
+            "/runs", content=b'{"input": "2+2?"}' + b" " * 20_000, headers=headers
+        )
+
+    assert refused.json()["type"] == f"{URN}too-many-bodies"
+    assert whole.status_code == 202
 
 
 async def test_what_holding_connections_costs_is_bounded() -> None:
