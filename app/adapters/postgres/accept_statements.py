@@ -43,9 +43,8 @@ have to wait for other runs of its tenant.
 The rows come sorted: two processes that insert the same ids must not wait for one another.
 """
 
-_WAITS = """status = 'queued' AND queued_at <= CASE WHEN %s::boolean THEN 'infinity'
-    ELSE statement_timestamp() END"""
-"""Whether a run waits for a worker; with the parameter also one whose time has not come."""
+_WAITS = "status = 'queued' AND queued_at <= statement_timestamp()"
+"""Whether a run waits for a worker."""
 
 ACCEPT_QUEUED = f"""
 WITH before AS MATERIALIZED (
@@ -67,21 +66,21 @@ SELECT accepted.*, jobs, waiting FROM accepted, deferred, before
 """  # noqa: S608
 """Insert runs that are queued, each with its job, as :data:`ACCEPT_NEW` inserts claimed ones; only
 as many as may be queued, by the last parameter, beside those that wait already. These are counted
-up to the second parameter, and returned as ``waiting``: with 0 there they are not counted. The
+up to the first parameter, and returned as ``waiting``: with 0 there they are not counted. The
 library's own function adds the jobs; what it is given is what :class:`QueueDispatch` gives it."""
 
-FIND_NO_ROOM = f"""
-SELECT tenant_id, run_id
+ASK_FOR_ROOM = f"""
+SELECT tenant_id, run_id, waiting >= %s::bigint AS is_full
 FROM json_to_recordset(%s::json) AS new(
     tenant_id text, run_id text, idempotency_key text, concurrency_key text
-)
+), (
+    SELECT count(*) AS waiting FROM (SELECT FROM runs WHERE {_WAITS} LIMIT %s::bigint) queued
+) AS queue
 WHERE {_HAS_NO_LIMIT}
-AND (SELECT count(*) FROM (SELECT FROM runs WHERE {_WAITS} LIMIT %s::bigint) queued) >= %s::bigint
 AND (
-    (SELECT count(*) FROM (SELECT FROM runs WHERE runs.tenant_id = new.tenant_id AND {_WAITS}
+    waiting NOT BETWEEN %s::bigint AND %s::bigint - 1
+    OR (SELECT count(*) FROM (SELECT FROM runs WHERE runs.tenant_id = new.tenant_id AND {_WAITS}
         LIMIT %s::bigint) own) >= %s::bigint
-    OR (SELECT count(*) FROM (SELECT FROM runs WHERE {_WAITS} LIMIT %s::bigint) queued)
-        >= %s::bigint
 )
 AND NOT EXISTS (
     SELECT FROM runs WHERE runs.tenant_id = new.tenant_id AND runs.run_id = new.run_id
@@ -90,11 +89,12 @@ AND NOT EXISTS (
     WHERE runs.tenant_id = new.tenant_id AND runs.idempotency_key = new.idempotency_key
 ))
 """  # noqa: S608
-"""Return the runs that are new, and whose only hindrance is that as many are queued already as may
-be, in all and of their tenants, or twice as many in all: they can be refused as they are.
+"""Return the runs that are new, and that nothing but the length of the queue has hindered: with
+whether it is full, to refuse them as they are, or has room again. A run whose tenant may have a
+place beyond a full queue is not returned.
 
-The parameters are whether runs count whose time has not come, and twice how many may be: of all, of
-a tenant, and of all again.
+The parameters, with the runs between them: how many may be queued; twice, once and twice as many;
+and, twice, with how many of its own a tenant has no place beyond.
 """
 
 LOCK_KEY = "SELECT pg_advisory_xact_lock(hashtextextended(%s || E'\\n' || %s, 0))"
@@ -136,12 +136,16 @@ there is locked, not returned.
 With a cancel request that has not expired the run is queued, for this transaction to cancel it.
 """
 
+_IS_QUEUED = """status = 'queued' AND queued_at <= CASE WHEN %s::boolean THEN 'infinity'
+    ELSE statement_timestamp() END"""
+"""As :data:`_WAITS`, and with the parameter also one whose time has not come."""
+
 COUNT_QUEUED = f"""
-SELECT count(*) FROM (SELECT FROM runs WHERE {_WAITS} LIMIT %s) queued
+SELECT count(*) FROM (SELECT FROM runs WHERE {_IS_QUEUED} LIMIT %s) queued
 """  # noqa: S608
 """Count the runs that wait, up to a limit."""
 
 COUNT_QUEUED_OF = f"""
-SELECT count(*) FROM (SELECT FROM runs WHERE tenant_id = %s AND {_WAITS} LIMIT %s) queued
+SELECT count(*) FROM (SELECT FROM runs WHERE tenant_id = %s AND {_IS_QUEUED} LIMIT %s) queued
 """  # noqa: S608
 """Count those of a tenant. One statement for both would find them without the index of tenants."""

@@ -12,8 +12,9 @@ from typing import Any, Final
 import psycopg
 from psycopg.errors import LockNotAvailable, UniqueViolation
 
-from app.adapters.postgres.accept_statements import ACCEPT_NEW, ACCEPT_QUEUED, FIND_NO_ROOM
+from app.adapters.postgres.accept_statements import ACCEPT_NEW, ACCEPT_QUEUED, ASK_FOR_ROOM
 from app.adapters.postgres.connections import rows_of
+from app.adapters.postgres.group_commit import Later
 from app.adapters.postgres.json_text import dump
 from app.adapters.postgres.rows import Row, key_from_row, new_run_to_json
 from app.runs.errors import QueueFullError
@@ -28,7 +29,7 @@ InsertAnswer = datetime | QueueFullError | None
 
 @dataclass(slots=True)
 class RunInsert:
-    """A run to insert, claimed for a worker or queued for any."""
+    """A run to insert, claimed for a worker or queued for any; a queued one may begin at once."""
 
     new: NewRun
     worker_id: str | None
@@ -75,12 +76,12 @@ class QueueRoom:
 
 async def accept_in_batch(
     connection: psycopg.AsyncConnection[Any], inserts: Sequence[RunInsert], *, room: QueueRoom
-) -> Sequence[InsertAnswer]:
+) -> Sequence[InsertAnswer | Later]:
     """Insert runs: those that are claimed with one statement, then those that are queued.
 
     Each statement is a transaction of its own; a run is queued with its job or not at all. Return
-    for each run when it was created, that the queue is full, or None if it met something else and
-    must be accepted by itself.
+    for each run when it was created, that the queue is full, that it must come again, or None if it
+    met something else and must be accepted by itself.
     """
     first: dict[RunKey, RunInsert] = {}
     for insert in inserts:
@@ -88,7 +89,7 @@ async def accept_in_batch(
     ordered = [first[key] for key in sorted(first)]
     claimed = [insert for insert in ordered if insert.worker_id is not None]
     queued = [insert for insert in ordered if insert.worker_id is None]
-    answers: dict[RunKey, InsertAnswer] = {}
+    answers: dict[RunKey, InsertAnswer | Later] = {}
     try:
         if claimed:
             answers |= _created(await rows_of(connection, ACCEPT_NEW, _document(claimed)))
@@ -112,35 +113,33 @@ async def accept_in_batch(
 
 async def _queue(
     connection: psycopg.AsyncConnection[Any], queued: Sequence[RunInsert], room: QueueRoom
-) -> Mapping[RunKey, InsertAnswer]:
+) -> Mapping[RunKey, InsertAnswer | Later]:
     """Insert as many of some runs as may be queued; find those for which there is no room.
 
-    A crowd that comes to a full queue is so refused at once, and not run by run.
+    A crowd that comes to a full queue is so refused at once, and not run by run. If the queue has
+    got room meanwhile, it is asked for again in a batch: run by run, those that are accepted at the
+    same time would not count one another.
     """
     most = queued[0].max_queued
-    later = any(_begins_later(insert) for insert in queued)
-    counts = most < UNLIMITED and (later or not room.take(len(queued)))
-    parameters = later, most if counts else 0, _document(queued), most
-    rows = await rows_of(connection, ACCEPT_QUEUED, *parameters)
-    if rows and counts and not later:
+    counts = most < UNLIMITED and not room.take(len(queued))
+    rows = await rows_of(connection, ACCEPT_QUEUED, most if counts else 0, _document(queued), most)
+    if rows and counts:
         room.counted(most - rows[0]["waiting"] - len(rows))
     answers = _created(rows)
     left = [insert for insert in queued if insert.new.key not in answers]
-    for later in (False, True) if most < UNLIMITED else ():
-        asked = [insert for insert in left if _begins_later(insert) is later]
-        if asked:
-            most_of = ((limit, limit) for limit in (most, few_of_queue(most), 2 * most))
-            limits = (each for pair in most_of for each in (later, *pair))
-            full = await rows_of(connection, FIND_NO_ROOM, _document(asked), *limits)
-            answers |= {key_from_row(row): QueueFullError() for row in full}
+    if left and most < UNLIMITED:
+        few = few_of_queue(most)
+        limits = 2 * most, most, 2 * most, few, few
+        new = await rows_of(connection, ASK_FOR_ROOM, most, _document(left), *limits)
+        answers |= {key_from_row(row): _without_room(row) for row in new}
     return answers
 
 
-def _begins_later(insert: RunInsert) -> bool:
-    return insert.new.request.start_at is not None
+def _without_room(row: Row) -> QueueFullError | Later:
+    return QueueFullError() if row["is_full"] else Later.LATER
 
 
-def _created(rows: Iterable[Row]) -> dict[RunKey, InsertAnswer]:
+def _created(rows: Iterable[Row]) -> dict[RunKey, InsertAnswer | Later]:
     return {key_from_row(row): row["created_at"] for row in rows}
 
 

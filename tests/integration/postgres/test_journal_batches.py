@@ -52,7 +52,7 @@ class Batch:
         async with await self._connect() as connection:
             return await write_in_batch(connection, rows, usual=UsualTimes())
 
-    async def accept(self, *inserts: RunInsert) -> Sequence[InsertAnswer]:
+    async def accept(self, *inserts: RunInsert) -> Sequence[InsertAnswer | Later]:
         async with await self._connect() as connection:
             return await accept_in_batch(connection, inserts, room=QueueRoom())
 
