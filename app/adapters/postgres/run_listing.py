@@ -8,16 +8,15 @@ from sqlalchemy import (
     ARRAY,
     Boolean,
     ColumnElement,
+    Integer,
     Select,
-    Subquery,
     Text,
-    cast,
-    func,
     literal,
     literal_column,
     null,
     or_,
     select,
+    text,
     tuple_,
 )
 from sqlalchemy.dialects.postgresql import JSONB
@@ -26,6 +25,9 @@ from app.adapters.postgres.rows import decode_cursor
 from app.adapters.postgres.tables import runs
 from app.runs.ports import RunFilter, json_of_text
 from app.runs.run import TERMINAL, RunKind, RunStatus
+
+RUN_BYTES = 1000
+"""What a run takes on a page beside its metadata, about."""
 
 _GRAPH = literal(["graph", "inputs", "chat"], ARRAY(Text))
 _WITHOUT_GRAPH = runs.c.request.op("-", return_type=JSONB())(_GRAPH).label("request")
@@ -36,10 +38,22 @@ _LEFT_OUT: dict[str, ColumnElement[Any]] = {
 _LISTED = [_LEFT_OUT.get(column.name, column) for column in runs.c]
 """A page of runs would hold a page of graphs and results, which nobody looks at there."""
 
-_HAS_METADATA: ColumnElement[bool] = literal_column("runs.metadata <> '{}'", Boolean)
+_PAGE = select(*_LISTED).order_by(runs.c.created_at.desc(), runs.c.run_id.desc())
 
-RUN_BYTES = 1000
-"""What a run takes on a page beside its metadata, about."""
+_SIZE = f"(octet_length(metadata::text) + {RUN_BYTES})"
+_ORDER = "created_at DESC, run_id DESC"
+_ALL = literal_column("*", Text)
+_COUNTED = select(
+    _ALL,
+    literal_column(f"sum({_SIZE}) OVER (ORDER BY {_ORDER}) - {_SIZE} AS before", Integer),
+    literal_column("count(*) OVER () AS there_are", Integer),
+)
+_BEFORE = literal_column("before", Integer)
+_FOUND = select(_ALL).order_by(text(_ORDER))
+"""Written out: naming thirty columns again in each of two queries around a page would take twice as
+long as to ask the database for it."""
+
+_HAS_METADATA: ColumnElement[bool] = literal_column("runs.metadata <> '{}'", Boolean)
 
 _PLAIN = re.compile(r"[\x20-\x7e]{1,200}")
 """What a run id may consist of, and more; nothing that the database would refuse."""
@@ -50,15 +64,20 @@ _STOPPABLE = [status.value for status in RunStatus if status not in TERMINAL]
 def page_of(tenant: str, wanted: RunFilter) -> Select[Any]:
     """Return the query for a page of runs, newest first, and one more run if there is one.
 
+    Of a page whose runs are large only those are found that begin within its bytes; each row has
+    with it how many there would be.
+
     Raises:
         InvalidRunError: the cursor is not one of ours.
     """
-    query = select(*_LISTED).where(*_conditions(tenant, wanted))
+    query = _PAGE.where(*_conditions(tenant, wanted))
     if wanted.cursor is not None:
         after = decode_cursor(wanted.cursor, _place_in)
         query = query.where(tuple_(runs.c.created_at, runs.c.run_id) < after)
-    query = query.order_by(runs.c.created_at.desc(), runs.c.run_id.desc())
-    return _bounded(query.limit(wanted.limit + 1).subquery(), wanted.max_bytes)
+    page = query.limit(wanted.limit + 1).subquery("page")
+    counted = _COUNTED.select_from(page).subquery("counted")
+    found = _FOUND.select_from(counted)
+    return found if wanted.max_bytes is None else found.where(wanted.max_bytes > _BEFORE)
 
 
 def stoppable(tenant: str, wanted: RunFilter) -> Select[Any]:
@@ -92,17 +111,6 @@ def _conditions(tenant: str, wanted: RunFilter) -> list[ColumnElement[bool]]:
 def _of_kind(kind: RunKind) -> ColumnElement[bool]:
     """Return the condition, written out and not bound: partial indexes are chosen by it."""
     return runs.c.kind == literal(kind.value, Text, literal_execute=True)
-
-
-def _bounded(page: Subquery, max_bytes: int | None) -> Select[Any]:
-    """Return the rows of a page that begin within ``max_bytes``, with how many there would be."""
-    order = page.c.created_at.desc(), page.c.run_id.desc()
-    size = func.octet_length(cast(page.c.metadata, Text)) + RUN_BYTES
-    before = func.sum(size).over(order_by=order) - size
-    counted = select(page, before.label("before"), func.count().over().label("there_are"))
-    rows = counted.subquery()
-    wanted = select(rows).order_by(rows.c.created_at.desc(), rows.c.run_id.desc())
-    return wanted if max_bytes is None else wanted.where(rows.c.before < max_bytes)
 
 
 def _place_in(place: Any) -> ColumnElement[Any]:
