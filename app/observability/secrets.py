@@ -179,7 +179,7 @@ CREDENTIALS: tuple[Rule, ...] = (
     rule(
         rf"(?<![{_W}+=/-])[{_W}+=-]{{32,}}+(?!/)|(?<![A-Za-z0-9/+])[A-Za-z0-9/+]{{40,}}+",
         _random_word,
-        shape=r"(?=[a-z_+=/-]{0,31}\d)[a-z0-9_+=/-]{32}",
+        shape=r"(?=[a-z_+=/-]{0,31}+\d)[a-z0-9_+=/-]{32}",
     ),
 )
 """Secrets with a form of their own, and values that the words before them name as secrets."""
