@@ -1,23 +1,30 @@
-"""Runs that wait, agents for their provider and graphs for a tool: the memory that each holds."""
+"""Runs that wait, for the provider of their model or for a tool: the memory that each holds."""
 
 import asyncio
 import json
-from collections.abc import Callable, Sequence
-from typing import Any, Final
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final
 from urllib.parse import urlsplit
 
 from caseworker_client import AsyncCaseworkerClient
 
 from bench.figures import Check, Figure, Samples, Target
-from bench.harness import OURS, Effort, Row
+from bench.harness import Effort, Row
 from bench.load import Request, put_load
 from bench.servers import asking, database, models, service, service_process
 
+AGENT: Final = "an agent"
+LLM: Final = "a graph's llm step"
+TOOL_STEP: Final = "a graph's tool step"
+
 WAIT_SECONDS: Final = 300
+BUDGET: Final = {"max_seconds": 2 * WAIT_SECONDS}
 AT_ONCE: Final = 20
 LOOK_SECONDS: Final = 0.5
 WITH_HTTP: Final = Target(must=60, stretch=40, unit="KiB")
 WITHOUT: Final = Target(must=32, stretch=20, unit="KiB")
+Run = Callable[[AsyncCaseworkerClient, str], Awaitable[None]]
+"""Posts a run that asks the model of a tier."""
 TOOL: Final = {"TOOLS_PLUGINS": '["bench.sides.outside_tool:PatientTool"]'}
 
 
@@ -31,33 +38,73 @@ async def measure(effort: Effort) -> Sequence[Figure]:
     """Post runs until all of them wait, and compare the memory with before."""
     runs = effort.choose(1_000, 200)
     with database() as url:
-        agent, graph = await _agent_bytes(url, runs), await _graph_bytes(url, runs)
-    sides = {OURS: Samples((agent / 1024,)), "a tool in the process": Samples((graph / 1024,))}
+        measured = {
+            AGENT: await _asking_bytes(url, runs, _run_agent),
+            LLM: await _asking_bytes(url, runs, _run_llm),
+            TOOL_STEP: await _graph_bytes(url, runs),
+        }
+    kib = {name: size / 1024 for name, size in measured.items()}
     checks = [
-        Check(what="an agent, its connection included", value=agent / 1024, target=WITH_HTTP),
-        Check(what="a graph, without a connection", value=graph / 1024, target=WITHOUT),
+        Check(what=f"{AGENT}, its connection included", value=kib[AGENT], target=WITH_HTTP),
+        Check(what=f"{LLM}, its connection included", value=kib[LLM], target=WITH_HTTP),
+        Check(what=f"{TOOL_STEP}, without a connection", value=kib[TOOL_STEP], target=WITHOUT),
     ]
+    sides = {name: Samples((each,)) for name, each in kib.items()}
     return [Figure(title=f"{runs:,} waiting runs", unit="KiB a run", sides=sides, checks=checks)]
 
 
-async def _agent_bytes(url: str, runs: int) -> float:
+async def _run_agent(client: AsyncCaseworkerClient, tier: str) -> None:
+    agent = {
+        "name": "patient",
+        "prompt": {"system": "Wait."},
+        "tools": ["calculator"],
+        "model": {"tier": tier},
+    }
+    await client.run_agent(agent, "How much is it?", budget=BUDGET)
+
+
+async def _run_llm(client: AsyncCaseworkerClient, tier: str) -> None:
+    step = {"id": "ask", "type": "llm", "data": {"prompt": "How much is it?", "tier": tier}}
+    await client.run_graph({"steps": [step], "edges": []}, budget=BUDGET)
+
+
+async def _asking_bytes(url: str, runs: int, run: Run) -> float:
+    """Return it for runs that ask a model: the small one answers at once, the big one waits."""
     async with (
         models() as provider,
-        service(url, settings=asking(provider)) as served,
+        service(url, settings=_asking(provider)) as served,
         AsyncCaseworkerClient(served, timeout_seconds=60) as client,
     ):
         process, connected = service_process(), _connections(provider)
-        await _post(client, "turns-1", AT_ONCE)
-        async for run in client.iterate_runs():
-            await client.wait_for_run(run.run_id)
+        await _post(client, run, "small", AT_ONCE)
+        async for each in client.iterate_runs():
+            await client.wait_for_run(each.run_id)
         before = process.memory_info().rss
-        await _post(client, f"wait-{WAIT_SECONDS}", runs)
+        await _post(client, run, "big", runs)
         while connected() < runs:  # noqa: ASYNC110 - another process makes it true
             await asyncio.sleep(LOOK_SECONDS)
         await asyncio.sleep(LOOK_SECONDS)
-        each = (process.memory_info().rss - before) / runs
+        held = (process.memory_info().rss - before) / runs
         await _cancel_all(client)
-        return each
+        return held
+
+
+def _asking(provider: str) -> dict[str, str]:
+    small = asking(provider)
+    big = {name.replace("SMALL", "BIG"): value for name, value in small.items()}
+    return {**small, **big, "MODELS_BIG_MODEL": f"wait-{WAIT_SECONDS}"}
+
+
+async def _post(client: AsyncCaseworkerClient, run: Run, tier: str, runs: int) -> None:
+    room = asyncio.Semaphore(AT_ONCE)
+
+    async def post() -> None:
+        async with room:
+            await run(client, tier)
+
+    async with asyncio.TaskGroup() as group:
+        for _ in range(runs):
+            group.create_task(post())
 
 
 async def _graph_bytes(url: str, runs: int) -> float:
@@ -80,25 +127,6 @@ async def _graph_bytes(url: str, runs: int) -> float:
 async def _cancel_all(client: AsyncCaseworkerClient) -> None:
     async for run in client.iterate_runs(status="running"):
         await client.cancel_run(run.run_id)
-
-
-async def _post(client: AsyncCaseworkerClient, model: str, runs: int) -> None:
-    agent: dict[str, Any] = {
-        "name": "patient",
-        "prompt": {"system": "Wait."},
-        "tools": ["calculator"],
-        "model": {"name": model},
-    }
-    budget = {"max_seconds": 2 * WAIT_SECONDS}
-    room = asyncio.Semaphore(AT_ONCE)
-
-    async def post() -> None:
-        async with room:
-            await client.run_agent(agent, "How much is it?", budget=budget)
-
-    async with asyncio.TaskGroup() as group:
-        for _ in range(runs):
-            group.create_task(post())
 
 
 def _connections(provider: str) -> Callable[[], int]:
