@@ -23,9 +23,10 @@ AT_ONCE: Final = 20
 LOOK_SECONDS: Final = 0.5
 WITH_HTTP: Final = Target(must=60, stretch=40, unit="KiB")
 WITHOUT: Final = Target(must=32, stretch=20, unit="KiB")
+TOOL: Final = {"TOOLS_PLUGINS": '["bench.sides.outside_tool:PatientTool"]'}
+
 Run = Callable[[AsyncCaseworkerClient, str], Awaitable[None]]
 """Posts a run that asks the model of a tier."""
-TOOL: Final = {"TOOLS_PLUGINS": '["bench.sides.outside_tool:PatientTool"]'}
 
 
 def _graph(seconds: int) -> Request:

@@ -70,17 +70,18 @@ up to the first parameter, and returned as ``waiting``: with 0 there they are no
 library's own function adds the jobs; what it is given is what :class:`QueueDispatch` gives it."""
 
 ASK_FOR_ROOM = f"""
-SELECT tenant_id, run_id, waiting >= %s::bigint AS is_full
-FROM json_to_recordset(%s::json) AS new(
+SELECT tenant_id, run_id, waiting >= %(most)s::bigint AS is_full
+FROM json_to_recordset(%(runs)s::json) AS new(
     tenant_id text, run_id text, idempotency_key text, concurrency_key text
 ), (
-    SELECT count(*) AS waiting FROM (SELECT FROM runs WHERE {_WAITS} LIMIT %s::bigint) queued
+    SELECT count(*) AS waiting
+    FROM (SELECT FROM runs WHERE {_WAITS} LIMIT 2 * %(most)s::bigint) queued
 ) AS queue
 WHERE {_HAS_NO_LIMIT}
 AND (
-    waiting NOT BETWEEN %s::bigint AND %s::bigint - 1
+    waiting < %(most)s::bigint OR waiting >= 2 * %(most)s::bigint
     OR (SELECT count(*) FROM (SELECT FROM runs WHERE runs.tenant_id = new.tenant_id AND {_WAITS}
-        LIMIT %s::bigint) own) >= %s::bigint
+        LIMIT %(few)s::bigint) own) >= %(few)s::bigint
 )
 AND NOT EXISTS (
     SELECT FROM runs WHERE runs.tenant_id = new.tenant_id AND runs.run_id = new.run_id
@@ -89,12 +90,10 @@ AND NOT EXISTS (
     WHERE runs.tenant_id = new.tenant_id AND runs.idempotency_key = new.idempotency_key
 ))
 """  # noqa: S608
-"""Return the runs that are new, and that nothing but the length of the queue has hindered: with
-whether it is full, to refuse them as they are, or has room again. A run whose tenant may have a
-place beyond a full queue is not returned.
-
-The parameters, with the runs between them: how many may be queued; twice, once and twice as many;
-and, twice, with how many of its own a tenant has no place beyond.
+"""Of ``runs`` return those that are new, and that nothing but the length of the queue has hindered:
+with whether it is full, to refuse them as they are, or has room again. At ``most`` so many may be
+queued, and twice as many beside tenants that have ``few``: a run whose tenant has fewer of its own,
+and may have a place beyond, is not returned.
 """
 
 LOCK_KEY = "SELECT pg_advisory_xact_lock(hashtextextended(%s || E'\\n' || %s, 0))"

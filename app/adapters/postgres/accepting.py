@@ -128,9 +128,8 @@ async def _queue(
     answers = _created(rows)
     left = [insert for insert in queued if insert.new.key not in answers]
     if left and most < UNLIMITED:
-        few = few_of_queue(most)
-        limits = 2 * most, most, 2 * most, few, few
-        new = await rows_of(connection, ASK_FOR_ROOM, most, _document(left), *limits)
+        few, document = few_of_queue(most), _document(left)
+        new = await rows_of(connection, ASK_FOR_ROOM, runs=document, most=most, few=few)
         answers |= {key_from_row(row): _without_room(row) for row in new}
     return answers
 

@@ -99,10 +99,13 @@ class Connection(psycopg.AsyncConnection[Any]):
 
 
 async def rows_of(
-    connection: psycopg.AsyncConnection[Any], statement: str, *parameters: str | int
+    connection: psycopg.AsyncConnection[Any],
+    statement: str,
+    *parameters: str | int,
+    **named: str | int,
 ) -> Sequence[Mapping[str, Any]]:
-    """Execute a statement and return its rows."""
-    cursor = await connection.execute(statement, parameters)
+    """Execute a statement, whose parameters stand in order or have names, and return its rows."""
+    cursor = await connection.execute(statement, named or parameters)
     return await cursor.fetchall()
 
 
