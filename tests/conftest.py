@@ -1,9 +1,7 @@
 """Fixtures that need real parts."""
 
 import gc
-import os
 import tempfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,13 +10,24 @@ import structlog
 from hypothesis import HealthCheck, settings
 
 from tests.support.database import TestServer, open_server
+from tests.support.summary import Summary
 
-for name, examples in (("usual", 30), ("thorough", 300)):
-    settings.register_profile(
-        name, max_examples=examples, deadline=None, suppress_health_check=[HealthCheck.too_slow]
-    )
-settings.load_profile("usual")
-"""A slow machine is no failure; `--hypothesis-profile thorough` tries ten times as much."""
+settings.register_profile(
+    "fast",
+    derandomize=True,
+    max_examples=30,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+settings.register_profile(
+    "proofs", settings.get_profile("fast"), derandomize=False, max_examples=300, print_blob=True
+)
+settings.load_profile("fast")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Report what a run proved and cost."""
+    config.pluginmanager.register(Summary(), "summary")
 
 
 def pytest_collection() -> None:
@@ -27,23 +36,11 @@ def pytest_collection() -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with the viewer's tests: the first worker starts with them, and nobody steals them.
+    """Begin with the viewer's tests: the first worker starts with them, and no other steals them.
 
-    They share a browser and a service, which no other worker then has to start. The long ones
-    come last.
+    They share a browser and a service, which no other worker then has to start.
     """
-    items.sort(key=lambda item: item.get_closest_marker("long") is not None)
     items.sort(key=lambda item: "/viewer/" not in item.path.as_posix())
-
-
-UNTIL = float(os.environ.get("TEST_UNTIL", "inf"))
-"""Until when long tests may begin, in seconds since 1970."""
-
-
-def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Leave out what is long where there is no time for it any more."""
-    if time.time() > UNTIL and item.get_closest_marker("long"):
-        pytest.skip("TEST_UNTIL has passed")
 
 
 def pytest_collection_finish() -> None:

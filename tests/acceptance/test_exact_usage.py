@@ -220,7 +220,7 @@ async def one_run(name: str, chance: random.Random, chaos: Chaos, provider: Fake
 
 
 @pytest.mark.req("002/20.4", "002/22.4")
-@pytest.mark.long
+@pytest.mark.proof
 async def test_the_usage_of_random_runs_is_what_the_provider_has_counted(
     database_url: str, provider: FakeProvider
 ) -> None:

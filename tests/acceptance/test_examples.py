@@ -58,7 +58,7 @@ def test_every_program_is_shown() -> None:
 
 
 @pytest.mark.parametrize("name", README)
-@pytest.mark.long
+@pytest.mark.proof
 def test_a_program_prints_what_the_readme_shows(name: str, module_database_url: str) -> None:
     """With a service of its own; agents hear what a real model has said."""
     printed = printed_by(name, DATABASE_URL=module_database_url)

@@ -86,7 +86,7 @@ async def _all_ended_once(client: JsonClient, provider: FakeProvider) -> None:
     assert len(await provider.arrivals("What is")) == calls >= RUNS
 
 
-@pytest.mark.long
+@pytest.mark.proof
 async def test_a_process_that_stands_still_for_less_than_the_long_time_keeps_its_runs(
     database_url: str, provider: FakeProvider
 ) -> None:
@@ -117,7 +117,7 @@ async def test_living_processes_keep_their_runs_through_a_long_outage(
 
 
 @pytest.mark.parametrize("round_trip_ms", [pytest.param(300, marks=slow)])
-@pytest.mark.long
+@pytest.mark.proof
 async def test_living_processes_keep_their_runs_beside_a_slow_database(
     database_url: str, provider: FakeProvider, round_trip_ms: int
 ) -> None:
@@ -129,7 +129,7 @@ async def test_living_processes_keep_their_runs_beside_a_slow_database(
 
 
 @pytest.mark.parametrize("hogs", [pytest.param(8, marks=slow)])
-@pytest.mark.long
+@pytest.mark.proof
 async def test_a_process_that_gets_next_to_no_processor_keeps_its_runs(
     database_url: str, provider: FakeProvider, tmp_path: Path, hogs: int
 ) -> None:

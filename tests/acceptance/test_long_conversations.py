@@ -80,7 +80,7 @@ def stored_bytes(url: str, run_id: str) -> dict[str, int]:
 
 @pytest.mark.timeout(180 + CALLS + 10 * KILLS)
 @pytest.mark.req("003/long", "003/resume")
-@pytest.mark.long
+@pytest.mark.proof
 async def test_a_long_conversation_is_stored_once_whatever_its_process_suffers(
     database_url: str, provider: FakeProvider
 ) -> None:

@@ -41,7 +41,7 @@ def counted(url: str) -> list[tuple[int, ...]]:
 
 
 @pytest.mark.req("004/lifecycle")
-@pytest.mark.long
+@pytest.mark.proof
 async def test_what_was_stored_is_there_after_every_migration_was_undone_and_done_again(
     postgres: TestServer,
 ) -> None:

@@ -144,7 +144,7 @@ async def statuses_at_the_end(database_url: str) -> dict[str, str]:
 
 
 @pytest.mark.req("card/s2s", "card/post")
-@pytest.mark.long
+@pytest.mark.proof
 @pytest.mark.timeout(900)
 async def test_a_burst_of_posts_is_refused_as_far_as_it_is_too_much(database_url: str) -> None:
     """Every answer is a 202 or says when to try again, and what was accepted ends."""
@@ -160,7 +160,7 @@ async def test_a_burst_of_posts_is_refused_as_far_as_it_is_too_much(database_url
 
 
 @pytest.mark.req("card/s2s")
-@pytest.mark.long
+@pytest.mark.proof
 async def test_a_service_that_ignores_the_limit_of_its_queue_is_found_out(
     database_url: str,
 ) -> None:

@@ -89,7 +89,7 @@ async def hanging(marker: str, client: JsonClient, provider: FakeProvider) -> No
     await provider.wait_for_arrivals(1, marker)
 
 
-@pytest.mark.long
+@pytest.mark.proof
 async def test_the_code_before_works_on_the_new_schema(
     folder: Path, database_url: str, provider: FakeProvider
 ) -> None:

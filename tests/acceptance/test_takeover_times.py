@@ -26,7 +26,7 @@ PLAN = {"actions": [{"tool": "calculator", "args": {"expression": "6 * 7"}}]}
 
 
 @pytest.mark.timeout(1800)
-@pytest.mark.long
+@pytest.mark.proof
 async def test_the_run_of_a_killed_process_goes_on_elsewhere_within_five_seconds(
     database_url: str, provider: FakeProvider
 ) -> None:

@@ -67,7 +67,7 @@ def test_it_holds_all_files_and_entry_points(installed: Path) -> None:
     assert not (installed / "tests").exists()
 
 
-@pytest.mark.long
+@pytest.mark.proof
 def test_it_migrates_serves_and_runs_a_case(
     environment: dict[str, str], empty_database_url: str, installed: Path, tmp_path: Path
 ) -> None:

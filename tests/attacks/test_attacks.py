@@ -10,7 +10,7 @@ QUICK = ("long-header", "many-headers", "long-url", "foreign-host", "reply-long"
 
 
 @pytest.mark.parametrize("name", QUICK)
-@pytest.mark.long
+@pytest.mark.proof
 async def test_an_attack_hurts_neither_the_process_nor_the_runs_of_others(
     name: str, postgres: TestServer
 ) -> None:

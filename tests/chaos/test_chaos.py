@@ -44,7 +44,7 @@ async def _storm(*arguments: str) -> tuple[int, str]:
 @pytest.mark.req("card/executor", "card/persist", "card/delete", "003/resume", "004/lifecycle")
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("seed", SEEDS)
-@pytest.mark.long
+@pytest.mark.proof
 async def test_what_is_promised_holds_while_everything_fails(seed: int, tmp_path: Path) -> None:
     """Nothing is lost, doubled or overspent, and each promise was there to be broken."""
     told, code = "", UNCHECKED
@@ -58,7 +58,7 @@ async def test_what_is_promised_holds_while_everything_fails(seed: int, tmp_path
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.long
+@pytest.mark.proof
 async def test_what_is_broken_on_purpose_is_seen(tmp_path: Path) -> None:
     """One variant for each commit; ``CHAOS_BROKEN=name`` chooses it."""
     name, code, told = os.environ.get("CHAOS_BROKEN") or variant_of_this_commit(), RARE, ""

@@ -51,7 +51,7 @@ def run(*command: str | Path, cwd: Path) -> None:
     assert ended.returncode == 0, ended.stdout + ended.stderr
 
 
-@pytest.mark.long
+@pytest.mark.proof
 def test_a_client_of_openapi_python_client_is_strictly_typed_and_works(
     service: ServiceProcess, folder: Path
 ) -> None:
@@ -66,7 +66,7 @@ def test_a_client_of_openapi_python_client_is_strictly_typed_and_works(
     run(sys.executable, "program.py", service.url, KEY, cwd=folder)
 
 
-@pytest.mark.long
+@pytest.mark.proof
 def test_a_client_of_openapi_typescript_is_strictly_typed_and_works(
     service: ServiceProcess, folder: Path
 ) -> None:

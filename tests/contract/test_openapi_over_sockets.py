@@ -167,7 +167,7 @@ RARELY_RIGHT = {"POST /threads", "POST /graphs", "POST /runs/cancel", "GET /metr
 
 
 @pytest.mark.req("card/s2s")
-@pytest.mark.long
+@pytest.mark.proof
 @pytest.mark.parametrize("label", sorted(operations()))
 def test_what_the_document_allows_is_answered_as_it_says(label: str, callers: Callers) -> None:
     """To those whose scope allows it; others are refused, and none gets a 5xx."""
@@ -176,7 +176,7 @@ def test_what_the_document_allows_is_answered_as_it_says(label: str, callers: Ca
 
 
 @pytest.mark.req("card/s2s")
-@pytest.mark.long
+@pytest.mark.proof
 @pytest.mark.parametrize("label", sorted(TAKING))
 def test_what_the_document_forbids_is_refused_as_it_says(label: str, callers: Callers) -> None:
     """No 5xx, and every refusal is a documented one."""

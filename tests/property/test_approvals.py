@@ -1,7 +1,7 @@
 """Approvals in every order of decisions, cancels, time limits and losses, told by a seed."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
 import pytest
@@ -12,9 +12,7 @@ from app.runs.approvals import Approval, Deciding
 from app.runs.run import Run, RunKey, RunStatus
 from tests.property.approval_stories import KEY, played, problems
 from tests.support.memory_approvals import MemoryApprovals
-
-SEEDS = 200
-SHARDS = 4
+from tests.support.seeds import seeds
 
 
 @pytest.fixture(autouse=True)
@@ -24,11 +22,10 @@ def _quiet() -> Iterator[None]:
 
 
 @pytest.mark.req("004/cancel-early")
-@pytest.mark.parametrize("shard", range(SHARDS))
-@pytest.mark.long
-def test_nothing_is_called_before_its_approval_and_one_decision_wins(shard: int) -> None:
-    """Whatever is decided, cancelled, late or lost, in whatever order."""
-    for seed in range(shard, SEEDS, SHARDS):
+@seeds(fast=60, proofs=400)
+def test_nothing_is_called_before_its_approval_and_one_decision_wins(seeds: Iterable[int]) -> None:
+    """This holds for every order of decisions, cancels, time limits and lost workers."""
+    for seed in seeds:
         found = list(problems(*played(seed)))
         assert found == [], f"seed {seed}: {found}"
 

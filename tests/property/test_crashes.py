@@ -1,16 +1,16 @@
 """A crash at every write: whatever dies, freezes or is lost, a run loses and doubles nothing.
 
-One run of about fifty calls is told again and again; see ``crash_stories`` for what it does and
-``crashing_cluster`` for what may happen at a write. First every fault strikes at every write, then
-up to three faults strike wherever a seed says. ``CRASH_SEEDS`` is how many seeds there are, and
-``CRASH_SEED=n`` tells the story of one of them alone.
+One run of about fifty calls is played again and again; see ``crash_stories`` for its steps and
+``crashing_cluster`` for the faults. First each fault strikes at each write (in ``make test`` at a
+third of the writes), then a seed draws up to three faults. ``CRASH_SEEDS`` is the number of seeds in
+the proofs.
 """
 
 import os
 import random
 import secrets
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -29,14 +29,11 @@ from tests.support.crashing_cluster import CrashingCluster
 from tests.support.crashing_wire import DEADLY, KEY, Fault, Wire
 from tests.support.memory_rows import Row
 from tests.support.memory_runs import MemoryRuns
+from tests.support.seeds import seeds
 
 SEEDS = int(os.environ.get("CRASH_SEEDS", "2000"))
-"""Beside those of :func:`test_every_fault_at_every_write`."""
-FIRST = int(os.environ.get("CRASH_FIRST", "0"))
-SHARDS = 16
 WRITES = 80
 """About as many writes as the run has; a fault behind the last one does not strike."""
-ALONE = os.environ.get("CRASH_SEED")
 
 
 @pytest.fixture(autouse=True)
@@ -72,32 +69,31 @@ def require_sound(story: Told, about: str) -> None:
 
 
 @pytest.mark.req("003/resume")
-@pytest.mark.skipif(ALONE is not None, reason="one seed was asked for")
+@pytest.mark.guarantee(25)
+@pytest.mark.parametrize(
+    "third", [0, pytest.param(1, marks=pytest.mark.proof), pytest.param(2, marks=pytest.mark.proof)]
+)
 @pytest.mark.parametrize("fault", list(Fault))
-def test_every_fault_at_every_write(fault: Fault) -> None:
-    """Each write of the run is struck by each fault, and the run comes to the same end."""
-    for write, kind in enumerate(peaceful().cluster.writes):
+def test_every_fault_at_every_write(fault: Fault, third: int) -> None:
+    """Whichever fault strikes whichever write, the run ends with the same result."""
+    first = (list(Fault).index(fault) + third) % 3  # each write is struck by a third of the faults
+    for write, kind in list(enumerate(peaceful().cluster.writes))[first::3]:
         story = told(0, {write: fault})
         assert story.cluster.struck == [(write, kind, fault)]
         require_sound(story, f"write {write}")
 
 
 @pytest.mark.req("003/resume")
-@pytest.mark.parametrize("shard", range(SHARDS))
-@pytest.mark.long
-def test_several_faults_at_any_writes(shard: int, logged: list[Any]) -> None:
-    """Up to three of them, in any order of events: the seed says which."""
-    seeds = range(FIRST + shard, FIRST + SEEDS, SHARDS)
-    for seed in seeds if ALONE is None else [int(ALONE)][shard:]:
-        require_sound(crashed(seed), f"CRASH_SEED={seed}")
-        logged.clear()
-
-
-def test_the_crashes_are_not_vacuous() -> None:
-    """Processes die at every kind of write, runs are resumed and calls replayed."""
+@pytest.mark.guarantee(9, 10, 25)
+@seeds(fast=100, proofs=SEEDS, shards=16)
+def test_several_faults_at_any_writes(seeds: Iterable[int], logged: list[Any]) -> None:
+    """Up to three faults at random writes lose and duplicate nothing, and they do strike."""
     seen, writes = Counter[str](), Counter[str]()
-    for seed in range(100):
-        cluster = crashed(seed).cluster
+    for seed in seeds:
+        story = crashed(seed)
+        require_sound(story, f"seed {seed}")
+        logged.clear()
+        cluster = story.cluster
         row = cluster.database.rows[KEY]
         for _, kind, fault in cluster.struck:
             seen[fault] += 1

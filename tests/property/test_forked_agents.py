@@ -1,10 +1,6 @@
-"""Random agent runs from which others go on: the way there is the old one's, and costs nothing.
+"""Forks of random agent runs: the fork imports the calls of its source and makes none again."""
 
-``FORKED_SEEDS`` is how many runs there are: 100 are what is documented.
-"""
-
-import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
 import pytest
@@ -18,10 +14,8 @@ from tests.support.event_log import event_problems
 from tests.support.graph_invariants import violations
 from tests.support.memory_rows import journal_of
 from tests.support.seeded_loop import run
+from tests.support.seeds import seeds
 from tests.unit.runs.world import KEY
-
-SEEDS = int(os.environ.get("FORKED_SEEDS", "16"))
-SHARDS = 4
 
 
 @pytest.fixture(autouse=True)
@@ -101,13 +95,13 @@ def _doubled(records: Mapping[str, CallRecord]) -> Iterator[str]:
 
 
 @pytest.mark.req("003/resume")
-@pytest.mark.timeout(600)
-@pytest.mark.parametrize("shard", range(SHARDS))
-@pytest.mark.long
-def test_a_run_goes_on_from_every_node_of_an_agents_run(shard: int) -> None:
-    """No call that had ended well by then is made again, and the trace up to there is the same."""
-    made = taken_over = inner = whole = 0
-    for seed in range(shard, SEEDS, SHARDS):
+@pytest.mark.guarantee(24)
+@seeds(fast=4, proofs=100)
+def test_a_fork_at_any_node_of_an_agent_repeats_no_call(seeds: Iterable[int]) -> None:
+    """No call that had succeeded by then is made again, and the trace up to there is the same."""
+    made = taken_over = inner = whole = count = 0
+    for seed in seeds:
+        count += 1
         forks = Forks(seed)
         story = run(forks.play, seed)
         assert [*forks.problems[:5], *story.leftover] == [], f"seed {seed}"
@@ -116,7 +110,7 @@ def test_a_run_goes_on_from_every_node_of_an_agents_run(shard: int) -> None:
         inner += forks.inner
         whole += forks.whole
 
-    # The stories of some seeds are short: a shard of four makes as few as nine calls.
-    assert made > SEEDS / SHARDS
-    assert taken_over > 5 * SEEDS / SHARDS
-    assert min(inner, whole) > 0.8 * SEEDS / SHARDS
+    # The stories of some seeds are short: four of them make as few as nine calls.
+    assert made > count
+    assert taken_over > 5 * count
+    assert min(inner, whole) > 0.8 * count

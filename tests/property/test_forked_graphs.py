@@ -1,10 +1,6 @@
-"""Random graph runs from which others go on: the way there is the old one's, and costs nothing.
+"""Forks of random graph runs: the fork imports the calls of its source and makes none again."""
 
-``FORKED_SEEDS`` is how many runs there are: 100 are what is documented.
-"""
-
-import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import pytest
 import structlog
@@ -12,9 +8,7 @@ import structlog
 from tests.property.forked_stories import Forks
 from tests.property.resumed_stories import tale_of
 from tests.support.seeded_loop import run
-
-SEEDS = int(os.environ.get("FORKED_SEEDS", "16"))
-SHARDS = 4
+from tests.support.seeds import seeds
 
 
 @pytest.fixture(autouse=True)
@@ -23,13 +17,13 @@ def _quiet() -> Iterator[None]:
         yield
 
 
-@pytest.mark.timeout(600)
-@pytest.mark.parametrize("shard", range(SHARDS))
-@pytest.mark.long
-def test_a_run_goes_on_from_every_node_of_another_one(shard: int) -> None:
+@pytest.mark.guarantee(24)
+@seeds(fast=4, proofs=100)
+def test_a_fork_at_any_node_repeats_no_call_and_keeps_the_trace(seeds: Iterable[int]) -> None:
     """No call that had succeeded by then is made again, and the trace up to there is the same."""
-    made = taken_over = lost = 0
-    for seed in range(shard, SEEDS, SHARDS):
+    made = taken_over = lost = count = 0
+    for seed in seeds:
+        count += 1
         forks = Forks(tale_of(seed), seed)
         story = run(forks.play, seed)
         assert [*forks.problems[:5], *story.leftover] == [], f"seed {seed}"
@@ -37,5 +31,5 @@ def test_a_run_goes_on_from_every_node_of_another_one(shard: int) -> None:
         taken_over += forks.taken_over
         lost += forks.lost
 
-    assert min(made, taken_over) > 40 * SEEDS / SHARDS
-    assert lost > 2 * SEEDS / SHARDS
+    assert min(made, taken_over) > 40 * count
+    assert lost > 2 * count

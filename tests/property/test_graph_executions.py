@@ -1,7 +1,7 @@
 """Random graphs, executed on the seeded loop: whatever happens, the promises hold."""
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import pytest
 
@@ -15,29 +15,26 @@ from tests.property.graph_stories import GRACE_SECONDS, Plan, World, told, world
 from tests.support.graph_invariants import violations
 from tests.support.memory_rows import STEP_ENDS
 from tests.support.seeded_loop import run
-
-SEEDS = 1_000
-SHARDS = 8
+from tests.support.seeds import seeds
 
 ENDED = {StepStatus.COMPLETED, StepStatus.SKIPPED}
 
 
 @pytest.mark.req("004/lifecycle", "004/subgraph", "000/B1", "000/B5", "000/C3", "000/P1", "000/P2")
-@pytest.mark.parametrize("shard", range(SHARDS))
-@pytest.mark.long
-def test_every_promise_holds_for_every_graph(shard: int) -> None:
-    """Order, one start and one end, no overshoot, nothing left over, sound records."""
-    for seed in range(shard, SEEDS, SHARDS):
+@pytest.mark.guarantee(7)
+@seeds(fast=200, proofs=2_000)
+def test_every_promise_holds_for_every_graph(seeds: Iterable[int]) -> None:
+    """Steps run in order, start and end once, stay within budget, and leave no task."""
+    for seed in seeds:
         world, story = told(seed)
         found = [*problems(world), *(f"left over: {task}" for task in story.leftover)]
         assert found == [], f"seed {seed}: {found}"
 
 
-@pytest.mark.parametrize("shard", range(SHARDS))
-@pytest.mark.long
-def test_the_same_seed_tells_the_same_story(shard: int) -> None:
-    """Step by step of the loop, and event by event."""
-    for seed in range(shard, SEEDS // 10, SHARDS):
+@seeds(fast=20, proofs=100, shards=1)
+def test_the_same_seed_tells_the_same_story(seeds: Iterable[int]) -> None:
+    """Two runs of a seed agree in every step of the loop and in every event."""
+    for seed in seeds:
         one, first = told(seed)
         other, second = told(seed)
         assert first.digest == second.digest
@@ -47,7 +44,7 @@ def test_the_same_seed_tells_the_same_story(shard: int) -> None:
 def test_the_stories_are_worth_their_time() -> None:
     """Among them are all ends, nested graphs, parallel work, limits that were met, late results."""
     seen = Counter[str]()
-    for seed in range(0, SEEDS, 10):
+    for seed in range(100):
         world, _ = told(seed)
         seen.update(_kinds(world))
 

@@ -8,7 +8,7 @@ against what the service promises.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -23,12 +23,9 @@ from tests.property.oracle import moment_of_the_cancel_request, problems
 from tests.property.stories import played, story_of
 from tests.support.memory_rows import Row
 from tests.support.seeded_loop import interrupted_everywhere
+from tests.support.seeds import seeds
 from tests.support.virtual_cluster import Cluster, Work
 from tests.support.virtual_database import Database, Line
-
-SEEDS = 2_000
-"""Each takes a few milliseconds."""
-SHARDS = 8
 
 
 @pytest.fixture(autouse=True)
@@ -39,10 +36,11 @@ def _quiet() -> Iterator[None]:
 
 
 @pytest.mark.req("004/cancel-early", "004/lifecycle", "000/C3", "000/B1", "000/B3", "card/delete")
-@pytest.mark.parametrize("shard", range(SHARDS))
-def test_every_promise_holds_whenever_a_run_is_stopped(shard: int) -> None:
-    """No call after the wish, one end, no overshoot, nothing left over, sound records."""
-    for seed in range(shard, SEEDS, SHARDS):
+@pytest.mark.guarantee(2)
+@seeds(fast=200, proofs=2_000)
+def test_every_promise_holds_whenever_a_run_is_stopped(seeds: Iterable[int]) -> None:
+    """No call starts after the cancel request, a run ends once, and no budget is overshot."""
+    for seed in seeds:
         found = problems(played(seed))
         assert found == [], f"seed {seed}: {found}"
 

@@ -84,7 +84,7 @@ class Worker:
 
 @pytest.mark.req("001/inv5", "001/snapshot", "001/inv1")
 @pytest.mark.usefixtures("hasty_threads")
-@pytest.mark.long
+@pytest.mark.proof
 def test_eight_threads_leave_every_snapshot_sound() -> None:
     """Snapshots and the journal's view are taken all the while, and each one is checked."""
     graph = ExecutionGraph()

@@ -133,7 +133,7 @@ def test_a_drawdown_is_told_in_percent_and_its_deepest_point_by_date() -> None:
 
 @pytest.mark.parametrize(("width", "height"), [(400, 260), (900, 1400), (2000, 260)])
 @pytest.mark.parametrize("picture", EVERY_KIND.values(), ids=EVERY_KIND)
-@pytest.mark.long
+@pytest.mark.proof
 def test_nothing_is_cut_off_and_no_dates_overlap(picture: Picture, width: int, height: int) -> None:
     """At any size, with words that are too long for it."""
     long = replace(picture, title="W" * 120, caption="source " * 40, width=width, height=height)
