@@ -1,11 +1,6 @@
-"""Nobody is taken for dead who lives, with the settings as they are delivered.
-
-The slow ones of these tests take part with ``LONG_OUTAGE=30``, the seconds for which the database
-is away; ``make outages`` sets it.
-"""
+"""No living process loses its runs, with the default settings."""
 
 import asyncio
-import os
 import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -23,7 +18,7 @@ from tests.support.json_client import JsonClient
 from tests.support.processes import ChildProcess
 from tests.support.service import ServiceProcess, finished, model_settings
 
-OUTAGE_SECONDS = float(os.environ.get("LONG_OUTAGE", "0"))
+OUTAGE_SECONDS = 30.0
 STALE_SECONDS = 10.0
 AS_DELIVERED = {
     "WORKER_HEARTBEAT_SECONDS": "1",
@@ -34,10 +29,7 @@ RUNS = 20
 PLAN = {"actions": [{"tool": "calculator", "args": {"expression": "6 * 7"}}]}
 HOG = "while True: pass"
 
-slow = [
-    pytest.mark.skipif(not OUTAGE_SECONDS, reason="takes a minute: set LONG_OUTAGE, in seconds"),
-    pytest.mark.timeout(300),
-]
+pytestmark = pytest.mark.proof
 
 
 @asynccontextmanager
@@ -86,7 +78,6 @@ async def _all_ended_once(client: JsonClient, provider: FakeProvider) -> None:
     assert len(await provider.arrivals("What is")) == calls >= RUNS
 
 
-@pytest.mark.proof
 async def test_a_process_that_stands_still_for_less_than_the_long_time_keeps_its_runs(
     database_url: str, provider: FakeProvider
 ) -> None:
@@ -100,8 +91,8 @@ async def test_a_process_that_stands_still_for_less_than_the_long_time_keeps_its
 @pytest.mark.parametrize(
     "begin",
     [
-        pytest.param(FaultProxy.silence, id="silent", marks=slow),
-        pytest.param(lambda proxy: (proxy.refuse(), proxy.cut()), id="refused", marks=slow),
+        pytest.param(FaultProxy.silence, id="silent"),
+        pytest.param(lambda proxy: (proxy.refuse(), proxy.cut()), id="refused"),
     ],
 )
 async def test_living_processes_keep_their_runs_through_a_long_outage(
@@ -116,8 +107,7 @@ async def test_living_processes_keep_their_runs_through_a_long_outage(
         await asyncio.sleep(2 * STALE_SECONDS)
 
 
-@pytest.mark.parametrize("round_trip_ms", [pytest.param(300, marks=slow)])
-@pytest.mark.proof
+@pytest.mark.parametrize("round_trip_ms", [300])
 async def test_living_processes_keep_their_runs_beside_a_slow_database(
     database_url: str, provider: FakeProvider, round_trip_ms: int
 ) -> None:
@@ -128,8 +118,7 @@ async def test_living_processes_keep_their_runs_beside_a_slow_database(
         proxy.delay(0)
 
 
-@pytest.mark.parametrize("hogs", [pytest.param(8, marks=slow)])
-@pytest.mark.proof
+@pytest.mark.parametrize("hogs", [8])
 async def test_a_process_that_gets_next_to_no_processor_keeps_its_runs(
     database_url: str, provider: FakeProvider, tmp_path: Path, hogs: int
 ) -> None:

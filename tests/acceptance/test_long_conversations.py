@@ -1,6 +1,6 @@
 """A long conversation in one run: what it stores, and that losses of its process cost little.
 
-``LONG_CALLS`` and ``LONG_KILLS`` make it longer by hand: 1000 and 100 are what is documented.
+``LONG_CALLS`` and ``LONG_KILLS`` make it longer by hand: 1000 and 100 are documented.
 ``ARCHIVE_OF_PROSE=1`` has it speak of Python's manual instead of texts that cannot be compressed.
 """
 
@@ -78,7 +78,6 @@ def stored_bytes(url: str, run_id: str) -> dict[str, int]:
     return found
 
 
-@pytest.mark.timeout(180 + CALLS + 10 * KILLS)
 @pytest.mark.req("003/long", "003/resume")
 @pytest.mark.proof
 async def test_a_long_conversation_is_stored_once_whatever_its_process_suffers(

@@ -56,7 +56,8 @@ async def _part(url: str, name: str) -> str:
 
 
 @pytest.mark.usefixtures("sound_events")
-@pytest.mark.parametrize("how", ["silent", "refused"])
+@pytest.mark.guarantee(19, 21)
+@pytest.mark.parametrize("how", ["refused", pytest.param("silent", marks=pytest.mark.proof)])
 async def test_living_processes_keep_their_runs_through_an_outage(
     database_url: str, proxy: FaultProxy, provider: FakeProvider, how: str
 ) -> None:
@@ -92,6 +93,7 @@ async def test_living_processes_keep_their_runs_through_an_outage(
 
 
 @pytest.mark.usefixtures("sound_events")
+@pytest.mark.proof
 async def test_living_processes_keep_their_runs_while_the_database_takes_no_writes(
     database_url: str, provider: FakeProvider
 ) -> None:
@@ -123,7 +125,9 @@ async def test_living_processes_keep_their_runs_while_the_database_takes_no_writ
 
 
 @pytest.mark.usefixtures("sound_events")
-@pytest.mark.parametrize("round_trip_ms", [5, 100, 300])
+@pytest.mark.parametrize(
+    "round_trip_ms", [100, *(pytest.param(ms, marks=pytest.mark.proof) for ms in (5, 300))]
+)
 async def test_a_database_that_is_far_away_is_asked_once_a_call(
     database_url: str, proxy: FaultProxy, provider: FakeProvider, round_trip_ms: int
 ) -> None:
@@ -148,8 +152,17 @@ async def test_a_database_that_is_far_away_is_asked_once_a_call(
         assert "run.handed_over" not in service.child.stderr
 
 
-@pytest.mark.parametrize("how", ["silent", "refused", "cut"])
-@pytest.mark.parametrize("command", ["serve", "worker"])
+@pytest.mark.parametrize(
+    ("command", "how"),
+    [
+        ("serve", "silent"),
+        ("worker", "refused"),
+        pytest.param("serve", "refused", marks=pytest.mark.proof),
+        pytest.param("serve", "cut", marks=pytest.mark.proof),
+        pytest.param("worker", "silent", marks=pytest.mark.proof),
+        pytest.param("worker", "cut", marks=pytest.mark.proof),
+    ],
+)
 async def test_sigterm_ends_a_process_that_has_just_lost_its_database(
     database_url: str, proxy: FaultProxy, command: str, how: str
 ) -> None:
@@ -217,6 +230,7 @@ async def test_a_database_that_goes_away_during_start_up_is_named_in_one_line(
 
 
 @pytest.mark.usefixtures("sound_events")
+@pytest.mark.guarantee(10)
 async def test_a_killed_process_is_noticed_within_seconds(
     database_url: str, provider: FakeProvider
 ) -> None:
@@ -238,6 +252,7 @@ async def test_a_killed_process_is_noticed_within_seconds(
 
 
 @pytest.mark.usefixtures("sound_events")
+@pytest.mark.proof
 async def test_a_frozen_process_keeps_its_runs_while_it_holds_its_connection(
     database_url: str, provider: FakeProvider
 ) -> None:

@@ -1,11 +1,7 @@
-"""More posts at once than a process can take: it refuses what it cannot, and keeps what it took.
-
-``BURST_POSTS=5000`` makes more of them, on up to 1,000 connections; ``make burst`` does.
-"""
+"""A burst of more posts than a process can take: it refuses the excess and keeps the rest."""
 
 import asyncio
 import json
-import os
 import sys
 from collections import Counter
 from collections.abc import AsyncIterator
@@ -21,9 +17,6 @@ from tests.support.hostile_places import GRAPH
 from tests.support.raw_client import Answer, Ask, RawClient
 from tests.support.service import ServiceProcess
 
-POSTS = int(os.environ.get("BURST_POSTS", "1000"))
-CONNECTIONS = min(1000, POSTS // 5)
-MAX_QUEUED = POSTS // 10
 MAX_GROWTH_BYTES = 300 << 20
 PATIENCE_SECONDS = 300.0
 REFUSALS = {"queue-full", "too-many-connections", "too-many-bodies"}
@@ -144,23 +137,25 @@ async def statuses_at_the_end(database_url: str) -> dict[str, str]:
 
 
 @pytest.mark.req("card/s2s", "card/post")
-@pytest.mark.proof
-@pytest.mark.timeout(900)
-async def test_a_burst_of_posts_is_refused_as_far_as_it_is_too_much(database_url: str) -> None:
-    """Every answer is a 202 or says when to try again, and what was accepted ends."""
-    burst = await burst_of(POSTS, CONNECTIONS, database_url, MAX_QUEUED)
+@pytest.mark.guarantee(13)
+@pytest.mark.parametrize("posts", [1_000, pytest.param(5_000, marks=pytest.mark.proof)])
+async def test_a_burst_of_posts_is_refused_beyond_the_queue_limit(
+    database_url: str, posts: int
+) -> None:
+    """Every answer is a 202 or names a Retry-After, and every accepted run ends."""
+    connections, max_queued = posts // 5, posts // 10
+    burst = await burst_of(posts, connections, database_url, max_queued)
 
     answered = Counter(each.status for each in burst.answers.values())
     sys.stdout.write(
-        f"{POSTS} posts on {CONNECTIONS} connections: {dict(answered)} {dict(burst.refusals())},"
+        f"{posts} posts on {connections} connections: {dict(answered)} {dict(burst.refusals())},"
         f" at most {burst.most_queued} queued, {burst.growth_bytes >> 20} MiB more\n"
     )
-    assert burst.faults(max_queued=MAX_QUEUED) == []
-    assert len(burst.answers) == POSTS
+    assert burst.faults(max_queued=max_queued) == []
+    assert len(burst.answers) == posts
 
 
 @pytest.mark.req("card/s2s")
-@pytest.mark.proof
 async def test_a_service_that_ignores_the_limit_of_its_queue_is_found_out(
     database_url: str,
 ) -> None:

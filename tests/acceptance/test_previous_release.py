@@ -1,7 +1,6 @@
 """A release is rolled out: the code before it goes on working while the schema is already new."""
 
 import asyncio
-import os
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
@@ -20,9 +19,7 @@ from tests.support.service import ServiceProcess, finished, model_settings
 
 PLAN = {"actions": [{"tool": "calculator", "args": {"expression": "6 * 7"}}]}
 
-BY_HAND = pytest.mark.skipif(
-    "RELEASES" not in os.environ, reason="takes most of a minute: set RELEASES=1"
-)
+pytestmark = pytest.mark.proof
 
 
 @pytest.fixture(scope="module")
@@ -89,7 +86,6 @@ async def hanging(marker: str, client: JsonClient, provider: FakeProvider) -> No
     await provider.wait_for_arrivals(1, marker)
 
 
-@pytest.mark.proof
 async def test_the_code_before_works_on_the_new_schema(
     folder: Path, database_url: str, provider: FakeProvider
 ) -> None:
@@ -112,7 +108,6 @@ async def test_the_code_before_works_on_the_new_schema(
     assert {"llm", "tool"} <= set(kinds)
 
 
-@BY_HAND
 async def test_runs_are_accepted_executed_and_shown_by_either_release(
     folder: Path, older_url: str, provider: FakeProvider
 ) -> None:
@@ -136,7 +131,6 @@ async def test_runs_are_accepted_executed_and_shown_by_either_release(
     assert traces[0] == traces[1]
 
 
-@BY_HAND
 async def test_either_release_stops_the_runs_of_the_other(
     folder: Path, older_url: str, provider: FakeProvider
 ) -> None:
@@ -149,7 +143,6 @@ async def test_either_release_stops_the_runs_of_the_other(
         assert (await finished(fleet.of_before, "OF-EITHER"))["status"] == "cancelled"
 
 
-@BY_HAND
 async def test_the_new_release_takes_over_the_runs_of_a_killed_process_of_the_one_before(
     folder: Path, older_url: str, provider: FakeProvider
 ) -> None:
@@ -161,7 +154,6 @@ async def test_the_new_release_takes_over_the_runs_of_a_killed_process_of_the_on
     assert (run["status"], run["result"]["answer"], run["attempts"]) == ("completed", "42", 2)
 
 
-@BY_HAND
 async def test_a_run_that_the_new_release_began_ends_there(
     folder: Path, older_url: str, provider: FakeProvider
 ) -> None:

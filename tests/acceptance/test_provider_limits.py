@@ -64,6 +64,7 @@ async def test_calls_of_two_services_wait_instead_of_being_refused(
     assert await refused_of(provider, database_url, LIMITED) == 0
 
 
+@pytest.mark.proof
 async def test_without_a_limit_the_provider_refuses(
     database_url: str, provider: FakeProvider
 ) -> None:

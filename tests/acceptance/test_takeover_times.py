@@ -1,10 +1,6 @@
-"""How long a run stands still whose process was killed, with the settings as they are delivered.
-
-``TAKEOVER_KILLS=50`` kills more processes; ``make takeovers`` does.
-"""
+"""The time from the kill of a process to the next call of its run, with the default settings."""
 
 import asyncio
-import os
 import random
 import sys
 import time
@@ -15,17 +11,15 @@ from tests.support.fake_provider.client import FakeProvider
 from tests.support.fake_provider.script import Step
 from tests.support.service import ServiceProcess, finished, model_settings
 
-KILLS = int(os.environ.get("TAKEOVER_KILLS", "2"))
-SEED = int(os.environ.get("TAKEOVER_SEED", "12"))
-MANY = 50
+KILLS = 50
+SEED = 12
 PROMISED_SECONDS = 5.0
-"""The 99th percentile; a few kills on a busy machine get twice as long."""
+"""The 99th percentile."""
 
 AS_DELIVERED = {"WORKER_HEARTBEAT_SECONDS": "1", "WORKER_STALE_AFTER_SECONDS": "10"}
 PLAN = {"actions": [{"tool": "calculator", "args": {"expression": "6 * 7"}}]}
 
 
-@pytest.mark.timeout(1800)
 @pytest.mark.proof
 async def test_the_run_of_a_killed_process_goes_on_elsewhere_within_five_seconds(
     database_url: str, provider: FakeProvider
@@ -57,7 +51,7 @@ async def test_the_run_of_a_killed_process_goes_on_elsewhere_within_five_seconds
         f"{KILLS} kills (seed {SEED}): the next call came after {median:.2f} s (median),"
         f" {p99:.2f} s (p99), {waits[-1]:.2f} s at most\n"
     )
-    assert p99 <= PROMISED_SECONDS * (1 if KILLS >= MANY else 2)
+    assert p99 <= PROMISED_SECONDS
 
 
 async def _at_work(marker: str, service: ServiceProcess, provider: FakeProvider) -> None:

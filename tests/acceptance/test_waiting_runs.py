@@ -78,7 +78,7 @@ async def decide(http: httpx.AsyncClient, asked: dict[str, Any]) -> int:
     return (await http.post(path, content=json.dumps({"decision": "approve"}))).status_code
 
 
-@pytest.mark.timeout(400)
+@pytest.mark.proof
 async def test_ten_thousand_runs_that_wait_cost_a_process_nothing(
     database_url: str, tmp_path: Path
 ) -> None:

@@ -23,7 +23,6 @@ from tests.support.seeded_loop import run
 from tests.support.seeds import seeds
 from tests.unit.runs.world import KEY, loop
 
-
 _LETTERS = {
     "turn_start": "<",
     "thinking": "c",

@@ -2,8 +2,8 @@
 
 One run of about fifty calls is played again and again; see ``crash_stories`` for its steps and
 ``crashing_cluster`` for the faults. First each fault strikes at each write (in ``make test`` at a
-third of the writes), then a seed draws up to three faults. ``CRASH_SEEDS`` is the number of seeds in
-the proofs.
+third of the writes), then a seed draws up to three faults. ``CRASH_SEEDS`` is the number of seeds
+of the proofs.
 """
 
 import os
