@@ -226,6 +226,7 @@ async def test_every_canary_reached_its_place(
 
 @pytest.mark.asyncio(loop_scope="module")
 @pytest.mark.req("002/19.2")
+@pytest.mark.guarantee(15)
 async def test_no_canary_is_in_the_output_of_the_process(
     story: Story, service: ServiceProcess
 ) -> None:
@@ -240,6 +241,7 @@ async def test_no_canary_is_in_the_output_of_the_process(
 
 
 @pytest.mark.asyncio(loop_scope="module")
+@pytest.mark.guarantee(15)
 async def test_no_canary_is_in_metrics_or_spans(
     story: Story, service: ServiceProcess, collector: Collector
 ) -> None:
@@ -257,6 +259,7 @@ async def test_no_canary_is_in_metrics_or_spans(
 
 @pytest.mark.asyncio(loop_scope="module")
 @pytest.mark.req("002/19.2")
+@pytest.mark.guarantee(15)
 async def test_no_canary_is_kept_beyond_what_a_run_needs(
     story: Story, database: list[Surface]
 ) -> None:
@@ -271,6 +274,7 @@ async def test_no_canary_is_kept_beyond_what_a_run_needs(
 
 @pytest.mark.asyncio(loop_scope="module")
 @pytest.mark.req("002/19.2", "002/13.5")
+@pytest.mark.guarantee(15)
 async def test_no_canary_is_in_what_is_told_of_a_run(story: Story) -> None:
     """Its view, its log, its trace in every form, its events, its receipt."""
     for name, run in story.runs.items():

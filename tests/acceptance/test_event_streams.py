@@ -42,6 +42,7 @@ async def _seen(service: ServiceProcess, opened: asyncio.Event) -> list[dict[str
 
 
 @pytest.mark.req("004/lifecycle")
+@pytest.mark.guarantee(12, 18)
 async def test_a_client_that_comes_again_elsewhere_sees_every_event_once(
     database_url: str, provider: FakeProvider
 ) -> None:

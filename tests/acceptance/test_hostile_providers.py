@@ -62,6 +62,7 @@ async def test_halves_of_characters_in_a_reply_hurt_nothing(
 
 
 @pytest.mark.parametrize("packed", [True, False], ids=["compressed", "plain"])
+@pytest.mark.guarantee(22)
 async def test_a_reply_of_many_megabytes_is_refused_at_once(
     client: JsonClient, provider: FakeProvider, packed: bool
 ) -> None:

@@ -130,6 +130,7 @@ async def watched(service: ServiceProcess) -> AsyncIterator[None]:
 
 
 @pytest.mark.parametrize("name", HOSTILE)
+@pytest.mark.guarantee(22)
 async def test_a_graph_that_makes_values_grow_fails_and_harms_nobody(
     name: str, limited: ServiceProcess, caller: JsonClient
 ) -> None:
@@ -165,6 +166,7 @@ async def test_a_map_in_a_map_in_a_map_is_halted_by_the_ceiling_of_steps(
     assert (run["status"], run["stop"]["dimension"]) == ("halted", "steps")
 
 
+@pytest.mark.guarantee(22)
 async def test_a_schema_full_of_patterns_is_refused_at_once(limited: ServiceProcess) -> None:
     """Its patterns would have taken seconds and a gigabyte to compile."""
     for count in (300, 2000):

@@ -54,6 +54,7 @@ def _told_of_steps(database_url: str) -> list[str]:
 
 
 @pytest.mark.req("card/executor", "card/persist", "004/lifecycle")
+@pytest.mark.guarantee(1, 9, 10)
 async def test_a_run_whose_process_was_killed_is_finished_by_another(
     database_url: str, provider: FakeProvider
 ) -> None:
@@ -83,6 +84,7 @@ async def test_a_run_whose_process_was_killed_is_finished_by_another(
 
 
 @pytest.mark.req("card/executor")
+@pytest.mark.guarantee(1)
 async def test_a_run_of_the_only_process_is_finished_after_a_restart(
     database_url: str, provider: FakeProvider
 ) -> None:
@@ -214,6 +216,7 @@ async def test_a_replica_without_a_worker_leaves_its_runs_to_workers(
         assert run["status"] == "completed"
 
 
+@pytest.mark.guarantee(11)
 async def test_sigterm_hands_a_run_over_without_counting_the_attempt(
     database_url: str, provider: FakeProvider
 ) -> None:

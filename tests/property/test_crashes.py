@@ -84,7 +84,7 @@ def test_every_fault_at_every_write(fault: Fault, third: int) -> None:
 
 
 @pytest.mark.req("003/resume")
-@pytest.mark.guarantee(9, 10, 25)
+@pytest.mark.guarantee(5, 9, 10, 23, 25)
 @seeds(fast=100, proofs=SEEDS, shards=16)
 def test_several_faults_at_any_writes(seeds: Iterable[int], logged: list[Any]) -> None:
     """Up to three faults at random writes lose and duplicate nothing, and they do strike."""

@@ -38,7 +38,7 @@ def test_every_promise_holds_for_a_graph_resumed_by_another_process(seeds: Itera
 def test_the_tales_are_worth_their_time() -> None:
     """Most are interrupted, some twice; steps are resumed and replayed; all ends are among them."""
     seen = Counter[str]()
-    for seed in range(50):
+    for seed in range(0, 200, 4):
         _, _, steps = told(seed)
         tale, _, _ = told(seed, before_step=random.Random(seed).randrange(steps))
         seen[tale.final.status.value] += 1
@@ -89,7 +89,7 @@ def _repetitions(tale: Tale) -> Iterator[str]:
 
 def test_calm_tales_can_end_in_one_way_only() -> None:
     """Or the comparison with the uninterrupted run would be empty."""
-    calm = [seed for seed in range(50) if tale_of(seed).calm]
+    calm = [seed for seed in range(0, 200, 4) if tale_of(seed).calm]
 
     assert len(calm) >= 30
     assert all(told(seed)[0].final.status is RunStatus.COMPLETED for seed in calm)

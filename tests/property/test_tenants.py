@@ -100,6 +100,7 @@ def test_a_tenant_sees_the_same_whatever_another_does(opened: Opened, story: Tol
     require_apart(opened, story)
 
 
+@pytest.mark.guarantee(14)
 def test_everything_that_one_tenant_can_have_is_hidden_from_another(opened: Opened) -> None:
     """Both make all there is, and then one of them tries all that changes something."""
     everything = changes("x", "y", {}, GRAPH)
