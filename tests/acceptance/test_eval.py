@@ -125,6 +125,7 @@ def test_easy_questions_are_answered_quickly_with_one_small_pass(
     assert metrics["counts"]["ran"] > 50
 
 
+@pytest.mark.proof
 def test_nothing_wrong_is_claimed_of_questions_that_need_a_model(
     evaluator: Evaluator, service_url: str, tmp_path: Path
 ) -> None:

@@ -60,12 +60,8 @@ def test_every_program_is_shown() -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        "agent_with_tools",
-        *(
-            pytest.param(each, marks=pytest.mark.proof)
-            for each in README
-            if each != "agent_with_tools"
-        ),
+        "case",
+        *(pytest.param(each, marks=pytest.mark.proof) for each in README if each != "case"),
     ],
 )
 def test_a_program_prints_what_the_readme_shows(name: str, module_database_url: str) -> None:

@@ -19,6 +19,8 @@ ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
 UV = Path(sys.executable).parent / "uv"
 
+pytestmark = pytest.mark.proof
+
 
 def uv(*arguments: str | Path) -> None:
     ended = subprocess.run([UV, *arguments], capture_output=True, text=True, check=False)
@@ -67,7 +69,6 @@ def test_it_holds_all_files_and_entry_points(installed: Path) -> None:
     assert not (installed / "tests").exists()
 
 
-@pytest.mark.proof
 def test_it_migrates_serves_and_runs_a_case(
     environment: dict[str, str], empty_database_url: str, installed: Path, tmp_path: Path
 ) -> None:

@@ -9,8 +9,9 @@ a test for a reason which is not on the allow-list, or that left a requirement w
 import csv
 import os
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -68,7 +69,7 @@ class Costs:
     """CPU seconds by directory, measured in the process that runs the tests."""
 
     def __init__(self) -> None:
-        self.by_directory = Counter[str]()
+        self.by_directory: dict[str, float] = defaultdict(float)
         self._current = "imports and collection"
         self._at = 0.0
 
@@ -119,7 +120,8 @@ class Summary:
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any) -> None:
         output: Mapping[str, Any] = getattr(node, "workeroutput", {})
-        self.costs.by_directory.update(output.get("costs", {}))
+        for directory, seconds in output.get("costs", {}).items():
+            self.costs.by_directory[directory] += seconds
 
     def complaints(self, config: pytest.Config) -> Iterator[str]:
         """Return what CI does not accept although every test passed."""
@@ -138,7 +140,7 @@ class Summary:
             return
         terminalreporter.section("summary")
         costs = self.costs.by_directory
-        for directory, seconds in costs.most_common():
+        for directory, seconds in sorted(costs.items(), key=itemgetter(1), reverse=True):
             terminalreporter.write_line(f"{seconds:8.1f} core-seconds  {directory}")
         total = sum(costs.values())
         terminalreporter.write_line(f"{total:8.1f} core-seconds  in all processes that ran tests")

@@ -23,7 +23,7 @@ def config(keyword: str = "") -> Any:
 
 
 def report(
-    outcome: Literal["passed", "skipped"], *, proven: list[tuple[str, object]], why: str = ""
+    outcome: Literal["passed", "skipped"], *, proven: list[tuple[str, str]], why: str = ""
 ) -> pytest.TestReport:
     """Return the report of a test."""
     reason: Any = ("test_a.py", 1, f"Skipped: {why}") if why else None
