@@ -25,6 +25,7 @@ from app.bootstrap.configuration import (
     url_of,
     warn_of_near_misses,
 )
+from app.bootstrap.demo import with_recorded_model
 from app.bootstrap.lifetime import lifetime
 from app.harness.runner import RETRY
 from app.observability.logs import configure_logging
@@ -47,16 +48,19 @@ def run_server(
     started: Callable[[str], Awaitable[None]],
     record: Path | None = None,
     workers: int | None = None,
+    demo: bool = False,
 ) -> None:
     """Serve the API until the process gets a signal to end; ``started`` gets the URL.
 
     ``record`` names a file to which the models are recorded. ``workers`` is how many processes
-    serve; None is what is configured.
+    serve; None is what is configured. ``demo`` adds a recorded model if none is configured.
 
     Raises:
         StartupError: the process cannot start.
     """
     settings = logged_settings()
+    if demo:
+        settings = with_recorded_model(settings)
     from app.bootstrap.server import serve
 
     executes = executes and settings.worker.enabled

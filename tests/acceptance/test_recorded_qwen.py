@@ -48,7 +48,7 @@ def metrics(module_database_url: str, tmp_path_factory: pytest.TempPathFactory) 
     )
     assert ended.returncode == 0, ended.stderr
     for trace in folder.glob("*.trace.jsonl"):
-        assert "record it anew" not in trace.read_text(), trace.name
+        assert "record it again" not in trace.read_text(), trace.name
     found: dict[str, Any] = json.loads((folder / "metrics.json").read_text())
     return found
 
