@@ -7,7 +7,7 @@
 #   make docs      build the documentation as a site, in site/
 #   make example   write config.yaml.example anew from the settings' schema
 #   make eval      run the evaluation cases against the service and apply the gates
-#   make bench     measure the figures that the README states
+#   make bench     measure the figures of docs/benchmarks.md
 #   make exact     compare the usage of 500 random runs with what the fake provider has counted,
 #                  1,500 runs at once with their limits, and 5,000 posts with their 100 keys
 #   make texts     send naughty strings and broken JSON to every place that takes any
@@ -19,7 +19,7 @@
 #   make crashes   kill processes at every write of a run, by 100,000 seeds, and look for losses
 #   make attacks   attack the service under a limit of memory, and print what each attack did
 #   make test-pythons  run the unit tests under each Python from 3.11 to 3.14 that is here
-#   make pictures  make the pictures of the README anew, in docs/pictures
+#   make pictures  make the pictures in docs/pictures again
 #   make sbom      write all dependencies and their hashes to dist/sbom.json, in CycloneDX
 #   make audit     ask whether a dependency has a known vulnerability; fails if it cannot ask
 #   make clean     remove what these commands made; data/ stays

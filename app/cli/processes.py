@@ -32,13 +32,15 @@ Migrate = Annotated[
 DEMO_QUESTION = "What is 17% of 2,340?"
 DEMO_WAIT_SECONDS = 20
 NEXT = """\
-See all runs:  {url}/ui
-Ask:           curl -s {url}/runs -H 'Content-Type: application/json' \\
-                 -H 'Prefer: wait=10' -d '{{"run_id": "mine", "input": "What is 15% of 80?"}}'
-Explain it:    curl -s '{url}/runs/mine/trace?format=explain'
-Cancel a run:  curl -s -X DELETE {url}/runs/RUN_ID     (also before it exists)
-Run an agent:  the commands of README.md
-Read:          docs/quickstart.md; the HTTP API is at {url}/docs
+See all runs in a browser: {url}/ui
+Ask a question, wait for the answer, and explain it:
+  curl -s {url}/runs -H 'Content-Type: application/json' -H 'Prefer: wait=10' \\
+    -d '{{"run_id": "mine", "input": "What is 15% of 80?"}}'
+  curl -s '{url}/runs/mine/trace?format=explain'
+Cancel a run, also before it exists:
+  curl -s -X DELETE '{url}/runs/later?reason=changed+our+mind'
+Run an agent with a tool and a dollar budget: README.md has the commands.
+Documentation: docs/README.md; the HTTP API: {url}/docs
 Ctrl+C ends the service."""
 """The last block of ``make serve``: commands that work as printed, in another terminal."""
 

@@ -1,7 +1,7 @@
 """What a real model of 1.5 billion parameters said of sixty cases, replayed without it.
 
-The recording was made with the command in the README, on two cores. A replay is strict: a prompt, a
-schema or a tool's result that changes has to be recorded anew.
+The recording was made with the command in docs/evaluation.md, on two cores. A replay is strict:
+record it again when a prompt, a schema or the result of a tool changes.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""Makes the pictures of the README: ``make pictures``, or ``python -m tests.viewer.pictures``.
+"""Makes the pictures in docs/pictures: ``make pictures``, or ``python -m tests.viewer.pictures``.
 
 Everything shown is a run that a service has really made; the model is the tests' scripted provider.
 """
@@ -39,7 +39,7 @@ BULKY = 100
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """One picture: which page, in which theme it stands in the README, and what is done first."""
+    """One picture: which page, in which theme, and what is done first."""
 
     path: str
     theme: Theme
@@ -297,7 +297,7 @@ async def make(folder: Path, theme: Theme | None) -> None:
 
 
 def _main() -> None:
-    parser = argparse.ArgumentParser(description="Makes the pictures of the README.")
+    parser = argparse.ArgumentParser(description="Makes the pictures in docs/pictures.")
     parser.add_argument("--folder", type=Path, default=FOLDER)
     parser.add_argument("--theme", choices=get_args(Theme), help="One for all of them.")
     given = parser.parse_args()
