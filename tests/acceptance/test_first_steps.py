@@ -52,7 +52,9 @@ async def demo() -> AsyncIterator[ChildProcess]:
 @pytest.fixture
 def url(demo: ChildProcess) -> str:
     """The address of the service."""
-    return re.findall(r"Caseworker listens on (\S+)", demo.stdout)[0]
+    found = re.search(r"Caseworker listens on (\S+)", demo.stdout)
+    assert found
+    return found[1]
 
 
 def answered(command: str, url: str) -> str:
