@@ -19,6 +19,7 @@ from app.cli import cli
 from app.settings.loader import SHARED_VARIABLES, load_settings
 from app.settings.schema import Settings
 from app.settings.values import joined, keys_of, variable_of
+from bench.harness import find_rows
 from tests.support.memory_api import client_of, memory_api, openapi_document
 from tests.support.pages import (
     PAGES,
@@ -200,6 +201,16 @@ def test_every_make_target_that_a_page_names_exists() -> None:
 
     assert ("README.md", "serve") in named
     assert [each for each in sorted(named) if each[1] not in {*known, *COMING}] == []
+
+
+def test_every_benchmark_that_a_page_names_is_a_row() -> None:
+    """Rows are the arguments of ``make bench``."""
+    pages = "\n".join(page.read_text(encoding="utf-8") for page in PAGES)
+    named = re.findall(r'make bench ARGS=(?:"([^"]+)"|(\w+))', pages)
+    rows = {row for quoted, bare in named for row in (quoted or bare).split()} - {"--quick"}
+
+    assert rows
+    assert rows - find_rows().keys() == set()
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
