@@ -1,4 +1,4 @@
-"""Every figure the README states, measured side by side with its peers: ``python -m bench``.
+"""Every figure of docs/benchmarks.md, measured side by side with its peers: ``python -m bench``.
 
 To add a figure, add a module to ``bench.rows`` with a ``ROW`` (see ``harness.py``): its title, its
 peers at pinned versions, and a coroutine that measures and returns figures with their targets.

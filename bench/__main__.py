@@ -1,4 +1,4 @@
-"""Measures what the README states: ``python -m bench [ROW...] [--quick]``."""
+"""Measures the figures of docs/benchmarks.md: ``python -m bench [ROW...] [--quick]``."""
 
 import asyncio
 from typing import Annotated

@@ -25,6 +25,7 @@ from app.bootstrap.configuration import (
     url_of,
     warn_of_near_misses,
 )
+from app.bootstrap.demo import with_recorded_model
 from app.bootstrap.lifetime import lifetime
 from app.harness.runner import RETRY
 from app.observability.logs import configure_logging
@@ -47,16 +48,17 @@ def run_server(
     started: Callable[[str], Awaitable[None]],
     record: Path | None = None,
     workers: int | None = None,
+    demo: bool = False,
 ) -> None:
     """Serve the API until the process gets a signal to end; ``started`` gets the URL.
 
     ``record`` names a file to which the models are recorded. ``workers`` is how many processes
-    serve; None is what is configured.
+    serve; None is what is configured. ``demo`` adds a recorded model if none is configured.
 
     Raises:
         StartupError: the process cannot start.
     """
-    settings = logged_settings()
+    settings = with_recorded_model(logged_settings()) if demo else logged_settings()
     from app.bootstrap.server import serve
 
     executes = executes and settings.worker.enabled
@@ -296,9 +298,8 @@ def run_with_client(
 ) -> T:
     """Return what ``use`` makes of a client of the service at ``url``.
 
-    Without a URL the service runs in this process, with the configured database; then ``record``
-    names a file to which its models are recorded, and ``about`` says in it what they were asked.
-    Warnings are logged to the file ``log``, so that what the command prints can be read.
+    Without a URL the service runs in this process; then its models are recorded to ``record``, if
+    given, with ``about`` in the header. Warnings are logged to the file ``log``, not printed.
 
     Raises:
         StartupError: the service cannot start in this process.
@@ -322,14 +323,13 @@ def _use_in_process(
 ) -> T:
     loaded = read_settings()
     warn_of_near_misses(loaded)
-    settings = loaded.settings
     from app.bootstrap.server import use_in_process
 
     with (
-        _recorder(settings, record, about) as recorder,
-        _database(settings, migrate=False) as url,
+        _recorder(loaded.settings, record, about) as recorder,
+        _database(loaded.settings, migrate=False) as url,
     ):
-        return use_in_process(use, settings, url, recorder)
+        return use_in_process(use, loaded.settings, url, recorder)
 
 
 @contextmanager

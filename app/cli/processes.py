@@ -31,6 +31,18 @@ Migrate = Annotated[
 
 DEMO_QUESTION = "What is 17% of 2,340?"
 DEMO_WAIT_SECONDS = 20
+NEXT = """\
+See all runs in a browser: {url}/ui
+Ask a question, wait for the answer, and explain it:
+  curl -s {url}/runs -H 'Content-Type: application/json' -H 'Prefer: wait=10' \\
+    -d '{{"run_id": "mine", "input": "What is 15% of 80?"}}'
+  curl -s '{url}/runs/mine/trace?format=explain'
+Cancel a run, also before it exists:
+  curl -s -X DELETE '{url}/runs/later?reason=changed+our+mind'
+Run an agent with a tool and a dollar budget: README.md has the commands.
+Documentation: docs/README.md; the HTTP API: {url}/docs
+Ctrl+C ends the service."""
+"""The last block of ``make serve``: commands that work as printed, in another terminal."""
 
 
 @cli.command()
@@ -38,7 +50,12 @@ def serve(
     worker: Annotated[bool, typer.Option(help="Also execute runs in this process.")] = True,
     migrate: Migrate = False,
     demo: Annotated[
-        bool, typer.Option("--demo", help="Post an example case to the service and show it.")
+        bool,
+        typer.Option(
+            "--demo",
+            help="Run an example case, print it and the commands to try next; without a configured"
+            " model, add the recorded model of the README.",
+        ),
     ] = False,
     workers: Annotated[
         int | None,
@@ -67,6 +84,7 @@ def serve(
             started=started,
             record=record,
             workers=workers,
+            demo=demo,
         )
 
 
@@ -150,20 +168,18 @@ def db_upgrade() -> None:
 
 
 async def _show_demo(url: str) -> None:
-    """Post an example case over HTTP; print its answer, its trace and where to look."""
+    """Run an example case over HTTP; print its answer, its trace and the commands to try next."""
     try:
         async with AsyncCaseworkerClient(url) as client:
             run = await client.run_case(DEMO_QUESTION, wait_seconds=DEMO_WAIT_SECONDS)
             explained = await client.explain_run(run.run_id)
     except CaseworkerError as error:
         show(f"The example case failed: {error}")
-        return
-    result = run.result or {}
-    out.print(Rule("An example case", align="left"))
-    show(f"question  {DEMO_QUESTION}\nanswer    {result.get('answer')}")
-    out.print(Rule("Its trace", align="left"))
-    show(explained)
-    out.print(Rule("Where to look", align="left"))
-    for path in ("/docs", f"/runs/{run.run_id}", f"/runs/{run.run_id}/trace", "/readyz"):
-        show(f"{url}{path}")
-    out.print("Ctrl+C ends the service.")
+    else:
+        out.print(Rule("An example case", align="left"))
+        show(f"question  {DEMO_QUESTION}\nanswer    {(run.result or {}).get('answer')}")
+        out.print(Rule("Its trace", align="left"))
+        show(explained)
+        show(f"The same run in a browser: {url}/ui/runs/{run.run_id}\n")
+    out.print(Rule("Next", align="left"))
+    show(NEXT.format(url=url))

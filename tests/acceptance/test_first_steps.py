@@ -1,97 +1,179 @@
-"""What a newcomer does first, exactly as the README says it."""
+"""What a newcomer does first, exactly as the pages say, against the service of ``make serve``."""
 
 import asyncio
 import json
 import re
 import subprocess
+import tempfile
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import pytest_asyncio
 
-from tests.support.pages import ROOT, blocks_of
-from tests.support.processes import ChildProcess, run_caseworker
-from tests.support.service import ServiceProcess
+from tests.support.json_client import JsonClient
+from tests.support.pages import ROOT, Block, blocks_of
+from tests.support.processes import ChildFailedError, ChildProcess, run_caseworker
 
 HOST = "localhost:8080"
+README = ROOT / "README.md"
+SERVED_WITH_A_TOOL = re.compile(r"^PYTHONPATH=(\S+) TOOLS_PLUGINS=((\w+):\w+) make serve$", re.M)
+_DURATION = re.compile(r"\d[\d.]* m?s\b")
 
 
-CANCELLED = ['"answer":"397.8"', "calculator", '"status":"cancelled"', "changed our mind"]
-SESSIONS = [
-    (ROOT / "README.md", slice(1, 3), CANCELLED),
-    (
-        ROOT / "docs" / "quickstart.md",
-        slice(None),
-        [*CANCELLED, '"run.completed"', "<title>", '"value":"1190"'],
-    ),
-    (ROOT / "docs" / "graphs.md", slice(None), ['"valid":true', '"status":"completed"']),
-]
-"""Pages, which of their shell blocks need nothing but a service, and what these print."""
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def demo() -> AsyncIterator[ChildProcess]:
+    """The service of ``make serve`` with the tool of the README and no model configured."""
+    [(path, plugin, module)] = SERVED_WITH_A_TOOL.findall(README.read_text())
+    [tool] = blocks_of(README, "python")
+    [options] = re.findall(r"\$\(BIN\)/caseworker (serve .*)", (ROOT / "Makefile").read_text())
+    # Not a folder of pytest's, which is closed to the account of the embedded database.
+    with tempfile.TemporaryDirectory(prefix="caseworker-first-steps-") as folder:
+        (Path(folder) / f"{module}.py").write_text(tool.text)
+        env = {
+            **dict.fromkeys(("DATABASE_URL", "OPENAI_API_KEY", "ANTHROPIC_API_KEY"), ""),
+            "DATABASE_DATA_DIR": f"{folder}/postgres",
+            "SERVER_PORT": "0",
+            "PYTHONPATH": path,
+            "TOOLS_PLUGINS": plugin,
+        }
+        arguments = ("-m", "app", *options.split())
+        child = ChildProcess.python(*arguments, env=env, cwd=Path(folder), name="demo")
+        with child:
+            while "Ctrl+C" not in child.stdout:
+                if child.exit_code is not None:
+                    raise ChildFailedError(child.stdout + child.stderr)
+                await asyncio.sleep(0.1)
+            yield child
+            assert await child.terminate() == 0
 
 
-def _caseworker(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    return run_caseworker(*arguments, env=variables)
+@pytest.fixture
+def url(demo: ChildProcess) -> str:
+    """The address of the service."""
+    found = re.search(r"Caseworker listens on (\S+)", demo.stdout)
+    assert found
+    return found[1]
 
 
-async def test_the_sessions_of_the_pages_work_as_pasted(database_url: str) -> None:
-    """An answer, its trace, a run that was stopped before it existed, a page and graphs."""
-    async with ServiceProcess(database_url) as service:
-        for page, shown, expected in SESSIONS:
-            session = "\n".join(block.text for block in blocks_of(page, "sh")[shown])
-
-            shell = await asyncio.create_subprocess_exec(
-                *("bash", "-euc", session.replace(HOST, service.url.removeprefix("http://"))),
-                stdout=asyncio.subprocess.PIPE,
-                cwd=ROOT,
-            )
-            printed, _ = await shell.communicate()
-            said = printed.decode().replace('": ', '":')
-            assert shell.returncode == 0, page
-            assert [each for each in expected if each not in said] == [], said
+def answered(command: str, url: str) -> str:
+    """Run a block of a page and return what it prints."""
+    text = command.replace(HOST, url.removeprefix("http://"))
+    ended = subprocess.run(
+        ["bash", "-euc", text], cwd=ROOT, capture_output=True, text=True, check=False, timeout=100
+    )
+    assert ended.returncode == 0, ended.stderr
+    return ended.stdout
 
 
-async def test_the_command_line_asks_stops_and_explains(database_url: str) -> None:
-    """run, trace and cancel, over HTTP like any caller."""
-    async with ServiceProcess(database_url) as service:
-        at = ("--url", service.url)
-        asked = await asyncio.to_thread(_caseworker, "run", "What is 2 to the power of 10?", *at)
-        run_id = re.findall(r"run +(\S+)", asked.stdout)[0]
-        explained = await asyncio.to_thread(_caseworker, "trace", run_id, *at)
-        stopped = await asyncio.to_thread(_caseworker, "cancel", run_id, "--json", *at)
-        refused = await asyncio.to_thread(_caseworker, "trace", "nobody", *at)
-
-        assert asked.returncode == 0, asked.stderr
-        assert "answer  1024" in asked.stdout
-        assert "calculator" in explained.stdout
-        assert json.loads(stopped.stdout)["already_finished"] is True
-        assert refused.returncode == 2
-        assert len(refused.stderr.strip().splitlines()) == 1
+def documents_in(text: str) -> Iterator[Any]:
+    """Return the JSON objects of a text, from left to right."""
+    at = text.find("{")
+    while at >= 0:
+        try:
+            document, end = json.JSONDecoder().raw_decode(text, at)
+        except ValueError:
+            end = at + 1
+        else:
+            yield document
+        at = text.find("{", end)
 
 
-async def test_a_question_that_nobody_understands_says_so(database_url: str) -> None:
+def is_part(shown: Any, whole: Any) -> bool:
+    """Return whether a JSON value has everything that is shown of it."""
+    if isinstance(shown, dict):
+        return isinstance(whole, dict) and all(
+            name in whole and is_part(value, whole[name]) for name, value in shown.items()
+        )
+    if isinstance(shown, list):
+        return (
+            isinstance(whole, list) and len(shown) == len(whole) and all(map(is_part, shown, whole))
+        )
+    return bool(shown == whole)
+
+
+def lines_of(text: str) -> list[str]:
+    """Return the lines of a text without durations and repeated spaces."""
+    return [" ".join(_DURATION.sub("T", line).split()) for line in text.splitlines() if line]
+
+
+def difference(shown: Block, printed: str) -> list[Any]:
+    """Return what a page shows of an answer and the answer does not have."""
+    if shown.language == "json":
+        document = json.loads(shown.text)
+        return [] if any(is_part(document, one) for one in documents_in(printed)) else [document]
+    return [line for line in lines_of(shown.text) if line not in lines_of(printed)]
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        "README.md",
+        "docs/quickstart.md",
+        "docs/graphs.md",
+        pytest.param("docs/threads.md", marks=pytest.mark.req("004/chat")),
+    ],
+)
+def test_the_commands_of_a_page_run_as_printed_and_answer_what_it_shows(
+    page: str, url: str
+) -> None:
+    """A page shows JSON that is part of an answer, or lines of it."""
+    printed, compared = None, 0
+    for block in blocks_of(ROOT / page):
+        if block.language == "sh":
+            printed = answered(block.text, url) if "curl" in block.text else None
+        elif block.language in ("json", "text") and printed is not None:
+            assert difference(block, printed) == [], f"{block}: {printed}"
+            compared += 1
+    assert compared
+
+
+def test_serving_ends_with_an_example_run_and_commands_that_work(
+    demo: ChildProcess, url: str
+) -> None:
+    """``make serve`` prints a run, its trace, the viewer, and commands that work as printed."""
+    said = demo.stdout
+    last = said[said.index("See all runs") :]
+    commands = re.findall(r"^  curl (?:.*\\\n)*.*$", last, re.MULTILINE)
+
+    assert "answer    397.8" in said, said
+    assert "calculator" in said
+    assert re.search(rf"{url}/ui/runs/\S+", said)
+    assert f"{url}/ui\n" in last
+    assert f"{url}/docs\n" in last
+    asked, explained, cancelled = (answered(command, url) for command in commands)
+    assert json.loads(asked)["result"]["answer"] == "12"
+    assert "calculator" in explained
+    assert json.loads(cancelled)["already_finished"] is False
+
+
+def test_the_command_line_asks_stops_and_explains(url: str) -> None:
+    """The commands run, trace and cancel call the service over HTTP."""
+    at = ("--url", url)
+    asked = run_caseworker("run", "What is 2 to the power of 10?", *at, env={})
+    run_id = re.findall(r"run +(\S+)", asked.stdout)[0]
+    explained = run_caseworker("trace", run_id, *at, env={})
+    stopped = run_caseworker("cancel", run_id, "--json", *at, env={})
+    refused = run_caseworker("trace", "nobody", *at, env={})
+
+    assert asked.returncode == 0, asked.stderr
+    assert "answer  1024" in asked.stdout
+    assert "calculator" in explained.stdout
+    assert json.loads(stopped.stdout)["already_finished"] is True
+    assert refused.returncode == 2
+    assert len(refused.stderr.strip().splitlines()) == 1
+
+
+async def test_a_question_that_the_planner_does_not_read_fails_with_the_reason(url: str) -> None:
     """The built-in planner escalates, and the run fails with the reason."""
-    async with ServiceProcess(database_url) as service, service.client() as client:
-        run = await client.post_run({"input": "Who wrote Hamlet?"}, wait_seconds=120)
+    async with JsonClient(url, timeout_seconds=150) as client:
+        run = await client.post_run({"input": "Who wrote Hamlet?"}, wait_seconds=30)
 
         assert run["status"] == "failed"
         assert run["finish_reason"] == "big_fail"
         assert "do not understand" in run["stop"]["reason"]
         assert run["result"]["counters"]["llm_calls_big"] == 1
-
-
-async def test_serving_with_nothing_configured_shows_one_run(database_folder: Path) -> None:
-    """``make serve``: a database of its own, migrated, an example, its trace, and URLs."""
-    env = {"DATABASE_DATA_DIR": str(database_folder / "pg"), "SERVER_PORT": "0", "DATABASE_URL": ""}
-    with ChildProcess.python("-m", "app", "serve", "--demo", env=env, name="demo") as demo:
-        for _ in range(3000):
-            if "Ctrl+C" in demo.stdout or demo.exit_code is not None:
-                break
-            await asyncio.sleep(0.1)
-        said = demo.stdout
-
-        assert "answer    397.8" in said, said + demo.stderr
-        assert "calculator" in said
-        assert re.search(r"http://127\.0\.0\.1:\d+/docs", said)
-        assert await demo.terminate() == 0
 
 
 @pytest.mark.req("002/15.3")
@@ -106,7 +188,7 @@ async def test_serving_with_nothing_configured_shows_one_run(database_folder: Pa
 )
 def test_a_start_that_cannot_work_ends_with_one_line(variables: dict[str, str], told: str) -> None:
     """It names the key, and there is no traceback."""
-    ended = _caseworker("serve", **variables)
+    ended = run_caseworker("serve", env=variables)
 
     assert ended.returncode == 2
     assert told in ended.stderr

@@ -171,6 +171,6 @@ def test_what_was_changed_or_is_missing_fails_loudly_and_alone(
     assert outcomes == {**figures(recording.recorded)["cases"], **failing}
     assert (
         "recorded: case plain, purpose case/small/1/plan, attempt 1: the request has changed in"
-        " changed.jsonl; record it anew"
+        " changed.jsonl; record it again"
     ) in (replayed.folder / "plain.trace.jsonl").read_text()
     assert "case mended, purpose case/big/2/plan, attempt 1: there is no such" in replayed.report

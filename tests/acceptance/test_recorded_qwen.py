@@ -1,7 +1,7 @@
 """What a real model of 1.5 billion parameters said of sixty cases, replayed without it.
 
-The recording was made with the command in the README, on two cores. A replay is strict: a prompt, a
-schema or a tool's result that changes has to be recorded anew.
+The recording was made with the command in docs/evaluation.md, on two cores. A replay is strict:
+record it again when a prompt, a schema or the result of a tool changes.
 """
 
 import json
@@ -48,7 +48,7 @@ def metrics(module_database_url: str, tmp_path_factory: pytest.TempPathFactory) 
     )
     assert ended.returncode == 0, ended.stderr
     for trace in folder.glob("*.trace.jsonl"):
-        assert "record it anew" not in trace.read_text(), trace.name
+        assert "record it again" not in trace.read_text(), trace.name
     found: dict[str, Any] = json.loads((folder / "metrics.json").read_text())
     return found
 

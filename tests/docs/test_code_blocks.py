@@ -19,8 +19,18 @@ from app.cli import cli
 from app.settings.loader import SHARED_VARIABLES, load_settings
 from app.settings.schema import Settings
 from app.settings.values import joined, keys_of, variable_of
+from bench.harness import find_rows
 from tests.support.memory_api import client_of, memory_api, openapi_document
-from tests.support.pages import PAGES, ROOT, Block, StubbedShell, blocks, outside_blocks, request_of
+from tests.support.pages import (
+    PAGES,
+    ROOT,
+    Block,
+    StubbedShell,
+    blocks,
+    blocks_of,
+    outside_blocks,
+    request_of,
+)
 
 OURS = frozenset({"curl", "caseworker", ".venv/bin/python"})
 OTHERS = frozenset({"make", "pip", "npm", "npx", "openapi-python-client", "claude"})
@@ -33,6 +43,8 @@ BODIES: Mapping[str, list[str | None]] = {
 """What the JSON blocks of a page are the bodies of; None is an answer or a notice."""
 
 ELSEWHERE = {
+    ("README.md", "text"): "tests/acceptance/test_first_steps.py",
+    ("docs/quickstart.md", "text"): "tests/acceptance/test_first_steps.py",
     ("docs/webhooks.md", "js"): "tests/acceptance/test_webhooks.py",
     ("docs/clients.md", "ts"): "tests/contract/test_generated_clients.py",
     ("docs/security.md", "sql"): "tests/integration/postgres/test_tenants_apart.py",
@@ -84,17 +96,18 @@ async def test_what_a_shell_block_asks_for_is_there(
             take(command[1:])
         elif command[0] == "python":
             assert (ROOT / command[1]).is_file()
-    known = {variable_of(path) for path in KEYS.values()} | {*SHARED_VARIABLES, "CASEWORKER_URL"}
+    others = {*SHARED_VARIABLES, "CASEWORKER_URL", "PYTHONPATH"}
+    known = {variable_of(path) for path in KEYS.values()} | others
     assert [name for name in variables_in(block.text) if name not in known] == []
 
 
 @pytest.fixture
 async def client() -> AsyncIterator[httpx.AsyncClient]:
-    """A client of the service over runs in memory, which knows the agent that pages name."""
+    """A client of the service over runs in memory, which knows the agents that pages name."""
     async with client_of(memory_api()) as client:
-        prompt = {"system": "Report."}
-        agent = {"name": "reporter", "description": "Reports.", "prompt": prompt}
-        assert (await client.post("/agents", json={"agent": agent})).status_code == 201
+        for name in ("clerk", "reporter"):
+            agent = {"name": name, "description": "Reports.", "prompt": {"system": "Report."}}
+            assert (await client.post("/agents", json={"agent": agent})).status_code == 201
         yield client
 
 
@@ -168,6 +181,33 @@ def test_yaml_blocks_are_yaml_and_settings_are_accepted(block: Block, tmp_path: 
 def test_toml_blocks_are_toml(block: Block) -> None:
     """tests/unit/bootstrap/test_extending.py loads what they name."""
     assert tomllib.loads(block.text)
+
+
+def test_every_make_target_that_a_page_names_exists() -> None:
+    """Targets are named in shell blocks and between backticks."""
+    known = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    named = {
+        (str(page.relative_to(ROOT)), target)
+        for page in PAGES
+        for code in (
+            *re.findall(r"`[^`]+`", outside_blocks(page)),
+            *(block.text for block in blocks_of(page, "", "sh", "bash")),
+        )
+        for target in re.findall(r"(?:`|^|=\S+ )make ([a-z-]+)", code, re.MULTILINE)
+    }
+
+    assert ("README.md", "serve") in named
+    assert [each for each in sorted(named) if each[1] not in known] == []
+
+
+def test_every_benchmark_that_a_page_names_is_a_row() -> None:
+    """Rows are the arguments of ``make bench``."""
+    pages = "\n".join(page.read_text(encoding="utf-8") for page in PAGES)
+    named = re.findall(r'make bench ARGS=(?:"([^"]+)"|(\w+))', pages)
+    rows = {row for quoted, bare in named for row in (quoted or bare).split()} - {"--quick"}
+
+    assert rows
+    assert rows - find_rows().keys() == set()
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))

@@ -1,4 +1,4 @@
-"""Makes the pictures of the README: ``make pictures``, or ``python -m tests.viewer.pictures``.
+"""Makes the pictures in docs/pictures: ``make pictures``, or ``python -m tests.viewer.pictures``.
 
 Everything shown is a run that a service has really made; the model is the tests' scripted provider.
 """
@@ -7,6 +7,7 @@ import argparse
 import asyncio
 import io
 import json
+import re
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -18,6 +19,8 @@ import httpx
 from PIL import Image
 from playwright.async_api import Browser, Page
 
+from app.bootstrap.demo import with_recorded_model
+from app.settings.schema import Settings
 from tests.support.browser import opened_browser
 from tests.support.database import open_server
 from tests.support.fake_provider.client import FakeProvider
@@ -39,7 +42,7 @@ BULKY = 100
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """One picture: which page, in which theme it stands in the README, and what is done first."""
+    """One picture: which page, in which theme, and what is done first."""
 
     path: str
     theme: Theme
@@ -73,6 +76,7 @@ SCENES = {
     "steps": Scene("/ui/runs/daily-report", "light", _steps),
     "cancelled": Scene("/ui/runs/translate-manual", "dark", _nothing),
     "fan-out": Scene("/ui/runs/classify-100", "dark", _nothing, 1000),
+    "halted-agent": Scene("/ui/runs/cheap-order", "light", _nothing, 800),
     "sub-agent": Scene("/ui/runs/stock-question", "dark", _select("clerk")),
     "chat": Scene("/ui/threads/trip", "light", _nothing, 540),
 }
@@ -92,6 +96,10 @@ async def tell(http: httpx.AsyncClient, provider: FakeProvider) -> None:
     (await http.delete(path)).raise_for_status()
     await _run(http, _classification())
     await _run(http, _agents())
+    bodies = re.findall(r"-d '(\{.*?\})'\n", (ROOT / "README.md").read_text(), re.DOTALL)
+    clerk, _, cheap_order = map(json.loads, bodies[:3])
+    await _sent(http.post("/agents", json=clerk))
+    await _run(http, cheap_order)
     await _talk(http)
 
 
@@ -252,7 +260,12 @@ async def _served(folder: Path) -> AsyncIterator[tuple[str, list[Path]]]:
         server = stack.enter_context(open_server(folder / "data", synced=False))
         url = stack.enter_context(server.database())
         provider = await stack.enter_async_context(FakeProvider())
-        models = {"MODELS_SMALL_MODEL": "gpt-5-nano", "MODELS_BIG_MODEL": "gpt-5"}
+        [recorded] = with_recorded_model(Settings()).models.small.fallbacks
+        models = {
+            "MODELS_SMALL_MODEL": "gpt-5-nano",
+            "MODELS_SMALL_FALLBACKS": f"[{recorded.model_dump_json()}]",
+            "MODELS_BIG_MODEL": "gpt-5",
+        }
         settings = model_settings(provider.openai_url) | models | {"AUTH_BOOTSTRAP_KEY": KEY}
         reports = _evaluated(url, folder)
         service = await stack.enter_async_context(ServiceProcess(url, settings=settings))
@@ -297,7 +310,7 @@ async def make(folder: Path, theme: Theme | None) -> None:
 
 
 def _main() -> None:
-    parser = argparse.ArgumentParser(description="Makes the pictures of the README.")
+    parser = argparse.ArgumentParser(description="Makes the pictures in docs/pictures.")
     parser.add_argument("--folder", type=Path, default=FOLDER)
     parser.add_argument("--theme", choices=get_args(Theme), help="One for all of them.")
     given = parser.parse_args()

@@ -251,7 +251,9 @@ class RecordedProvider:
         elif found.reply is not None:
             return _streamed(found.reply, request)
         place = f"case {case}, purpose {origin.call}, attempt {origin.attempt}"
-        message = f"recorded: {place}: {why} in {self._file}; record it anew"
+        message = (
+            f"recorded: {place}: {why} in {self._file}; record it again, or configure another model"
+        )
         raise ModelError(message, retryable=False, fault=fault)
 
     async def aclose(self) -> None:

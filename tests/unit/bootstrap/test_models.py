@@ -3,7 +3,10 @@
 from decimal import Decimal
 from typing import Any
 
+import pytest
+
 from app.bootstrap.agents import build_models
+from app.bootstrap.demo import MODEL, with_recorded_model
 from app.llm.forms import StructuredOutput
 from app.llm.gateway import Tier
 from app.llm.ports import TokenUsage
@@ -68,3 +71,17 @@ def test_without_configuration_the_built_in_planner_stands_alone() -> None:
     for tier in Tier:
         (only,) = gateway.model_of(tier).chain
         assert (only.provider.name, only.model) == ("offline", "offline")
+
+
+@pytest.mark.parametrize(
+    "own", [{"base_url": OWN}, {"fallbacks": [{"base_url": OWN, "model": "x"}]}]
+)
+def test_the_demo_adds_its_recorded_model_unless_a_model_is_configured(own: Any) -> None:
+    """Failures of a configured model are never hidden by the recorded one."""
+    bare = with_recorded_model(Settings()).models
+    configured = models(**own)
+
+    assert bare.small.chosen_provider == "offline"
+    assert [each.model for each in bare.small.fallbacks] == [MODEL]
+    assert bare.big == Settings().models.big
+    assert with_recorded_model(configured) is configured

@@ -116,7 +116,7 @@ async def test_a_run_whose_id_is_made_up_finds_what_was_asked_in_another(tmp_pat
     assert len(parts) > 5
     assert "".join(part.text for part in parts if part.kind == "content") == said.text
     for other in (origin("two", "answer"), replace(origin("two"), seed=4)):
-        with pytest.raises(ModelError, match="record it anew"):
+        with pytest.raises(ModelError, match="record it again"):
             await replay.complete("m", other)
 
 
