@@ -93,8 +93,11 @@ def postgres_of(url: str) -> psutil.Process:
 
 
 def cpu_seconds(process: psutil.Process, *, below: bool = False) -> float:
-    """Return what a process has used by now; ``below``: with all that it has started."""
+    """Return the CPU time of a process so far; ``below``: with its children, ended ones too."""
     spent = 0.0
+    if below:
+        ended = process.cpu_times()
+        spent += ended.children_user + ended.children_system
     for each in (process, *(process.children() if below else ())):
         with suppress(psutil.NoSuchProcess):
             times = each.cpu_times()
@@ -117,10 +120,13 @@ async def floor(url: str) -> AsyncIterator[str]:
 
 
 @asynccontextmanager
-async def peer(environment: Environment, side: str, url: str) -> AsyncIterator[str]:
+async def peer(
+    environment: Environment, side: str, url: str, variables: Mapping[str, str]
+) -> AsyncIterator[str]:
     """Run a module of ``bench.sides`` that serves a peer, with a database of its own."""
     command = (str(environment.python), "-m", f"bench.sides.{side}")
-    async with _listening(command, {"DATABASE_URL": another_database(url, side)}) as address:
+    own = {"DATABASE_URL": another_database(url, side), **variables}
+    async with _listening(command, own) as address:
         yield address
 
 

@@ -3,6 +3,8 @@
 import io
 import json
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -12,6 +14,7 @@ from bench.environments import own_environment, worker
 from bench.figures import Check, Figure, Samples, Target
 from bench.harness import Effort, Row, find_rows, interleaved
 from bench.machine import this_machine
+from bench.servers import cpu_seconds
 
 
 async def test_sides_take_turns_and_the_first_round_is_not_counted() -> None:
@@ -96,3 +99,16 @@ def test_a_report_says_how_each_target_stands(
     assert written["rows"]["life"]["peers"] == ["peer==1.0"]
     assert written["rows"]["life"]["figures"][0]["checks"][0]["grade"] == "reached"
     assert written["rows"]["life"]["figures"][0]["sides"]["peer"]["median"] == 3.0
+
+
+def test_cpu_of_a_server_includes_children_that_have_ended() -> None:
+    """Postgres has one child per connection, and some peers open a connection for each run."""
+
+    def process(own: float, ended: float, children: list[Any]) -> Any:
+        times = SimpleNamespace(user=own, system=own, children_user=ended, children_system=ended)
+        return SimpleNamespace(cpu_times=lambda: times, children=lambda: children)
+
+    server = process(1, ended=10, children=[process(100, ended=0, children=[])])
+
+    assert cpu_seconds(server, below=True) == 222
+    assert cpu_seconds(server) == 2

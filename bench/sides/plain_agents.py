@@ -1,0 +1,56 @@
+"""pydantic-ai behind FastAPI, without durability, budgets or traces."""
+
+import os
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any
+
+from fastapi import FastAPI
+from pydantic import BaseModel
+
+from bench.serving import serve
+
+pydantic_ai: Any = import_module("pydantic_ai")
+models: Any = import_module("pydantic_ai.models.openai")
+providers: Any = import_module("pydantic_ai.providers.openai")
+
+
+class Question(BaseModel):
+    """The body of a request."""
+
+    input: str
+
+
+async def calculator(expression: str) -> str:
+    """Compute a sum."""
+    first, second = expression.split(" + ")
+    return str(int(first) + int(second))
+
+
+def build_agents(
+    tool: Callable[..., Any], capabilities: Callable[[], list[Any]] = list
+) -> dict[str, Any]:
+    """Return an agent for each model, by the model's name."""
+    provider = providers.OpenAIProvider(base_url=os.environ["MODELS_URL"], api_key="none")
+    return {
+        name: pydantic_ai.Agent(
+            models.OpenAIChatModel(name, provider=provider),
+            name=name,
+            instructions="Compute with the tool.",
+            tools=[tool],
+            capabilities=capabilities(),
+        )
+        for name in ("turns-1", "turns-3")
+    }
+
+
+if __name__ == "__main__":
+    app, agents = FastAPI(), build_agents(calculator)
+
+    @app.post("/agents/{name}/runs")
+    async def run(name: str, question: Question) -> dict[str, str]:
+        """Run an agent and return its answer."""
+        result = await agents[name].run(question.input)
+        return {"output": result.output}
+
+    serve(app)
