@@ -161,7 +161,7 @@ async def test_sigterm_ends_a_process_that_has_just_lost_its_database(
             proxy.silence()
         else:
             proxy.cut()
-        assert await service.child.terminate(timeout_seconds=40) == 0
+        assert await service.child.terminate() == 0
         assert "Traceback" not in service.child.stderr
         proxy.resume()
 
@@ -181,7 +181,7 @@ async def test_sigterm_ends_a_process_that_cannot_give_its_runs_back(
         await provider.wait_for_arrivals(1, "6 times 7")
         proxy.refuse()
         proxy.cut()
-        assert await first.child.terminate(timeout_seconds=40) == 0
+        assert await first.child.terminate() == 0
         assert "runs.left_behind" in first.child.stderr
     async with (
         ServiceProcess(database_url, settings=settings, name="second") as second,
