@@ -23,7 +23,7 @@ async def test_the_commands_of_the_page_work(database_url: str) -> None:
 
     async with (
         ServiceProcess(database_url) as service,
-        httpx.AsyncClient(base_url=service.url, timeout=30, trust_env=False) as http,
+        httpx.AsyncClient(base_url=service.url, timeout=150, trust_env=False) as http,
     ):
         thread = await ThreadClient.begin(http, **first)
         await thread.answer(**questions[0])
