@@ -124,6 +124,7 @@ class Process:
             executing=self._executor,
         )
         self._heartbeat: Heartbeat | None = None
+        self._queue: QueueWorker | None = None
         self.runs = RunService(self._store, self._executor, self.telemetry.observers)
         self.payloads = PayloadReading(
             self._store, payloads_of(settings), max_shown_bytes=settings.trace.max_shown_bytes
@@ -222,6 +223,8 @@ class Process:
         if failing := set(self._loops.failing()) & NEEDED_LOOPS:
             names = ", ".join(sorted(failing))
             return PartState(False, f"It cannot take runs: {names} fails again and again.")
+        if self._queue is not None and not self._queue.looked.is_set():
+            return PartState(False, "It has not looked for queued runs yet.")
         silent = self._silent_seconds
         if silent > self.settings.worker.stale_after_seconds:
             return PartState(False, f"No heartbeat got through for {silent:.0f} seconds.")
@@ -267,7 +270,7 @@ class Process:
             decided=self._approvals.notifier.notify,
             listening=self._heartbeat.beat,
         )
-        queue = QueueWorker(
+        self._queue = QueueWorker(
             self._url,
             store=self._store,
             executor=executor,
@@ -293,7 +296,7 @@ class Process:
         self._loops.keep("heartbeat", self._heartbeat.run)
         self._loops.keep("recovery", recovery.run)
         self._loops.keep("listener", listener)
-        self._loops.keep("queue", queue.run)
+        self._loops.keep("queue", self._queue.run)
         self._loops.keep("retention", retention.run)
         self.background.keep(self._loops, self._patience)
 

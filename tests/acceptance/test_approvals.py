@@ -65,7 +65,7 @@ class People:
 
 @asynccontextmanager
 async def people(service: ServiceProcess) -> AsyncIterator[People]:
-    async with httpx.AsyncClient(base_url=service.url, trust_env=False, timeout=30) as http:
+    async with httpx.AsyncClient(base_url=service.url, trust_env=False, timeout=150) as http:
         yield People(http)
 
 

@@ -26,7 +26,7 @@ async def events_of(
     headers = {"Last-Event-ID": str(after)}
     url = f"{service.url}/runs/followed/events"
     async with (
-        httpx.AsyncClient(timeout=30, trust_env=False) as client,
+        httpx.AsyncClient(timeout=150, trust_env=False) as client,
         client.stream("GET", url, headers=headers) as answer,
     ):
         assert answer.headers["content-type"].startswith("text/event-stream")

@@ -23,7 +23,7 @@ from tests.support.threads import (
 @pytest.fixture
 async def http(service: ServiceProcess) -> AsyncIterator[httpx.AsyncClient]:
     """Speaks to the service."""
-    async with httpx.AsyncClient(base_url=service.url, timeout=30, trust_env=False) as http:
+    async with httpx.AsyncClient(base_url=service.url, timeout=150, trust_env=False) as http:
         yield http
 
 

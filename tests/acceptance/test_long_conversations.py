@@ -100,7 +100,7 @@ async def test_a_long_conversation_is_stored_once_whatever_its_process_suffers(
             await client.post_run(body("long", CALLS))
         for kill in range(1, KILLS + 1):
             before = kill * CALLS // (KILLS + 1)
-            await provider.count("(long)", at_least=before, timeout_seconds=50)
+            await provider.count("(long)", at_least=before, timeout_seconds=150)
             service.child.kill()
             await service.start()
         async with service.client() as client:

@@ -230,7 +230,7 @@ async def test_sigterm_hands_a_run_over_without_counting_the_attempt(
         await _in_second_call(first, provider)
         await _answer_from_now_on(provider)
 
-        assert await first.child.terminate(timeout_seconds=10) == 0
+        assert await first.child.terminate() == 0
         run = await finished(client, "survivor")
         assert run["status"] == "completed", run
         assert run["attempts"] == 1

@@ -91,24 +91,6 @@ async def test_inputs_of_an_agent_may_be_named_like_fields_of_a_run(
 
 
 @pytest.mark.parametrize("generation", GENERATIONS)
-async def test_what_is_wrong_with_a_call_is_named(service: ServiceProcess, generation: str) -> None:
-    """A refused call is a failed one with the field at fault, and makes no run."""
-    async with client_of(service, generation) as client:
-        wrong = await client.call_tool("run_case", {"input": QUESTION, "mode": "guess"})
-        strange = await client.call_tool("run_case", {"input": QUESTION, "moods": 1})
-        unknown = await client.call_tool("get_run", {"run_id": "no-such-run"})
-        none = await client.call_tool("no_such_tool", {})
-        never = await client.call_tool("run_case", {"input": QUESTION, "wait_seconds": "long"})
-
-    assert wrong.is_error
-    assert "mode: " in wrong.content[0].text  # type: ignore[union-attr]
-    assert "moods" in strange.content[0].text  # type: ignore[union-attr]
-    assert unknown.is_error
-    assert none.is_error
-    assert "wait_seconds: " in never.content[0].text  # type: ignore[union-attr]
-
-
-@pytest.mark.parametrize("generation", GENERATIONS)
 async def test_a_client_that_cancels_cancels_the_run(
     service: ServiceProcess, generation: str
 ) -> None:
@@ -190,7 +172,7 @@ async def test_a_request_that_is_repeated_makes_one_run(service: ServiceProcess)
     }
     params = {"name": "run_case", "arguments": {"input": QUESTION}}
     call = {"jsonrpc": "2.0", "id": 7, "method": "tools/call", "params": params}
-    async with httpx.AsyncClient(trust_env=False, timeout=30) as http:
+    async with httpx.AsyncClient(trust_env=False, timeout=150) as http:
         answers = [
             await http.post(f"{service.url}/mcp", json=call, headers=headers) for _ in range(2)
         ]

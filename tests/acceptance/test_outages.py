@@ -4,6 +4,7 @@ import asyncio
 import re
 import socket
 from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack
 
 import httpx
 import pytest
@@ -173,7 +174,7 @@ async def test_sigterm_ends_a_process_that_has_just_lost_its_database(
             proxy.silence()
         else:
             proxy.cut()
-        assert await service.child.terminate(timeout_seconds=40) == 0
+        assert await service.child.terminate() == 0
         assert "Traceback" not in service.child.stderr
         proxy.resume()
 
@@ -193,7 +194,7 @@ async def test_sigterm_ends_a_process_that_cannot_give_its_runs_back(
         await provider.wait_for_arrivals(1, "6 times 7")
         proxy.refuse()
         proxy.cut()
-        assert await first.child.terminate(timeout_seconds=40) == 0
+        assert await first.child.terminate() == 0
         assert "runs.left_behind" in first.child.stderr
     async with (
         ServiceProcess(database_url, settings=settings, name="second") as second,
@@ -278,11 +279,18 @@ async def test_a_frozen_process_keeps_its_runs_while_it_holds_its_connection(
 
 
 async def test_a_worker_answers_for_its_health(database_url: str, proxy: FaultProxy) -> None:
-    """On a port of its own; it is not ready while the database is away."""
+    """On a port of its own; not ready before it can take runs, nor while the database is away."""
     url = proxied(database_url, proxy)
-    settings = {"WORKER_HEALTH_PORT": "0"}
-    async with ServiceProcess(url, command="worker", settings=settings) as worker:
-        readyz = await _readyz_of(worker)
+    settings = {"WORKER_HEALTH_PORT": "0", "DATABASE_LOCK_TIMEOUT_MS": "120000"}
+    async with open_oracle(database_url) as oracle, AsyncExitStack() as stack:
+        async with oracle.connection.transaction():
+            await oracle.rows("LOCK TABLE procrastinate_workers")  # it cannot register yet
+            service = ServiceProcess(url, command="worker", settings=settings)
+            worker = await stack.enter_async_context(service)
+            readyz = await _readyz_of(worker)
+            early = await _part(readyz.removesuffix("/readyz"), "worker")
+            assert early == "It has not looked for queued runs yet."
+        await worker.child.ready(readyz)
         async with httpx.AsyncClient(trust_env=False) as client:
             healthy = await client.get(readyz.replace("readyz", "healthz"))
             ready = await client.get(readyz)

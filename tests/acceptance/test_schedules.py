@@ -104,7 +104,7 @@ async def test_processes_that_are_killed_while_they_fire_lose_and_double_nothing
             async def all_fired() -> bool:
                 return set(await instants(oracle)) == expected
 
-            await eventually(all_fired, seconds=60)
+            await eventually(all_fired)
         found = await instants(oracle)
 
     assert len(found) == len(set(found)) == len(expected)

@@ -35,7 +35,7 @@ async def service(
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def http(service: ServiceProcess) -> AsyncIterator[httpx.AsyncClient]:
-    async with httpx.AsyncClient(base_url=service.url, timeout=30, trust_env=False) as client:
+    async with httpx.AsyncClient(base_url=service.url, timeout=150, trust_env=False) as client:
         yield client
 
 

@@ -56,7 +56,7 @@ async def test_what_a_run_asks_is_listed_and_approved_with_other_arguments(
     decided = await caller.do(
         "approve", run_id, asked.approval_id, arguments={"amount": 3}, reason="less will do"
     )
-    run = await caller.do("wait_for_run", run_id, timeout_seconds=30)
+    run = await caller.do("wait_for_run", run_id, timeout_seconds=150)
     [kept] = (await caller.do("list_approvals", run_id)).approvals
 
     assert (asked.message, asked.arguments, asked.open) == (
@@ -79,7 +79,7 @@ async def test_what_a_run_asks_is_refused_once(callers: Callers, service: Servic
 
     refused = await caller.do("refuse", run_id, asked.approval_id, reason="too much")
     again = await caller.do("refuse", run_id, asked.approval_id)
-    run = await caller.do("wait_for_run", run_id, timeout_seconds=30)
+    run = await caller.do("wait_for_run", run_id, timeout_seconds=150)
     with pytest.raises(ApiError) as late:
         await caller.do("approve", run_id, asked.approval_id)
     with pytest.raises(ApiError) as unknown:
@@ -128,7 +128,7 @@ async def test_a_schedule_is_made_changed_paused_run_and_deleted(
     )
     paused = await caller.do("pause_schedule", name)
     run = await caller.do("run_schedule", name)
-    ended = await caller.do("wait_for_run", run.run_id, timeout_seconds=30)
+    ended = await caller.do("wait_for_run", run.run_id, timeout_seconds=150)
     resumed = await caller.do("resume_schedule", name)
     listed = (await caller.do("list_schedules", limit=200)).schedules
     found = await caller.do("get_schedule", name)

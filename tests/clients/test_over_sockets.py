@@ -102,7 +102,7 @@ async def test_a_run_is_cancelled_before_it_exists_and_while_it_works(
     with pytest.raises(WaitTimeoutError) as waited:
         await caller.do("wait_for_run", late, timeout_seconds=0.3)
     stopped = await caller.do("cancel_run", late, reason="enough")
-    run = await caller.do("wait_for_run", late, timeout_seconds=30)
+    run = await caller.do("wait_for_run", late, timeout_seconds=150)
 
     assert (receipt.status, never.status) == (None, "cancelled")
     assert (waited.value.run.run_id, waited.value.run.ended) == (late, False)

@@ -123,7 +123,7 @@ async def test_a_small_model_that_is_down_is_logged_and_the_big_one_answers(
     configured: Configured, failure: Step, error_class: str
 ) -> None:
     """After three attempts, in words that tell a network from a busy provider."""
-    seconds = "0.2" if failure.hang else "20"
+    seconds = "1" if failure.hang else "20"
     run = await configured.run([failure], [RIGHT], **QUICK, MODELS_SMALL_TIMEOUT_SECONDS=seconds)
 
     (logged,) = said(run, "provider_error")

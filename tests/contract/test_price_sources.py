@@ -19,7 +19,7 @@ async def source(request: pytest.FixtureRequest) -> AsyncIterator[PriceSource]:
         yield PackagedPrices()
         return
     async with FakeTiingo() as server:
-        prices = TiingoPrices("a-key", base_url=server.url, timeout_seconds=15)
+        prices = TiingoPrices("a-key", base_url=server.url, timeout_seconds=120)
         yield prices
         await prices.aclose()
 

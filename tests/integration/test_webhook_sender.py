@@ -27,7 +27,7 @@ HEADERS = {"webhook-id": "msg-1"}
 
 @asynccontextmanager
 async def sending(
-    rules: UrlRules = ANYWHERE, seconds: float = 20, **more: Any
+    rules: UrlRules = ANYWHERE, seconds: float = 120, **more: Any
 ) -> AsyncIterator[WebhookSender]:
     sender = WebhookSender(rules, timeout_seconds=seconds, **more)
     try:
@@ -71,7 +71,7 @@ async def test_names_that_are_slow_to_look_up_hold_up_webhooks_alone(
     """The threads that everything else shares stay free."""
     answered = threading.Event()
     monkeypatch.setattr(
-        "app.adapters.webhooks.sender.socket.getaddrinfo", lambda *_, **__: answered.wait(30)
+        "app.adapters.webhooks.sender.socket.getaddrinfo", lambda *_, **__: answered.wait(120)
     )
     async with sending() as sender, asyncio.timeout(150):
         attempts = [
@@ -212,7 +212,9 @@ async def test_what_goes_wrong_is_an_answer(
     """In words of our own: nothing of what the other side said is kept."""
     receiver.answer(answer)
 
-    assert error in str((await sent(receiver.url, seconds=20 if answer is not None else 0.2)).error)
+    assert error in str(
+        (await sent(receiver.url, seconds=120 if answer is not None else 0.2)).error
+    )
 
 
 async def test_a_host_that_is_not_there_is_an_answer() -> None:

@@ -41,7 +41,7 @@ async def _asked(name: str, story: Story, receiver: Receiver, **decision: Any) -
     }
     run = await story.posted("/runs", body)
     path = f"/runs/{run['run_id']}"
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(150):
         asked = await _questions(story, path)
         while not asked:
             await asyncio.sleep(0.02)
@@ -105,7 +105,7 @@ async def _talked(story: Story) -> None:
 
 async def _delivered(story: Story, count: int) -> None:
     """Wait until nothing waits to be announced; keep what is shown of the announcements."""
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(150):
         while True:
             shown = await story.http.get("/webhooks/deliveries")
             if [each["status"] for each in shown.json()["deliveries"]] == ["dead"] * count:

@@ -49,7 +49,7 @@ class Line:
             Message(role="system", content="Plan."),
             Message(role="user", content=document),
         )
-        return ModelRequest(messages=messages, **{"timeout_seconds": 20, **options})
+        return ModelRequest(messages=messages, **{"timeout_seconds": 120, **options})
 
     async def ask(self, step: Step | None = None, **options: Any) -> ModelReply:
         """Make one attempt that the fake provider treats like this."""

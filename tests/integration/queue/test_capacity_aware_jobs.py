@@ -1,22 +1,29 @@
 """The queue's worker is woken, whatever the moment, and is given no job without room."""
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
+import procrastinate
+import pytest
 from procrastinate import PsycopgConnector
 from procrastinate.jobs import Notification
 
 from app.adapters.postgres.connections import driver_url
 from app.adapters.postgres.dispatch import QUEUE
-from app.adapters.queue.worker import CapacityAwareJobManager
-from tests.support.stores import new_run, open_stores
+from app.adapters.queue.worker import CapacityAwareJobManager, take_jobs
+from tests.integration.queue.world import QUIET
+from tests.support.stores import new_run, open_oracle, open_stores
+
+WORKERS = "SELECT count(*) FROM procrastinate_workers"
 
 
 class HookedConnector(PsycopgConnector):
-    """Lets something happen between the database's answer and its arrival."""
+    """Lets something happen between the database's answer and its arrival, or before a command."""
 
     before_answer: Callable[[], Awaitable[None]] | None = None
+    before_command: Callable[[], Awaitable[None]] | None = None
 
     async def execute_query_one_async(self, query: Any, **arguments: Any) -> dict[str, Any]:
         answer: dict[str, Any] = await super().execute_query_one_async(query, **arguments)
@@ -24,6 +31,12 @@ class HookedConnector(PsycopgConnector):
             hook, self.before_answer = self.before_answer, None
             await hook()
         return answer
+
+    async def execute_query_async(self, query: Any, **arguments: Any) -> None:
+        if self.before_command is not None:
+            hook, self.before_command = self.before_command, None
+            await hook()
+        await super().execute_query_async(query, **arguments)
 
 
 @asynccontextmanager
@@ -90,3 +103,39 @@ async def test_a_wake_up_reaches_the_worker(database_url: str) -> None:
         listening.close()
 
     assert heard == ["job_inserted", "job_inserted"]
+
+
+@pytest.mark.parametrize("moment", ["registers", "unregisters"])
+async def test_a_worker_that_is_cancelled_while_it_registers_or_unregisters_leaves_no_row(
+    database_url: str, moment: str
+) -> None:
+    """The worker is cancelled again while it stops, as a process does with its loops."""
+    looked, held, released = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    async def hold() -> None:
+        held.set()
+        await released.wait()
+
+    connector = HookedConnector(conninfo=driver_url(database_url), min_size=1, max_size=2)
+    app = procrastinate.App(connector=connector)
+    app.job_manager = CapacityAwareJobManager(connector, has_room=lambda: True, looked=looked)
+    async with open_oracle(database_url) as oracle, app.open_async():
+        if moment == "registers":
+            connector.before_answer = hold
+        else:
+            connector.before_command = hold
+        working = asyncio.create_task(take_jobs(app, [QUEUE], at_once=1, times=QUIET))
+        if moment == "unregisters":
+            await looked.wait()
+            working.cancel()
+        await held.wait()
+        assert await oracle.value(WORKERS) == 1
+
+        for _ in range(2):
+            working.cancel()
+            await asyncio.sleep(0)
+        released.set()
+        with pytest.raises(asyncio.CancelledError):
+            await working
+
+        assert await oracle.value(WORKERS) == 0

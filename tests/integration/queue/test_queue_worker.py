@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 
+from app.adapters.queue.worker import QueueWorker
 from app.runs.run import RunKey, RunStatus
 from tests.integration.queue.world import QUIET, NotingExecutor, working
 from tests.support.database import proxied, upstream_of
@@ -25,14 +26,14 @@ def key_of(number: int) -> RunKey:
     return RunKey("default", f"case-{number}")
 
 
-async def ready(oracle: Oracle) -> None:
-    """Wait until a worker listens and has looked for jobs."""
+async def ready(worker: QueueWorker, oracle: Oracle) -> None:
+    """Wait until a worker has looked for jobs and listens."""
 
     async def listens() -> bool:
         query = "SELECT count(*) FROM pg_stat_activity WHERE query LIKE 'LISTEN%%'"
-        workers = "SELECT count(*) FROM procrastinate_workers"
-        return bool(await oracle.value(query)) and bool(await oracle.value(workers))
+        return bool(await oracle.value(query))
 
+    await worker.looked.wait()
     await eventually(listens)
 
 
@@ -124,9 +125,9 @@ async def test_the_worker_comes_back_with_the_database(database_url: str, kind: 
         FaultProxy(upstream_of(database_url)) as proxy,
         open_stores(database_url) as stores,
         open_oracle(database_url) as oracle,
-        working(proxied(database_url, proxy), stores, executor),
+        working(proxied(database_url, proxy), stores, executor) as worker,
     ):
-        await ready(oracle)
+        await ready(worker, oracle)
         proxy.refuse(kind != "cut")
         proxy.cut()
         await stores.runs.accept(new_run("case-1"), worker_id=None)
@@ -147,8 +148,8 @@ async def test_the_worker_comes_back_with_the_database(database_url: str, kind: 
 async def test_a_worker_that_is_stopped_leaves_no_trace(database_url: str) -> None:
     """Neither a worker's row nor a connection."""
     async with open_stores(database_url) as stores, open_oracle(database_url) as oracle:
-        async with working(database_url, stores, NotingExecutor(), QUIET):
-            await ready(oracle)
+        async with working(database_url, stores, NotingExecutor(), QUIET) as worker:
+            await ready(worker, oracle)
 
         async def gone() -> bool:
             query = "SELECT count(*) FROM pg_stat_activity WHERE query LIKE 'LISTEN%%'"

@@ -77,7 +77,7 @@ class NotingExecutor:
 @asynccontextmanager
 async def working(
     url: str, stores: Stores, executor: NotingExecutor, times: QueueTimes = QUIET
-) -> AsyncIterator[None]:
+) -> AsyncIterator[QueueWorker]:
     """Take queued runs meanwhile, as a process does."""
     worker = QueueWorker(
         url,
@@ -89,6 +89,6 @@ async def working(
     loops = Loops()
     loops.keep("queue", worker.run)
     try:
-        yield
+        yield worker
     finally:
         await loops.stop()

@@ -57,6 +57,6 @@ Supervisor("127.0.0.1", 0, count=1, serve=serve).run(grace_seconds=20)
 def test_processes_are_neither_given_up_nor_left_behind(script: str, shown: str) -> None:
     """The output ends once nobody is left who could write to it."""
     command = [sys.executable, "-c", script]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
 
     assert ended.stdout.endswith(shown)

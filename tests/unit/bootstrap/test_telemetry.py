@@ -1,7 +1,6 @@
 """What of its telemetry a process keeps going, and how it ends."""
 
 import socket
-import time
 from collections.abc import Callable
 from typing import Any, cast
 
@@ -60,7 +59,8 @@ async def test_metrics_are_sent_only_where_a_collector_of_them_is_configured(
 async def test_a_collector_that_is_away_or_silent_does_not_hold_the_end_of_a_process(
     monkeypatch: pytest.MonkeyPatch, *, connects: bool
 ) -> None:
-    """It would be tried, or waited for, for ten seconds."""
+    """It would be tried, or waited for, as long as the standard variable says: here for ever."""
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "1000000")
     monkeypatch.setattr(metric_export, "LAST_SECONDS", 0.1)
     registry = CollectorRegistry()
     Gauge("caseworker_active_runs", "Runs.", registry=registry).set(1)
@@ -71,7 +71,4 @@ async def test_a_collector_that_is_away_or_silent_does_not_hold_the_end_of_a_pro
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"http://127.0.0.1:{silent.getsockname()[1]}" if connects else NOWHERE
         export = MetricExport(refresh, registry.collect, RESOURCE, url, every_seconds=60)
-        began = time.monotonic()
         await export.aclose()
-
-    assert time.monotonic() - began < 9

@@ -134,16 +134,16 @@ def test_nobody_is_told_after_the_block() -> None:
 
     def slow() -> None:
         inside.set()
-        leave.wait(5)
+        leave.wait(120)
         told.append("slow")
 
     def cancel() -> None:
-        inside.wait(5)
+        inside.wait(120)
 
     with token.on_trip(slow), token.on_trip(lambda: told.append("block")):
         canceller = threading.Thread(target=token.cancel)
         canceller.start()
-        inside.wait(5)
+        inside.wait(120)
         threading.Timer(0.05, leave.set).start()
     left_with = list(told)
     canceller.join()

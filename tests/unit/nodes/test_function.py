@@ -153,7 +153,7 @@ async def test_a_blocking_function_runs_in_a_thread_of_the_pool() -> None:
     let_go = threading.Event()
 
     def fn(context: ExecutionContext) -> Any:
-        assert let_go.wait(10)
+        assert let_go.wait(120)
         return threading.current_thread().name, tenant.get()
 
     running = asyncio.create_task(run_python({"a": node(fn, blocking=True)}))
@@ -180,7 +180,7 @@ async def test_cancelling_a_blocking_function_does_not_wait_for_its_thread() -> 
 
     def slow() -> str:
         begun.set()
-        assert let_go.wait(10)
+        assert let_go.wait(120)
         ended.append("slow")
         return "late"
 
@@ -210,7 +210,7 @@ async def test_a_pool_has_no_more_threads_than_it_may() -> None:
         with lock:
             inside += 1
             most = max(most, inside)
-        barrier.wait(10)
+        barrier.wait(120)
         with lock:
             inside -= 1
 

@@ -48,7 +48,7 @@ async def test_a_trace_tells_of_every_step() -> None:
     assert (first.input, first.output, first.error) == (21, 42, None)
     assert (second.step_id, second.output) == ("b", 43)
     assert found.start_time <= first.start_time <= first.end_time <= second.start_time
-    assert 0 < first.duration_ms < 1000
+    assert first.duration_ms > 0
     assert found.status == "completed"
     assert found.end_time is not None
     assert json.loads(json.dumps(found.to_dict()))["steps"][0]["step_id"] == "a"

@@ -12,7 +12,9 @@ from tests.support.fake_provider import DEFAULT_PLAN, FakeProvider, Step
 
 
 def _client() -> httpx.AsyncClient:
-    return httpx.AsyncClient(trust_env=False, timeout=20, limits=httpx.Limits(max_connections=None))
+    return httpx.AsyncClient(
+        trust_env=False, timeout=150, limits=httpx.Limits(max_connections=None)
+    )
 
 
 @pytest.fixture(scope="module")

@@ -61,7 +61,7 @@ async def test_nothing_the_child_started_outlives_the_block() -> None:
         child.kill()
         assert grandchild.is_running()
 
-    psutil.wait_procs([grandchild], timeout=5)
+    psutil.wait_procs([grandchild], timeout=120)
     assert not grandchild.is_running() or grandchild.status() == psutil.STATUS_ZOMBIE
 
 

@@ -26,7 +26,7 @@ async def server() -> AsyncIterator[FakeTiingo]:
 @pytest.fixture
 async def prices(server: FakeTiingo) -> AsyncIterator[TiingoPrices]:
     """The source that asks it."""
-    source = TiingoPrices(KEY, base_url=server.url, timeout_seconds=20)
+    source = TiingoPrices(KEY, base_url=server.url, timeout_seconds=120)
     yield source
     await source.aclose()
 
@@ -66,7 +66,7 @@ async def test_a_history_is_kept_for_a_while(server: FakeTiingo) -> None:
     """Fetching, computing and drawing are one request; later days become known in time."""
     clock = ManualClock()
     prices = TiingoPrices(
-        KEY, base_url=server.url, timeout_seconds=15, timer=lambda: clock.now / 1000
+        KEY, base_url=server.url, timeout_seconds=120, timer=lambda: clock.now / 1000
     )
 
     for _ in range(3):
@@ -151,7 +151,7 @@ async def test_a_provider_that_is_silent_or_away_is_unavailable(server: FakeTiin
     """As a whole, an answer has so much time and no more."""
     server.replies.append(Reply(hang=True))
     silent = TiingoPrices(KEY, base_url=server.url, timeout_seconds=0.05)
-    away = TiingoPrices(KEY, base_url="http://127.0.0.1:9", timeout_seconds=15)
+    away = TiingoPrices(KEY, base_url="http://127.0.0.1:9", timeout_seconds=120)
 
     for prices in (silent, away):
         assert (await refused(prices)).code == "source_unavailable"

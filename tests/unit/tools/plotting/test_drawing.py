@@ -192,6 +192,7 @@ def test_labels_are_moved_apart_in_their_order(heights: list[float], distance: f
     assert all(above - below >= distance - 1e-6 for below, above in pairwise(moved))
 
 
+@pytest.mark.proof
 def test_the_largest_picture_is_drawn_in_bounded_time() -> None:
     """The caps on values and pixels are what keeps it so (seconds of CPU)."""
     days = tuple(range(700_000, 700_000 + MAX_POINTS // 5))

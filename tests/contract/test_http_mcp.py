@@ -1,0 +1,389 @@
+"""``/mcp`` for the SDK's own client, in process: tools, refusals, cancels and wrong messages."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+import httpx2
+import pytest
+from fastapi import FastAPI
+from mcp import Client, MCPError
+from mcp.client.streamable_http import streamable_http_client
+from mcp.types import CallToolResult
+
+from app.access.caller import OPERATOR, Scope
+from app.access.keys import Keys
+from app.api import mcp_server
+from app.api.mcp_endpoint import SESSION_HEADER
+from app.runs.run import RunKey, RunStatus
+from tests.support.limits import api_limits
+from tests.support.memory_api import client_of, memory_api
+from tests.support.memory_keys import MemoryKeys
+from tests.support.memory_runs import MemoryRuns
+from tests.support.stores import end_of, eventually
+
+GENERATIONS = ["auto", "legacy"]
+"""Of the protocol: requests that stand alone, and the handshake of 2025 and before."""
+QUESTION = "What is 17% of 2340?"
+NOW = {"input": QUESTION, "wait_seconds": 0}
+AGENT = {
+    "name": "helper",
+    "description": "Helps.",
+    "prompt": {"system": "Help with ${topic}."},
+    "inputs": {"topic": {"type": "string"}},
+}
+ACCEPT = {"Accept": "application/json, text/event-stream"}
+
+
+@dataclass
+class World:
+    """The application, and what tests look at past it."""
+
+    app: FastAPI
+    runs: MemoryRuns
+    keys: MemoryKeys
+
+    async def key(self, tenant: str = "a", *scopes: Scope) -> dict[str, str]:
+        """Return the header of a new key, which may run unless scopes are given."""
+        allowed = frozenset(scopes or (Scope.RUN,))
+        issued = await Keys(self.keys).create(OPERATOR, name="robot", scopes=allowed, tenant=tenant)
+        return {"Authorization": f"Bearer {issued.secret}"}
+
+    @asynccontextmanager
+    async def http(self, headers: dict[str, str]) -> AsyncIterator[httpx.AsyncClient]:
+        """Yield a client of the API with a key."""
+        async with client_of(self.app) as client:
+            client.headers.update(headers)
+            yield client
+
+    @asynccontextmanager
+    async def mcp(self, headers: dict[str, str], mode: str = "auto") -> AsyncIterator[Client]:
+        """Yield the SDK's client with a key."""
+        wire = httpx2.ASGITransport(self.app)
+        async with (
+            httpx2.AsyncClient(transport=wire, headers=headers) as http,
+            Client(
+                streamable_http_client("http://localhost/mcp", http_client=http), mode=mode
+            ) as client,
+        ):
+            yield client
+
+    async def made(self, headers: dict[str, str]) -> list[dict[str, Any]]:
+        """Return the runs of the tenant of a key."""
+        async with self.http(headers) as http:
+            runs: list[dict[str, Any]] = (await http.get("/runs")).json()["runs"]
+        return runs
+
+    async def end(self, run_id: str, status: RunStatus) -> None:
+        """Do what a worker does with a queued run of tenant ``a``."""
+        run = await self.runs.claim(RunKey("a", run_id), "worker")
+        assert run is not None
+        await self.runs.finish(end_of(run, status))
+
+
+@pytest.fixture
+def world() -> World:
+    runs, keys = MemoryRuns(), MemoryKeys()
+    app = memory_api(runs, api_limits(max_body_bytes=100_000), keys=keys)
+    return World(app, runs, keys)
+
+
+def slug(answer: httpx.Response) -> str:
+    return str(answer.json()["type"]).rpartition(":")[2]
+
+
+def text_of(result: CallToolResult) -> str:
+    [block] = result.content
+    assert block.type == "text"
+    return block.text
+
+
+@pytest.mark.parametrize("mode", GENERATIONS)
+async def test_the_tools_are_listed_with_their_arguments(world: World, mode: str) -> None:
+    """Cases, runs, and the registered agents of the caller's own tenant."""
+    mine, others = await world.key(), await world.key("b")
+    async with world.http(mine) as http:
+        assert (await http.post("/agents", json={"agent": AGENT})).status_code == 201
+    async with world.mcp(mine, mode) as client, world.mcp(others, mode) as other:
+        tools = {tool.name: tool for tool in (await client.list_tools()).tools}
+        seen = {tool.name for tool in (await other.list_tools()).tools}
+
+    assert (set(tools), seen) == ({"get_run", "run_case", "helper"}, {"get_run", "run_case"})
+    assert tools["helper"].description == "Helps."
+    assert set(tools["helper"].input_schema["properties"]) == {"wait_seconds", "input", "topic"}
+    assert tools["run_case"].input_schema["required"] == ["input"]
+    assert tools["get_run"].annotations is not None
+    assert tools["get_run"].annotations.read_only_hint
+
+
+@pytest.mark.parametrize("mode", GENERATIONS)
+@pytest.mark.parametrize("status", [RunStatus.COMPLETED, RunStatus.FAILED])
+async def test_a_call_of_run_case_returns_its_run_once_it_has_ended(
+    world: World, mode: str, status: RunStatus
+) -> None:
+    """The result is the run as ``GET /runs/{id}`` shows it; a failed run is a failed call."""
+    key = await world.key()
+    async with world.mcp(key, mode) as client, world.http(key) as http:
+        calling = asyncio.create_task(client.call_tool("run_case", {"input": QUESTION}))
+        await eventually(lambda: world.made(key))
+        [made] = await world.made(key)
+        await world.end(made["run_id"], status)
+        result = await calling
+        run = (await http.get(f"/runs/{made['run_id']}")).json()
+
+    assert (run["status"], run["metadata"]) == (status, {"via": "mcp", "tool": "run_case"})
+    assert result.structured_content == json.loads(text_of(result)) == run
+    assert result.is_error == (status is RunStatus.FAILED)
+
+
+async def test_a_call_of_an_agent_is_a_run_of_its_newest_version(world: World) -> None:
+    """Its arguments are the inputs of the agent."""
+    key = await world.key()
+    async with world.http(key) as http, world.mcp(key) as client:
+        for description in ("Helps.", "Helps more."):
+            await http.post("/agents", json={"agent": {**AGENT, "description": description}})
+        args = {"input": "Well?", "topic": "taxes", "wait_seconds": 0}
+        run = (await client.call_tool("helper", args)).structured_content
+    assert run is not None
+    stored = await world.runs.get(RunKey("a", run["run_id"]))
+
+    assert (run["kind"], run["status"]) == ("agent", "queued")
+    assert (run["agent"]["name"], run["agent"]["version"]) == ("helper", 2)
+    assert stored is not None
+    assert stored.request.inputs == {"default": "Well?", "inputs": {"topic": "taxes"}}
+
+
+@pytest.mark.parametrize("mode", GENERATIONS)
+async def test_get_run_returns_a_run_as_it_stands_and_later_its_end(
+    world: World, mode: str
+) -> None:
+    """A call whose time is up returns the run, which goes on."""
+    key = await world.key()
+    async with world.mcp(key, mode) as client:
+        run = (await client.call_tool("run_case", NOW)).structured_content
+        assert run is not None
+        asked = {"run_id": run["run_id"], "wait_seconds": 0}
+        early = await client.call_tool("get_run", asked)
+        await world.end(run["run_id"], RunStatus.COMPLETED)
+        late = await client.call_tool("get_run", {"run_id": run["run_id"]})
+
+    assert (early.structured_content, early.is_error) == (run, False)
+    assert late.structured_content is not None
+    assert (run["status"], late.structured_content["status"]) == ("queued", "completed")
+
+
+async def test_a_client_that_asks_for_progress_hears_the_status_of_its_run(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Until the time of its call is up."""
+    monkeypatch.setattr(mcp_server, "PROGRESS_SECONDS", 0.01)
+    heard: list[tuple[float | None, str | None]] = []
+
+    async def hear(_: float, total: float | None, message: str | None) -> None:
+        heard.append((total, message))
+
+    async with world.mcp(await world.key()) as client:
+        args = {"input": QUESTION, "wait_seconds": 0.3}
+        await client.call_tool("run_case", args, progress_callback=hear)
+
+    assert set(heard) == {(0.3, "queued")}
+
+
+@pytest.mark.parametrize("mode", GENERATIONS)
+@pytest.mark.parametrize(
+    ("tool", "args", "said"),
+    [
+        ("run_case", {**NOW, "mode": "guess"}, "mode: "),
+        ("run_case", {**NOW, "moods": 1}, "moods"),
+        ("run_case", {"wait_seconds": 0}, "input"),
+        ("run_case", {**NOW, "wait_seconds": "long"}, "wait_seconds: This must be a number"),
+        ("run_case", {**NOW, "wait_seconds": -1}, "wait_seconds: This must be a number"),
+        ("run_case", {**NOW, "wait_seconds": True}, "wait_seconds: This must be a number"),
+        ("run_case", {**NOW, "budget": {"max_tokens": -1}}, "budget.max_tokens: "),
+        ("helper", {"input": "Well?", "tonic": "gin"}, "tonic"),
+        ("get_run", {"run_id": "no-such-run"}, "run"),
+        ("get_run", {}, "run"),
+        ("no_such_tool", {}, "There is no such tool"),
+    ],
+)
+async def test_a_call_that_cannot_be_made_fails_and_says_why(
+    world: World, mode: str, tool: str, args: dict[str, Any], said: str
+) -> None:
+    """The field at fault is named, and no run is made."""
+    key = await world.key()
+    async with world.http(key) as http, world.mcp(key, mode) as client:
+        await http.post("/agents", json={"agent": AGENT})
+        result = await client.call_tool(tool, args)
+
+    assert result.is_error
+    assert said in text_of(result)
+    assert await world.made(key) == []
+
+
+async def test_a_run_of_another_tenant_is_not_there(world: World) -> None:
+    """The same answer as for a run that never was."""
+    async with world.mcp(await world.key("a")) as owner, world.mcp(await world.key("b")) as other:
+        run = (await owner.call_tool("run_case", NOW)).structured_content
+        assert run is not None
+        foreign = await other.call_tool("get_run", {"run_id": run["run_id"]})
+        unknown = await other.call_tool("get_run", {"run_id": "no-such-run"})
+
+    assert foreign.is_error
+    assert text_of(foreign) == text_of(unknown)
+
+
+async def test_a_key_that_may_only_read_makes_no_runs(world: World) -> None:
+    """It lists tools and gets runs; a call that would make or cancel one is refused."""
+    key, reading = await world.key(), await world.key("a", Scope.READ)
+    async with world.mcp(key) as owner, world.mcp(reading) as client:
+        run = (await owner.call_tool("run_case", NOW)).structured_content
+        assert run is not None
+        got = await client.call_tool("get_run", {"run_id": run["run_id"], "wait_seconds": 0})
+        refused = await client.call_tool("run_case", NOW)
+    async with world.http(reading) as http:
+        cancel = await send(http, "notifications/cancelled", {"requestId": 1}, session="s")
+
+    assert got.structured_content == run
+    assert refused.is_error
+    assert "run" in text_of(refused)
+    assert cancel.status_code == httpx.codes.FORBIDDEN
+    assert len(await world.made(key)) == 1
+
+
+@pytest.mark.parametrize("mode", GENERATIONS)
+async def test_without_a_key_nothing_is_answered(world: World, mode: str) -> None:
+    """As everywhere in the API: 401, before the protocol is looked at."""
+    await world.key()
+    async with world.http({}) as http:
+        answer = await send(http, "tools/list", {})
+    with pytest.RaisesGroup(MCPError, flatten_subgroups=True):
+        async with world.mcp({}, mode) as client:
+            await client.list_tools()
+
+    assert (answer.status_code, slug(answer)) == (401, "credential-required")
+    assert await world.made(await world.key()) == []
+
+
+@pytest.mark.parametrize("mode", GENERATIONS)
+async def test_a_client_that_cancels_its_call_cancels_the_run(world: World, mode: str) -> None:
+    """By closing its connection, or by the notification of the older protocol."""
+    key = await world.key()
+    async with world.mcp(key, mode) as client:
+        calling = asyncio.create_task(client.call_tool("run_case", {"input": QUESTION}))
+        await eventually(lambda: world.made(key))
+        calling.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await calling
+
+        async def ended() -> bool:
+            return (await world.made(key))[0]["finished_at"] is not None
+
+        await eventually(ended)
+    [run] = await world.made(key)
+
+    assert (run["status"], run["cancel"]["requested_by"]) == ("cancelled", "mcp")
+
+
+async def send(
+    http: httpx.AsyncClient, method: str, params: Any, *, session: str = "", **more: Any
+) -> httpx.Response:
+    """Send one message of the older protocol as it is."""
+    message = {"jsonrpc": "2.0", "method": method, "params": params, **more}
+    headers = {**ACCEPT, **({SESSION_HEADER: session} if session else {})}
+    return await http.post("/mcp", json=message, headers=headers)
+
+
+async def test_a_cancel_that_overtakes_its_call_is_kept_for_it(world: World) -> None:
+    """Only for the request of that session and id, of that type."""
+    key = await world.key()
+    call = {"name": "run_case", "arguments": NOW}
+    async with world.http(key) as http:
+        await send(http, "notifications/cancelled", {"requestId": 7}, session="mine")
+        for session, number in (("mine", 7), ("mine", "7"), ("mine", 8), ("other", 7)):
+            await send(http, "tools/call", call, session=session, id=number)
+
+    statuses = sorted(run["status"] for run in await world.made(key))
+    assert statuses == ["cancelled", "queued", "queued", "queued"]
+
+
+@pytest.mark.parametrize("params", [None, [], {}, {"requestId": None}, {"requestId": [1]}])
+async def test_a_cancel_that_names_no_request_stores_nothing(world: World, params: Any) -> None:
+    """It is accepted as any notification is."""
+    key = await world.key()
+    async with world.http(key) as http:
+        answer = await send(http, "notifications/cancelled", params, session="mine")
+
+    assert answer.status_code < httpx.codes.INTERNAL_SERVER_ERROR
+    assert not world.runs.rows
+
+
+async def test_the_handshake_gives_each_client_a_session_of_its_own(world: World) -> None:
+    """Ids of runs follow from it, so it cannot be guessed."""
+    params = {
+        "protocolVersion": "2025-06-18",
+        "capabilities": {},
+        "clientInfo": {"name": "t", "version": "1"},
+    }
+    async with world.http(await world.key()) as http:
+        answers = [await send(http, "initialize", params, id=1) for _ in range(2)]
+
+    assert [answer.status_code for answer in answers] == [200, 200]
+    sessions = {answer.headers[SESSION_HEADER] for answer in answers}
+    assert sorted(map(len, sessions)) == [32, 32]
+
+
+@pytest.mark.parametrize(
+    ("content", "status", "problem"),
+    [
+        (b"{", 400, "malformed-body"),
+        (b"[]", 400, "malformed-body"),
+        (b"7", 400, "malformed-body"),
+        (b'"' + b"x" * 200_000 + b'"', 413, "body-too-large"),
+    ],
+)
+async def test_a_body_that_is_no_message_is_refused(
+    world: World, content: bytes, status: int, problem: str
+) -> None:
+    """By the rules of every other route."""
+    async with world.http(await world.key()) as http:
+        headers = {**ACCEPT, "Content-Type": "application/json"}
+        answer = await http.post("/mcp", content=content, headers=headers)
+
+    assert (answer.status_code, slug(answer)) == (status, problem)
+
+
+@pytest.mark.parametrize("method", ["GET", "DELETE", "PUT"])
+async def test_only_post_is_served(world: World, method: str) -> None:
+    """There is no stream to open and no session to delete."""
+    async with world.http(await world.key()) as http:
+        answer = await http.request(method, "/mcp", headers=ACCEPT)
+
+    assert (answer.status_code, answer.headers["allow"]) == (405, "POST")
+
+
+async def test_a_method_that_is_unknown_is_an_error_of_the_protocol(world: World) -> None:
+    """With the code of JSON-RPC for it."""
+    async with world.http(await world.key()) as http:
+        answer = await send(http, "no/such/method", {}, id=1)
+
+    assert '"code":-32601' in answer.text.replace(" ", "")
+
+
+async def test_a_call_that_breaks_the_service_says_nothing_of_the_reason(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It goes to the log alone."""
+
+    def broken(*_: object) -> None:
+        raise RuntimeError("the secret reason")
+
+    monkeypatch.setattr(mcp_server, "view_of", broken)
+    async with world.mcp(await world.key()) as client:
+        result = await client.call_tool("run_case", NOW)
+
+    assert result.is_error
+    assert text_of(result) == "The service broke; the same call may work later."
