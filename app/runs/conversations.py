@@ -40,7 +40,9 @@ def whole_request(
         asked = each.request
         if asked is None or (each.call_key != root and beginning_of(asked) != root):
             continue
-        request |= {name: asked[name] for name in asked if name not in (AFTER, "messages")}
+        if each is record or each.outcome == CallOutcome.RESULT:
+            # Parameters are left out where they are those of the last call that was answered.
+            request = {n: asked[n] for n in asked if n not in (AFTER, "messages")} or request
         start = asked.get(AFTER, {}).get("messages", 0)
         messages |= enumerate(asked["messages"], start)
     last = own[AFTER]["messages"] + len(own["messages"])

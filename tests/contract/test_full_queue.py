@@ -1,8 +1,11 @@
 """What a full queue refuses, asked of every implementation of the store of runs."""
 
+from dataclasses import replace
+
 import pytest
 
 from app.runs.errors import QueueFullError
+from app.runs.quotas import Queueing
 from tests.support.limits import store_limits
 from tests.support.ports import Open
 from tests.support.stores import new_run
@@ -21,19 +24,27 @@ async def test_a_full_queue_refuses_queued_runs_alone(opened: Open) -> None:
         assert not again.created
 
 
+@pytest.mark.parametrize(
+    ("most", "taken"), [(0, [0]), (1, [1, 1]), (2, [2, 1, 1]), (20, [20, *[2] * 10])]
+)
+@pytest.mark.parametrize(
+    "queueing",
+    [Queueing(), Queueing(concurrency_key="k", concurrency_limit=99)],
+    ids=["batched", "accepted by itself"],
+)
 async def test_a_queue_that_is_full_of_one_tenant_takes_runs_of_others(
-    opened: Open,
+    opened: Open, most: int, taken: list[int], queueing: Queueing
 ) -> None:
     """Each of them a few, and all together as many again as the queue has places."""
 
-    async def takes(tenant: str, run_id: str) -> bool:
-        try:
-            return (await ports.runs.accept(new_run(run_id, tenant=tenant), worker_id=None)).created
-        except QueueFullError:
-            return False
+    async def takes(tenant: str) -> int:
+        for number in range(3 * most + 3):
+            new = replace(new_run(f"case-{number}", tenant=tenant), queueing=queueing)
+            try:
+                assert (await ports.runs.accept(new, worker_id=None)).created
+            except QueueFullError:
+                return number
+        return 3 * most + 3
 
-    async with opened(store_limits(max_queued=2)) as ports:
-        assert [await takes("a", f"case-{n}") for n in range(3)] == [True, True, False]
-        assert [await takes("b", f"case-{n}") for n in range(2)] == [True, False]
-        assert [await takes("c", f"case-{n}") for n in range(2)] == [True, False]
-        assert not await takes("d", "case-0")
+    async with opened(store_limits(max_queued=most)) as ports:
+        assert [await takes(f"t{n}") for n in range(len(taken) + 1)] == [*taken, 0]

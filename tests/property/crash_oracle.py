@@ -2,19 +2,19 @@
 
 import json
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from decimal import Decimal
 from typing import Any
 
 from app.engine.events import APPROVAL_REQUESTED
 from app.runs.run import CallRecord, RunStatus
-from app.trace.invariants import node_violations
 from app.trace.node import estimated_of
 from tests.property.crash_stories import TOKENS_IN, TOKENS_OUT, Told
 from tests.support.crashing_cluster import CrashingCluster
 from tests.support.crashing_wire import KEY
 from tests.support.event_log import event_problems
-from tests.support.graph_invariants import violations
+from tests.support.graph_invariants import unlike_journal, violations
+from tests.support.memory_rows import journal_of
 
 NOT_IDEMPOTENT = ("pays", "sends")
 UNKNOWN = "outcome_unknown"
@@ -37,6 +37,7 @@ def problems(told: Told, peaceful: Told) -> list[str]:
         *_about_the_result(cluster, peaceful.cluster),
         *_about_usage(cluster, peaceful.cluster),
         *_about_records(cluster),
+        *_about_steps(cluster, peaceful.cluster),
         *_about_attempts(cluster),
     ]
 
@@ -150,12 +151,23 @@ def _about_records(cluster: CrashingCluster) -> Iterator[str]:
         yield f"{len(row.snapshots)} ends were stored"
     yield from violations(row.snapshots[-1])
     stored = {node_id: record.node for node_id, record in row.calls.items()}
-    yield from node_violations(stored)
-    last: Mapping[str, Any] = row.snapshots[-1]["nodes"]
-    for node_id in stored.keys() | last.keys():
-        states = [each.get(node_id, {}).get("status") for each in (stored, last)]
-        if states[0] != states[1]:
-            yield f"{node_id} is {states[0]} in the journal and {states[1]} in the snapshot"
+    yield from unlike_journal(row.snapshots[-1], stored)
+
+
+def _about_steps(cluster: CrashingCluster, peaceful: CrashingCluster) -> Iterator[str]:
+    """Every step has a stored node that has ended, and as it does when nothing happens."""
+    found, right = (_stored_steps(each) for each in (cluster, peaceful))
+    unknown = {f"step:{step_id}" for step_id in _unknown_steps(cluster)}
+    for key in (found.keys() | right.keys()) - unknown:
+        if found.get(key) != right.get(key):
+            yield f"{key} is {found.get(key)} in the journal and not {right.get(key)}"
+
+
+def _stored_steps(cluster: CrashingCluster) -> dict[str, str]:
+    """Return the status of the last stored node of every step, by its key."""
+    records = journal_of(cluster.database.rows[KEY])
+    keys = ((str(each.call_key), each.node["status"]) for each in records)
+    return {key: status for key, status in keys if key.startswith("step:")}
 
 
 def _about_attempts(cluster: CrashingCluster) -> Iterator[str]:

@@ -91,10 +91,13 @@ class Forks:
         started = sum(event.type == STEP_STARTED for event in row.events.values())
         if run.usage["steps"] != started:
             yield f"{run.usage} was charged, and {started} steps have started"
-        calls = sum(each.node["kind"] == "llm" for id_, each in after.items() if id_ not in taken)
+        calls = sum(
+            each.node["kind"] != "system" for id_, each in after.items() if id_ not in taken
+        )
         charged = run.usage.get("llm_calls_small", 0), run.usage.get("tokens", 0)
-        if charged[0] > calls or charged[1] > 100 * calls:
-            yield f"{run.usage} for {calls} calls"
+        own = {key for key, process in self.tale.made if process >= self._first}
+        if not len(own) <= charged[0] <= calls or charged[1] > 100 * calls:
+            yield f"{run.usage} for {calls} calls, of which {len(own)} reached the outside"
 
 
 def ended_well(records: Mapping[str, CallRecord]) -> set[str]:

@@ -5,9 +5,8 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 from app.runs.run import TERMINAL, Run, RunKey, RunStatus
-from app.trace.invariants import node_violations
 from tests.support.event_log import event_problems
-from tests.support.graph_invariants import regressions, violations
+from tests.support.graph_invariants import regressions, unlike_journal, violations
 from tests.support.virtual_cluster import DEAREST, HEARTBEAT_SECONDS, Cluster
 from tests.support.virtual_database import SLOWEST_SECONDS
 
@@ -110,12 +109,7 @@ def _about_its_records(cluster: Cluster, run: Run) -> Iterator[str]:
     for earlier, later in pairwise(row.snapshots):
         yield from regressions(earlier, later)
     stored = {record.node_id: record.node for record in row.calls.values()}
-    yield from node_violations(stored)
-    last = row.snapshots[-1]["nodes"]
-    if {name: node["status"] for name, node in stored.items()} != {
-        name: node["status"] for name, node in last.items()
-    }:
-        yield "has a journal that tells another story than its last snapshot"
+    yield from unlike_journal(row.snapshots[-1], stored)
 
 
 def moment_of_the_cancel_request(cluster: Cluster, key: RunKey) -> str:

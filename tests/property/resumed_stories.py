@@ -73,7 +73,8 @@ class Tale:
         log: list[Any] = []
         try:
             answer = answering(key, log, seconds=data.seconds)
-            await call(context, "call", answer, key=key, request_hash="")
+            kind = ("llm", "tool")[len(key) % 2]
+            await call(context, "call", answer, key=key, kind=kind, request_hash=context.run_id)
         except asyncio.CancelledError:
             if data.stubborn_seconds:
                 await asyncio.sleep(data.stubborn_seconds)

@@ -163,6 +163,13 @@ def _forgets_what_was_spent(patch: pytest.MonkeyPatch) -> None:
     patch.setattr("app.runs.execution.spent_before", lambda earlier: {})
 
 
+def _forgets_nodes_of_failed_writes(patch: pytest.MonkeyPatch) -> None:
+    def only_entries(journal: RunJournal, sent: Any) -> None:
+        journal._unwritten |= sent.unwritten
+
+    patch.setattr(RunJournal, "_take_back", only_entries)
+
+
 @pytest.mark.parametrize(
     ("variant", "broken"),
     [
@@ -184,6 +191,7 @@ def test_the_oracle_sees_a_broken_store(variant: Mapping[str, Any], broken: str)
         (_repeats_everything, "was made 2 times"),
         (_has_no_barrier, "is not journaled"),
         (_forgets_what_was_spent, "it is charged"),
+        (_forgets_nodes_of_failed_writes, "in the journal and"),
     ],
 )
 def test_the_oracle_sees_a_broken_service(

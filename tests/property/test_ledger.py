@@ -8,16 +8,18 @@ event loop's seed.
 import asyncio
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from contextvars import copy_context
 from dataclasses import dataclass, field
 from decimal import Decimal
+from itertools import product
 from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.control.budget import Amount, Budget, Dimension
-from app.control.ledger import Scope
+from app.control.ledger import Reservation, Scope, Waiter
 from app.control.usage import BudgetExceededError, Charge
 from tests.support.seeded_loop import run
 
@@ -223,6 +225,87 @@ def test_a_limit_of_n_lets_exactly_n_calls_through_however_many_lanes_ask(
 
     assert bank.scopes[0].usage.api_calls == min(allowed, lanes * each)
     assert bank.happened["refused"] == max(0, lanes * each - allowed)
+
+
+amounts = st.tuples(st.integers(0, 3), st.sampled_from(EVERY), st.integers(0, 12))
+
+
+@given(
+    limits=st.lists(budgets, min_size=4, max_size=4),
+    held=st.lists(amounts, max_size=4),
+    spent=st.lists(amounts, max_size=4),
+)
+def test_what_remains_fits_exactly_and_one_more_does_not(
+    limits: list[Budget],
+    held: list[tuple[int, Dimension, int]],
+    spent: list[tuple[int, Dimension, int]],
+) -> None:
+    """Of nested limits the tightest decides, whether it is far away, met exactly or overshot.
+
+    Charging, reserving and asking in line agree; no remainder is below zero.
+    """
+    scopes = tree(limits)
+    for place, dimension, amount in held:
+        with suppress(BudgetExceededError):  # in another context, as another task would
+            copy_context().run(scopes[place].reserve, {dimension: amount})
+    for place, dimension, amount in spent:
+        scopes[place].add({dimension: amount})
+
+    for scope, dimension in product(scopes, EVERY):
+        usages = [(each, each.usage.of(dimension)) for each in scope.lineage()]
+        rests: list[Any] = [
+            each.limits[dimension] - used - each.reserved(dimension)  # type: ignore[operator]
+            for each, used in usages
+            if dimension in each.limits
+        ]
+        if not rests:
+            assert scope.remaining(dimension) is None
+            continue
+        left, more = max(0, min(rests)), Decimal("0.01") if dimension in METERED else 1
+        within = all(
+            each.usage.of(d) <= most for each, _ in usages for d, most in each.limits.items()
+        )
+        assert scope.remaining(dimension) == left
+        assert ways_that_grant(scope, {dimension: left}) == (WAYS if within else set())
+        assert ways_that_grant(scope, {dimension: left + more}) == set()
+
+
+WAYS = {"ask", "reserve", "charge"}
+
+
+def ways_that_grant(scope: Scope, charge: Charge) -> set[str]:
+    """Return which ways to pay let a charge through; everything is given back."""
+    found = set[str]()
+    asked: Reservation | Waiter | None = None
+    with suppress(BudgetExceededError):
+        asked = scope.ask(charge)
+    if isinstance(asked, Waiter):
+        asked.leave()
+    elif asked is not None:
+        asked.settle()
+        found.add("ask")
+    with suppress(BudgetExceededError):
+        scope.reserve(charge).settle()
+        found.add("reserve")
+    with suppress(BudgetExceededError):
+        scope.charge(charge)
+        found.add("charge")
+        scope.add({dimension: -amount for dimension, amount in charge.items()})
+    return found
+
+
+@given(around=st.lists(st.tuples(st.booleans(), st.booleans()), min_size=1, max_size=4))
+def test_one_limit_of_cost_that_requires_prices_refuses_unpriced_calls(
+    around: list[tuple[bool, bool]],
+) -> None:
+    """Whatever the other limits around the call allow; a scope without such a limit has no say."""
+    scope: Scope | None = None
+    for limits_cost, requires in around:
+        budget = Budget(max_cost_dollars=1) if limits_cost else Budget()
+        scope = Scope("scope", budget, parent=scope, requires_prices=requires)
+
+    assert scope is not None
+    assert scope.requires_prices() is ((True, True) in around)
 
 
 def test_random_lanes_do_end_are_refused_and_are_cancelled() -> None:

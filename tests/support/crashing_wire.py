@@ -14,7 +14,7 @@ from typing import Any, Protocol, TypeVar
 
 from app.engine.approvals import Asked, Decision
 from app.runs.approvals import Approval, Deciding
-from app.runs.errors import StoreUnavailableError
+from app.runs.errors import StoreUnavailableError, WriteFailedError
 from app.runs.ports import (
     Accepted,
     Beat,
@@ -34,6 +34,8 @@ from app.runs.run import (
 T = TypeVar("T")
 
 KEY = RunKey("t", "r0")
+REFUSED_SHARE = 0.3
+"""How many of the writes that no call waits for the server cannot carry out, in every story."""
 AGAIN_SECONDS = 0.3
 """After how long a connection writes again what it got no answer to."""
 
@@ -63,6 +65,12 @@ OWNER: ContextVar["Sender | None"] = ContextVar("process", default=None)
 """The process that a task belongs to."""
 FENCE: ContextVar[int] = ContextVar("fence", default=1)
 """The fence under which a task executes the run."""
+
+
+def no_call_waits() -> bool:
+    """Return whether the current write is one of the journal's own, which no call waits for."""
+    task = asyncio.current_task()
+    return task is not None and task.get_name() == "journal"
 
 
 class ConnectionLostError(Exception):
@@ -124,6 +132,8 @@ class Wire:
         return await self._pass("claim", lambda: self._cluster.claimed(key, worker_id))
 
     async def write(self, write: JournalWrite) -> Permission:
+        if no_call_waits() and self._cluster.refuses.random() < REFUSED_SHARE:
+            raise WriteFailedError(0)
         statement = partial(self._cluster.journal, write, self._database.write)
         async with self._turn:
             permission: Permission = await self._pass("write", statement, again=True)

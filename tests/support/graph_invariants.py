@@ -41,6 +41,18 @@ def violations(snapshot: Mapping[str, Any]) -> list[str]:
     return problems
 
 
+def unlike_journal(
+    snapshot: Mapping[str, Any], stored: Mapping[str, Mapping[str, Any]]
+) -> Iterator[str]:
+    """Yield what is wrong with the stored nodes of a run that has ended as ``snapshot`` says."""
+    yield from node_violations(stored)
+    last = snapshot["nodes"]
+    for node_id in stored.keys() | last.keys():
+        ended = [each.get(node_id, {}).get("status") for each in (stored, last)]
+        if ended[0] != ended[1]:
+            yield f"{node_id} is {ended[0]} in the journal and {ended[1]} in the snapshot"
+
+
 def regressions(earlier: Mapping[str, Any], later: Mapping[str, Any]) -> list[str]:
     """Return what went backwards between two sound snapshots of one graph.
 

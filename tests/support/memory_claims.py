@@ -45,4 +45,4 @@ def is_full(waiting: Collection[RunKey], tenant: str, most: int | None) -> bool:
     if most is None or len(waiting) < most:
         return False
     own = sum(key.tenant == tenant for key in waiting)
-    return not most or own >= few_of_queue(most) or len(waiting) >= 2 * most
+    return own >= few_of_queue(most) or len(waiting) >= 2 * most

@@ -151,7 +151,7 @@ async def _has_place(connection: AsyncConnection, new: NewRun, most: int) -> boo
 
     if await at_most(most, COUNT_QUEUED):
         return True
-    has_few = most > 0 and await at_most(few, COUNT_QUEUED_OF, tenant)
+    has_few = await at_most(few, COUNT_QUEUED_OF, tenant)
     return has_few and await at_most(2 * most, COUNT_QUEUED)
 
 

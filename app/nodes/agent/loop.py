@@ -299,7 +299,7 @@ class AgentLoop:
         """Ask for the best answer there is; a failure leaves the agent as it was.
 
         Raises:
-            Stop: a cancel request or the time ends it.
+            Stop: a cancel request or the deadline of the run ends it.
         """
         if not self._room.allows_wrap_up(self.state.turns):
             return
@@ -309,12 +309,8 @@ class AgentLoop:
         activity.start(last_answer=True)
         try:
             completion = await self._complete(_WRAP_UP, _WRAP_UP, activity, messages)
-        except CallFailedError:
-            return  # its node shows why
-        except BudgetExceededError as refused:
-            if refused.cause.dimension is Dimension.SECONDS:
-                raise
-            return
+        except (CallFailedError, BudgetExceededError):
+            return  # its node shows why, and a stop of the run takes precedence
         finally:
             if not activity.goes_on_elsewhere:
                 activity.end()

@@ -88,6 +88,21 @@ async def test_more_queued_runs_are_refused(pair: tuple[Stores, Stores]) -> None
     assert not (await pair[1].runs.accept(run("r1"), worker_id="w1")).created
 
 
+async def test_a_full_queue_of_a_tenant_refuses_no_run_that_has_a_free_slot(
+    pair: tuple[Stores, Stores],
+) -> None:
+    """The one queued run waits for its time, and takes no slot until then."""
+    await give(pair[0], max_running=1, max_queued=1)
+    later = run("later")
+    request = replace(later.request, start_at=datetime.now(UTC) + timedelta(hours=1))
+    await pair[0].runs.accept(replace(later, request=request), worker_id=None)
+
+    begun = await accepted(pair[1], run("now"))
+    assert isinstance(begun, Run)
+    assert begun.status is RunStatus.RUNNING
+    assert isinstance(await accepted(pair[0], run("queued")), QuotaExceededError)
+
+
 async def test_a_rate_lets_as_many_through_at_once(pair: tuple[Stores, Stores]) -> None:
     """However many come side by side; a refused request and a repeated one take nothing."""
     await give(pair[0], max_runs_per_minute=5)

@@ -78,11 +78,21 @@ class MemoryJournal:
             await self.at_barrier()
 
     def remember(
-        self, key: str, outcome: CallOutcome, value: Any = None, hashed: str = "h"
+        self,
+        key: str,
+        outcome: CallOutcome,
+        value: Any = None,
+        hashed: str = "h",
+        *,
+        imported: bool = False,
     ) -> None:
-        """Have an earlier execution left this."""
+        """Store what an earlier execution has recorded; ``imported``: one of another run."""
         self.earlier[key] = Recorded(
-            node_id="n000009", outcome=outcome, request_hash=hashed, value=value
+            node_id="n000009",
+            outcome=outcome,
+            request_hash=hashed,
+            value=value,
+            taken_over=imported,
         )
 
 

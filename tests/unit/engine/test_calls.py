@@ -225,46 +225,49 @@ def test_a_recorded_failure_fails_again_without_a_call() -> None:
     assert told(story).events == []
 
 
-@pytest.mark.parametrize("outcome", CallOutcome)
-def test_what_was_recorded_of_another_request_is_not_replayed(outcome: CallOutcome) -> None:
-    """The call is made, and charged in full."""
-
-    async def story(gateway: Gateway) -> None:
-        gateway.journal.remember("step/llm", outcome, {"text": "before"}, hashed="other")
-        assert await gateway.perform(answers, repeatable=False) == {"text": "four"}
-
-    assert told(story).spent()["llm_calls_small"] == 1
+RESULT, FAILURE, UNKNOWN, NOT_MADE = CallOutcome
+MADE, RETRIED, REPLAYED, REFUSED = "made", "made as the same logical call", "replayed", "refused"
 
 
-def test_a_call_whose_outcome_is_unknown_is_not_repeated_if_that_could_do_harm() -> None:
-    """The caller is told."""
+@pytest.mark.parametrize(
+    ("outcome", "own", "own_of_another_request", "imported"),
+    [
+        (RESULT, REPLAYED, MADE, REPLAYED),
+        (FAILURE, REPLAYED, MADE, REPLAYED),
+        (UNKNOWN, RETRIED, MADE, MADE),
+        (NOT_MADE, MADE, MADE, MADE),
+    ],
+)
+@pytest.mark.parametrize("repeatable", [True, False])
+def test_a_recorded_call_is_replayed_repeated_or_refused(
+    outcome: CallOutcome, own: str, own_of_another_request: str, imported: str, repeatable: bool
+) -> None:
+    """An imported record counts whatever is asked now, and the run has not paid for it yet.
 
-    async def story(gateway: Gateway) -> None:
-        gateway.journal.remember("step/llm", CallOutcome.UNKNOWN)
-        with pytest.raises(OutcomeUnknownError):
-            await gateway.perform(must_not_be_made, repeatable=False)
+    Only an unknown outcome forbids to repeat a call; the lost try of this run counted it already.
+    """
+    failure = {"error_class": "Broken", "message": "before", "attempts": 1}
+    value = failure if outcome is FAILURE else {"text": "before"}
 
-    assert told(story).spent() == {}
+    def became(**record: Any) -> str:
+        found: list[Any] = []
 
+        async def story(gateway: Gateway) -> None:
+            gateway.journal.remember("step/llm", outcome, value, **record)
+            try:
+                found.append(await gateway.perform(answers, repeatable=repeatable))
+            except (CallFailedError, OutcomeUnknownError) as error:
+                found.append(error)
 
-def test_a_call_whose_outcome_is_unknown_is_made_again_as_the_same_logical_call() -> None:
-    """The lost try has counted it already; the new attempt is one more for the provider."""
+        spent = told(story).spent()
+        if found == [{"text": "four"}]:
+            assert spent["api_calls"] == 1
+            return MADE if spent.get("llm_calls_small") == 1 else RETRIED
+        assert spent == {}
+        return REFUSED if isinstance(found[0], OutcomeUnknownError) else REPLAYED
 
-    async def story(gateway: Gateway) -> None:
-        gateway.scope.add({Dimension.LLM_CALLS_SMALL: 1, Dimension.API_CALLS: 1})
-        gateway.journal.remember("step/llm", CallOutcome.UNKNOWN)
-        assert await gateway.perform(answers) == {"text": "four"}
-
-    gateway = told(story, budget=Budget(max_llm_calls_small=1, max_api_calls=2))
-    assert gateway.spent()["llm_calls_small"] == 1
-    assert gateway.spent()["api_calls"] == 2
-
-
-def test_a_call_that_was_refused_before_it_began_is_made_like_a_new_one() -> None:
-    """Also if it must not be repeated: it never took effect, and was never charged."""
-
-    async def story(gateway: Gateway) -> None:
-        gateway.journal.remember("step/llm", CallOutcome.NOT_MADE)
-        assert await gateway.perform(answers, repeatable=False) == {"text": "four"}
-
-    assert told(story).spent()["llm_calls_small"] == 1
+    refused = outcome is UNKNOWN and not repeatable
+    assert became() == (REFUSED if refused else own)
+    assert became(hashed="other") == own_of_another_request
+    for hashed in ("h", "other"):
+        assert became(imported=True, hashed=hashed) == (REFUSED if refused else imported)

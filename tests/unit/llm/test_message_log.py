@@ -5,16 +5,20 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
 from app.llm.message_log import MessageLog
-from app.llm.ports import Message, ToolCall
+from app.llm.ports import Message, ToolCall, ToolDefinition
 from app.runs.conversations import beginning_of, whole_request
 from app.runs.run import CallRecord
 from tests.support.fake_provider.script import Step
-from tests.unit.llm.asking import Asking, priced, told
+from tests.unit.llm.asking import Asking, chain, priced, told
 
 PRICED = priced("first")
 TURNS = 5
 CALL = {"id": "c1", "name": "add", "arguments": '{"a": 1}'}
+ADD = ToolDefinition(name="add", description="Adds.", parameters={"type": "object"})
 RESULT = {"status": "success", "sum": "two"}
 BEGINNING = (
     Message(role="system", content="Plan."),
@@ -23,23 +27,30 @@ BEGINNING = (
 
 
 async def converse(
-    asking: Asking, log: MessageLog | list[Message], turns: int, said: str = "again"
+    asking: Asking,
+    log: MessageLog | list[Message],
+    turn: int,
+    said: str = "again",
+    *,
+    adds: bool = True,
+    **parameters: Any,
 ) -> None:
-    """Ask again and again with all that was said so far."""
-    for turn in range(turns):
-        completion = await asking.ask(key=f"turn/{turn}", messages=log)
-        results = [
-            Message(
-                role="tool",
-                content=json.dumps(RESULT, separators=(",", ":")),
-                tool_call_id=call.id,
-                tool_name=call.name,
-                result_of="step/tool",
-            )
-            for call in completion.tool_calls
-        ]
-        more = (completion.message, *results, Message(role="user", content=f"{said} {turn}"))
-        log.add(*more) if isinstance(log, MessageLog) else log.extend(more)
+    """Ask once more with all that was said so far, and add what was said then."""
+    completion = await asking.ask(key=f"turn/{turn}", messages=log, **parameters)
+    if not adds:
+        return
+    results = [
+        Message(
+            role="tool",
+            content=json.dumps(RESULT, separators=(",", ":")),
+            tool_call_id=call.id,
+            tool_name=call.name,
+            result_of="step/tool",
+        )
+        for call in completion.tool_calls
+    ]
+    more = (completion.message, *results, Message(role="user", content=f"{said} {turn}"))
+    log.add(*more) if isinstance(log, MessageLog) else log.extend(more)
 
 
 def records(asking: Asking) -> list[CallRecord]:
@@ -76,30 +87,54 @@ def sizes(stored: Sequence[CallRecord]) -> list[int]:
     return [len(json.dumps(each.request)) for each in stored if each.request is not None]
 
 
-def test_a_call_stores_what_it_adds_and_shows_all_of_it() -> None:
-    """Answers and results stand where they were journaled and are named."""
+parameters = st.fixed_dictionaries(
+    {
+        "temperature": st.sampled_from([None, 0.5]),
+        "max_output_tokens": st.sampled_from([None, 20]),
+        "tools": st.sampled_from([(), (ADD,)]),
+    }
+)
+
+
+@settings(max_examples=15)
+@given(asked=st.lists(st.tuples(parameters, st.booleans(), st.booleans()), min_size=3, max_size=6))
+def test_a_call_stores_what_it_adds_and_shows_all_of_it(
+    asked: list[tuple[dict[str, Any], bool, bool]],
+) -> None:
+    """Answers and results stand where they were journaled and are named.
+
+    Calls have other parameters than those before, some are answered by a fallback, and some add
+    no message.
+    """
     whole, grown = list(BEGINNING), MessageLog(BEGINNING)
     seen: list[list[CallRecord]] = []
+    answer = Step(text="I add.", tool_calls=[CALL])
+    steps = [Step(status=404) if fails else answer for *_, fails in asked]
 
     async def story(asking: Asking) -> None:
+        asking.provider.script("second", Step(text="a word"), repeat_last=True)
         for log in (whole, grown):
             asking.begin()
-            scripted(asking)
-            await converse(asking, log, TURNS)
+            asking.provider.script("first", *steps)
+            for turn, (about, adds, _) in enumerate(asked):
+                await converse(asking, log, turn, adds=adds, **about)
             seen.append(records(asking))
 
-    told(story, PRICED)
+    told(story, chain(PRICED, priced("second", temperature=0.9)))
 
     plain, added = seen
     assert [each.request_hash for each in plain] == [each.request_hash for each in added]
     assert list(grown) == whole
-    for at, (one, other) in enumerate(zip(plain[1:], added[1:], strict=True)):
+    root = None
+    for at, (one, other) in enumerate(zip(plain[1:], added[1:], strict=True), start=1):
         assert other.request is not None
-        if at:
-            assert beginning_of(other.request) == "step/turn/0"
+        assert beginning_of(other.request) == root
+        if root is not None:
             assert len(other.request["messages"]) <= 3
-            rest = whole_request(other, added[: at + 1], lambda value: value)
+            rest = whole_request(other, added[:at], lambda value: value)
             assert rest == _without(one.request)
+        elif other.outcome == "result":
+            root = other.call_key
 
 
 def _without(request: Any) -> Any:
@@ -113,7 +148,8 @@ def test_what_a_thousand_calls_store_is_what_they_said() -> None:
 
     async def story(asking: Asking) -> None:
         asking.provider.script("first", Step(text=text), repeat_last=True)
-        await converse(asking, log, 60, said=text)
+        for turn in range(60):
+            await converse(asking, log, turn, said=text)
 
     stored = records(told(story, PRICED))
 
@@ -129,10 +165,13 @@ def test_a_run_that_is_executed_again_goes_on_with_the_same_conversation() -> No
 
     async def story(asking: Asking) -> None:
         scripted(asking)
-        await converse(asking, MessageLog(BEGINNING), TURNS)
+        before = MessageLog(BEGINNING)
+        for turn in range(TURNS):
+            await converse(asking, before, turn)
         made.append(len(asking.provider.arrivals))
         asking.begin(asking.run.journal)
-        await converse(asking, log, TURNS + 1)
+        for turn in range(TURNS + 1):
+            await converse(asking, log, turn)
 
     asked = told(story, PRICED)
 
@@ -148,9 +187,10 @@ def test_a_changed_conversation_is_stored_from_its_beginning() -> None:
 
     async def story(asking: Asking) -> None:
         scripted(asking)
-        await converse(asking, MessageLog(BEGINNING), 1)
+        await converse(asking, MessageLog(BEGINNING), 0)
         asking.begin(asking.run.journal)
-        await converse(asking, changed, 2)
+        for turn in range(2):
+            await converse(asking, changed, turn)
 
     asked = told(story, PRICED)
 

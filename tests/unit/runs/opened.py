@@ -34,6 +34,8 @@ class Store:
     arrived: list[float] = field(default_factory=list)
     late: list[float] = field(default_factory=list)
     """For each write, how old its answer is when it is looked at; then not at all."""
+    rows: dict[str, CallRecord] = field(default_factory=dict)
+    """What the writes have stored that did not fail, by node."""
 
     async def write(self, write: JournalWrite) -> Permission:
         self.writes.append(write)
@@ -42,6 +44,7 @@ class Store:
         answer = self.answers.pop(0) if self.answers else YES
         if isinstance(answer, BaseException):
             raise answer
+        self.rows |= {record.node_id: record for record in write.calls}
         age = self.late.pop(0) if self.late else 0.0
         return replace(answer, answered_at=asyncio.get_running_loop().time() - age)
 

@@ -1,11 +1,15 @@
 """The durable memory of one run while it is executed."""
 
 import asyncio
+from contextlib import suppress
 from decimal import Decimal
+from random import Random
 from typing import Any
 
 import pytest
 import structlog
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from app.control import stops
 from app.control.budget import Dimension
@@ -232,22 +236,55 @@ def test_a_store_that_refuses_is_not_asked_for_ever() -> None:
     run_story(story)
 
 
-def test_what_a_cancelled_barrier_was_storing_is_stored_with_the_next_write() -> None:
-    """Nobody knows whether it arrived; storing it twice does no harm."""
+@settings(max_examples=100)
+@given(seed=st.integers(0, 2**32))
+def test_whatever_writes_fail_the_store_holds_every_node_as_it_is_at_the_end(seed: int) -> None:
+    """Nodes with and without an entry change while writes fail, are cancelled or still under way.
+
+    The end stores what no write has brought; storing a node twice does no harm.
+    """
+    chance = Random(seed)
+
+    def change(run: Open, nodes: dict[str, CallOutcome | None]) -> None:
+        """Change the graph at one node; ``nodes`` are all with the outcome that was noted."""
+        node, name, graph = chance.choice(list(nodes)), f"{len(nodes)}", run.graph
+        match chance.choice(["begin", "call", "run", "annotate", "end", "fail", "note"]):
+            case "begin":
+                nodes[graph.begin_node(node, "system", name)] = None
+            case "call":
+                nodes[run.begin(name)] = None
+            case "run":
+                graph.mark_running(node)
+            case "annotate":
+                graph.annotate(node, {name: 1})
+            case "end" if node != run.root:
+                graph.mark_success(node, 0)
+            case "fail" if node != run.root:
+                graph.mark_failure(node, "Broken")
+            case "note" if node != run.root:
+                run.note(node, node, outcome=CallOutcome.NOT_MADE)
+                nodes[node] = CallOutcome.NOT_MADE
+        run.journal.touch()
 
     async def story() -> None:
-        run = Open(Store(seconds=1))
-        node = run.begin("first")
-        barrier = asyncio.create_task(run.journal.barrier(external=True))
-        await asyncio.sleep(0.5)
-        barrier.cancel()
-        await asyncio.wait({barrier})
-        run.graph.mark_halt(node, "enough")
-        records = run.journal.close()
-        assert [record.node["name"] for record in records] == ["run", "first"]
-        assert [record.call_key for record in records] == [None, "first"]
+        answers: list[Permission | BaseException] = [YES, RuntimeError("refused")]
+        run = Open(Store(answers=chance.choices(answers, k=20)))
+        nodes: dict[str, CallOutcome | None] = {run.root: None}
+        for _ in range(12):
+            barrier = asyncio.create_task(run.journal.barrier(external=chance.random() < 0.3))
+            for _ in range(chance.randint(1, 4)):
+                change(run, nodes)
+                await asyncio.sleep(chance.choice([0, 0, 0.002, 0.01, 0.06]))
+            barrier.cancel()
+            with suppress(asyncio.CancelledError, RuntimeError):
+                await barrier
+        at_end = {record.node_id: record for record in run.journal.close()}
+        stored = run.store.rows | at_end
+        assert {id_: each.node for id_, each in stored.items()} == run.graph.snapshot()["nodes"]
+        assert {id_: each.outcome for id_, each in stored.items()} == nodes
 
-    run_story(story)
+    with structlog.testing.capture_logs():
+        run_story(story)
 
 
 @pytest.mark.parametrize(

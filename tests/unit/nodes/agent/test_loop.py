@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 
 from app.control.budget import Budget
+from app.control.ledger import Scope
 from app.control.stops import StopKind
 from app.engine.call import CallFailedError
 from app.kernel.facts import StepStatus
-from app.llm.ports import ModelError, ModelFault, ToolCall
+from app.llm.ports import ModelError, ModelFault, ModelReply, ModelRequest, ToolCall
 from app.nodes.agent.definition import AgentInputError
 from app.tools.ports import ToolContext, ToolResult
 from tests.unit.nodes.agent.world import (
@@ -227,6 +228,38 @@ async def test_a_tool_that_does_not_end_at_its_time_is_followed_by_nothing() -> 
 
     assert result(outcome)["terminate_reason"] == "timeout"
     assert outcome.steps["a"].status is StepStatus.HALTED
+    assert len(here.small.requests) == 1
+
+
+@pytest.mark.req("003/FR2.2")
+@pytest.mark.parametrize("second", ["try", "last answer"])
+async def test_an_agent_whose_run_is_out_of_time_halts_instead_of_giving_a_second(
+    second: str,
+) -> None:
+    """Neither the model nor a tool ends at the stop; what they bring is no answer any more."""
+    stop = Scope("run", Budget(max_seconds=1)).out_of_own_time()
+
+    class Deaf(Gate):
+        async def run(self, args: Mapping[str, Any], context: ToolContext) -> ToolResult:
+            here.token.trip(stop)
+            return {"n": 1}
+
+    async def deaf(_: ModelRequest) -> ModelReply:
+        here.token.trip(stop)
+        return said('{"town": "Bern"}')
+
+    more: dict[str, Any] = {"output": {"schema": {"type": "string"}}}
+    if second == "last answer":
+        here = world(said("So far.", wants("gate", n=1)), "never", more_tools=[Deaf()])
+        more = {"tools": ["gate"], "limits": {"max_turns": 1}}
+    else:
+        here = world(deaf, "never")
+    outcome = await here.run(asking(agent(**more)), default="?")
+
+    found = result(outcome)
+    assert outcome.stop is stop
+    assert outcome.steps["a"].status is StepStatus.HALTED
+    assert (found["success"], found["terminate_reason"]) == (False, "timeout")
     assert len(here.small.requests) == 1
 
 
