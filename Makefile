@@ -18,6 +18,7 @@
 #   make outages   take the database away for 30 s, starve processes, and look for lost runs
 #   make crashes   kill processes at every write of a run, by 100,000 seeds, and look for losses
 #   make attacks   attack the service under a limit of memory, and print what each attack did
+#   make mutants   change the source in 150 places, one at a time; fails if tests notice fewer than 95 %
 #   make test-pythons  run the unit tests under each Python from 3.11 to 3.14 that is here
 #   make pictures  make the pictures of the README anew, in docs/pictures
 #   make sbom      write all dependencies and their hashes to dist/sbom.json, in CycloneDX
@@ -33,7 +34,7 @@ SHELL := /bin/sh
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help serve test check format docs example eval bench exact texts burst races chaos takeovers outages crashes attacks \
-	test-pythons pictures sbom audit clean \
+	mutants test-pythons pictures sbom audit clean \
 	checked-style checked-types checked-types-of-all checked-layers compiled-tests
 
 VENV := .venv
@@ -132,6 +133,9 @@ crashes: $(SYNC_STAMP)
 
 attacks: $(SYNC_STAMP)
 	$(BIN)/python -m tests.attacks $(ARGS)
+
+mutants: $(SYNC_STAMP)
+	$(BIN)/python -m tests.mutants $(ARGS)
 
 test-pythons: $(SYNC_STAMP)
 	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m tests.support.pythons $(ARGS)
