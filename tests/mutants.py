@@ -12,7 +12,6 @@ Exits with 1 if less than 95 % of the mutants are killed.
 
 import argparse
 import ast
-import difflib
 import hashlib
 import os
 import re
@@ -27,7 +26,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cache
+from difflib import SequenceMatcher, ndiff
+from functools import cache, partial
 from itertools import pairwise
 from pathlib import Path
 from queue import SimpleQueue
@@ -40,7 +40,7 @@ PACKAGES: Final = (
     *("control", "kernel", "engine", "runs", "trace", "llm", "nodes/agent", "access"),
     *("webhooks", "schedules", "adapters/postgres"),
 )
-IMPORTING: Final = {"unit": 0, "contract": 1, "integration": 2}
+IMPORTING: Final = {"unit": 0, "contract": 0, "integration": 1}
 """Kinds of tests that import a module, with how much later than by their distance they run."""
 NEAREST: Final = 25
 """Test files of a module that run before the property tests."""
@@ -59,6 +59,7 @@ PAIRS: Final = tuple(
 SWAPPED: Final = {one: other for pair in PAIRS for one, other in (pair, pair[::-1])}
 OPERATOR: Final = re.compile(r"not\s+in\b|is\s+not\b|[<>=!]=|[<>]|\b(?:in|is|and|or)\b")
 LEVELS: Final = frozenset({"debug", "info", "warning", "error", "exception", "critical"})
+say: Final = partial(print, flush=True)
 TEST_FILE: Final = r"^tests/[\w/]+\.py"
 
 
@@ -93,7 +94,7 @@ class Mutant:
         text = f"{self.outcome:10} {self.path}:{self.source.count(chr(10), 0, self.start) + 1}"
         if self.outcome == "killed":
             return f"{text}  {self.why}"
-        diff = difflib.ndiff(self.source.splitlines(), self.mutated.splitlines())
+        diff = ndiff(self.source.splitlines(), self.mutated.splitlines())
         return "\n    ".join((text, *(line for line in diff if line[0] in "+-"), self.why))
 
 
@@ -192,13 +193,13 @@ def nearest(path: str, kinds: Mapping[str, int], by_way_of: str) -> list[str]:
             if reached in imported and on_the_way and importer not in hops:
                 hops[importer] = hops[reached] + 1
                 ahead.append(importer)
-    order: dict[str, int] = {}
+    order: dict[str, float] = {}
     for file in sorted(hops):
         _, kind, *folders = Path(file).parts
         if kind in kinds and Path(file).name.startswith("test_"):
-            same_folder = Path(path).parent.name in folders
-            same_name = Path(file).stem == f"test_{Path(path).stem}"
-            order[file] = hops[file] + kinds[kind] - 3 * same_folder - 9 * same_name
+            names = (f"test_{Path(path).stem}", Path(file).stem)
+            alike = SequenceMatcher(None, *names).ratio() * 6
+            order[file] = hops[file] + kinds[kind] - alike - 2 * (Path(path).parent.name in folders)
     return sorted(order, key=order.__getitem__)
 
 
@@ -288,12 +289,6 @@ class Tree:
         os.utime(self._root / path, (self._edits, self._edits))
 
 
-def say(line: object) -> None:
-    """Print a line at once."""
-    sys.stdout.write(f"{line}\n")
-    sys.stdout.flush()
-
-
 def judge_all(mutants: Sequence[Mutant], trees: Sequence[Tree]) -> None:
     """Judge mutants side by side, one in each tree; then check the tests that killed them."""
     free: SimpleQueue[Tree] = SimpleQueue()
@@ -310,13 +305,15 @@ def judge_all(mutants: Sequence[Mutant], trees: Sequence[Tree]) -> None:
         say(mutant)
 
     with ThreadPoolExecutor(len(trees)) as threads:
-        list(threads.map(judge, mutants))
-    killers = sorted(
-        {each.why for each in mutants if each.outcome == "killed" and "::" in each.why}
-    )
+        try:
+            list(threads.map(judge, mutants))
+        finally:
+            threads.shutdown(cancel_futures=True)
+    killed = [each for each in mutants if each.outcome == "killed" and "::" in each.why]
+    killers = sorted({each.why for each in killed})
     if killers and trees[0].run(killers, 3600)[0]:
         failing = {killer for killer in killers if trees[0].run([killer], 3600)[0]}
-        for mutant in (each for each in mutants if each.why in failing):
+        for mutant in (each for each in killed if each.why in failing):
             mutant.outcome = "undecided"
             say(f"{mutant} fails without the mutant, too")
 
@@ -331,12 +328,9 @@ def main() -> int:
     parser.add_argument("--limit", type=float, default=120, help="seconds for one mutant")
     given = parser.parse_args()
     files = [file for each in PACKAGES for file in sorted((ROOT / "app" / each).rglob("*.py"))]
-    paths = [
-        path
-        for path in (str(file.relative_to(ROOT)) for file in files)
-        if path.startswith(given.only)
-    ]
-    mutants = drawn(paths, given.seed, given.count)
+    paths = [str(file.relative_to(ROOT)) for file in files]
+    chosen = [path for path in paths if path.startswith(given.only)]
+    mutants = drawn(chosen, given.seed, given.count)
     with tempfile.TemporaryDirectory(prefix="mutants-") as name:
         Path(name).chmod(0o755)  # an embedded Postgres that root starts has its own account
         judge_all(mutants, [Tree(Path(name) / str(job), given.limit) for job in range(given.jobs)])
