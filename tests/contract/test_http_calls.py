@@ -8,13 +8,16 @@ from typing import Any
 import httpx
 import pytest
 
+from app.engine.approvals import Asked, Question
 from app.engine.ports import CallOutcome
 from app.runs.payloads import PayloadReading
 from app.runs.ports import JournalWrite
 from app.runs.run import CallRecord, RunKey
+from app.trace.call_tree import WAITS
 from app.trace.execution_graph import ExecutionGraph
 from app.trace.payloads import Payloads
 from tests.support.memory_api import client_of, memory_api
+from tests.support.memory_approvals import MemoryApprovals
 from tests.support.memory_runs import MemoryRuns
 
 KEY = RunKey("default", "a")
@@ -159,6 +162,36 @@ async def test_a_call_can_be_read_while_it_works(
         None,
         None,
     )
+
+
+async def test_only_the_call_that_waits_for_an_approval_is_shown_as_waiting(
+    store: MemoryRuns, client: httpx.AsyncClient
+) -> None:
+    """A call that has waited in an earlier execution of its step does not wait, and has an end."""
+    work = Work()
+    work.graph.mark_halt(work.tool, WAITS)
+    again = work.graph.begin_node(work.step, "tool", "calculator", running=True)
+    work.graph.close_open(WAITS, below=work.root)
+    await work.written(store, client)
+    run = await store.get(KEY)
+    assert run is not None
+    question = Question(
+        subject="calculator", message="?", arguments={}, schema=None, timeout_seconds=60
+    )
+    asked = Asked(approval_id="q", node_id=again, call_key="answer/call", question=question)
+    await MemoryApprovals(store).ask(run, asked)
+    await store.release(run, active_seconds=0, calls=(), counted=False, waits_for=["q"])
+
+    views = {each: await call(client, each) for each in (work.root, work.step, work.tool, again)}
+
+    assert {
+        each: (view["status"], view["finished_at"] is None) for each, view in views.items()
+    } == {
+        work.root: ("waiting", True),
+        work.step: ("waiting", True),
+        work.tool: ("halted", False),
+        again: ("waiting", True),
+    }
 
 
 @pytest.mark.parametrize("path", ["/runs/a/calls/n000099", "/runs/a/calls/x", "/runs/b/calls/n1"])

@@ -9,6 +9,7 @@ import pytest
 from app.control.budget import Dimension
 from app.engine.ports import CallOutcome
 from app.runs.ports import (
+    FinishResult,
     JournalWrite,
     LateResult,
     Permission,
@@ -245,9 +246,8 @@ class TestEnding:
         second = await ports.journal.finish(end_of(run, RunStatus.FAILED, active_seconds=9.0))
         stored = await ports.stored()
 
-        assert first.done
-        assert not second.done
-        assert second.cancel_request is None
+        assert first == FinishResult(done=True, finished_at=stored.finished_at)
+        assert second == FinishResult(done=False)
         assert (stored.status, stored.worker_id) == (RunStatus.COMPLETED, None)
         assert (stored.result, stored.usage) == (end.result, end.usage)
         assert stored.active_seconds == end.active_seconds

@@ -32,18 +32,6 @@ from tests.support.stores import (
 
 
 class TestAccepting:
-    async def test_a_run_for_a_worker_is_running_under_its_first_fence(self, ports: Ports) -> None:
-        """What comes back and what is stored are the same run."""
-        accepted = await ports.runs.accept(new_run("case-1"), worker_id="w1")
-        stored = await ports.stored()
-
-        assert accepted.created
-        assert replace(accepted.run, created_at=stored.created_at, started_at=None) == replace(
-            stored, started_at=None
-        )
-        assert (stored.status, stored.worker_id) == (RunStatus.RUNNING, "w1")
-        assert (stored.fence, stored.attempts) == (1, 1)
-
     async def test_a_run_without_a_worker_is_claimed_once(self, ports: Ports) -> None:
         """The second claim finds nothing to take."""
         queued = await ports.queued()

@@ -237,7 +237,7 @@ class MemoryRuns(MemoryListing, MemoryTraces):
             if cancel_request is not None and finish_run.status is not RunStatus.CANCELLED:
                 return FinishResult(done=False, cancel_request=cancel_request)
             self._finish(row, finish_run)
-            return FinishResult(done=True)
+            return FinishResult(done=True, finished_at=run_of(row).finished_at)
 
     async def beat(self, worker_id: str) -> Beat:
         async with transaction():

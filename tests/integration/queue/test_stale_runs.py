@@ -72,11 +72,11 @@ async def test_a_process_without_a_row_is_given_the_same_time(world: World) -> N
 
 
 async def test_a_process_that_left_in_order_loses_what_it_left_behind(world: World) -> None:
-    """As if it had died, and without its row."""
-    await world.beat("dead")
-    await world.claimed()
+    """Leaving removes its row: its runs are recovered as if it had died."""
+    await world.beat("alive")
+    await world.claimed(worker_id="alive")
     await world.age(seconds=STALE + 1)
-    await world.stores.workers.leave("dead")
+    await world.stores.workers.leave("alive")
 
     assert await world.recover() == [KEY]
 

@@ -1,13 +1,16 @@
 """Scopes and reservations."""
 
+from collections.abc import Callable
+from contextvars import Context
 from decimal import Decimal
 from typing import Any
 
 import pytest
 
 from app.control.budget import Amount, Budget, Dimension
-from app.control.ledger import Scope
+from app.control.ledger import Reservation, Scope
 from app.control.usage import BudgetExceededError, ResourceUsage
+from app.control.waiting import Waiter
 
 COUNTED = {
     "max_tokens": Dimension.TOKENS,
@@ -87,6 +90,23 @@ def test_a_reservation_is_settled_once() -> None:
     reservation.settle({Dimension.TOKENS: 50})
 
     assert (scope.usage.tokens_used, scope.reserved(Dimension.TOKENS)) == (50, 0)
+
+
+@pytest.mark.parametrize("end", [Reservation.settle, Reservation.release])
+def test_the_end_of_a_reservation_grants_the_next_pending_one(
+    end: Callable[[Reservation], None],
+) -> None:
+    """Budget that is released, as a step that ends does, wakes a waiter as settled budget does."""
+    scope, woken = Scope("run", Budget(max_tokens=100)), list[str]()
+    held = scope.reserve({Dimension.TOKENS: 60})
+    waiter = Context().run(scope.ask, {Dimension.TOKENS: 41})
+    assert isinstance(waiter, Waiter)
+    waiter.on_end(lambda: woken.append("waiter"))
+
+    end(held)
+
+    assert woken == ["waiter"]
+    assert waiter.reservation().charge == {Dimension.TOKENS: 41}
 
 
 @pytest.mark.req("000/B5")

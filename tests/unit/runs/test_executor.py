@@ -53,6 +53,20 @@ def test_a_run_is_executed_and_settled() -> None:
     run_story(story)
 
 
+def test_waiting_for_the_end_of_a_run_returns_the_run() -> None:
+    """The executor returns the same run as the store, so a waiting request needs no read."""
+
+    async def story() -> None:
+        process = Process(lambda _: asyncio.sleep(1, "done"))
+        await process.post()
+        ended = await process.executor.ended(KEY)
+
+        assert ended == await process.store.get(KEY)
+        assert await process.executor.ended(KEY) is None
+
+    run_story(story)
+
+
 def test_what_it_executes_changes_when_a_run_begins_and_when_it_ends() -> None:
     """So that nobody needs to compare all of its runs to see whether there is another one."""
 

@@ -170,12 +170,18 @@ def test_a_large_tree_is_cut_and_says_so(graph: ExecutionGraph, root: str) -> No
     assert "… and 21 more calls, all of them in the snapshot" in text
 
 
-def test_many_failures_are_counted(graph: ExecutionGraph, root: str) -> None:
-    """The first few are named."""
-    for number in range(8):
+@pytest.mark.parametrize(("failures", "counted"), [(5, []), (6, ["… and 1 more failure"])])
+def test_failures_after_the_fifth_are_only_counted(
+    graph: ExecutionGraph, root: str, failures: int, counted: list[str]
+) -> None:
+    """An explanation names five failures, and mentions others only if there are any."""
+    for number in range(failures):
         graph.mark_failure(graph.begin_node(root, "tool", f"t{number}"), "E", f"no {number}")
 
-    assert "… and 3 more failures" in explain(graph.snapshot())
+    lines = explain(graph.snapshot()).splitlines()
+
+    assert sum(line.startswith("Failed: tool t") for line in lines) == 5
+    assert [line for line in lines if "more" in line] == counted
 
 
 def test_a_chain_of_thousands_is_no_problem_to_explain(graph: ExecutionGraph, root: str) -> None:
