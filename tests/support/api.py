@@ -1,8 +1,8 @@
 """The real application on the real stores, called in this process. No worker executes its runs."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
 
@@ -13,11 +13,23 @@ from app.access.authentication import Authentication
 from app.adapters.postgres.journal import PostgresJournal
 from app.adapters.postgres.runs import PostgresRuns
 from app.api.application import build_api
-from app.api.services import ApiLimits
+from app.api.services import ApiLimits, PartState
 from app.bootstrap.process import Process
 from app.bootstrap.server import api_services
 from app.settings.schema import Settings
 from tests.support.limits import SETTINGS, api_limits
+
+ALL_READY = {"database": PartState(True), "migrations": PartState(True), "worker": PartState(True)}
+
+
+@dataclass
+class FixedReadiness:
+    """Reports the states that a test sets."""
+
+    states: Mapping[str, PartState] = field(default_factory=lambda: ALL_READY)
+
+    async def check(self) -> Mapping[str, PartState]:
+        return self.states
 
 
 class Api(Process):
