@@ -10,6 +10,7 @@ import httpx
 from fastapi import FastAPI
 
 from app.access.authentication import Authentication
+from app.adapters.postgres.artifacts import PostgresArtifacts
 from app.adapters.postgres.journal import PostgresJournal
 from app.adapters.postgres.runs import PostgresRuns
 from app.api.application import build_api
@@ -40,6 +41,7 @@ class Api(Process):
         super().__init__(settings, url, executes=False)
         self.store: PostgresRuns = self._store
         self.journal: PostgresJournal = self._journal
+        self.files: PostgresArtifacts = self._artifacts
 
     def app(
         self,
