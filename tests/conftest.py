@@ -2,14 +2,18 @@
 
 import gc
 import tempfile
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
+import httpx
+import psycopg
 import pytest
+import pytest_asyncio
 import structlog
 from hypothesis import HealthCheck, settings
 
-from tests.support.database import TestServer, open_server
+from tests.support.api import Api, client_of
+from tests.support.database import TestServer, delete_rows, open_server
 from tests.support.summary import Summary
 
 settings.register_profile(
@@ -71,6 +75,42 @@ def database_url(postgres: TestServer) -> Iterator[str]:
     """A fresh, migrated database."""
     with postgres.database() as url:
         yield url
+
+
+@pytest.fixture(scope="module")
+def module_database_url(postgres: TestServer) -> Iterator[str]:
+    """A migrated database for a whole module."""
+    with postgres.database() as url:
+        yield url
+
+
+@pytest.fixture(scope="module")
+def module_database(module_database_url: str) -> Iterator[psycopg.Connection]:
+    """A connection to the database of the module, past the service."""
+    with psycopg.connect(module_database_url, autocommit=True) as connection:
+        yield connection
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def open_api(module_database_url: str) -> AsyncIterator[Api]:
+    """A process that serves requests; the tests of a module share its connections."""
+    api = Api(module_database_url)
+    async with api.opened():
+        yield api
+
+
+@pytest.fixture
+def api(open_api: Api, module_database: psycopg.Connection) -> Api:
+    """The process of this module, on a database without rows."""
+    delete_rows(module_database)
+    return open_api
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def client(api: Api) -> AsyncIterator[httpx.AsyncClient]:
+    """A client on the same machine, without a credential."""
+    async with client_of(api.app()) as client:
+        yield client
 
 
 @pytest.fixture

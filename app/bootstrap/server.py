@@ -46,9 +46,21 @@ Started = Callable[[str], Awaitable[None]]
 def build_app(process: Process, *, metrics: bool = True) -> FastAPI:
     """Return the ASGI application of a process, which opens and closes with it.
 
-    ``metrics``: whether it shows what this process has counted.
+    ``metrics``: whether it serves the metrics of this process.
     """
-    services = ApiServices(
+    return build_api(
+        api_services(process, metrics=metrics),
+        api_limits(process.settings),
+        version=version("caseworker"),
+        pages=viewer_routes(),
+        lifespan=lambda _: process.opened(),
+        telemetry=process.telemetry.of_requests,
+    )
+
+
+def api_services(process: Process, *, metrics: bool = True) -> ApiServices:
+    """Return the parts of a process that the HTTP layer uses."""
+    return ApiServices(
         keys=process.keys,
         authentication=process.authentication,
         runs=process.runs,
@@ -67,14 +79,6 @@ def build_app(process: Process, *, metrics: bool = True) -> FastAPI:
         schedules=process.background.schedules,
         metrics=process.telemetry.metrics if metrics else None,
         requests=process.telemetry.requests,
-    )
-    return build_api(
-        services,
-        api_limits(process.settings),
-        version=version("caseworker"),
-        pages=viewer_routes(),
-        lifespan=lambda _: process.opened(),
-        telemetry=process.telemetry.of_requests,
     )
 
 

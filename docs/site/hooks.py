@@ -20,7 +20,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from app.settings.schema import Settings
 from app.settings.values import Location, joined, variable_of
-from tests.support.memory_api import memory_api
+from tests.support.api import openapi_document
 
 Json = Mapping[str, Any]
 MEDIA_OF_PROBLEMS = "application/problem+json"
@@ -29,7 +29,7 @@ OUTWARD_LINK = re.compile(r"\[([^]]+)\]\((?:\.\./)+([^)]+)\)")
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the generated pages to those of the folder."""
-    for name, text in (("http", http_page(memory_api().openapi())), ("settings", settings_page())):
+    for name, text in (("http", http_page(openapi_document())), ("settings", settings_page())):
         files.append(File.generated(config, f"reference/{name}.md", content=text))
     return files
 

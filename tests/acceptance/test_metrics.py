@@ -28,9 +28,9 @@ from app.api.application import build_health_api
 from app.bootstrap.process import Process
 from app.bootstrap.server import build_app
 from app.settings.schema import LoggingSettings, Settings, TelemetrySettings
+from tests.support.api import FixedReadiness
 from tests.support.collector import Collector
 from tests.support.database import TestServer
-from tests.support.memory_api import FixedReadiness
 from tests.support.stores import eventually
 
 KEY = "metrics-key-of-at-least-32-characters"

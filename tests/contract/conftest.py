@@ -1,6 +1,6 @@
 """The implementations that the contract suites run against."""
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -11,7 +11,6 @@ from app.adapters.postgres.accept_and_cancel import StoreLimits
 from app.adapters.postgres.engines import transaction
 from app.adapters.postgres.workers import take_lost
 from tests.support.configured_cases import Configured
-from tests.support.database import TestServer
 from tests.support.fake_provider.client import FakeProvider
 from tests.support.ports import NO_LIMITS, Open, Ports, in_memory
 from tests.support.stores import (
@@ -51,13 +50,6 @@ async def running_provider() -> AsyncIterator[FakeProvider]:
     """A model provider as a process of its own."""
     async with FakeProvider() as running:
         yield running
-
-
-@pytest.fixture(scope="module")
-def module_database_url(postgres: TestServer) -> Iterator[str]:
-    """A migrated database for a whole module."""
-    with postgres.database() as url:
-        yield url
 
 
 @pytest_asyncio.fixture(loop_scope="module")

@@ -1,20 +1,19 @@
-"""What the store of files promises, asked of every implementation."""
+"""What the store of files promises."""
 
 import asyncio
 import hashlib
-from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
 
 import pytest
 
-from app.adapters.postgres.artifacts import PostgresArtifacts
 from app.runs.artifacts import ArtifactStore, Kept, NewArtifact, StoredArtifact
 from app.runs.ports import JournalStore, JournalWrite, RunStore
 from app.runs.run import CancelRequest, Run, RunKey, RunSource, RunStatus
+from tests.support.api import Api
 from tests.support.artifacts import LIMITS, new_artifact
-from tests.support.memory_artifacts import MemoryArtifacts
-from tests.support.memory_runs import MemoryRuns
-from tests.support.stores import end_of, graph_with_calls, new_run, open_stores, records_of
+from tests.support.stores import end_of, graph_with_calls, new_run, records_of
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 KEY = RunKey("default", "case-1")
 BIG = bytes(range(256)) * 3000
@@ -22,7 +21,7 @@ BIG = bytes(range(256)) * 3000
 
 @dataclass(frozen=True)
 class Stores:
-    """The files of one implementation, and the runs beside them."""
+    """The files, and the runs that made them."""
 
     files: ArtifactStore
     runs: RunStore
@@ -54,15 +53,10 @@ class Stores:
         return await self.files.read(key, stored, offset=0, size=stored.size_bytes)
 
 
-@pytest.fixture(params=["memory", "postgres"])
-async def stores(request: pytest.FixtureRequest) -> AsyncIterator[Stores]:
+@pytest.fixture
+def stores(api: Api) -> Stores:
     """Empty stores."""
-    if request.param == "memory":
-        runs = MemoryRuns()
-        yield Stores(MemoryArtifacts(runs), runs, runs)
-        return
-    async with open_stores(request.getfixturevalue("database_url")) as opened:
-        yield Stores(PostgresArtifacts(opened.engines), opened.runs, opened.journal)
+    return Stores(api.files, api.store, api.journal)
 
 
 @pytest.mark.req("002/9.4")

@@ -4,15 +4,19 @@ from collections.abc import AsyncIterator
 
 import httpx
 import pytest
+import pytest_asyncio
 from caseworker_client import ApiError, AsyncCaseworkerClient
 
+from tests.support.api import Api
+from tests.support.graph_checks import ShapeChecks
 from tests.support.graph_documents import containing, flat, named
-from tests.support.memory_api import memory_api
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
-@pytest.fixture
-async def client() -> AsyncIterator[AsyncCaseworkerClient]:
-    transport = httpx.ASGITransport(memory_api())
+@pytest_asyncio.fixture(loop_scope="module")
+async def client(api: Api) -> AsyncIterator[AsyncCaseworkerClient]:
+    transport = httpx.ASGITransport(api.app(graph_checks=ShapeChecks()))
     async with AsyncCaseworkerClient("http://localhost", transport=transport) as client:
         yield client
 

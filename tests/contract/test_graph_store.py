@@ -1,14 +1,11 @@
-"""What the store of registered graphs and agents promises, asked of every implementation."""
+"""What the store of registered graphs and agents promises."""
 
 import asyncio
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 
-from app.adapters.postgres.definition_heads import DefinitionHeads
 from app.adapters.postgres.definitions import PostgresDefinitions
-from app.adapters.postgres.engines import open_engines
 from app.nodes.nesting import DefinitionKind
 from app.runs.errors import (
     ContainedDefinitionGoneError,
@@ -19,25 +16,17 @@ from app.runs.errors import (
 )
 from app.runs.graphs import DefinitionStore
 from app.runs.run import DefinitionRef
+from tests.support.api import Api
 from tests.support.graph_documents import TENANT, flat, new_graph
-from tests.support.limits import pool_sizes
-from tests.support.memory_definitions import MemoryDefinitions
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
-@pytest.fixture(params=["memory", "postgres", "together"])
-async def store(request: pytest.FixtureRequest) -> AsyncIterator[DefinitionStore]:
-    """An empty store."""
-    if request.param == "memory":
-        yield MemoryDefinitions()
-        return
-    url = request.getfixturevalue("database_url")
-    engines, heads = open_engines(url, pool_sizes()), DefinitionHeads(url, pool_sizes().patience)
-    heads.begin()
-    try:
-        yield PostgresDefinitions(engines, heads if request.param == "together" else None)
-    finally:
-        await heads.stop()
-        await engines.dispose()
+@pytest.fixture(params=["together", "alone"])
+def store(api: Api, request: pytest.FixtureRequest) -> DefinitionStore:
+    """An empty store, which looks heads up together with others or by itself."""
+    together = request.param == "together"
+    return api.definitions if together else PostgresDefinitions(api._engines)
 
 
 async def names(store: DefinitionStore, **page: Any) -> tuple[list[str], str | None]:

@@ -1,20 +1,17 @@
 """The resource /agents, and runs of kind agent (spec, section 10)."""
 
-from collections.abc import AsyncIterator
 from typing import Any
 
 import httpx
 import pytest
 
-from app.bootstrap.agents import build_catalog, build_models, build_tools
-from app.bootstrap.plugins import Toolbox
 from app.nodes.nesting import DefinitionKind
-from app.runs.graphs import GraphChecks
 from app.runs.run import DefinitionRef, Run, RunKey, RunKind
-from app.settings.schema import Settings
+from tests.support.api import Api
 from tests.support.graph_requests import fields, problem_of
-from tests.support.memory_api import client_of, memory_api
-from tests.support.memory_runs import MemoryRuns
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
 
 HELPER: dict[str, Any] = {
     "name": "helper",
@@ -31,26 +28,6 @@ CHIEF: dict[str, Any] = {
 ASKED: dict[str, Any] = {"run_id": "r", "kind": "agent", "input": "6 times 7?"}
 
 
-@pytest.fixture(scope="module")
-def catalog() -> GraphChecks:
-    """The real one, with which the service is built."""
-    settings = Settings()
-    toolbox = Toolbox(settings.tools)
-    tools = build_tools(settings, toolbox.tools)
-    return build_catalog(settings, build_models(settings), tools, toolbox)
-
-
-@pytest.fixture
-def store() -> MemoryRuns:
-    return MemoryRuns()
-
-
-@pytest.fixture
-async def client(store: MemoryRuns, catalog: GraphChecks) -> AsyncIterator[httpx.AsyncClient]:
-    async with client_of(memory_api(store, graph_checks=catalog)) as client:
-        yield client
-
-
 async def register(client: httpx.AsyncClient, agent: dict[str, Any]) -> httpx.Response:
     return await client.post("/agents", json={"agent": agent})
 
@@ -59,8 +36,8 @@ async def run(client: httpx.AsyncClient, agent: dict[str, Any], **more: Any) -> 
     return await client.post("/runs", json={**ASKED, "agent": agent, **more})
 
 
-async def stored(store: MemoryRuns, run_id: str = "r") -> Run:
-    found = await store.get(RunKey("default", run_id))
+async def stored(api: Api, run_id: str = "r") -> Run:
+    found = await api.store.get(RunKey("default", run_id))
     assert found is not None
     return found
 
@@ -163,7 +140,7 @@ async def test_an_agent_in_use_stays(client: httpx.AsyncClient) -> None:
 
 @pytest.mark.req("003/FR1.1")
 async def test_a_run_keeps_the_agent_it_was_accepted_with(
-    client: httpx.AsyncClient, store: MemoryRuns
+    client: httpx.AsyncClient, api: Api
 ) -> None:
     """Whole, with the agents among its tools, whatever becomes of them."""
     await register(client, HELPER)
@@ -175,12 +152,12 @@ async def test_a_run_keeps_the_agent_it_was_accepted_with(
     assert (accepted.status_code, accepted.json()["kind"]) == (202, "agent")
     assert accepted.json()["agent"] == later.json()["agent"] == {"name": "chief", "version": 1}
     assert accepted.json()["graph"] is None
-    kept = await stored(store)
+    kept = await stored(api)
     assert kept.request.kind is RunKind.AGENT
     assert kept.request.definition_ref == DefinitionRef("chief", 1, DefinitionKind.AGENT)
     [inner] = (use["agent"] for use in agent_of(kept)["tools"])
     assert inner == {**HELPER, "version": 1}
-    [inner] = (use["agent"] for use in agent_of(await stored(store, "later"))["tools"])
+    [inner] = (use["agent"] for use in agent_of(await stored(api, "later"))["tools"])
     assert (inner["description"], inner["version"]) == ("Helps more", 2)
     listed = (await client.get("/runs?agent=chief")).json()["runs"]
     assert [one["run_id"] for one in listed] == ["later", "r"]
@@ -216,9 +193,7 @@ async def test_what_an_agent_cannot_be_run_with_is_named(
     assert (await client.get("/runs/r")).status_code == 404
 
 
-async def test_a_run_is_given_what_was_said_before(
-    client: httpx.AsyncClient, store: MemoryRuns
-) -> None:
+async def test_a_run_is_given_what_was_said_before(client: httpx.AsyncClient, api: Api) -> None:
     """With or without something new."""
     said = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello"}]
     agent = {"name": "a", "prompt": {}}
@@ -227,12 +202,12 @@ async def test_a_run_is_given_what_was_said_before(
     alone = await run(client, agent, messages=said[:1], input=None, run_id="alone")
 
     assert (answer.status_code, alone.status_code) == (202, 202)
-    assert (await stored(store)).request.inputs == {"default": "6 times 7?", "messages": said}
-    assert (await stored(store, "alone")).request.inputs == {"messages": said[:1]}
+    assert (await stored(api)).request.inputs == {"default": "6 times 7?", "messages": said}
+    assert (await stored(api, "alone")).request.inputs == {"messages": said[:1]}
 
 
 async def test_a_run_goes_on_from_one_of_an_agent_with_another_agent(
-    client: httpx.AsyncClient, store: MemoryRuns
+    client: httpx.AsyncClient, api: Api
 ) -> None:
     """What is left out is as it was; a name that is sent is looked up."""
     await register(client, HELPER)
@@ -248,10 +223,10 @@ async def test_a_run_goes_on_from_one_of_an_agent_with_another_agent(
     strange = await client.post("/runs", json={"from": source, "inputs": {"tone": "dry"}})
 
     assert (same.status_code, other.status_code) == (202, 202)
-    assert agent_of(await stored(store, "same")) == agent_of(await stored(store))
+    assert agent_of(await stored(api, "same")) == agent_of(await stored(api))
     assert same.json()["agent"] == {"name": "helper", "version": 1}
     assert other.json()["agent"] is None
-    changed = await stored(store, "other")
+    changed = await stored(api, "other")
     assert agent_of(changed)["model"] == {"tier": "big"}
     assert changed.request.inputs == {"default": "6 times 7?", "inputs": {"topic": "sums"}}
     assert fields(strange) == ["inputs.tone", "inputs.topic"]

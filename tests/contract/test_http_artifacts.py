@@ -1,57 +1,64 @@
 """The files of runs over HTTP: list them, get one (spec, section 10)."""
 
 import hashlib
-from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Any
 
 import httpx
 import pytest
+import pytest_asyncio
 from caseworker_client import ApiError, AsyncCaseworkerClient
 
 from app.access.caller import Caller, Scope, with_implied
-from app.runs.artifacts import PIECE_BYTES, StoredArtifact
+from app.adapters.postgres.artifacts import PostgresArtifacts
+from app.runs.artifacts import PIECE_BYTES, ArtifactReading, StoredArtifact
 from app.runs.errors import StoreUnavailableError
-from app.runs.run import RunKey
-from tests.support.artifacts import Files, files_of_a_run, new_artifact
+from app.runs.run import Run, RunKey
+from tests.support.api import Api, client_of
+from tests.support.artifacts import new_artifact, run_with_files
 from tests.support.asgi_calls import streamed
 from tests.support.drawing_tool import SVG
-from tests.support.memory_api import client_of, memory_api
-from tests.support.memory_artifacts import MemoryArtifacts
 from tests.support.stores import end_of
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
 
 PNG = b"\x89PNG\r\n\x1a\n" + bytes(range(256)) * 3000
 HERE = "/runs/case-1/artifacts"
 
 
-class TrickyArtifacts(MemoryArtifacts):
+@dataclass(frozen=True)
+class TrickyArtifacts:
     """Files of which only the first pieces can be read."""
 
-    def __init__(self, files: Files, *, readable: int, then: Exception | None) -> None:
-        super().__init__(files.runs)
-        self._files = files.store._files
-        self._readable = readable
-        self._then = then
+    files: PostgresArtifacts
+    readable: int
+    then: Exception | None
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.files, name)
 
     async def read(
         self, key: RunKey, artifact: StoredArtifact, *, offset: int, size: int
     ) -> bytes | None:
-        if offset < self._readable:
-            return await super().read(key, artifact, offset=offset, size=size)
-        if self._then is not None:
-            raise self._then
+        if offset < self.readable:
+            return await self.files.read(key, artifact, offset=offset, size=size)
+        if self.then is not None:
+            raise self.then
         return None
 
 
-@pytest.fixture
-async def files() -> Files:
-    return await files_of_a_run(
-        new_artifact("plot-1.png", PNG), new_artifact("b.svg", SVG, media_type="image/svg+xml")
-    )
+@pytest_asyncio.fixture(loop_scope="module")
+async def run(api: Api) -> Run:
+    """A run that has made two files."""
+    picture = new_artifact("b.svg", SVG, media_type="image/svg+xml")
+    return await run_with_files(api.store, api.files, new_artifact("plot-1.png", PNG), picture)
 
 
-@pytest.fixture
-async def client(files: Files) -> AsyncIterator[httpx.AsyncClient]:
-    async with client_of(memory_api(files.runs, artifacts=files.store)) as client:
-        yield client
+@pytest_asyncio.fixture(loop_scope="module")
+async def client(run: Run, client: httpx.AsyncClient) -> httpx.AsyncClient:
+    """A client of the service that has the run."""
+    return client
 
 
 def problem_of(answer: httpx.Response) -> tuple[int, str]:
@@ -121,12 +128,16 @@ async def test_nothing_in_a_svg_is_run_by_a_browser(client: httpx.AsyncClient) -
     ],
 )
 async def test_a_file_is_only_what_it_may_be_and_saved_unless_it_is_a_picture(
-    media_type: str, content_type: str
+    client: httpx.AsyncClient, api: Api, media_type: str, content_type: str
 ) -> None:
     """A page that pretends to be a file must not become one of ours."""
-    files = await files_of_a_run(new_artifact("a.bin", b"<script>", media_type=media_type))
-    async with client_of(memory_api(files.runs, artifacts=files.store)) as client:
-        answer = await client.get(f"{HERE}/a.bin")
+    await run_with_files(
+        api.store,
+        api.files,
+        new_artifact("a.bin", b"<script>", media_type=media_type),
+        run_id="other",
+    )
+    answer = await client.get("/runs/other/artifacts/a.bin")
 
     assert answer.headers["content-type"] == content_type
     assert answer.headers["content-disposition"] == 'attachment; filename="a.bin"'
@@ -205,10 +216,10 @@ async def test_a_wish_to_stop_a_run_that_does_not_exist_has_no_files(
 
 
 async def test_files_stay_after_the_end_of_their_run(
-    files: Files, client: httpx.AsyncClient
+    api: Api, run: Run, client: httpx.AsyncClient
 ) -> None:
     """As long as the run does."""
-    await files.runs.finish(end_of(files.run))
+    await api.journal.finish(end_of(run))
 
     assert (await client.get("/runs/case-1")).json()["status"] == "completed"
     assert len((await client.get(HERE)).json()["artifacts"]) == 2
@@ -228,9 +239,9 @@ async def test_the_files_of_a_tenant_are_there_for_no_other(
         assert problem_of(await client.get(path)) == (404, "run-not-found")
 
 
-async def test_below_a_prefix_the_urls_have_it(files: Files) -> None:
+async def test_below_a_prefix_the_urls_have_it(run: Run, api: Api) -> None:
     """A proxy may serve the service under a path of its own."""
-    app = memory_api(files.runs, artifacts=files.store)
+    app = api.app()
     transport = httpx.ASGITransport(app, root_path="/cases")
     async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
         listed = (await client.get(f"/cases{HERE}")).json()["artifacts"]
@@ -239,11 +250,10 @@ async def test_below_a_prefix_the_urls_have_it(files: Files) -> None:
         assert (await client.get(listed[0]["url"])).content == PNG
 
 
-async def test_an_empty_file_is_a_file() -> None:
+async def test_an_empty_file_is_a_file(client: httpx.AsyncClient, api: Api) -> None:
     """Of no bytes."""
-    files = await files_of_a_run(new_artifact("a.png", b""))
-    async with client_of(memory_api(files.runs, artifacts=files.store)) as client:
-        answer = await client.get(f"{HERE}/a.png")
+    await run_with_files(api.store, api.files, new_artifact("a.png", b""), run_id="other")
+    answer = await client.get("/runs/other/artifacts/a.png")
 
     assert (answer.status_code, answer.content) == (200, b"")
     assert answer.headers["content-length"] == "0"
@@ -257,11 +267,11 @@ async def test_an_empty_file_is_a_file() -> None:
     ],
 )
 async def test_a_file_that_cannot_be_read_is_a_problem_before_it_is_an_answer(
-    files: Files, then: Exception | None, status: int, slug: str
+    run: Run, then: Exception | None, status: int, slug: str, api: Api
 ) -> None:
     """Its first piece is read before anything is sent."""
-    tricky = TrickyArtifacts(files, readable=0, then=then)
-    async with client_of(memory_api(files.runs, artifacts=tricky)) as client:
+    tricky = TrickyArtifacts(api.files, readable=0, then=then)
+    async with client_of(api.app(artifacts=ArtifactReading(tricky))) as client:
         answer = await client.get(f"{HERE}/plot-1.png")
 
     assert problem_of(answer) == (status, slug)
@@ -269,11 +279,11 @@ async def test_a_file_that_cannot_be_read_is_a_problem_before_it_is_an_answer(
 
 @pytest.mark.parametrize("then", [None, StoreUnavailableError()])
 async def test_a_file_that_changes_while_it_is_sent_is_cut_off(
-    files: Files, then: Exception | None
+    run: Run, then: Exception | None, api: Api
 ) -> None:
     """No caller takes pieces of two files for one; the length tells it that some are missing."""
-    tricky = TrickyArtifacts(files, readable=PIECE_BYTES, then=then)
-    app = memory_api(files.runs, artifacts=tricky)
+    tricky = TrickyArtifacts(api.files, readable=PIECE_BYTES, then=then)
+    app = api.app(artifacts=ArtifactReading(tricky))
     with pytest.raises(RuntimeError, match="response already started"):
         async with streamed(app, f"{HERE}/plot-1.png") as call:
             await call.ended()
@@ -283,9 +293,9 @@ async def test_a_file_that_changes_while_it_is_sent_is_cut_off(
     assert int(call.headers["content-length"]) == len(PNG)
 
 
-async def test_the_client_lists_and_fetches_files(files: Files) -> None:
+async def test_the_client_lists_and_fetches_files(run: Run, api: Api) -> None:
     """By what the result of a run says of them."""
-    transport = httpx.ASGITransport(memory_api(files.runs, artifacts=files.store))
+    transport = httpx.ASGITransport(api.app())
     async with AsyncCaseworkerClient("http://localhost", transport=transport) as client:
         listed = await client.list_artifacts("case-1")
 

@@ -1,7 +1,6 @@
 """GET /runs/{id}/calls/{node_id}, and the payloads of a trace."""
 
 import json
-from collections.abc import AsyncIterator
 from dataclasses import replace
 from typing import Any
 
@@ -16,25 +15,15 @@ from app.runs.run import CallRecord, RunKey
 from app.trace.call_tree import WAITS
 from app.trace.execution_graph import ExecutionGraph
 from app.trace.payloads import Payloads
-from tests.support.memory_api import client_of, memory_api
-from tests.support.memory_approvals import MemoryApprovals
-from tests.support.memory_runs import MemoryRuns
+from tests.support.api import Api, client_of
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
 
 KEY = RunKey("default", "a")
 QUESTION = {"role": "user", "content": "Why?"}
 ASKED = {"messages": [QUESTION], "max_output_tokens": 100}
 SAID = {"text": "Because of alice@example.org.", "model": "nano", "finish_reason": "stop"}
-
-
-@pytest.fixture
-def store() -> MemoryRuns:
-    return MemoryRuns()
-
-
-@pytest.fixture
-async def client(store: MemoryRuns) -> AsyncIterator[httpx.AsyncClient]:
-    async with client_of(memory_api(store)) as client:
-        yield client
 
 
 class Work:
@@ -73,16 +62,16 @@ class Work:
         self.entries[self.step] |= {"outcome": CallOutcome.RESULT, "value": outputs}
         return self
 
-    async def written(self, store: MemoryRuns, client: httpx.AsyncClient) -> None:
+    async def written(self, api: Api, client: httpx.AsyncClient) -> None:
         """Have the journal hold the run."""
         await client.post("/runs", json={"run_id": "a", "input": "2+2?"})
-        run = await store.claim(KEY, "worker")
+        run = await api.store.claim(KEY, "worker")
         assert run is not None
         calls = tuple(
             replace(CallRecord(node=node), **self.entries.get(node["node_id"], {}))
             for node in self.graph.changed_since(0).nodes
         )
-        await store.write(JournalWrite(key=KEY, fence=run.fence, calls=calls))
+        await api.journal.write(JournalWrite(key=KEY, fence=run.fence, calls=calls))
 
 
 async def call(client: httpx.AsyncClient, node_id: str) -> dict[str, Any]:
@@ -93,11 +82,11 @@ async def call(client: httpx.AsyncClient, node_id: str) -> dict[str, Any]:
 
 @pytest.mark.req("card/trace", "002/14.5")
 async def test_a_call_of_a_model_shows_its_prompt_and_its_reply(
-    store: MemoryRuns, client: httpx.AsyncClient
+    api: Api, client: httpx.AsyncClient
 ) -> None:
     """Redacted, with what it used."""
     work = Work().ended()
-    await work.written(store, client)
+    await work.written(api, client)
 
     shown = await call(client, work.ask)
 
@@ -116,11 +105,11 @@ async def test_a_call_of_a_model_shows_its_prompt_and_its_reply(
 
 @pytest.mark.req("card/trace", "002/14.5")
 async def test_a_failed_call_says_what_was_done_about_each_of_its_failures(
-    store: MemoryRuns, client: httpx.AsyncClient
+    api: Api, client: httpx.AsyncClient
 ) -> None:
     """The first was retried, the second failed the call; the step went on."""
     work = Work().ended()
-    await work.written(store, client)
+    await work.written(api, client)
 
     shown = await call(client, work.tool)
 
@@ -135,11 +124,11 @@ async def test_a_failed_call_says_what_was_done_about_each_of_its_failures(
 
 
 async def test_a_step_shows_its_outputs_without_secrets(
-    store: MemoryRuns, client: httpx.AsyncClient
+    api: Api, client: httpx.AsyncClient
 ) -> None:
     """By handle; its journal holds them as they are."""
     work = Work().ended()
-    await work.written(store, client)
+    await work.written(api, client)
 
     shown = await call(client, work.step)
 
@@ -147,12 +136,10 @@ async def test_a_step_shows_its_outputs_without_secrets(
     assert shown["reply"] == {"default": {"session": "[secret]", "answer": 42}}
 
 
-async def test_a_call_can_be_read_while_it_works(
-    store: MemoryRuns, client: httpx.AsyncClient
-) -> None:
+async def test_a_call_can_be_read_while_it_works(api: Api, client: httpx.AsyncClient) -> None:
     """It has a request, and neither a reply nor an end."""
     work = Work()
-    await work.written(store, client)
+    await work.written(api, client)
 
     shown = await call(client, work.ask)
 
@@ -165,22 +152,22 @@ async def test_a_call_can_be_read_while_it_works(
 
 
 async def test_only_the_call_that_waits_for_an_approval_is_shown_as_waiting(
-    store: MemoryRuns, client: httpx.AsyncClient
+    api: Api, client: httpx.AsyncClient
 ) -> None:
     """A call that has waited in an earlier execution of its step does not wait, and has an end."""
     work = Work()
     work.graph.mark_halt(work.tool, WAITS)
     again = work.graph.begin_node(work.step, "tool", "calculator", running=True)
     work.graph.close_open(WAITS, below=work.root)
-    await work.written(store, client)
-    run = await store.get(KEY)
+    await work.written(api, client)
+    run = await api.store.get(KEY)
     assert run is not None
     question = Question(
         subject="calculator", message="?", arguments={}, schema=None, timeout_seconds=60
     )
     asked = Asked(approval_id="q", node_id=again, call_key="answer/call", question=question)
-    await MemoryApprovals(store).ask(run, asked)
-    await store.release(run, active_seconds=0, calls=(), counted=False, waits_for=["q"])
+    await api.approval_store.ask(run, asked)
+    await api.store.release(run, active_seconds=0, calls=(), counted=False, waits_for=["q"])
 
     views = {each: await call(client, each) for each in (work.root, work.step, work.tool, again)}
 
@@ -196,10 +183,10 @@ async def test_only_the_call_that_waits_for_an_approval_is_shown_as_waiting(
 
 @pytest.mark.parametrize("path", ["/runs/a/calls/n000099", "/runs/a/calls/x", "/runs/b/calls/n1"])
 async def test_what_is_not_there_is_not_found(
-    store: MemoryRuns, client: httpx.AsyncClient, path: str
+    api: Api, client: httpx.AsyncClient, path: str
 ) -> None:
     """A problem document says which of the two it is."""
-    await Work().written(store, client)
+    await Work().written(api, client)
 
     answer = await client.get(path)
 
@@ -209,11 +196,11 @@ async def test_what_is_not_there_is_not_found(
 
 @pytest.mark.req("card/trace")
 async def test_a_trace_has_payloads_if_they_are_asked_for(
-    store: MemoryRuns, client: httpx.AsyncClient
+    api: Api, client: httpx.AsyncClient
 ) -> None:
     """By node id; a text about the run quotes them."""
     work = Work().ended()
-    await work.written(store, client)
+    await work.written(api, client)
 
     plain = (await client.get("/runs/a/trace")).json()
     whole = (await client.get("/runs/a/trace", params={"payloads": "true"})).json()
@@ -229,13 +216,13 @@ async def test_a_trace_has_payloads_if_they_are_asked_for(
 
 @pytest.mark.parametrize(("mode", "said"), [("none", None), ("full", SAID["text"])])
 async def test_payloads_are_shown_as_it_is_configured(
-    store: MemoryRuns, mode: Any, said: str | None
+    api: Api, mode: Any, said: str | None
 ) -> None:
     """Not at all, or as they are."""
-    reading = PayloadReading(store, Payloads(mode), max_shown_bytes=2_000_000)
-    async with client_of(memory_api(store, payloads=reading)) as client:
+    reading = PayloadReading(api.store, Payloads(mode), max_shown_bytes=2_000_000)
+    async with client_of(api.app(payloads=reading)) as client:
         work = Work().ended()
-        await work.written(store, client)
+        await work.written(api, client)
         shown = await call(client, work.ask)
         trace = (await client.get("/runs/a/trace", params={"payloads": "true"})).json()
 
@@ -245,10 +232,10 @@ async def test_payloads_are_shown_as_it_is_configured(
     assert (shown["request"] is None) is (said is None)
 
 
-async def test_the_payloads_of_a_trace_have_a_size(store: MemoryRuns) -> None:
+async def test_the_payloads_of_a_trace_have_a_size(api: Api) -> None:
     """Those of the first calls are there; of any other the call itself can be asked."""
-    reading = PayloadReading(store, max_shown_bytes=400)
-    async with client_of(memory_api(store, payloads=reading)) as client:
+    reading = PayloadReading(api.store, max_shown_bytes=400)
+    async with client_of(api.app(payloads=reading)) as client:
         work = Work()
         for number in range(50):
             node = work.graph.begin_node(work.step, "tool", f"t{number}")
@@ -257,7 +244,7 @@ async def test_the_payloads_of_a_trace_have_a_size(store: MemoryRuns) -> None:
                 "outcome": CallOutcome.RESULT,
                 "value": {"text": "x" * 100},
             }
-        await work.written(store, client)
+        await work.written(api, client)
         trace = (await client.get("/runs/a/trace", params={"payloads": "true"})).json()
         last = await call(client, node)
 
@@ -267,7 +254,7 @@ async def test_the_payloads_of_a_trace_have_a_size(store: MemoryRuns) -> None:
 
 
 async def test_a_call_of_a_conversation_shows_its_whole_prompt(
-    store: MemoryRuns, client: httpx.AsyncClient
+    api: Api, client: httpx.AsyncClient
 ) -> None:
     """Its row holds what it adds; the trace of all calls shows just that."""
     work = Work()
@@ -278,7 +265,7 @@ async def test_a_call_of_a_conversation_shows_its_whole_prompt(
     }
     again = work.graph.begin_node(work.step, "llm", "again", "nano", {}, running=True)
     work.entries[again] = {"call_key": "answer/again", "request": request}
-    await work.ended().written(store, client)
+    await work.ended().written(api, client)
 
     shown = (await call(client, again))["request"]
     traced = (await client.get("/runs/a/trace?payloads=true")).json()["payloads"]

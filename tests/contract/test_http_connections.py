@@ -8,12 +8,16 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
+import pytest_asyncio
 
 from app.api.problem_types import URN
+from tests.support.api import Api, client_of
 from tests.support.limits import api_limits
-from tests.support.memory_api import client_of, memory_api
 from tests.support.served import Served, Talk, served
 from tests.support.stores import eventually
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
 
 PROBE = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
 POST = (
@@ -37,10 +41,10 @@ def problem(said: bytes) -> tuple[int, str]:
     return status, document["type"].removeprefix(URN)
 
 
-@pytest.fixture
-async def hasty() -> AsyncIterator[Served]:
+@pytest_asyncio.fixture(loop_scope="module")
+async def hasty(api: Api) -> AsyncIterator[Served]:
     """A server that waits for nothing long."""
-    async with served(memory_api(), **SOON) as server:
+    async with served(api.app(), **SOON) as server:
         yield server
 
 
@@ -56,16 +60,18 @@ async def hasty() -> AsyncIterator[Served]:
     ],
     ids=["a header", "a URL", "many headers", "a whole header", "a trailer"],
 )
-async def test_a_head_that_is_too_large_is_refused_before_it_is_whole(request_of: bytes) -> None:
+async def test_a_head_that_is_too_large_is_refused_before_it_is_whole(
+    request_of: bytes, api: Api
+) -> None:
     """It is not even kept."""
-    async with served(memory_api()) as server:
+    async with served(api.app()) as server:
         assert problem(await server.ask(request_of)) == (431, "head-too-large")
 
 
-async def test_a_usual_request_with_a_long_body_is_not_taken_for_a_long_head() -> None:
+async def test_a_usual_request_with_a_long_body_is_not_taken_for_a_long_head(api: Api) -> None:
     """Only the head is counted, however its bytes come."""
     body = json.dumps({"input": "2+2?", "metadata": {"a": "x" * 15_000}}).encode()
-    async with served(memory_api(limits=api_limits(max_metadata_bytes=20_000))) as server:
+    async with served(api.app(limits=api_limits(max_metadata_bytes=20_000))) as server:
         talk = await server.connect((POST % len(body) + body) * 4)
         answers = [await talk.answer() for _ in range(4)]
 
@@ -120,10 +126,10 @@ async def test_a_body_that_nobody_reads_does_not_keep_a_connection_open(hasty: S
     assert said.startswith(b"HTTP/1.1 200")
 
 
-async def test_a_body_that_comes_slowly_but_fast_enough_is_read() -> None:
+async def test_a_body_that_comes_slowly_but_fast_enough_is_read(api: Api) -> None:
     """Its time is not limited, its rate is: one byte in each second is enough here."""
     body = json.dumps({"input": "2+2?", "metadata": {"a": "x" * 5_000}}).encode()
-    async with served(memory_api(), rate_seconds=1, bytes_per_second=1) as server:
+    async with served(api.app(), rate_seconds=1, bytes_per_second=1) as server:
         talk = await server.connect(POST % len(body))
         for start in range(0, len(body), 500):
             await talk.send(body[start : start + 500])
@@ -133,9 +139,9 @@ async def test_a_body_that_comes_slowly_but_fast_enough_is_read() -> None:
     assert answer.startswith(b"HTTP/1.1 202")
 
 
-async def test_a_client_that_does_not_read_is_cut_off() -> None:
+async def test_a_client_that_does_not_read_is_cut_off(api: Api) -> None:
     """Its answers would be kept for it; more requests on the connection make them many."""
-    async with served(memory_api(), rate_seconds=0.2) as server:
+    async with served(api.app(), rate_seconds=0.2) as server:
         reader, writer = await asyncio.open_connection("127.0.0.1", server.port, limit=1024)
         ask = b"GET /openapi.json HTTP/1.1\r\nHost: localhost\r\n\r\n"
         with suppress(ConnectionError):
@@ -146,9 +152,9 @@ async def test_a_client_that_does_not_read_is_cut_off() -> None:
         writer.close()
 
 
-async def test_requests_that_are_sent_without_waiting_are_limited() -> None:
+async def test_requests_that_are_sent_without_waiting_are_limited(api: Api) -> None:
     """A few may wait for the first one's answer, and are answered in their order."""
-    async with served(memory_api()) as server:
+    async with served(api.app()) as server:
         talk = await server.connect(PROBE * 4)
         answers = [await talk.answer() for _ in range(4)]
         flood = await server.ask(PROBE * 1000)
@@ -157,9 +163,9 @@ async def test_requests_that_are_sent_without_waiting_are_limited() -> None:
     assert flood.count(b"alive") <= 5
 
 
-async def test_an_idle_connection_makes_room_for_a_new_one() -> None:
+async def test_an_idle_connection_makes_room_for_a_new_one(api: Api) -> None:
     """So that whoever holds connections open keeps nobody out."""
-    async with served(memory_api(), max_connections=3) as server:
+    async with served(api.app(), max_connections=3) as server:
         idle = [await server.connect() for _ in range(3)]
         said = await (await server.connect(PROBE)).answer()
         first = await idle[0].rest()
@@ -168,9 +174,9 @@ async def test_an_idle_connection_makes_room_for_a_new_one() -> None:
     assert first == b""
 
 
-async def test_a_connection_too_many_is_refused_while_all_others_are_at_work() -> None:
+async def test_a_connection_too_many_is_refused_while_all_others_are_at_work(api: Api) -> None:
     """With a problem document, and when to come again."""
-    async with served(memory_api(), max_connections=2) as server:
+    async with served(api.app(), max_connections=2) as server:
         for _ in range(2):
             await server.connect(POST % 100 + b"{")
         await server.heads_read(2)
@@ -180,10 +186,10 @@ async def test_a_connection_too_many_is_refused_while_all_others_are_at_work() -
     assert b"\r\nretry-after: 2\r\n" in said
 
 
-async def test_bodies_that_do_not_end_are_limited_together() -> None:
+async def test_bodies_that_do_not_end_are_limited_together(api: Api) -> None:
     """Each of them is within its limit; a process holds only so much of all."""
     half = b'{"input": "' + b"a" * 150_000
-    async with served(memory_api(limits=api_limits(max_bodies_bytes=400_000))) as server:
+    async with served(api.app(limits=api_limits(max_bodies_bytes=400_000))) as server:
         held = [await server.connect(POST % 250_000 + half) for _ in range(3)]
         answers = [asyncio.create_task(each.answer()) for each in held]
         [refused], open_ = await asyncio.wait(answers, return_when=asyncio.FIRST_COMPLETED)
@@ -202,14 +208,14 @@ async def test_bodies_that_do_not_end_are_limited_together() -> None:
         await eventually(accepted)
 
 
-async def test_a_body_that_comes_in_crumbs_counts_what_it_takes() -> None:
+async def test_a_body_that_comes_in_crumbs_counts_what_it_takes(api: Api) -> None:
     """Which is many times its length."""
 
     async def crumbs() -> AsyncIterator[bytes]:
         for _ in range(10_000):
             yield b"  "
 
-    async with client_of(memory_api(limits=api_limits(max_bodies_bytes=100_000))) as client:
+    async with client_of(api.app(limits=api_limits(max_bodies_bytes=100_000))) as client:
         headers = {"content-type": "application/json"}
         refused = await client.post("/runs", content=crumbs(), headers=headers)
         whole = await client.post(
@@ -220,11 +226,11 @@ async def test_a_body_that_comes_in_crumbs_counts_what_it_takes() -> None:
     assert whole.status_code == 202
 
 
-async def test_what_holding_connections_costs_is_bounded() -> None:
+async def test_what_holding_connections_costs_is_bounded(api: Api) -> None:
     """Three hundred unfinished heads, each as long as it may be."""
     head = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nX-A: " + b"a" * 30_000
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    async with served(memory_api()) as server:
+    async with served(api.app()) as server:
         for _ in range(300):
             await server.connect(head)
         grown_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before

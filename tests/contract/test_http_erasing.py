@@ -1,21 +1,13 @@
 """DELETE /runs/{run_id}/record erases a run that has ended."""
 
-from collections.abc import AsyncIterator
-
 import httpx
 import pytest
 
-from app.access.authentication import Authentication
 from app.access.caller import OPERATOR, Scope
 from app.access.keys import Keys
-from tests.support.memory_api import client_of, memory_api
-from tests.support.memory_keys import MemoryKeys
+from tests.support.api import Api, client_of
 
-
-@pytest.fixture
-async def client() -> AsyncIterator[httpx.AsyncClient]:
-    async with client_of(memory_api()) as client:
-        yield client
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
 async def test_an_erased_run_is_gone_and_its_id_makes_a_new_one(client: httpx.AsyncClient) -> None:
@@ -56,18 +48,17 @@ async def test_a_run_that_has_not_ended_is_not_erased(client: httpx.AsyncClient)
     ],
 )
 async def test_erasing_a_run_and_stopping_many_are_for_admins(
-    method: str, path: str, body: object
+    method: str, path: str, body: object, api: Api
 ) -> None:
     """A key that may run and stop runs may do neither."""
-    keys = MemoryKeys()
 
     async def bearer(*scopes: Scope) -> dict[str, str]:
-        issued = await Keys(keys).create(
+        issued = await Keys(api.keys).create(
             OPERATOR, name="robot", scopes=frozenset(scopes), tenant="t"
         )
         return {"Authorization": f"Bearer {issued.secret}"}
 
-    app = memory_api(keys=keys, authentication=Authentication(keys))
+    app = api.app()
     runner, admin = await bearer(Scope.RUN), await bearer(Scope.ADMIN)
     async with client_of(app) as client:
         await client.post("/runs", json={"run_id": "a", "input": "2+2?"}, headers=runner)

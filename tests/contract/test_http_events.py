@@ -3,22 +3,27 @@
 from collections.abc import AsyncIterator, Mapping
 from datetime import UTC, datetime
 from typing import Any
+from unittest.mock import AsyncMock
 
 import httpx
 import pytest
+import pytest_asyncio
 from fastapi import FastAPI
 
+from app.adapters.postgres.runs import PostgresRuns
 from app.api import event_stream
 from app.runs.errors import StoreUnavailableError
 from app.runs.event_log import EventLog, run_ended
-from app.runs.ports import EventPage, JournalWrite
+from app.runs.ports import JournalWrite
 from app.runs.run import EventRecord, RunKey, RunStatus
 from app.runs.service import RunService
+from tests.support.api import Api, client_of
 from tests.support.asgi_calls import parsed, streamed
 from tests.support.limits import api_limits
-from tests.support.memory_api import client_of, memory_api
-from tests.support.memory_runs import MemoryRuns
-from tests.support.stores import end_of
+from tests.support.stores import end_of, new_run
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
 
 KEY = RunKey("default", "a")
 AT = datetime(2026, 1, 1, 12, 0, 0, 250_000, tzinfo=UTC)
@@ -26,36 +31,31 @@ PAGE = {"Accept": "application/json"}
 
 
 @pytest.fixture
-def store() -> MemoryRuns:
-    return MemoryRuns()
+def app(api: Api) -> FastAPI:
+    return api.app()
 
 
-@pytest.fixture
-def app(store: MemoryRuns) -> FastAPI:
-    return memory_api(store)
-
-
-@pytest.fixture
-async def client(app: FastAPI, store: MemoryRuns) -> AsyncIterator[httpx.AsyncClient]:
+@pytest_asyncio.fixture(loop_scope="module")
+async def client(app: FastAPI, api: Api) -> AsyncIterator[httpx.AsyncClient]:
     """A client, and a run that a worker has claimed."""
     async with client_of(app) as client:
         await client.post("/runs", json={"run_id": "a", "input": "2+2?"})
-        assert await store.claim(KEY, "worker") is not None
+        assert await api.store.claim(KEY, "worker") is not None
         yield client
 
 
-async def tell(store: MemoryRuns, *numbers: int, **values: Any) -> None:
+async def tell(api: Api, *numbers: int, **values: Any) -> None:
     events = tuple(
         EventRecord(seq=number, ts=AT, type="text.delta", **values) for number in numbers
     )
-    await store.write(JournalWrite(key=KEY, fence=1, events=events))
+    await api.journal.write(JournalWrite(key=KEY, fence=1, events=events))
 
 
-async def end(store: MemoryRuns, last_seq: int) -> None:
-    run = await store.get(KEY)
+async def end(api: Api, last_seq: int) -> None:
+    run = await api.store.get(KEY)
     assert run is not None
     told = EventLog(last_seq=last_seq).followed_by(run_ended(RunStatus.COMPLETED, "success", None))
-    await store.finish(end_of(run, events=told))
+    await api.journal.finish(end_of(run, events=told))
 
 
 def numbers(events: list[dict[str, Any]]) -> list[int]:
@@ -63,11 +63,11 @@ def numbers(events: list[dict[str, Any]]) -> list[int]:
 
 
 async def test_an_event_is_sent_with_its_number_its_type_and_its_envelope(
-    app: FastAPI, client: httpx.AsyncClient, store: MemoryRuns
+    app: FastAPI, client: httpx.AsyncClient, api: Api
 ) -> None:
     """As server-sent events want it; line breaks inside do not break the stream."""
-    await tell(store, 1, step_id="a/b", node_id="n000002", data={"text": "one\n\ntwo\u2028three"})
-    await end(store, 1)
+    await tell(api, 1, step_id="a/b", node_id="n000002", data={"text": "one\n\ntwo\u2028three"})
+    await end(api, 1)
 
     answer = await client.get("/runs/a/events")
 
@@ -90,15 +90,15 @@ async def test_an_event_is_sent_with_its_number_its_type_and_its_envelope(
 
 
 async def test_a_stream_shows_what_happens_while_it_happens_and_ends_with_the_run(
-    app: FastAPI, client: httpx.AsyncClient, store: MemoryRuns
+    app: FastAPI, client: httpx.AsyncClient, api: Api
 ) -> None:
     """Every event once, in order."""
-    await tell(store, 1)
+    await tell(api, 1)
     async with streamed(app, "/runs/a/events") as call:
         assert numbers(await call.seen(1)) == [1]
-        await tell(store, 2, 3)
+        await tell(api, 2, 3)
         assert numbers(await call.seen(3)) == [1, 2, 3]
-        await end(store, 3)
+        await end(api, 3)
         assert [event["type"] for event in await call.ended()][3:] == ["run.completed"]
     assert numbers(call.events()) == [1, 2, 3, 4]
 
@@ -118,29 +118,29 @@ async def test_a_stream_shows_what_happens_while_it_happens_and_ends_with_the_ru
 async def test_a_stream_is_taken_up_where_it_broke_off(
     app: FastAPI,
     client: httpx.AsyncClient,
-    store: MemoryRuns,
+    api: Api,
     query: str,
     headers: Mapping[str, str],
     expected: list[int],
 ) -> None:
     """What a browser says about the last event counts more than the address it began with."""
-    await tell(store, 1, 2)
-    await end(store, 2)
+    await tell(api, 1, 2)
+    await end(api, 2)
 
     async with streamed(app, f"/runs/a/events{query}", headers) as call:
         assert numbers(await call.ended()) == expected
 
 
 async def test_a_page_holds_as_many_as_are_asked_for_and_says_where_to_go_on(
-    client: httpx.AsyncClient, store: MemoryRuns
+    client: httpx.AsyncClient, api: Api
 ) -> None:
     """Until the run has ended and all is told."""
-    await tell(store, 1, 2, 3)
+    await tell(api, 1, 2, 3)
     queries = {"limit": 2}, {"after": 2, "limit": 2}
     pages = [
         (await client.get("/runs/a/events", params=query, headers=PAGE)).json() for query in queries
     ]
-    await end(store, 3)
+    await end(api, 3)
     last = await client.get("/runs/a/events", params={"after": 3}, headers=PAGE)
     over = await client.get("/runs/a/events", params={"after": 4}, headers=PAGE)
 
@@ -153,11 +153,11 @@ async def test_a_page_holds_as_many_as_are_asked_for_and_says_where_to_go_on(
 
 @pytest.mark.parametrize("headers", [{}, PAGE])
 async def test_a_run_that_the_caller_does_not_have_has_no_events(
-    client: httpx.AsyncClient, store: MemoryRuns, headers: Mapping[str, str]
+    client: httpx.AsyncClient, api: Api, headers: Mapping[str, str]
 ) -> None:
     """Nor has an early wish, nor another tenant's run: a problem document, before any stream."""
     await client.delete("/runs/early")
-    store.rows[RunKey("other", "b")] = store.rows[KEY]
+    await api.store.accept(new_run("b", tenant="other"), worker_id=None)
     for run_id in ("nobody", "early", "b"):
         answer = await client.get(f"/runs/{run_id}/events", headers=headers)
         assert answer.status_code == 404
@@ -188,12 +188,12 @@ async def test_a_place_that_is_none_is_refused(
     assert [error["field"] for error in answer.json()["errors"]] == [field]
 
 
-async def test_streams_are_bounded_and_give_their_places_back(store: MemoryRuns) -> None:
+async def test_streams_are_bounded_and_give_their_places_back(api: Api) -> None:
     """Whether their client hung up, their run ended, or there was no such run."""
-    app = memory_api(store, api_limits(max_event_streams=2))
+    app = api.app(api_limits(max_event_streams=2))
     async with client_of(app) as client:
         await client.post("/runs", json={"run_id": "a", "input": "2+2?"})
-        await store.claim(KEY, "worker")
+        await api.store.claim(KEY, "worker")
         for _ in range(5):
             assert (await client.get("/runs/nobody/events")).status_code == 404
         async with streamed(app, "/runs/a/events") as first:
@@ -204,7 +204,7 @@ async def test_streams_are_bounded_and_give_their_places_back(store: MemoryRuns)
                 page = await client.get("/runs/a/events", headers=PAGE)
             async with streamed(app, "/runs/a/events") as third:
                 assert await third.answered() == 200
-                await end(store, 0)
+                await end(api, 0)
                 assert numbers(await third.ended()) == [1]
         for _ in range(3):
             assert (await client.get("/runs/a/events")).status_code == 200
@@ -216,20 +216,20 @@ async def test_streams_are_bounded_and_give_their_places_back(store: MemoryRuns)
 
 
 async def test_a_client_that_hangs_up_is_not_followed_any_more(
-    app: FastAPI, client: httpx.AsyncClient, store: MemoryRuns
+    app: FastAPI, client: httpx.AsyncClient, api: Api
 ) -> None:
     """Nobody listens, nobody looks."""
     async with streamed(app, "/runs/a/events") as call:
         await call.answered()
-        assert len(store._notifier._listeners) == 1
+        assert len(api.journal.notifier._listeners) == 1
         await call.hang_up()
-        assert store._notifier._listeners == {}
+        assert api.journal.notifier._listeners == {}
 
 
-async def test_the_end_of_the_process_ends_every_stream(store: MemoryRuns) -> None:
+async def test_the_end_of_the_process_ends_every_stream(api: Api) -> None:
     """At once and well, so that a client goes on elsewhere."""
-    runs = RunService(store, executor=None)
-    app = memory_api(store, runs=runs)
+    runs = RunService(api.store, executor=None)
+    app = api.app(runs=runs)
     async with client_of(app) as client:
         await client.post("/runs", json={"run_id": "a", "input": "2+2?"})
         async with streamed(app, "/runs/a/events") as call:
@@ -239,42 +239,36 @@ async def test_the_end_of_the_process_ends_every_stream(store: MemoryRuns) -> No
 
 
 async def test_a_stream_that_has_nothing_to_say_shows_that_it_lives(
-    app: FastAPI, client: httpx.AsyncClient, store: MemoryRuns, monkeypatch: pytest.MonkeyPatch
+    app: FastAPI, client: httpx.AsyncClient, api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By comments, which no client takes for an event."""
     monkeypatch.setattr(event_stream, "HEARTBEAT_SECONDS", 0.0)
     async with streamed(app, "/runs/a/events") as call:
         await call.answered()
-        await tell(store, 1)
+        await tell(api, 1)
         await call.seen(1)
-        await end(store, 1)
+        await end(api, 1)
         await call.ended()
 
     assert call.body.startswith(b": ping\n\n")
     assert numbers(call.events()) == [1, 2]
 
 
-async def test_a_database_that_goes_away_ends_a_stream_and_refuses_the_next() -> None:
+async def test_a_database_that_goes_away_ends_a_stream_and_refuses_the_next(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The client comes again with the last number it has seen, and is told when to."""
-
-    class Leaving(MemoryRuns):
-        away = False
-
-        async def events(self, key: RunKey, *, after: int, limit: int) -> EventPage | None:
-            if self.away:
-                raise StoreUnavailableError
-            return await super().events(key, after=after, limit=limit)
-
-    store = Leaving()
-    app = memory_api(store)
+    app = api.app()
     async with client_of(app) as client:
         await client.post("/runs", json={"run_id": "a", "input": "2+2?"})
-        await store.claim(KEY, "worker")
-        await tell(store, 1)
+        await api.store.claim(KEY, "worker")
+        await tell(api, 1)
         async with streamed(app, "/runs/a/events") as call:
             await call.seen(1)
-            store.away = True
-            await tell(store, 2)
+            monkeypatch.setattr(
+                PostgresRuns, "events", AsyncMock(side_effect=StoreUnavailableError)
+            )
+            await tell(api, 2)
             assert numbers(await call.ended()) == [1]
         refused = await client.get("/runs/a/events", headers={"Last-Event-ID": "1"})
 
@@ -289,10 +283,10 @@ async def test_a_run_says_where_its_events_are(client: httpx.AsyncClient) -> Non
     assert run["links"]["events"] == "/runs/a/events"
 
 
-async def test_a_process_that_closes_answers_with_an_empty_stream(store: MemoryRuns) -> None:
+async def test_a_process_that_closes_answers_with_an_empty_stream(api: Api) -> None:
     """The client goes on with another replica."""
-    runs = RunService(store, executor=None)
-    async with client_of(memory_api(store, runs=runs)) as client:
+    runs = RunService(api.store, executor=None)
+    async with client_of(api.app(runs=runs)) as client:
         await client.post("/runs", json={"run_id": "a", "input": "2+2?"})
         runs.stop_waiting()
         answer = await client.get("/runs/a/events")

@@ -8,14 +8,18 @@ from typing import Any
 
 import httpx
 import pytest
+import pytest_asyncio
 
 from app.control.budget import Budget
 from app.runs.run import RunKey, RunRequest, RunSource
 from tests.contract.test_http_graph_runs import World, fields, register
+from tests.support.api import Api
 from tests.support.graph_documents import flat
 from tests.support.limits import api_limits
-from tests.support.memory_api import client_of, memory_api
-from tests.support.stores import CANCEL_REQUEST
+from tests.support.stores import CANCEL_REQUEST, new_run
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
 
 CASE = {
     "run_id": "old",
@@ -32,11 +36,11 @@ CASE = {
 
 
 @pytest.fixture
-def world() -> World:
-    return World()
+def world(api: Api) -> World:
+    return World(api)
 
 
-@pytest.fixture
+@pytest_asyncio.fixture(loop_scope="module")
 async def client(world: World) -> AsyncIterator[httpx.AsyncClient]:
     async with world.client() as client:
         yield client
@@ -208,7 +212,7 @@ async def test_the_same_request_is_the_same_run_whatever_became_of_the_other(
     """Another source, or another node of it, is another request."""
     await ended(client, **CASE)
     first = await go_on(client)
-    del world.runs.rows[RunKey("default", "old")]
+    await client.delete("/runs/old/record")
     again = await go_on(client)
     other = await go_on(client, **{"from": {"run_id": "old", "until": "n000001"}})
 
@@ -230,14 +234,9 @@ async def test_the_source_is_part_of_what_is_asked(client: httpx.AsyncClient) ->
     assert first.json()["run_id"] == again.json()["run_id"]
 
 
-async def test_runs_of_other_tenants_are_not_there(world: World) -> None:
+async def test_runs_of_other_tenants_are_not_there(client: httpx.AsyncClient, api: Api) -> None:
     """Whatever their ids."""
-    app = memory_api(world.runs)
-    async with client_of(app) as client:
-        await ended(client, **CASE)
-        row = world.runs.rows.pop(RunKey("default", "old"))
-        assert row.run is not None
-        row.run = replace(row.run, key=RunKey("other", "old"), cancel_request=CANCEL_REQUEST)
-        world.runs.rows[row.run.key] = row
+    await api.store.accept(new_run("old", tenant="other"), worker_id=None)
+    await api.store.cancel(RunKey("other", "old"), CANCEL_REQUEST)
 
-        assert (await go_on(client)).status_code == 404
+    assert (await go_on(client)).status_code == 404

@@ -5,19 +5,23 @@ from typing import Any
 
 import httpx
 import pytest
+import pytest_asyncio
 
 from app.api.services import ApiLimits
 from app.kernel.validation import Problem
+from tests.support.api import Api, client_of
 from tests.support.graph_checks import ShapeChecks
 from tests.support.graph_documents import containing, edge, flat, named
 from tests.support.graph_requests import fields, problem_of, register
 from tests.support.limits import api_limits
-from tests.support.memory_api import client_of, memory_api
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
-@pytest.fixture
-async def client() -> AsyncIterator[httpx.AsyncClient]:
-    async with client_of(memory_api()) as client:
+@pytest_asyncio.fixture(loop_scope="module")
+async def client(api: Api) -> AsyncIterator[httpx.AsyncClient]:
+    """A client of a service that checks the shape of graphs alone."""
+    async with client_of(api.app(graph_checks=ShapeChecks())) as client:
         yield client
 
 
@@ -132,11 +136,11 @@ async def test_a_graph_that_is_only_odd_is_registered_with_its_warnings(
     ],
 )
 async def test_a_graph_beyond_a_limit_is_refused_with_the_limit(
-    limits: ApiLimits, graph: dict[str, Any], name: str
+    limits: ApiLimits, graph: dict[str, Any], name: str, api: Api
 ) -> None:
     """Wherever a graph can be sent; nothing of it is checked."""
     checks = ShapeChecks()
-    async with client_of(memory_api(limits=limits, graph_checks=checks)) as client:
+    async with client_of(api.app(limits=limits, graph_checks=checks)) as client:
         answers = [
             await register(client, "g", graph),
             await client.post("/runs", json={"kind": "graph", "graph": graph}),
@@ -151,11 +155,11 @@ async def test_a_graph_beyond_a_limit_is_refused_with_the_limit(
 
 
 @pytest.mark.parametrize("path", ["/graphs", "/graphs/validate", "/runs"])
-async def test_a_body_may_be_longer_by_a_graph(path: str) -> None:
+async def test_a_body_may_be_longer_by_a_graph(path: str, api: Api) -> None:
     """And no longer: 413, before it is read."""
     limits = api_limits(max_body_bytes=500, max_graph_bytes=2000)
     long, longer = flat("a", note="x" * 1500), flat("a", note="x" * 3000)
-    async with client_of(memory_api(limits=limits)) as client:
+    async with client_of(api.app(limits, graph_checks=ShapeChecks())) as client:
         bodies = {"/graphs": {"name": "g"}, "/graphs/validate": {}, "/runs": {"kind": "graph"}}
         fits = await client.post(path, json={**bodies[path], "graph": long})
         refused = await client.post(path, json={**bodies[path], "graph": longer})
@@ -220,7 +224,7 @@ async def test_a_bad_query_is_refused_by_name(
     assert fields(await client.get(f"{path}?{query}")) == [query.partition("=")[0]]
 
 
-async def test_a_place_that_a_caller_made_up_is_not_repeated() -> None:
+async def test_a_place_that_a_caller_made_up_is_not_repeated(api: Api) -> None:
     """A key that is no plain word may be a value that slipped."""
 
     class Naming(ShapeChecks):
@@ -228,7 +232,7 @@ async def test_a_place_that_a_caller_made_up_is_not_repeated() -> None:
             bad = Problem("steps.12.data.sk-live-51Hx", "Bad."), Problem("9" * 5000, "Bad.")
             return None, bad
 
-    async with client_of(memory_api(graph_checks=Naming())) as client:
+    async with client_of(api.app(graph_checks=Naming())) as client:
         refused = await register(client, "g", flat("a"))
 
     assert fields(refused) == ["graph.steps.12.data.*", "graph.*"]

@@ -6,42 +6,41 @@ from typing import Any
 
 import httpx
 import pytest
+import pytest_asyncio
 
 from app.api.services import ApiLimits
 from app.control.budget import Budget
 from app.runs.run import DefinitionRef, FinishRun, Run, RunKey, RunKind, RunStatus
+from tests.support.api import Api, client_of
 from tests.support.graph_checks import ShapeChecks
 from tests.support.graph_documents import containing, flat, named
 from tests.support.limits import api_limits
-from tests.support.memory_api import client_of, memory_api
-from tests.support.memory_definitions import MemoryDefinitions
-from tests.support.memory_runs import MemoryRuns
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
 class World:
-    """The API over stores in memory."""
+    """The service with a catalog that checks the shape of graphs alone."""
 
-    def __init__(self) -> None:
-        self.runs = MemoryRuns()
-        self.graphs = MemoryDefinitions()
+    def __init__(self, api: Api) -> None:
+        self.api = api
         self.checks = ShapeChecks()
 
     def client(self, limits: ApiLimits | None = None) -> Any:
-        app = memory_api(self.runs, limits, graphs=self.graphs, graph_checks=self.checks)
-        return client_of(app)
+        return client_of(self.api.app(limits, graph_checks=self.checks))
 
     async def stored(self, run_id: str = "r") -> Run:
-        run = await self.runs.get(RunKey("default", run_id))
+        run = await self.api.store.get(RunKey("default", run_id))
         assert run is not None
         return run
 
 
 @pytest.fixture
-def world() -> World:
-    return World()
+def world(api: Api) -> World:
+    return World(api)
 
 
-@pytest.fixture
+@pytest_asyncio.fixture(loop_scope="module")
 async def client(world: World) -> AsyncIterator[httpx.AsyncClient]:
     async with world.client() as client:
         yield client
@@ -350,7 +349,7 @@ async def test_the_result_of_a_graph_is_shown_as_it_is(
         "steps": {"a": {"status": "completed"}, "b": {"status": "error", "error": "broke"}},
     }
     await post(client, graph=flat("a", "b"))
-    run = await world.runs.claim(RunKey("default", "r"), "worker")
+    run = await world.api.store.claim(RunKey("default", "r"), "worker")
     assert run is not None
     end = FinishRun(
         key=run.key,
@@ -364,7 +363,7 @@ async def test_the_result_of_a_graph_is_shown_as_it_is(
         calls=(),
         snapshot={},
     )
-    await world.runs.finish(end)
+    await world.api.journal.finish(end)
 
     shown = (await client.get("/runs/r")).json()
 

@@ -2,25 +2,30 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from unittest.mock import AsyncMock
 
 import httpx
 import pytest
+import pytest_asyncio
 
 from app.access.caller import Caller, Scope, with_implied
-from app.nodes.nesting import DefinitionKind
+from app.adapters.postgres.definitions import PostgresDefinitions
 from app.runs.errors import StoreUnavailableError
-from app.runs.graphs import DefinitionPage
+from tests.support.api import Api, client_of
+from tests.support.graph_checks import ShapeChecks
 from tests.support.graph_documents import containing, flat, named
 from tests.support.graph_requests import fields, problem_of, register
-from tests.support.memory_api import client_of, memory_api
-from tests.support.memory_definitions import MemoryDefinitions
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
 
 SUMMARY = {"name", "version", "description", "sha256", "size_bytes", "created_at", "links"}
 
 
-@pytest.fixture
-async def client() -> AsyncIterator[httpx.AsyncClient]:
-    async with client_of(memory_api()) as client:
+@pytest_asyncio.fixture(loop_scope="module")
+async def client(api: Api) -> AsyncIterator[httpx.AsyncClient]:
+    """A client of a service that checks the shape of graphs alone."""
+    async with client_of(api.app(graph_checks=ShapeChecks())) as client:
         yield client
 
 
@@ -162,22 +167,26 @@ async def test_what_another_graph_contains_is_not_deleted(client: httpx.AsyncCli
         ("DELETE", "/graphs/a/versions/1"),
     ],
 )
-async def test_a_stranger_is_refused_before_anything_is_read(method: str, path: str) -> None:
+async def test_a_stranger_is_refused_before_anything_is_read(
+    method: str, path: str, api: Api
+) -> None:
     """403 on every route."""
-    async with client_of(memory_api(), peer="192.0.2.1") as client:
+    async with client_of(api.app(graph_checks=ShapeChecks()), peer="192.0.2.1") as client:
         answer = await client.request(method, path, json={"name": "g", "graph": flat("a")})
 
     assert (answer.status_code, problem_of(answer)) == (403, "anonymous-refused")
 
 
-async def test_the_graph_of_another_tenant_looks_absent(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_graph_of_another_tenant_looks_absent(
+    monkeypatch: pytest.MonkeyPatch, api: Api
+) -> None:
     """Whatever is done with it, and by whatever name; both may use the same one."""
     tenant = "a"
     monkeypatch.setattr(
         "app.api.api_request.anonymous_caller",
         lambda *_: Caller(tenant, "test", with_implied([Scope.RUN])),
     )
-    async with client_of(memory_api()) as client:
+    async with client_of(api.app(graph_checks=ShapeChecks())) as client:
         await register(client, "g", flat("secret"))
         tenant = "b"
         answers = [
@@ -203,25 +212,20 @@ async def test_the_graph_of_another_tenant_looks_absent(monkeypatch: pytest.Monk
     assert kept["graph"] == flat("secret")
 
 
-async def test_a_database_that_is_away_is_a_problem_to_come_back_with() -> None:
+async def test_a_database_that_is_away_is_a_problem_to_come_back_with(
+    client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """503 with the time to come back."""
-
-    class Away(MemoryDefinitions):
-        async def find(
-            self, tenant: str, kind: DefinitionKind, *, limit: int, cursor: str | None
-        ) -> DefinitionPage:
-            raise StoreUnavailableError
-
-    async with client_of(memory_api(graphs=Away())) as client:
-        answer = await client.get("/graphs")
+    monkeypatch.setattr(PostgresDefinitions, "find", AsyncMock(side_effect=StoreUnavailableError))
+    answer = await client.get("/graphs")
 
     assert (answer.status_code, problem_of(answer)) == (503, "store-unavailable")
     assert int(answer.headers["retry-after"]) > 0
 
 
-async def test_links_stand_below_the_path_of_a_proxy() -> None:
+async def test_links_stand_below_the_path_of_a_proxy(api: Api) -> None:
     """A service that is mounted somewhere names its resources as its callers see them."""
-    transport = httpx.ASGITransport(memory_api(), root_path="/cases")
+    transport = httpx.ASGITransport(api.app(graph_checks=ShapeChecks()), root_path="/cases")
     async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
         posted = await client.post("/cases/graphs", json={"name": "g", "graph": flat("a")})
 

@@ -7,15 +7,18 @@ import pytest
 
 from app.bootstrap.server import api_limits as limits_of
 from app.settings.schema import AuthSettings, ServerSettings, Settings
+from tests.support.api import Api, FixedReadiness, client_of
 from tests.support.limits import api_limits
-from tests.support.memory_api import client_of, memory_api
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
 
 OWN = ("localhost", "LOCALHOST:8080", "localhost.", "127.0.0.1:8080", "[::1]:8080", "10.2.3.4:80")
 FOREIGN = ("evil.example:8701", "localhost.evil.example", "127.0.0.1.evil.example", "[evil]", "a,b")
 
 
-async def asked(path: str, host: str | None, **limits: Any) -> httpx.Response:
-    async with client_of(memory_api(limits=api_limits(**limits))) as client:
+async def asked(api: Api, path: str, host: str | None, **limits: Any) -> httpx.Response:
+    async with client_of(api.app(api_limits(**limits), readiness=FixedReadiness())) as client:
         request = client.build_request("GET", path)
         request.headers.pop("host")
         if host is not None:
@@ -24,45 +27,46 @@ async def asked(path: str, host: str | None, **limits: Any) -> httpx.Response:
 
 
 @pytest.mark.parametrize("host", [*OWN, None])
-async def test_an_address_of_this_machine_and_localhost_are_served(host: str | None) -> None:
+async def test_an_address_of_this_machine_and_localhost_are_served(
+    api: Api, host: str | None
+) -> None:
     """No page can be called by an address that it does not come from."""
-    assert (await asked("/runs", host)).status_code == 200
+    assert (await asked(api, "/runs", host)).status_code == 200
 
 
 @pytest.mark.parametrize("host", FOREIGN)
-async def test_a_name_that_nobody_has_allowed_is_refused(host: str) -> None:
+async def test_a_name_that_nobody_has_allowed_is_refused(api: Api, host: str) -> None:
     """Before anything is done, documents and pictures included."""
     for path in ("/runs", "/docs", "/openapi.json", "/nothing"):
-        answer = await asked(path, host)
+        answer = await asked(api, path, host)
         assert answer.status_code == 421
         assert answer.json()["type"] == "urn:caseworker:problem:host-refused"
         assert answer.headers["x-request-id"] == answer.json()["request_id"]
 
 
-async def test_a_request_with_two_hosts_is_refused() -> None:
+async def test_a_request_with_two_hosts_is_refused(client: httpx.AsyncClient) -> None:
     """Which one counts would be a matter of taste."""
-    async with client_of(memory_api()) as client:
-        both = [("host", "localhost"), ("host", "evil.example")]
-        answer = await client.get("/runs", headers=both)
+    both = [("host", "localhost"), ("host", "evil.example")]
+    answer = await client.get("/runs", headers=both)
 
     assert answer.status_code == 421
 
 
 @pytest.mark.parametrize("path", ["/healthz", "/readyz"])
-async def test_probes_are_answered_under_any_name(path: str) -> None:
+async def test_probes_are_answered_under_any_name(api: Api, path: str) -> None:
     """What watches over a container calls it as it likes."""
-    assert (await asked(path, "caseworker.internal")).status_code == 200
+    assert (await asked(api, path, "caseworker.internal")).status_code == 200
 
 
-async def test_names_are_allowed_by_the_configuration() -> None:
+async def test_names_are_allowed_by_the_configuration(api: Api) -> None:
     """With them, others still are not."""
     names = frozenset({"Caseworker.example"})
 
-    assert (await asked("/runs", "caseworker.EXAMPLE:443", allowed_hosts=names)).is_success
-    assert (await asked("/runs", "evil.example", allowed_hosts=names)).status_code == 421
+    assert (await asked(api, "/runs", "caseworker.EXAMPLE:443", allowed_hosts=names)).is_success
+    assert (await asked(api, "/runs", "evil.example", allowed_hosts=names)).status_code == 421
 
 
-def test_what_is_allowed_follows_from_who_is_served() -> None:
+async def test_what_is_allowed_follows_from_who_is_served() -> None:
     """Whoever serves anybody from anywhere serves any name, unless some are listed."""
     anywhere = AuthSettings(anonymous="anywhere")
     named = ServerSettings(host="api.example", allowed_hosts=("caseworker.example",))
@@ -77,7 +81,7 @@ def test_what_is_allowed_follows_from_who_is_served() -> None:
 @pytest.mark.parametrize(
     "name", ["http://a.example", "a.example:80", "*.example", "bücher.example"]
 )
-def test_only_a_plain_name_can_be_allowed(name: str) -> None:
+async def test_only_a_plain_name_can_be_allowed(name: str) -> None:
     """Anything else would never match, and nobody would notice."""
     with pytest.raises(ValueError, match="plain host names"):
         ServerSettings(allowed_hosts=(name,))

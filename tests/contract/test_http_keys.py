@@ -1,56 +1,54 @@
 """Who is let in, what each scope allows, and the keys over HTTP."""
 
 from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import httpx
 import pytest
+import pytest_asyncio
 from fastapi import FastAPI
 
-from app.access.authentication import Authentication
-from app.access.caller import OPERATOR, Scope
+from app.access.authentication import Authentication, Identity
+from app.access.caller import OPERATOR, Caller, Scope, with_implied
 from app.access.keys import Keys
+from tests.support.api import Api, FixedReadiness, client_of, openapi_document
 from tests.support.limits import api_limits
-from tests.support.memory_api import client_of, memory_api
-from tests.support.memory_keys import MemoryKeys
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
 
 BOOTSTRAP = "operator-" + "7" * 32
 AS_OPERATOR = {"Authorization": f"Bearer {BOOTSTRAP}"}
 OPEN = {"/healthz", "/readyz"}
 OWN_KEY = {"/metrics"}
-"""What no key of a tenant opens; not there in memory, and tested where it is."""
+"""What no key of a tenant opens."""
 CLOSED_BUT_NOT_DESCRIBED = (("POST", "/mcp"), ("GET", "/mcp"))
 
 
 @pytest.fixture
-def keys() -> MemoryKeys:
-    """The keys that there are."""
-    return MemoryKeys()
-
-
-@pytest.fixture
-def app(keys: MemoryKeys) -> FastAPI:
+def app(api: Api) -> FastAPI:
     """The application, with an operator."""
-    return memory_api(keys=keys, authentication=Authentication(keys, bootstrap_key=BOOTSTRAP))
+    return api.app(bootstrap_key=BOOTSTRAP, readiness=FixedReadiness())
 
 
-@pytest.fixture
+@pytest_asyncio.fixture(loop_scope="module")
 async def client(app: FastAPI) -> AsyncIterator[httpx.AsyncClient]:
     """A caller on the same machine."""
     async with client_of(app) as client:
         yield client
 
 
-async def bearer(keys: MemoryKeys, *scopes: Scope, tenant: str = "a") -> dict[str, str]:
-    issued = await Keys(keys).create(
+async def bearer(api: Api, *scopes: Scope, tenant: str = "a") -> dict[str, str]:
+    issued = await Keys(api.keys).create(
         OPERATOR, name="robot", scopes=frozenset(scopes), tenant=tenant
     )
     return {"Authorization": f"Bearer {issued.secret}"}
 
 
-def operations(app: FastAPI) -> Iterator[tuple[str, str, dict[str, Any]]]:
+def operations() -> Iterator[tuple[str, str, dict[str, Any]]]:
     """Yield method, path and description of every operation; names in paths are filled in."""
-    for path, described in app.openapi()["paths"].items():
+    for path, described in openapi_document()["paths"].items():
         for method, operation in described.items():
             filled = path.replace("{key_id}", "0" * 16).replace("{version}", "1")
             filled = filled.replace("{tenant}", "a")
@@ -65,11 +63,21 @@ def slug(answer: httpx.Response) -> str:
     return str(answer.json()["type"]).rpartition(":")[2]
 
 
+@dataclass(frozen=True)
+class TokensOf:
+    """Accepts any token, as one of a caller with these scopes; a key has at least one."""
+
+    scopes: frozenset[Scope]
+
+    async def verify(self, _: str) -> Identity:
+        return Identity(Caller("a", "robot", with_implied(self.scopes)))
+
+
 async def test_every_operation_needs_a_credential_except_the_probes(
-    app: FastAPI, client: httpx.AsyncClient
+    client: httpx.AsyncClient,
 ) -> None:
     """401 with a challenge, before anything is read; also of what no document describes."""
-    asked = [(method, path) for method, path, _ in operations(app)]
+    asked = [(method, path) for method, path, _ in operations()]
     assert len(asked) > 40
 
     for method, path in (*asked, *CLOSED_BUT_NOT_DESCRIBED):
@@ -83,45 +91,47 @@ async def test_every_operation_needs_a_credential_except_the_probes(
 
 @pytest.mark.parametrize("held", [frozenset(), frozenset({Scope.READ}), frozenset({Scope.RUN})])
 async def test_every_operation_needs_the_scope_that_it_says(
-    held: frozenset[Scope], app: FastAPI, client: httpx.AsyncClient, keys: MemoryKeys
+    held: frozenset[Scope], api: Api
 ) -> None:
     """403 with too little, before the body is looked at; never 401 or 403 with enough."""
-    issued = await bearer(keys, *held)
+    app = api.app(authentication=Authentication(api.keys, tokens=TokensOf(held)))
     allowed = {scope.value for scope in held} | ({"read"} if Scope.RUN in held else set())
     seen = set()
 
-    for method, path, operation in operations(app):
-        if path in OPEN | OWN_KEY:
-            continue
-        answer = await client.request(method, path, headers=issued, content=b"no JSON")
-        needed = operation["x-required-scope"]
-        seen.add(needed)
-        if needed in allowed:
-            assert answer.status_code not in (401, 403), (method, path)
-        else:
-            assert (answer.status_code, slug(answer)) == (403, "scope-missing"), (method, path)
-            assert method == "HEAD" or needed in answer.json()["detail"]
+    async with client_of(app) as client:
+        client.headers["Authorization"] = "Bearer token"
+        for method, path, operation in operations():
+            if path in OPEN | OWN_KEY:
+                continue
+            answer = await client.request(method, path, content=b"no JSON")
+            needed = operation["x-required-scope"]
+            seen.add(needed)
+            if needed in allowed:
+                assert answer.status_code not in (401, 403), (method, path)
+            else:
+                assert (answer.status_code, slug(answer)) == (403, "scope-missing"), (method, path)
+                assert method == "HEAD" or needed in answer.json()["detail"]
     assert seen == {"read", "run", "admin"}
 
 
 async def test_admins_are_refused_nothing_of_their_tenant(
-    app: FastAPI, client: httpx.AsyncClient, keys: MemoryKeys
+    client: httpx.AsyncClient, api: Api
 ) -> None:
     """No operation is kept from them but their own limits, which the operator sets."""
-    admin = await bearer(keys, Scope.ADMIN)
+    admin = await bearer(api, Scope.ADMIN)
     refused = set()
 
-    for method, path, _ in operations(app):
+    for method, path, _ in operations():
         answer = await client.request(method, path, headers=admin, json={})
-        assert answer.status_code != 401, (method, path)
+        assert (answer.status_code == 401) == (path in OWN_KEY), (method, path)
         if answer.status_code == 403:
             refused.add((method, path))
     assert refused == {("PUT", "/quotas/a"), ("DELETE", "/quotas/a")}
 
 
-async def test_what_changes_something_needs_more_than_reading(app: FastAPI) -> None:
+async def test_what_changes_something_needs_more_than_reading() -> None:
     """And the document says of every operation how callers show who they are."""
-    for method, path, operation in operations(app):
+    for method, path, operation in operations():
         if path not in OPEN | OWN_KEY:
             assert operation["security"] == [{"bearer": []}]
             assert (operation["x-required-scope"] == "read") <= (method in ("GET", "HEAD")), path
@@ -145,10 +155,10 @@ INVALID = (
 @pytest.mark.parametrize("shown", INVALID)
 @pytest.mark.parametrize("is_open", [True, False])
 async def test_a_credential_that_is_not_valid_is_never_taken_for_none(
-    shown: str, is_open: bool, client: httpx.AsyncClient
+    shown: str, is_open: bool, client: httpx.AsyncClient, api: Api
 ) -> None:
     """Also where somebody without one would be served; it is repeated nowhere."""
-    async with client_of(memory_api()) as served:
+    async with client_of(api.app()) as served:
         used = served if is_open else client
         assert (await used.get("/runs")).is_success == is_open
         answer = await used.get("/runs", headers={"Authorization": shown})
@@ -172,21 +182,21 @@ async def test_with_a_credential_callers_come_from_anywhere(app: FastAPI) -> Non
         assert (await client.get("/runs", headers=forwarded)).status_code == 200
 
 
-async def test_the_first_key_ends_the_time_without_keys(keys: MemoryKeys) -> None:
+async def test_the_first_key_ends_the_time_without_keys(api: Api) -> None:
     """Also for callers on the same machine; they cannot make it themselves."""
-    async with client_of(memory_api(keys=keys)) as client:
+    async with client_of(api.app()) as client:
         assert (await client.get("/runs")).status_code == 200
         assert (await client.post("/keys", json={"name": "x"})).status_code == 401
         assert (await client.get("/keys")).status_code == 401
-    await bearer(keys, Scope.READ)
+    await bearer(api, Scope.READ)
 
-    async with client_of(memory_api(keys=keys)) as client:
+    async with client_of(api.app()) as client:
         assert (await client.get("/runs")).status_code == 401
 
 
-async def test_whoever_is_served_anywhere_without_a_key_is_no_admin() -> None:
+async def test_whoever_is_served_anywhere_without_a_key_is_no_admin(api: Api) -> None:
     """Anybody could be."""
-    app = memory_api(limits=api_limits(anonymous="anywhere"))
+    app = api.app(limits=api_limits(anonymous="anywhere"))
     async with client_of(app, peer="192.0.2.1") as client:
         assert (await client.get("/runs")).status_code == 200
         assert (await client.get("/keys")).status_code == 403
@@ -237,10 +247,10 @@ async def test_a_key_that_works_to_the_end_of_time_is_replaced(client: httpx.Asy
 
 
 async def test_admins_make_keys_of_their_own_tenant_alone(
-    client: httpx.AsyncClient, keys: MemoryKeys
+    client: httpx.AsyncClient, api: Api
 ) -> None:
     """Those of others are absent for them; the operator names any tenant."""
-    admin, other = await bearer(keys, Scope.ADMIN), await bearer(keys, Scope.ADMIN, tenant="b")
+    admin, other = await bearer(api, Scope.ADMIN), await bearer(api, Scope.ADMIN, tenant="b")
     mine = (await client.post("/keys", json={"name": "x"}, headers=admin)).json()
     refused = await client.post("/keys", json={"name": "x", "tenant": "b"}, headers=admin)
     spied = await client.get("/keys?tenant=b", headers=admin)

@@ -9,6 +9,7 @@ from typing import Any
 
 import httpx
 import httpx2
+import psycopg
 import pytest
 from fastapi import FastAPI
 from mcp import Client, MCPError
@@ -20,11 +21,11 @@ from app.access.keys import Keys
 from app.api import mcp_server
 from app.api.mcp_endpoint import SESSION_HEADER
 from app.runs.run import RunKey, RunStatus
+from tests.support.api import Api, client_of
 from tests.support.limits import api_limits
-from tests.support.memory_api import client_of, memory_api
-from tests.support.memory_keys import MemoryKeys
-from tests.support.memory_runs import MemoryRuns
 from tests.support.stores import end_of, eventually
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 GENERATIONS = ["auto", "legacy"]
 """Of the protocol: requests that stand alone, and the handshake of 2025 and before."""
@@ -44,13 +45,14 @@ class World:
     """The application, and what tests look at past it."""
 
     app: FastAPI
-    runs: MemoryRuns
-    keys: MemoryKeys
+    api: Api
 
     async def key(self, tenant: str = "a", *scopes: Scope) -> dict[str, str]:
         """Return the header of a new key, which may run unless scopes are given."""
         allowed = frozenset(scopes or (Scope.RUN,))
-        issued = await Keys(self.keys).create(OPERATOR, name="robot", scopes=allowed, tenant=tenant)
+        issued = await Keys(self.api.keys).create(
+            OPERATOR, name="robot", scopes=allowed, tenant=tenant
+        )
         return {"Authorization": f"Bearer {issued.secret}"}
 
     @asynccontextmanager
@@ -80,16 +82,14 @@ class World:
 
     async def end(self, run_id: str, status: RunStatus) -> None:
         """Do what a worker does with a queued run of tenant ``a``."""
-        run = await self.runs.claim(RunKey("a", run_id), "worker")
+        run = await self.api.store.claim(RunKey("a", run_id), "worker")
         assert run is not None
-        await self.runs.finish(end_of(run, status))
+        await self.api.journal.finish(end_of(run, status))
 
 
 @pytest.fixture
-def world() -> World:
-    runs, keys = MemoryRuns(), MemoryKeys()
-    app = memory_api(runs, api_limits(max_body_bytes=100_000), keys=keys)
-    return World(app, runs, keys)
+def world(api: Api) -> World:
+    return World(api.app(api_limits(max_body_bytes=100_000)), api)
 
 
 def slug(answer: httpx.Response) -> str:
@@ -149,7 +149,7 @@ async def test_a_call_of_an_agent_is_a_run_of_its_newest_version(world: World) -
         args = {"input": "Well?", "topic": "taxes", "wait_seconds": 0}
         run = (await client.call_tool("helper", args)).structured_content
     assert run is not None
-    stored = await world.runs.get(RunKey("a", run["run_id"]))
+    stored = await world.api.store.get(RunKey("a", run["run_id"]))
 
     assert (run["kind"], run["status"]) == ("agent", "queued")
     assert (run["agent"]["name"], run["agent"]["version"]) == ("helper", 2)
@@ -311,14 +311,16 @@ async def test_a_cancel_that_overtakes_its_call_is_kept_for_it(world: World) -> 
 
 
 @pytest.mark.parametrize("params", [None, [], {}, {"requestId": None}, {"requestId": [1]}])
-async def test_a_cancel_that_names_no_request_stores_nothing(world: World, params: Any) -> None:
-    """It is accepted as any notification is."""
+async def test_a_cancel_that_names_no_request_stores_nothing(
+    world: World, module_database: psycopg.Connection, params: Any
+) -> None:
+    """The notification is accepted like any other."""
     key = await world.key()
     async with world.http(key) as http:
         answer = await send(http, "notifications/cancelled", params, session="mine")
 
     assert answer.status_code < httpx.codes.INTERNAL_SERVER_ERROR
-    assert not world.runs.rows
+    assert module_database.execute("SELECT count(*) FROM runs").fetchone() == (0,)
 
 
 async def test_the_handshake_gives_each_client_a_session_of_its_own(world: World) -> None:

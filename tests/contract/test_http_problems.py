@@ -3,18 +3,22 @@
 import json
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
+from unittest.mock import AsyncMock
 
 import httpx
 import pytest
+import pytest_asyncio
 import structlog
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from app.adapters.postgres.runs import PostgresRuns
 from app.api.problem_types import CATALOGUE
-from app.runs.run import Run, RunKey
+from tests.support.api import Api, client_of
 from tests.support.limits import api_limits
-from tests.support.memory_api import client_of, memory_api
-from tests.support.memory_runs import MemoryRuns
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
 
 CANARY = "canary-7d1e42b9"
 JSON = {"content-type": "application/json"}
@@ -22,16 +26,9 @@ URIS = {kind.uri: kind for kind in CATALOGUE}
 SMALL = api_limits(max_body_bytes=4096, max_graph_bytes=0)
 
 
-class BrokenStore(MemoryRuns):
-    """Fails with something that nobody foresaw."""
-
-    async def get(self, key: RunKey) -> Run | None:
-        raise RuntimeError(f"{CANARY} {key.run_id}")
-
-
-@pytest.fixture
-async def client() -> AsyncIterator[httpx.AsyncClient]:
-    async with client_of(memory_api(limits=SMALL)) as client:
+@pytest_asyncio.fixture(loop_scope="module")
+async def client(api: Api) -> AsyncIterator[httpx.AsyncClient]:
+    async with client_of(api.app(limits=SMALL)) as client:
         yield client
 
 
@@ -229,7 +226,9 @@ async def test_json_may_be_named_in_every_usual_way(
         ("GET", "/node-types"),
     ],
 )
-async def test_a_stranger_is_refused_before_anything_is_read(method: str, path: str) -> None:
+async def test_a_stranger_is_refused_before_anything_is_read(
+    method: str, path: str, api: Api
+) -> None:
     """403 on every route that has something to show or to do."""
     asked = False
 
@@ -238,25 +237,28 @@ async def test_a_stranger_is_refused_before_anything_is_read(method: str, path: 
         asked = True
         yield b"{}"
 
-    async with client_of(memory_api(), peer="192.0.2.1") as client:
+    async with client_of(api.app(), peer="192.0.2.1") as client:
         answer = await client.request(method, path, content=body(), headers=JSON)
 
     assert_problem(answer, "anonymous-refused")
     assert not asked
 
 
-async def test_strangers_are_served_where_that_is_configured() -> None:
+async def test_strangers_are_served_where_that_is_configured(api: Api) -> None:
     """``auth.anonymous: anywhere``."""
-    app = memory_api(limits=api_limits(anonymous="anywhere"))
+    app = api.app(limits=api_limits(anonymous="anywhere"))
     async with client_of(app, peer="192.0.2.1") as client:
         assert (await client.get("/runs")).status_code == 200
 
 
-async def test_a_failure_of_the_service_says_nothing_of_its_cause() -> None:
+async def test_a_failure_of_the_service_says_nothing_of_its_cause(
+    client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """500 as a problem document; the cause is in the logs, under the request's id."""
+    broken = AsyncMock(side_effect=RuntimeError(f"{CANARY} a"))
+    monkeypatch.setattr(PostgresRuns, "get", broken)
     with structlog.testing.capture_logs() as logged:
-        async with client_of(memory_api(BrokenStore())) as client:
-            answer = await client.get("/runs/a", headers={"x-request-id": "trace-1"})
+        answer = await client.get("/runs/a", headers={"x-request-id": "trace-1"})
 
     assert answer.status_code == 500
     assert_problem(answer, "internal-error")
@@ -279,18 +281,18 @@ async def test_another_request_id_is_replaced(client: httpx.AsyncClient, given: 
     assert answer.headers["x-request-id"] not in ("", given)
 
 
-async def test_log_lines_of_a_request_carry_its_id() -> None:
+async def test_log_lines_of_a_request_carry_its_id(
+    client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """And those of the next one do not."""
     seen: list[Any] = []
 
-    class Looking(MemoryRuns):
-        async def get(self, key: RunKey) -> Run | None:
-            seen.append(structlog.contextvars.get_contextvars().get("request_id"))
-            return None
+    async def look(*_: object) -> None:
+        seen.append(structlog.contextvars.get_contextvars().get("request_id"))
 
-    async with client_of(memory_api(Looking())) as client:
-        await client.get("/runs/a", headers={"x-request-id": "one"})
-        await client.get("/runs/a", headers={"x-request-id": "two"})
+    monkeypatch.setattr(PostgresRuns, "get", look)
+    await client.get("/runs/a", headers={"x-request-id": "one"})
+    await client.get("/runs/a", headers={"x-request-id": "two"})
 
     assert seen == ["one", "two"]
     assert "request_id" not in structlog.contextvars.get_contextvars()

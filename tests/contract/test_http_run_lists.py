@@ -1,35 +1,11 @@
-"""GET /runs: pages, filters, and what is refused (spec, section 10)."""
-
-from collections.abc import AsyncIterator
-from typing import Any
+"""GET /runs: filters, and what is refused (spec, section 10)."""
 
 import httpx
 import pytest
 
 from tests.support.graph_requests import problem_of
-from tests.support.memory_api import client_of, memory_api
 
-
-@pytest.fixture
-async def client() -> AsyncIterator[httpx.AsyncClient]:
-    async with client_of(memory_api()) as client:
-        yield client
-
-
-async def test_runs_are_listed_newest_first_page_by_page(client: httpx.AsyncClient) -> None:
-    """Every run once, and the last page says that it is the last."""
-    for number in range(7):
-        await client.post("/runs", json={"run_id": f"run-{number}", "input": "2+2?"})
-    seen: list[str] = []
-    query: dict[str, Any] = {"limit": 3}
-    while True:
-        page = (await client.get("/runs", params=query)).json()
-        seen += [run["run_id"] for run in page["runs"]]
-        if page["next_cursor"] is None:
-            break
-        query["cursor"] = page["next_cursor"]
-
-    assert seen == [f"run-{number}" for number in reversed(range(7))]
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
 async def test_runs_are_listed_by_status_and_time(client: httpx.AsyncClient) -> None:
@@ -86,14 +62,6 @@ async def test_metadata_that_no_run_can_have_are_refused(
         "kind=chat",
         "agent=%00",
         "metadata=1",
-        "limit=0",
-        "limit=201",
-        "limit=ten",
-        "limit=" + "9" * 5000,
-        "cursor=nonsense",
-        "cursor=%00",
-        "cursor=e30",
-        "cursor=" + "a" * 600,
         "created_after=yesterday",
         "created_after=2025-01-01",
         "created_before=2025-01-01T00:00:00+00:00",

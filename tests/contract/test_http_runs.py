@@ -2,18 +2,23 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import Mapping
+from functools import partial
 from typing import Any
+from unittest.mock import AsyncMock
 
 import httpx
 import pytest
 
+from app.adapters.postgres.runs import PostgresRuns
 from app.runs.errors import QueueFullError, StoreUnavailableError
-from app.runs.ports import Accepted
-from app.runs.run import FinishRun, NewRun, Run, RunKey, RunStatus
+from app.runs.run import FinishRun, RunKey, RunStatus
+from tests.support.api import Api, client_of
 from tests.support.limits import api_limits
-from tests.support.memory_api import client_of, memory_api
-from tests.support.memory_runs import MemoryRuns
+from tests.support.stores import eventually
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
 
 RUN_KEYS = {
     *("run_id", "kind", "status", "finish_reason", "created_at", "started_at", "finished_at"),
@@ -36,20 +41,9 @@ RUN_KEYS = {
 }
 
 
-@pytest.fixture
-def store() -> MemoryRuns:
-    return MemoryRuns()
-
-
-@pytest.fixture
-async def client(store: MemoryRuns) -> AsyncIterator[httpx.AsyncClient]:
-    async with client_of(memory_api(store)) as client:
-        yield client
-
-
-async def finish(store: MemoryRuns, run_id: str, result: Mapping[str, Any]) -> None:
+async def finish(api: Api, run_id: str, result: Mapping[str, Any]) -> None:
     """Do what a worker does with a queued run."""
-    run = await store.claim(RunKey("default", run_id), "worker")
+    run = await api.store.claim(RunKey("default", run_id), "worker")
     assert run is not None
     end = FinishRun(
         key=run.key,
@@ -63,7 +57,11 @@ async def finish(store: MemoryRuns, run_id: str, result: Mapping[str, Any]) -> N
         calls=(),
         snapshot={},
     )
-    assert (await store.finish(end)).done
+    assert (await api.journal.finish(end)).done
+
+
+async def exists(client: httpx.AsyncClient, path: str) -> bool:
+    return (await client.get(path)).is_success
 
 
 def problem_of(answer: httpx.Response) -> str:
@@ -85,9 +83,7 @@ async def test_a_posted_run_is_accepted_and_can_be_read(client: httpx.AsyncClien
 
 
 @pytest.mark.req("card/post", "002/9.1")
-async def test_a_case_carries_all_that_it_may_carry(
-    client: httpx.AsyncClient, store: MemoryRuns
-) -> None:
+async def test_a_case_carries_all_that_it_may_carry(client: httpx.AsyncClient, api: Api) -> None:
     """Every field of the body reaches the run."""
     body = {
         "run_id": "case-1",
@@ -105,7 +101,7 @@ async def test_a_case_carries_all_that_it_may_carry(
 
     posted = await client.post("/runs", json=body)
 
-    run = await store.get(RunKey("default", "case-1"))
+    run = await api.store.get(RunKey("default", "case-1"))
     assert posted.status_code == 202
     assert run is not None
     request = run.request
@@ -201,9 +197,9 @@ async def test_a_blank_input_is_refused(client: httpx.AsyncClient, blank: str) -
 
 
 @pytest.mark.req("002/9.3", "002/23.4", "002/23.5")
-async def test_an_input_beyond_the_limit_is_refused_with_the_limit() -> None:
+async def test_an_input_beyond_the_limit_is_refused_with_the_limit(api: Api) -> None:
     """422; exactly the limit is accepted."""
-    async with client_of(memory_api(limits=api_limits(max_input_chars=5))) as client:
+    async with client_of(api.app(limits=api_limits(max_input_chars=5))) as client:
         fits = await client.post("/runs", json={"input": "é" * 5})
         refused = await client.post("/runs", json={"input": "é" * 6})
 
@@ -247,40 +243,36 @@ async def test_a_limit_is_zero_or_a_positive_number(client: httpx.AsyncClient, v
 
 
 @pytest.mark.parametrize("error", [QueueFullError, StoreUnavailableError])
-async def test_overload_is_refused_with_the_time_to_come_back(error: type[Exception]) -> None:
+async def test_overload_is_refused_with_the_time_to_come_back(
+    client: httpx.AsyncClient, error: type[Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """429 or 503, and Retry-After."""
-
-    class Overloaded(MemoryRuns):
-        async def accept(self, new: NewRun, *, worker_id: str | None) -> Accepted:
-            raise error
-
-    async with client_of(memory_api(Overloaded())) as client:
-        refused = await client.post("/runs", json={"input": "2+2?"})
+    monkeypatch.setattr(PostgresRuns, "accept", AsyncMock(side_effect=error))
+    refused = await client.post("/runs", json={"input": "2+2?"})
 
     assert refused.status_code == (429 if error is QueueFullError else 503)
     assert int(refused.headers["retry-after"]) > 0
     assert problem_of(refused) in ("queue-full", "store-unavailable")
 
 
-async def test_a_run_that_ends_while_it_is_waited_for_is_answered_with_its_result() -> None:
+async def test_a_run_that_ends_while_it_is_waited_for_is_answered_with_its_result(
+    client: httpx.AsyncClient, api: Api
+) -> None:
     """200, and the preference that was applied."""
-
-    class Executing(MemoryRuns):
-        async def get(self, key: RunKey) -> Run | None:
-            if self.queued():
-                await finish(self, key.run_id, {"answer": "4"})
-            return await super().get(key)
-
-    async with client_of(memory_api(Executing())) as client:
-        answer = await client.post("/runs", json={"input": "2+2?"}, headers={"Prefer": "wait=30"})
+    body, wait = {"run_id": "a", "input": "2+2?"}, {"Prefer": "wait=30"}
+    async with asyncio.TaskGroup() as group:
+        posted = group.create_task(client.post("/runs", json=body, headers=wait))
+        await eventually(partial(exists, client, "/runs/a"))
+        await finish(api, "a", {"answer": "4"})
+    answer = posted.result()
 
     assert (answer.status_code, answer.headers["preference-applied"]) == (200, "wait=30")
     assert (answer.json()["status"], answer.json()["result"]) == ("completed", {"answer": "4"})
 
 
-async def test_a_run_that_does_not_end_in_time_is_accepted_all_the_same() -> None:
+async def test_a_run_that_does_not_end_in_time_is_accepted_all_the_same(api: Api) -> None:
     """202 after the time, which no caller can make longer than the service allows."""
-    async with client_of(memory_api(limits=api_limits(max_wait_seconds=0))) as client:
+    async with client_of(api.app(limits=api_limits(max_wait_seconds=0))) as client:
         answer = await client.post(
             "/runs", json={"input": "2+2?"}, headers={"Prefer": "wait=86400"}
         )
@@ -288,15 +280,12 @@ async def test_a_run_that_does_not_end_in_time_is_accepted_all_the_same() -> Non
     assert (answer.status_code, answer.headers["preference-applied"]) == (202, "wait=0")
 
 
-async def test_a_database_that_goes_away_while_a_run_is_waited_for_costs_no_answer() -> None:
+async def test_a_database_that_goes_away_while_a_run_is_waited_for_costs_no_answer(
+    client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The run is stored: whoever posted it must hear so."""
-
-    class Leaving(MemoryRuns):
-        async def get(self, key: RunKey) -> Run | None:
-            raise StoreUnavailableError
-
-    async with client_of(memory_api(Leaving())) as client:
-        answer = await client.post("/runs", json={"input": "2+2?"}, headers={"Prefer": "wait=5"})
+    monkeypatch.setattr(PostgresRuns, "get", AsyncMock(side_effect=StoreUnavailableError))
+    answer = await client.post("/runs", json={"input": "2+2?"}, headers={"Prefer": "wait=5"})
 
     assert (answer.status_code, answer.json()["status"]) == (202, "queued")
 
@@ -334,9 +323,9 @@ async def test_an_id_that_no_run_can_have_is_refused(
         assert [error["field"] for error in answer.json()["errors"]] == ["run_id"]
 
 
-async def test_links_stand_below_the_path_of_a_proxy(store: MemoryRuns) -> None:
+async def test_links_stand_below_the_path_of_a_proxy(api: Api) -> None:
     """A service that is mounted somewhere names its resources as its callers see them."""
-    transport = httpx.ASGITransport(memory_api(store), root_path="/cases")
+    transport = httpx.ASGITransport(api.app(), root_path="/cases")
     async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
         posted = await client.post("/cases/runs", json={"run_id": "a", "input": "2+2?"})
 

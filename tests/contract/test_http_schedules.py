@@ -6,11 +6,11 @@ from typing import Any
 import httpx
 import pytest
 
-from app.access.authentication import Authentication
 from app.access.caller import OPERATOR, Scope
 from app.access.keys import Keys
-from tests.support.memory_api import client_of, memory_api
-from tests.support.memory_keys import MemoryKeys
+from tests.support.api import Api, client_of
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 RUN = {"input": "What is 6 * 7?", "budget": {"max_seconds": 5}, "metadata": {"team": "blue"}}
 SCHEDULE = {"cron": "30 6 * * 1-5", "timezone": "Europe/Paris", "run": RUN}
@@ -38,25 +38,25 @@ async def put(client: httpx.AsyncClient, **changes: Any) -> httpx.Response:
 
 
 @pytest.mark.parametrize(("changes", "field"), FIELDS, ids=[field for _, field in FIELDS])
-async def test_what_is_wrong_is_named(changes: dict[str, Any], field: str) -> None:
+async def test_what_is_wrong_is_named(
+    client: httpx.AsyncClient, changes: dict[str, Any], field: str
+) -> None:
     """Of the schedule and of its run, before anything is stored."""
-    async with client_of(memory_api()) as client:
-        await client.post("/webhooks/secret")
-        answer = await put(client, **changes)
-        listed = (await client.get("/schedules")).json()
+    await client.post("/webhooks/secret")
+    answer = await put(client, **changes)
+    listed = (await client.get("/schedules")).json()
 
     assert answer.status_code == 422, answer.text
     assert any(error["field"].startswith(field) for error in answer.json()["errors"]), answer.text
     assert listed["schedules"] == []
 
 
-async def test_a_schedule_is_made_changed_and_deleted() -> None:
+async def test_a_schedule_is_made_changed_and_deleted(client: httpx.AsyncClient) -> None:
     """And shown as it was sent."""
-    async with client_of(memory_api()) as client:
-        made, again = await put(client), await put(client, overlap="allow", paused=True)
-        found = (await client.get("/schedules/daily")).json()
-        deleted = await client.delete("/schedules/daily")
-        gone = await client.delete("/schedules/daily")
+    made, again = await put(client), await put(client, overlap="allow", paused=True)
+    found = (await client.get("/schedules/daily")).json()
+    deleted = await client.delete("/schedules/daily")
+    gone = await client.delete("/schedules/daily")
 
     assert (made.status_code, again.status_code) == (201, 200)
     assert made.json()["run"] == RUN
@@ -66,14 +66,13 @@ async def test_a_schedule_is_made_changed_and_deleted() -> None:
     assert (deleted.status_code, gone.status_code) == (204, 404)
 
 
-async def test_who_may_only_look_does_not_see_what_no_run_shows() -> None:
+async def test_who_may_only_look_does_not_see_what_no_run_shows(api: Api) -> None:
     """Neither the gold answer nor the URL of the webhook, which may hold a secret."""
-    keys, scopes = MemoryKeys(), (Scope.RUN, Scope.READ, Scope.ADMIN)
-    app = memory_api(keys=keys, authentication=Authentication(keys))
+    scopes = Scope.RUN, Scope.READ, Scope.ADMIN
     url = "https://example.com/hook?token=t"
     run = {**RUN, "gold_answer": "42", "webhook": {"url": url}}
-    async with client_of(app) as client:
-        made = [await Keys(keys).create(OPERATOR, name="k", scopes=frozenset([s])) for s in scopes]
+    made = [await Keys(api.keys).create(OPERATOR, name="k", scopes=frozenset([s])) for s in scopes]
+    async with client_of(api.app()) as client:
         runner, reader, admin = ({"Authorization": f"Bearer {each.secret}"} for each in made)
         await client.post("/webhooks/secret", headers=admin)
         client.headers.update(runner)
@@ -85,14 +84,13 @@ async def test_who_may_only_look_does_not_see_what_no_run_shows() -> None:
     assert many == [one]
 
 
-async def test_a_run_by_hand_repeats_nothing() -> None:
+async def test_a_run_by_hand_repeats_nothing(client: httpx.AsyncClient) -> None:
     """Under one key it is one run, with what the schedule gives its runs."""
-    async with client_of(memory_api()) as client:
-        await put(client)
-        headers = {"Idempotency-Key": "once"}
-        first = await client.post("/schedules/daily/run", headers=headers)
-        again = await client.post("/schedules/daily/run", headers=headers)
-        absent = await client.post("/schedules/weekly/run")
+    await put(client)
+    headers = {"Idempotency-Key": "once"}
+    first = await client.post("/schedules/daily/run", headers=headers)
+    again = await client.post("/schedules/daily/run", headers=headers)
+    absent = await client.post("/schedules/weekly/run")
 
     assert (first.status_code, again.status_code, absent.status_code) == (202, 200, 404)
     assert first.json()["run_id"] == again.json()["run_id"]
@@ -104,7 +102,9 @@ async def test_a_run_by_hand_repeats_nothing() -> None:
     ("days", "deadline_days", "status"),
     [(1, None, 202), (-1, None, 202), (89, 90, 202), (91, None, 422), (2, 1, 422), (2, 2, 422)],
 )
-async def test_a_run_may_begin_later(days: int, deadline_days: int | None, status: int) -> None:
+async def test_a_run_may_begin_later(
+    client: httpx.AsyncClient, days: int, deadline_days: int | None, status: int
+) -> None:
     """So many days ahead, and before its deadline."""
     now = datetime.now(UTC)
     body: dict[str, Any] = {"input": "2 + 2?", "start_at": (now + timedelta(days)).isoformat()}
@@ -112,8 +112,7 @@ async def test_a_run_may_begin_later(days: int, deadline_days: int | None, statu
         body["deadline"] = (now + timedelta(deadline_days)).isoformat()
     if days == deadline_days:
         body["deadline"] = body["start_at"]
-    async with client_of(memory_api()) as client:
-        answer = await client.post("/runs", json=body)
+    answer = await client.post("/runs", json=body)
 
     assert answer.status_code == status, answer.text
     if status == 202:

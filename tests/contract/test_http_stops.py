@@ -1,6 +1,6 @@
 """DELETE means cancel: one test a promise about stops, as a caller sees it."""
 
-from collections.abc import AsyncIterator
+from dataclasses import replace
 from typing import Any
 
 import httpx
@@ -8,26 +8,19 @@ import pytest
 
 from app.runs.ports import JournalWrite
 from app.runs.run import CallRecord, FinishRun, RunKey, RunStatus
+from app.runs.service import RunService
 from app.trace.execution_graph import ExecutionGraph
-from tests.support.memory_api import client_of, memory_api
-from tests.support.memory_runs import MemoryRuns
+from tests.support.api import Api, client_of
+from tests.support.limits import store_limits
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
 
 KEY = RunKey("default", "a")
 RECEIPT_KEYS = {
     *("run_id", "status", "already_finished", "requested_at", "delivered_at", "settled_at"),
     *("requested_by", "reason", "calls"),
 }
-
-
-@pytest.fixture
-def store() -> MemoryRuns:
-    return MemoryRuns(max_pending_cancels=2)
-
-
-@pytest.fixture
-async def client(store: MemoryRuns) -> AsyncIterator[httpx.AsyncClient]:
-    async with client_of(memory_api(store)) as client:
-        yield client
 
 
 async def post(client: httpx.AsyncClient, run_id: str = "a", **headers: str) -> httpx.Response:
@@ -53,7 +46,7 @@ async def test_a_queued_run_is_cancelled_at_once(client: httpx.AsyncClient) -> N
 
 @pytest.mark.req("card/delete")
 async def test_a_stop_that_comes_before_its_run_waits_for_it_and_wins(
-    client: httpx.AsyncClient, store: MemoryRuns
+    client: httpx.AsyncClient,
 ) -> None:
     """The POST answers 202 with a cancelled run; its trace is a halted root alone."""
     early = await client.delete("/runs/a", params={"reason": "too late"})
@@ -66,7 +59,7 @@ async def test_a_stop_that_comes_before_its_run_waits_for_it_and_wins(
     assert posted.json()["started_at"] is None
     nodes = (await client.get("/runs/a/trace")).json()["snapshot"]["nodes"]
     assert [(node["kind"], node["status"]) for node in nodes.values()] == [("system", "halt")]
-    assert store.queued() == []
+    assert (await client.get("/runs?status=queued")).json()["runs"] == []
 
 
 async def test_an_early_stop_alone_is_in_no_list(client: httpx.AsyncClient) -> None:
@@ -104,14 +97,14 @@ async def test_stopping_twice_is_the_same_as_once(client: httpx.AsyncClient) -> 
 
 
 async def test_stopping_a_finished_run_changes_nothing_and_says_so(
-    client: httpx.AsyncClient, store: MemoryRuns
+    client: httpx.AsyncClient, api: Api
 ) -> None:
     """200, and the run keeps its status and its result."""
     await post(client)
-    run = await store.claim(KEY, "worker")
+    run = await api.store.claim(KEY, "worker")
     assert run is not None
     end: dict[str, Any] = {"finish_reason": "success", "result": {"answer": "4"}, "usage": {}}
-    await store.finish(
+    await api.journal.finish(
         FinishRun(
             key=KEY,
             fence=run.fence,
@@ -133,11 +126,11 @@ async def test_stopping_a_finished_run_changes_nothing_and_says_so(
 
 
 async def test_a_receipt_names_the_calls_that_had_begun(
-    client: httpx.AsyncClient, store: MemoryRuns
+    client: httpx.AsyncClient, api: Api
 ) -> None:
-    """What had taken effect, and what is being cut off; steps are no calls."""
+    """What had taken effect, what is being cut off, what may just be sent; steps are no calls."""
     await post(client)
-    run = await store.claim(KEY, "worker")
+    run = await api.store.claim(KEY, "worker")
     assert run is not None
     graph = ExecutionGraph("a")
     root = graph.create_root("case")
@@ -145,9 +138,9 @@ async def test_a_receipt_names_the_calls_that_had_begun(
     graph.mark_success(done, 0)
     flying = graph.begin_node(root, "llm", "plan", "small-model")
     graph.mark_running(flying)
-    graph.begin_node(root, "llm", "not begun")
+    graph.begin_node(root, "llm", "compose")
     calls = tuple(CallRecord(node=node) for node in graph.changed_since(0).nodes)
-    await store.write(JournalWrite(key=KEY, fence=run.fence, calls=calls))
+    await api.journal.write(JournalWrite(key=KEY, fence=run.fence, calls=calls))
 
     receipt = (await client.delete("/runs/a")).json()
 
@@ -156,6 +149,7 @@ async def test_a_receipt_names_the_calls_that_had_begun(
     assert [(call["name"], call["status"]) for call in receipt["calls"]] == [
         ("calculator", "success"),
         ("plan", "running"),
+        ("compose", "created"),
     ]
     assert receipt["calls"][1] == {
         "node_id": flying,
@@ -167,14 +161,14 @@ async def test_a_receipt_names_the_calls_that_had_begun(
     }
 
 
-async def test_only_so_many_stops_wait_for_runs_that_do_not_exist(
-    client: httpx.AsyncClient,
-) -> None:
+async def test_only_so_many_stops_wait_for_runs_that_do_not_exist(api: Api) -> None:
     """429 with Retry-After beyond the limit; a stop that waits already may be repeated."""
-    for run_id in ("a", "b", "a", "b"):
-        assert (await client.delete(f"/runs/{run_id}")).status_code == 202
+    store = replace(api.store, limits=store_limits(max_pending_cancels=2))
+    async with client_of(api.app(runs=RunService(store, executor=None))) as client:
+        for run_id in ("a", "b", "a", "b"):
+            assert (await client.delete(f"/runs/{run_id}")).status_code == 202
 
-    refused = await client.delete("/runs/c")
+        refused = await client.delete("/runs/c")
 
     assert refused.status_code == 429
     assert refused.json()["type"] == "urn:caseworker:problem:too-many-pending-cancels"

@@ -1,6 +1,5 @@
 """POST /runs/cancel: all runs that fit a filter, and no others."""
 
-from collections.abc import AsyncIterator
 from typing import Any
 
 import httpx
@@ -8,19 +7,9 @@ import pytest
 
 from app.api import run_query
 from app.runs.run import RunKey
-from tests.support.memory_api import client_of, memory_api
-from tests.support.memory_runs import MemoryRuns
+from tests.support.api import Api
 
-
-@pytest.fixture
-def store() -> MemoryRuns:
-    return MemoryRuns()
-
-
-@pytest.fixture
-async def client(store: MemoryRuns) -> AsyncIterator[httpx.AsyncClient]:
-    async with client_of(memory_api(store)) as client:
-        yield client
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
 async def post(client: httpx.AsyncClient, run_id: str, **fields: Any) -> None:
@@ -40,13 +29,13 @@ async def status_of(client: httpx.AsyncClient, run_id: str) -> str:
 
 
 async def test_the_runs_that_fit_are_stopped_and_the_others_are_not(
-    client: httpx.AsyncClient, store: MemoryRuns
+    client: httpx.AsyncClient, api: Api
 ) -> None:
     """Those that wait end at once, those at work are asked to; a second request finds none."""
     await post(client, "waits", metadata={"batch": 7})
     await post(client, "works", metadata={"batch": 7})
     await post(client, "other", metadata={"batch": 8})
-    await store.claim(RunKey("default", "works"), "worker")
+    await api.store.claim(RunKey("default", "works"), "worker")
 
     first = await cancel(client, metadata={"batch": 7}, reason="wrong batch")
     second = await cancel(client, metadata={"batch": 7})
@@ -61,12 +50,12 @@ async def test_the_runs_that_fit_are_stopped_and_the_others_are_not(
 
 
 async def test_runs_of_a_status_are_stopped_only_while_they_have_it(
-    client: httpx.AsyncClient, store: MemoryRuns
+    client: httpx.AsyncClient, api: Api
 ) -> None:
     """One that a worker has begun meanwhile does not wait any more."""
     await post(client, "a")
     await post(client, "b")
-    await store.claim(RunKey("default", "a"), "worker")
+    await api.store.claim(RunKey("default", "a"), "worker")
 
     assert (await cancel(client, status="queued"))["ended"] == 1
     assert await status_of(client, "a") == "running"
@@ -88,7 +77,7 @@ async def test_more_runs_than_one_request_stops_take_several(
 
 
 async def test_runs_of_another_tenant_and_pending_cancels_are_left_alone(
-    client: httpx.AsyncClient, store: MemoryRuns
+    client: httpx.AsyncClient,
 ) -> None:
     """A pending cancel is no run."""
     await client.delete("/runs/early")

@@ -1,33 +1,32 @@
 """Threads over HTTP where the store of runs refuses."""
 
 from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
 
+from app.adapters.postgres.runs import PostgresRuns
 from app.chats.service import Chats
 from app.runs.errors import StoreUnavailableError, TooManyPendingCancelsError
-from tests.support.memory_api import client_of, memory_api
-from tests.support.memory_runs import MemoryRuns
+from tests.support.api import Api, client_of
 from tests.support.threads import AGENT, ThreadClient
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
 @pytest.mark.parametrize(
     ("error", "status"), [(TooManyPendingCancelsError, 429), (StoreUnavailableError, 503)]
 )
 async def test_a_cancel_that_is_refused_says_why(
-    monkeypatch: pytest.MonkeyPatch, error: type[Exception], status: int
+    monkeypatch: pytest.MonkeyPatch, error: type[Exception], status: int, api: Api
 ) -> None:
     """As for a single run, also where a thread has several answers under way."""
-    store = MemoryRuns()
-    async with client_of(memory_api(store)) as http:
+    async with client_of(api.app()) as http:
         thread = await ThreadClient.begin(http, "talk", agent=AGENT)
         asked = await thread.post(content="1?")
         await thread.post(f"{asked['user']['message_id']}/retry")
 
-        async def refuse(*_: object) -> None:
-            raise error
-
-        monkeypatch.setattr(store, "cancel", refuse)
+        monkeypatch.setattr(PostgresRuns, "cancel", AsyncMock(side_effect=error))
         refused = await http.post("/threads/talk/cancel")
 
     assert refused.status_code == status
@@ -35,12 +34,12 @@ async def test_a_cancel_that_is_refused_says_why(
 
 
 async def test_a_repeat_that_overtakes_its_request_is_answered_as_that_was(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, api: Api
 ) -> None:
     """The repeat found nothing, and before it looks at the thread, the first one is stored."""
     key = {"Idempotency-Key": "k"}
     earlier = Chats.earlier
-    async with client_of(memory_api(MemoryRuns())) as http:
+    async with client_of(api.app()) as http:
         await ThreadClient.begin(http, "talk", agent=AGENT)
         stored: list[dict[str, Any]] = []
 

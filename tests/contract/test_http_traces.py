@@ -1,41 +1,36 @@
 """GET /runs/{id}/trace, the tools, the models and the health of the service."""
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import httpx
 import pytest
 
 from app.api.services import PartState
+from app.llm.gateway import ModelGateway, Tier
+from app.llm.ports import ModelReply, ModelRequest
+from app.llm.pricing import no_list_price
 from app.runs.ports import JournalWrite
 from app.runs.run import CallRecord, RunKey
-from app.tools.registry import ToolPolicy
+from app.tools.calculator import Calculator
+from app.tools.registry import ToolPolicy, ToolRegistry
 from app.trace.execution_graph import ExecutionGraph
-from tests.support.limits import api_limits
+from tests.support.api import Api, FixedReadiness, client_of
+from tests.support.limits import api_limits, retry_policy, tier_model, tool_dispatch
 from tests.support.manual_clock import ManualClock
-from tests.support.memory_api import FixedReadiness, client_of, memory_api
-from tests.support.memory_runs import MemoryRuns
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
 
 KEY = RunKey("default", "a")
-
-
-@pytest.fixture
-def store() -> MemoryRuns:
-    return MemoryRuns()
-
-
-@pytest.fixture
-async def client(store: MemoryRuns) -> AsyncIterator[httpx.AsyncClient]:
-    async with client_of(memory_api(store)) as client:
-        yield client
 
 
 class Work:
     """A run whose calls a test makes, written as a worker writes them."""
 
-    def __init__(self, store: MemoryRuns) -> None:
-        self._store = store
+    def __init__(self, api: Api) -> None:
+        self._api = api
         self.clock = ManualClock()
         self.graph = ExecutionGraph("a", now_ms=self.clock)
         self.root = self.graph.create_root("case")
@@ -58,16 +53,16 @@ class Work:
     async def written(self, client: httpx.AsyncClient) -> dict[str, Any]:
         """Have the journal hold the run; return its trace."""
         await client.post("/runs", json={"run_id": "a", "input": "2+2?"})
-        run = await self._store.claim(KEY, "worker")
+        run = await self._api.store.claim(KEY, "worker")
         assert run is not None
         calls = tuple(CallRecord(node=node) for node in self.graph.changed_since(0).nodes)
-        await self._store.write(JournalWrite(key=KEY, fence=run.fence, calls=calls))
+        await self._api.journal.write(JournalWrite(key=KEY, fence=run.fence, calls=calls))
         return dict((await client.get("/runs/a/trace")).json())
 
 
 @pytest.fixture
-def work(store: MemoryRuns) -> Work:
-    return Work(store)
+def work(api: Api) -> Work:
+    return Work(api)
 
 
 @pytest.mark.req("card/trace")
@@ -251,20 +246,40 @@ async def test_the_usable_tools_are_listed(client: httpx.AsyncClient) -> None:
     """With what a planner needs to call them."""
     tools = (await client.get("/tools")).json()["tools"]
 
-    assert [tool["name"] for tool in tools] == ["calculator"]
-    assert tools[0]["parameters"]["required"] == ["expression"]
+    [calculator] = [tool for tool in tools if tool["name"] == "calculator"]
+    assert calculator["parameters"]["required"] == ["expression"]
 
 
-async def test_a_denied_tool_is_not_listed() -> None:
+async def test_a_denied_tool_is_not_listed(api: Api) -> None:
     """A caller sees what its runs may use."""
     denied = ToolPolicy(deny=frozenset({"calculator"}))
-    async with client_of(memory_api(tools=denied)) as client:
+    async with client_of(
+        api.app(tools=tool_dispatch(ToolRegistry([Calculator()]), denied))
+    ) as client:
         assert (await client.get("/tools")).json() == {"tools": [], "servers": []}
 
 
-async def test_the_models_of_both_tiers_are_named(client: httpx.AsyncClient) -> None:
+class SilentProvider:
+    """A provider of models that are named and never asked."""
+
+    name = "silent"
+    external = True
+
+    async def complete(self, model: str, request: ModelRequest) -> ModelReply:
+        raise AssertionError(f"{model} was asked {len(request.messages)} messages")
+
+    async def aclose(self) -> None:
+        return
+
+
+async def test_the_models_of_both_tiers_are_named(api: Api) -> None:
     """Who answers stands in the open, and who stands in for them, in their order."""
-    models = (await client.get("/models")).json()["models"]
+    provider = SilentProvider()
+    stand_in = tier_model(provider=provider, model="stand-in", timeout_seconds=5)
+    tier = tier_model(provider=provider, model="small-model", fallbacks=(stand_in,))
+    gateway = ModelGateway({Tier.SMALL: tier, Tier.BIG: tier}, no_list_price, retry_policy())
+    async with client_of(api.app(models=gateway)) as client:
+        models = (await client.get("/models")).json()["models"]
 
     assert set(models) == {"small", "big"}
     small = models["small"]
@@ -281,7 +296,7 @@ async def test_the_models_of_both_tiers_are_named(client: httpx.AsyncClient) -> 
 async def test_the_types_of_step_are_described(client: httpx.AsyncClient) -> None:
     """Each with its handles by channel and the schema of its data."""
     listed = (await client.get("/node-types")).json()["node_types"]
-    router, toolset = listed
+    router, toolset = (each for each in listed if each["name"] in ("router", "toolset"))
 
     assert (router["name"], router["executes"]) == ("router", True)
     assert router["data"]["required"] == ["routes"]
@@ -289,32 +304,32 @@ async def test_the_types_of_step_are_described(client: httpx.AsyncClient) -> Non
     assert toolset["outputs"] == {"flow": [], "link": ["tools"]}
 
 
-async def test_health_is_answered_to_anybody_and_asks_nobody() -> None:
+async def test_health_is_answered_to_anybody_and_asks_nobody(api: Api) -> None:
     """Whatever watches over the process is seldom on the same machine."""
 
     class Broken(FixedReadiness):
         async def check(self) -> Mapping[str, PartState]:
             raise AssertionError("a check of life must not ask for readiness")
 
-    async with client_of(memory_api(readiness=Broken()), peer="10.0.0.1") as client:
+    async with client_of(api.app(readiness=Broken()), peer="10.0.0.1") as client:
         answer = await client.get("/healthz")
 
     assert (answer.status_code, answer.json()) == (200, {"status": "alive"})
 
 
-async def test_a_service_is_ready_once_all_of_its_parts_are() -> None:
+async def test_a_service_is_ready_once_all_of_its_parts_are(api: Api) -> None:
     """Each part is named, to anybody who asks."""
-    async with client_of(memory_api(), peer="10.0.0.1") as client:
+    async with client_of(api.app(readiness=FixedReadiness()), peer="10.0.0.1") as client:
         answer = await client.get("/readyz")
 
     assert answer.status_code == 200
     assert set(answer.json()["parts"]) == {"database", "migrations", "worker"}
 
 
-async def test_the_part_that_is_missing_is_named() -> None:
+async def test_the_part_that_is_missing_is_named(api: Api) -> None:
     """503, as a problem document."""
     states = {"database": PartState(True), "worker": PartState(False, "It is draining.")}
-    async with client_of(memory_api(readiness=FixedReadiness(states))) as client:
+    async with client_of(api.app(readiness=FixedReadiness(states))) as client:
         answer = await client.get("/readyz")
 
     assert answer.status_code == 503
@@ -323,7 +338,7 @@ async def test_the_part_that_is_missing_is_named() -> None:
     assert int(answer.headers["retry-after"]) > 0
 
 
-async def test_parts_that_do_not_answer_are_not_ready() -> None:
+async def test_parts_that_do_not_answer_are_not_ready(api: Api) -> None:
     """A database that hangs must not hang the probe."""
 
     class Hanging(FixedReadiness):
@@ -332,7 +347,7 @@ async def test_parts_that_do_not_answer_are_not_ready() -> None:
             raise AssertionError
 
     limits = api_limits(readiness_seconds=0.01)
-    async with client_of(memory_api(limits=limits, readiness=Hanging())) as client:
+    async with client_of(api.app(limits=limits, readiness=Hanging())) as client:
         answer = await client.get("/readyz")
 
     assert answer.status_code == 503

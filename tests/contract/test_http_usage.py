@@ -1,39 +1,27 @@
 """What a run has spent, and limits that cannot be kept, over HTTP."""
 
-from collections.abc import AsyncIterator
-
 import httpx
 import pytest
 
 from app.runs.ports import JournalWrite
 from app.runs.run import RunKey
-from tests.support.memory_api import client_of, memory_api
-from tests.support.memory_runs import MemoryRuns
+from tests.support.api import Api
 from tests.support.stores import graph_with_calls, records_of
 
-
-@pytest.fixture
-def store() -> MemoryRuns:
-    return MemoryRuns()
-
-
-@pytest.fixture
-async def client(store: MemoryRuns) -> AsyncIterator[httpx.AsyncClient]:
-    async with client_of(memory_api(store)) as client:
-        yield client
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
 async def test_a_run_that_is_worked_on_shows_what_it_has_spent_so_far(
-    client: httpx.AsyncClient, store: MemoryRuns
+    client: httpx.AsyncClient, api: Api
 ) -> None:
     """Also where another process executes it: its journal says so."""
     posted = (await client.post("/runs", json={"run_id": "busy", "input": "2+2?"})).json()
     assert posted["usage"] is None
-    run = await store.claim(RunKey("default", "busy"), "another process")
+    run = await api.store.claim(RunKey("default", "busy"), "another process")
     assert run is not None
     charge = {"tokens": 50, "tokens_estimated": 20, "cost_usd": "0.5", "llm_calls_small": 2}
     records = records_of(graph_with_calls("busy"), charge=charge)[-1:]
-    await store.write(JournalWrite(key=run.key, fence=run.fence, calls=tuple(records)))
+    await api.journal.write(JournalWrite(key=run.key, fence=run.fence, calls=tuple(records)))
 
     usage = (await client.get("/runs/busy")).json()["usage"]
     assert (usage["tokens"], usage["tokens_estimated"]) == (50, 20)

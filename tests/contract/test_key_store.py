@@ -1,7 +1,6 @@
-"""The promises of a store of API keys, kept in memory and in Postgres."""
+"""The promises of the store of API keys."""
 
 import asyncio
-from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -14,26 +13,18 @@ from app.access.errors import (
     ScopeMissingError,
 )
 from app.access.keys import FORM, ApiKey, IssuedKey, Keys, KeyStore, sha256_of
-from app.adapters.postgres.engines import open_engines
-from app.adapters.postgres.keys import PostgresKeys
-from tests.support.limits import pool_sizes
-from tests.support.memory_keys import MemoryKeys
+from tests.support.api import Api
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 RUN = frozenset({Scope.RUN})
 ADMIN_OF_A = Caller("a", "admin", with_implied([Scope.ADMIN]))
 
 
-@pytest.fixture(params=["memory", "postgres"])
-async def store(request: pytest.FixtureRequest) -> AsyncIterator[KeyStore]:
+@pytest.fixture
+def store(api: Api) -> KeyStore:
     """An empty store."""
-    if request.param == "memory":
-        yield MemoryKeys()
-        return
-    engines = open_engines(request.getfixturevalue("database_url"), pool_sizes())
-    try:
-        yield PostgresKeys(engines.work)
-    finally:
-        await engines.dispose()
+    return api.keys
 
 
 async def made(store: KeyStore, tenant: str = "a", **given: timedelta) -> IssuedKey:

@@ -26,7 +26,7 @@ from schemathesis.core.result import Ok
 from schemathesis.core.transport import Response
 from schemathesis.schemas import APIOperation
 
-from tests.support.memory_api import openapi_document
+from tests.support.api import openapi_document
 from tests.support.service import ServiceProcess
 
 OPERATOR = "operator-" + "7" * 32

@@ -10,7 +10,7 @@ from app.control.stops import StopCause
 from app.trace.call_tree import Aggregates
 from app.trace.node import FIELDS
 from app.trace.snapshot import Snapshot
-from tests.support.memory_api import openapi_document
+from tests.support.api import openapi_document
 
 DOCUMENT = openapi_document()
 SCHEMAS = DOCUMENT["components"]["schemas"]

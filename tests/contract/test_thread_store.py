@@ -1,13 +1,11 @@
 """The promises of the store of threads, and of the answers that are made over it."""
 
 import asyncio
-from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
 
-from app.adapters.postgres.threads import PostgresThreads
 from app.chats.service import Chats, Turn
 from app.chats.thread import (
     AnswerNotEndedError,
@@ -30,9 +28,10 @@ from app.runs.errors import (
 from app.runs.ports import Accepted, RunStore
 from app.runs.run import NewRun, RunStatus
 from app.runs.service import RunService
-from tests.support.memory_runs import MemoryRuns
-from tests.support.memory_threads import MemoryThreads
-from tests.support.stores import new_run, open_stores
+from tests.support.api import Api
+from tests.support.stores import new_run
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 MINE, OTHERS = "default", "another"
 
@@ -53,14 +52,9 @@ class Opened:
         return stored
 
 
-@pytest.fixture(params=["memory", "postgres"])
-async def opened(request: pytest.FixtureRequest) -> AsyncIterator[Opened]:
-    if request.param == "memory":
-        runs = MemoryRuns()
-        yield Opened(MemoryThreads(runs), runs)
-        return
-    async with open_stores(request.getfixturevalue("database_url")) as stores:
-        yield Opened(PostgresThreads(stores.engines), stores.runs)
+@pytest.fixture
+def opened(api: Api) -> Opened:
+    return Opened(api.threads, api.store)
 
 
 def thread(thread_id: str = "t", tenant: str = MINE, **more: Any) -> Thread:

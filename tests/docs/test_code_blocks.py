@@ -11,6 +11,7 @@ from typing import Any
 
 import httpx
 import pytest
+import pytest_asyncio
 import typer
 import yaml
 from typer.core import TyperGroup
@@ -20,7 +21,8 @@ from app.settings.loader import SHARED_VARIABLES, load_settings
 from app.settings.schema import Settings
 from app.settings.values import joined, keys_of, variable_of
 from bench.harness import find_rows
-from tests.support.memory_api import client_of, memory_api, openapi_document
+from tests.support.api import Api, client_of, openapi_document
+from tests.support.graph_checks import ShapeChecks
 from tests.support.pages import (
     PAGES,
     ROOT,
@@ -79,6 +81,7 @@ def shell(tmp_path_factory: pytest.TempPathFactory) -> StubbedShell:
     return StubbedShell(tmp_path_factory.mktemp("shell"), names)
 
 
+@pytest.mark.asyncio(loop_scope="module")
 @pytest.mark.parametrize("block", blocks("sh", "bash"), ids=str)
 async def test_what_a_shell_block_asks_for_is_there(
     block: Block, shell: StubbedShell, client: httpx.AsyncClient
@@ -101,10 +104,10 @@ async def test_what_a_shell_block_asks_for_is_there(
     assert [name for name in variables_in(block.text) if name not in known] == []
 
 
-@pytest.fixture
-async def client() -> AsyncIterator[httpx.AsyncClient]:
-    """A client of the service over runs in memory, which knows the agents that pages name."""
-    async with client_of(memory_api()) as client:
+@pytest_asyncio.fixture(loop_scope="module")
+async def client(api: Api) -> AsyncIterator[httpx.AsyncClient]:
+    """A client of the service, which knows the agents that pages name and accepts any tool."""
+    async with client_of(api.app(graph_checks=ShapeChecks())) as client:
         for name in ("clerk", "reporter"):
             agent = {"name": name, "description": "Reports.", "prompt": {"system": "Report."}}
             assert (await client.post("/agents", json={"agent": agent})).status_code == 201
@@ -137,6 +140,7 @@ def variables_in(text: str) -> list[str]:
     return re.findall(r"([A-Z][A-Z0-9_]+)=", " ".join(VARIABLE.findall(text.replace("\\\n", ""))))
 
 
+@pytest.mark.asyncio(loop_scope="module")
 @pytest.mark.parametrize("block", blocks("json"), ids=str)
 async def test_json_blocks_are_json_and_bodies_are_accepted(
     block: Block, client: httpx.AsyncClient

@@ -12,7 +12,7 @@ from mkdocs.config import load_config
 
 from app.settings.schema import Settings
 from app.settings.values import joined, keys_of, variable_of
-from tests.support.memory_api import openapi_document
+from tests.support.api import openapi_document
 from tests.support.pages import ROOT
 
 LOADED_BY_CSS = re.compile(r"(?:url\(|@import)\s*[\"']?((?:https?:)?//[^\"')]+)")

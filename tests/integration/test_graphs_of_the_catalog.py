@@ -5,15 +5,14 @@ from typing import Any
 
 import pytest
 
-from app.bootstrap.agents import build_catalog, build_models, build_tools
-from app.bootstrap.plugins import Toolbox
 from app.runs.definitions import Definitions
 from app.runs.errors import GraphRefusedError
 from app.runs.run import DefinitionRef
-from app.settings.schema import Settings
+from tests.support.api import Api
 from tests.support.graph_documents import TENANT, edge, named
 from tests.support.limits import graph_limits
-from tests.support.memory_definitions import MemoryDefinitions
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 CALCULATION = {"tool": "calculator", "args": {"expression": "${default} + 1"}}
 PLUS_ONE: dict[str, Any] = {
@@ -34,12 +33,8 @@ def holding(*graphs: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.fixture
-def graphs() -> Definitions:
-    settings = Settings()
-    toolbox = Toolbox(settings.tools)
-    tools = build_tools(settings, toolbox.tools)
-    catalog = build_catalog(settings, build_models(settings), tools, toolbox)
-    return Definitions(MemoryDefinitions(), catalog, graph_limits())
+def graphs(api: Api) -> Definitions:
+    return Definitions(api.definitions, api.catalog, graph_limits())
 
 
 @pytest.mark.req("004/subgraph")

@@ -18,8 +18,8 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from app.adapters.postgres import webhooks
 from app.adapters.postgres.engines import Pool, transaction
+from tests.support.api import openapi_document
 from tests.support.database import TestServer
-from tests.support.memory_api import openapi_document
 from tests.support.tenant_requests import (
     DELIVERY,
     GRAPH,

@@ -3,7 +3,8 @@
 import hashlib
 from dataclasses import dataclass
 
-from app.runs.artifacts import Kept, NewArtifact
+from app.runs.artifacts import ArtifactStore, Kept, NewArtifact
+from app.runs.ports import RunStore
 from app.runs.run import Run
 from tests.support.limits import artifact_limits
 from tests.support.memory_artifacts import MemoryArtifacts
@@ -35,11 +36,18 @@ class Files:
     run: Run
 
 
+async def run_with_files(
+    runs: RunStore, files: ArtifactStore, *made: NewArtifact, run_id: str = "case-1"
+) -> Run:
+    """Return a run that is executed and has made these files."""
+    run = (await runs.accept(new_run(run_id), worker_id="w1")).run
+    for new in made:
+        assert await files.save(run.key, run.fence, new, LIMITS) is Kept.KEPT
+    return run
+
+
 async def files_of_a_run(*made: NewArtifact, run_id: str = "case-1") -> Files:
     """Return a run that is executed and has made these files."""
     runs = MemoryRuns()
     store = MemoryArtifacts(runs)
-    run = (await runs.accept(new_run(run_id), worker_id="w1")).run
-    for new in made:
-        assert await store.save(run.key, run.fence, new, LIMITS) is Kept.KEPT
-    return Files(runs, store, run)
+    return Files(runs, store, await run_with_files(runs, store, *made, run_id=run_id))

@@ -95,6 +95,12 @@ SELECT md5(string_agg(part, ',' ORDER BY part)) FROM (
 """What a test may have changed beside rows: objects, statistics, sizes and settings."""
 
 
+def delete_rows(connection: psycopg.Connection) -> None:
+    """Delete all rows of a migrated database and restart its sequences."""
+    connection.execute("SET session_replication_role = replica")  # no trigger refuses
+    connection.execute(_EMPTY)
+
+
 class TestServer:
     """A Postgres server with a migrated template that databases are copied from."""
 
@@ -170,8 +176,7 @@ class TestServer:
     def _emptied(self, connection: psycopg.Connection) -> bool:
         """End all others' connections, remove all rows; return whether nothing else was changed."""
         connection.execute(_END_OTHERS)
-        connection.execute("SET session_replication_role = replica")  # no trigger refuses
-        connection.execute(_EMPTY)
+        delete_rows(connection)
         return connection.execute(_SHAPE).fetchone() == self._shape
 
     def _execute(self, statement: sql.SQL | sql.Composed) -> None:

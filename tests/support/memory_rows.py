@@ -200,7 +200,7 @@ def stored_once(row: Row) -> frozenset[str]:
 
 
 def has_begun(record: CallRecord) -> bool:
-    return record.node["kind"] in ("llm", "tool") and record.node["status"] != "created"
+    return record.node["kind"] in ("llm", "tool")
 
 
 def as_json(value: Any) -> Any:

@@ -15,7 +15,7 @@ from app.adapters.postgres.artifacts import PostgresArtifacts
 from app.engine.supervision import Supervisor
 from app.nodes.catalog import NodeCatalog
 from app.nodes.toolset import tool_type
-from app.runs.artifacts import RunArtifacts
+from app.runs.artifacts import ArtifactReading, RunArtifacts
 from app.runs.executor import RunExecutor
 from app.runs.journal import LostRunError
 from app.runs.ports import FinishResult, JournalWrite, Permission
@@ -23,9 +23,9 @@ from app.runs.run import FinishRun, NewRun, Run, RunKey, RunKind, RunRequest, Ru
 from app.runs.service import RunService
 from app.tools.ports import ToolContext
 from app.tools.registry import ToolPolicy, ToolRegistry
+from tests.support.api import Api, client_of
 from tests.support.drawing_tool import SVG, DrawingTool
 from tests.support.limits import artifact_limits, executor_limits, tool_dispatch
-from tests.support.memory_api import client_of, memory_api
 from tests.support.stores import Oracle, Stores, open_stores
 
 KEY = RunKey("default", "r")
@@ -118,9 +118,10 @@ class Process:
         return await self.service.get(KEY)
 
     @asynccontextmanager
-    async def client(self) -> AsyncIterator[httpx.AsyncClient]:
-        app = memory_api(runs=self.service, artifacts=self.files)
-        async with client_of(app) as client:
+    async def client(self, url: str) -> AsyncIterator[httpx.AsyncClient]:
+        api = Api(url)
+        app = api.app(runs=self.service, artifacts=ArtifactReading(self.files))
+        async with api.opened(), client_of(app) as client:
             yield client
 
 
@@ -145,7 +146,7 @@ async def test_a_file_of_a_run_is_given_out_by_every_process(
     (listed,) = drawn(run)
     async with open_stores(database_url) as elsewhere:
         other = Process(elsewhere, tool, name="w2")
-        async with other.client() as client:
+        async with other.client(database_url) as client:
             answer = await client.get(listed["url"])
             found = (await client.get(HERE)).json()["artifacts"]
 
@@ -210,7 +211,7 @@ async def test_a_call_that_is_made_again_after_its_worker_was_lost_keeps_its_nam
 
 @pytest.mark.req("002/23.3")
 async def test_what_is_larger_than_one_file_may_be_is_not_kept_at_all(
-    stores: Stores, oracle: Oracle
+    stores: Stores, oracle: Oracle, database_url: str
 ) -> None:
     """By default 5 MB; the largest that may be kept is."""
     limit = artifact_limits().max_bytes
@@ -225,7 +226,7 @@ async def test_what_is_larger_than_one_file_may_be_is_not_kept_at_all(
     assert "too_large" in str(run.stop["reason"])
     sizes = await oracle.rows("SELECT size_bytes, length(data) AS kept FROM artifacts")
     assert sizes == [{"size_bytes": limit, "kept": limit}]
-    async with process.client() as client:
+    async with process.client(database_url) as client:
         (listed,) = (await client.get(HERE)).json()["artifacts"]
         assert (await client.get(listed["url"])).content == b"a" * limit
 

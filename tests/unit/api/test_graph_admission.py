@@ -10,8 +10,10 @@ from app.nodes.catalog import NodeCatalog
 from app.nodes.router import router_type
 from app.runs.definitions import Definitions
 from app.runs.run import DefinitionRef
+from tests.support.api import Api
 from tests.support.limits import api_limits, graph_limits
-from tests.support.memory_definitions import MemoryDefinitions
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 ROUTE: dict[str, Any] = {
     "steps": [
@@ -27,10 +29,11 @@ ROUTE: dict[str, Any] = {
 
 @pytest.mark.parametrize("sent", [ROUTE, {"name": "route"}], ids=["inline", "named"])
 async def test_a_graph_that_was_checked_comes_with_its_run_ready_to_be_executed(
+    api: Api,
     sent: dict[str, Any],
 ) -> None:
     """The process that takes the run need not read it a second time."""
-    graphs = Definitions(MemoryDefinitions(), NodeCatalog((router_type(),)), graph_limits())
+    graphs = Definitions(api.definitions, NodeCatalog((router_type(),)), graph_limits())
     await graphs.register("t", DefinitionRef("route"), ROUTE)
     body = GraphRunBody.model_validate({"kind": "graph", "graph": sent})
 

@@ -9,10 +9,12 @@ from app.bootstrap.configuration import StartupError
 from app.nodes.nesting import DefinitionKind
 from app.runs.definitions import Definitions
 from app.runs.run import DefinitionRef
+from tests.support.api import Api
 from tests.support.graph_checks import ShapeChecks
 from tests.support.graph_documents import TENANT
 from tests.support.limits import graph_limits
-from tests.support.memory_definitions import MemoryDefinitions
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 HELPER = "name: helper\nprompt: {system: Help.}\n"
 CHIEF = "name: chief\nprompt: {}\ntools: [{agent: {name: helper}}]\n"
@@ -27,14 +29,16 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def definitions() -> Definitions:
-    return Definitions(MemoryDefinitions(), ShapeChecks(), graph_limits())
+@pytest.fixture
+def registry(api: Api) -> Definitions:
+    return Definitions(api.definitions, ShapeChecks(), graph_limits())
 
 
 @pytest.mark.req("003/FR1.2", "003/FR4.1")
-async def test_the_agents_of_a_folder_are_registered_in_the_order_they_need(folder: Path) -> None:
+async def test_the_agents_of_a_folder_are_registered_in_the_order_they_need(
+    folder: Path, registry: Definitions
+) -> None:
     """What is there already stays; what has changed is the next version."""
-    registry = definitions()
     await register_agents(read_agents(folder), registry, TENANT)
     await register_agents(read_agents(folder), registry, TENANT)
     (folder / "b.yml").write_text(HELPER.replace("Help.", "Help more."))
@@ -68,7 +72,9 @@ async def test_the_agents_of_a_folder_are_registered_in_the_order_they_need(fold
         ),
     ],
 )
-def test_a_wrong_file_stops_the_start_with_one_line(folder: Path, text: str, said: str) -> None:
+async def test_a_wrong_file_stops_the_start_with_one_line(
+    folder: Path, text: str, said: str
+) -> None:
     """It names the file, the field and what is wrong."""
     (folder / "c.yaml").write_text(text)
 
@@ -78,15 +84,17 @@ def test_a_wrong_file_stops_the_start_with_one_line(folder: Path, text: str, sai
     assert "\n" not in str(refused.value)
 
 
-async def test_what_only_the_service_can_find_wrong_stops_the_start_too(tmp_path: Path) -> None:
+async def test_what_only_the_service_can_find_wrong_stops_the_start_too(
+    tmp_path: Path, registry: Definitions
+) -> None:
     """Such as an agent that is in no file and not registered."""
     (tmp_path / "a.yaml").write_text(CHIEF)
 
     with pytest.raises(StartupError, match=r"a\.yaml: tools\.0\.agent\.name: There is no agent"):
-        await register_agents(read_agents(tmp_path), definitions(), TENANT)
+        await register_agents(read_agents(tmp_path), registry, TENANT)
 
 
-def test_no_folder_has_no_agents(tmp_path: Path) -> None:
+async def test_no_folder_has_no_agents(tmp_path: Path) -> None:
     """One that was named and is not there is a mistake."""
     assert read_agents(None) == ()
     assert read_agents(tmp_path) == []

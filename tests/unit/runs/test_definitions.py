@@ -1,30 +1,61 @@
 """Registered graphs are put where others name them, checked whole, and never too large."""
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import pytest
+from psycopg import Connection
 
+from app.adapters.postgres.definitions import PostgresDefinitions
 from app.kernel.validation import Problem, Severity
 from app.nodes.nesting import DefinitionKind, DefinitionReference
 from app.runs.definitions import MANY_STEPS, Definitions
 from app.runs.errors import DefinitionNotFoundError, GraphRefusedError
-from app.runs.graphs import GraphLimits, NewDefinition, Registered
+from app.runs.graphs import Definition, GraphLimits, NewDefinition, Registered
 from app.runs.run import DefinitionRef
+from tests.support.api import Api
 from tests.support.graph_checks import ShapeChecks
 from tests.support.graph_documents import TENANT, containing, flat, named, new_graph
 from tests.support.limits import graph_limits
-from tests.support.memory_definitions import MemoryDefinitions
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 LIMITS = graph_limits(max_bytes=20_000, max_steps=100, max_edges=100, max_depth=4)
 
 
-class World:
-    """The service over a store in memory."""
+LINKS = """
+INSERT INTO definitions (tenant_id, kind, name, version, definition, uses, sha256, size_bytes)
+SELECT tenant_id, kind, 'g' || number, version, replace(definition::text, '"g0"', before)::json,
+    replace(uses::text, '"g0"', before)::jsonb, sha256, size_bytes
+FROM definitions, generate_series(2, 999) AS number, format('"g%s"', number - 1) AS before
+WHERE name = 'g1'
+"""
+"""Registers graphs that contain one another, as long as no call stack is."""
 
-    def __init__(self, limits: GraphLimits = LIMITS, types: frozenset[str] | None = None) -> None:
-        self.store = MemoryDefinitions()
+
+class CountedDefinitions(PostgresDefinitions):
+    """The store of definitions, which counts what it has loaded."""
+
+    loaded_bytes = 0
+
+    async def load(
+        self, tenant: str, wanted: Iterable[DefinitionRef], *, max_bytes: int
+    ) -> Mapping[DefinitionRef, Definition]:
+        found = await super().load(tenant, wanted, max_bytes=max_bytes)
+        distinct = {each.head.ref: each.head.size_bytes for each in found.values()}
+        self.loaded_bytes += sum(distinct.values())
+        return found
+
+
+class World:
+    """The service over the store of definitions."""
+
+    def __init__(
+        self, api: Api, limits: GraphLimits = LIMITS, types: frozenset[str] | None = None
+    ) -> None:
+        self.api = api
+        self.store = CountedDefinitions(api._engines, api._heads)
         self.checks = ShapeChecks(types)
         self.graphs = Definitions(self.store, self.checks, limits)
 
@@ -41,8 +72,8 @@ class World:
 
 
 @pytest.fixture
-def world() -> World:
-    return World()
+def world(api: Api) -> World:
+    return World(api)
 
 
 async def test_a_name_becomes_the_graph_it_stands_for(world: World) -> None:
@@ -149,9 +180,9 @@ async def test_a_name_inside_a_definition_that_leads_nowhere_has_its_place_too(
     assert [problem.place for problem in problems] == [place]
 
 
-async def test_the_whole_graph_is_checked_and_warnings_refuse_nothing() -> None:
+async def test_the_whole_graph_is_checked_and_warnings_refuse_nothing(api: Api) -> None:
     """Problems inside what was put in have the places they have in the whole."""
-    world = World(types=frozenset({"subgraph", "function"}))
+    world = World(api, types=frozenset({"subgraph", "function"}))
     await world.store.add(new_graph("bad", {"steps": [{"id": "a", "type": "nothing"}]}))
 
     problems = await world.refused(containing(named("bad")))
@@ -242,9 +273,11 @@ class TestLimits:
             (graph_limits(max_depth=2), "max_graph_depth"),
         ],
     )
-    async def test_what_names_stand_for_counts(self, limits: GraphLimits, name: str) -> None:
+    async def test_what_names_stand_for_counts(
+        self, limits: GraphLimits, name: str, api: Api
+    ) -> None:
         """As if it stood there; the definitions by themselves are small enough."""
-        roomy, tight = World(), World(limits)
+        roomy, tight = World(api), World(api, limits)
         await roomy.register("c", flat("a", "b"))
         await roomy.register("b", containing(named("c"), named("c")))
         tight.graphs = Definitions(roomy.store, roomy.checks, limits)
@@ -255,17 +288,17 @@ class TestLimits:
         assert [problem.place for problem in problems] == [""]
         assert name in problems[0].message
 
-    async def test_exactly_the_limit_passes(self) -> None:
+    async def test_exactly_the_limit_passes(self, api: Api) -> None:
         """Steps of the graph and of what is put in, together."""
-        world = World(graph_limits(max_steps=7, max_depth=3))
+        world = World(api, graph_limits(max_steps=7, max_depth=3))
         await world.register("c", flat("a", "b"))
 
         assert await world.inline(containing(containing(named("c")), named("c")))
         await world.refused(containing(containing(named("c")), named("c"), flat("a")))
 
-    async def test_a_bomb_of_names_is_refused_before_it_is_built(self) -> None:
+    async def test_a_bomb_of_names_is_refused_before_it_is_built(self, api: Api) -> None:
         """Ten in each of ten, seven levels deep: ten million steps out of a few hundred bytes."""
-        world = World(graph_limits(max_depth=20))
+        world = World(api, graph_limits(max_depth=20))
         await world.store.add(new_graph("g0", flat("a")))
         for level in range(1, 8):
             inside = containing(*[named(f"g{level - 1}")] * 10)
@@ -277,9 +310,11 @@ class TestLimits:
         assert world.store.loaded_bytes < 20_000
         assert world.checks.checked == 0
 
-    async def test_definitions_are_loaded_no_further_than_the_limit_of_bytes(self) -> None:
+    async def test_definitions_are_loaded_no_further_than_the_limit_of_bytes(
+        self, api: Api
+    ) -> None:
         """A graph can name more than any process could hold."""
-        world = World(graph_limits(max_bytes=3_000))
+        world = World(api, graph_limits(max_bytes=3_000))
         for number in range(50):
             await world.store.add(new_graph(f"g{number}", flat("x" * 500, str(number))))
 
@@ -288,9 +323,9 @@ class TestLimits:
         assert "max_graph_bytes" in problems[0].message
         assert world.store.loaded_bytes == 0
 
-    async def test_what_was_loaded_before_counts_towards_the_limit(self) -> None:
+    async def test_what_was_loaded_before_counts_towards_the_limit(self, api: Api) -> None:
         """Level by level, each of which would fit."""
-        world = World(graph_limits(max_bytes=3_000))
+        world = World(api, graph_limits(max_bytes=3_000))
         await world.store.add(new_graph("g0", flat("x" * 1_000)))
         for level in range(1, 5):
             inside = containing(named(f"g{level - 1}"), flat("x" * 1_000))
@@ -301,12 +336,14 @@ class TestLimits:
         assert "max_graph_bytes" in problems[0].message
         assert 0 < world.store.loaded_bytes < 3_000
 
-    async def test_a_long_chain_is_refused_however_its_links_were_loaded(self) -> None:
+    async def test_a_long_chain_is_refused_however_its_links_were_loaded(
+        self, api: Api, module_database: Connection
+    ) -> None:
         """All of them at once, so that the chain is longer than the levels that were looked at."""
-        world = World(graph_limits(max_bytes=10**6, max_depth=5))
+        world = World(api, graph_limits(max_bytes=10**6, max_depth=5))
         await world.store.add(new_graph("g0", flat("a")))
-        for number in range(1, 1000):
-            await world.store.add(new_graph(f"g{number}", containing(named(f"g{number - 1}"))))
+        await world.store.add(new_graph("g1", containing(named("g0"))))
+        module_database.execute(LINKS)
 
         at_once = await world.refused(containing(*(named(f"g{n}") for n in reversed(range(1000)))))
         one_by_one = await world.refused(containing(named("g999")))
@@ -320,14 +357,14 @@ async def test_a_graph_that_is_deleted_meanwhile_is_looked_for_again(world: Worl
     """The answer says what is missing, as if it had never been there."""
     await world.register("g", flat("a"))
 
-    class Deleting(MemoryDefinitions):
+    class Deleting(PostgresDefinitions):
         async def add(self, new: NewDefinition) -> Registered:
             if await self.get(TENANT, DefinitionRef("g")):
                 await self.delete(TENANT, DefinitionRef("g"))
             return await super().add(new)
 
-    store = Deleting()
-    await MemoryDefinitions.add(store, new_graph("g", flat("a")))
+    store = Deleting(world.api._engines)
+    await world.store.add(new_graph("g", flat("a")))
     graphs = Definitions(store, world.checks, LIMITS)
 
     with pytest.raises(GraphRefusedError) as refused:
@@ -340,12 +377,12 @@ async def test_what_a_graph_contains_is_kept_with_it(world: World) -> None:
     """As its author named it, each once; so nothing is deleted that it needs."""
     kept: list[NewDefinition] = []
 
-    class Watching(MemoryDefinitions):
+    class Watching(PostgresDefinitions):
         async def add(self, new: NewDefinition) -> Registered:
             kept.append(new)
             return await super().add(new)
 
-    graphs = Definitions(Watching(), world.checks, LIMITS)
+    graphs = Definitions(Watching(world.api._engines), world.checks, LIMITS)
     await graphs.register(TENANT, DefinitionRef("g"), flat("a"))
     await graphs.register(
         TENANT, DefinitionRef("user"), containing(named("g"), containing(named("g", 1)), named("g"))

@@ -10,9 +10,13 @@ from app.access import authentication as module
 from app.access.authentication import Authentication, Identity
 from app.access.caller import OPERATOR, Caller, Scope
 from app.access.errors import InvalidCredentialError
-from app.access.keys import IssuedKey, Keys
+from app.access.keys import ApiKey, IssuedKey, Keys, KeyStore
+from app.adapters.postgres.engines import Pool
+from app.adapters.postgres.keys import PostgresKeys
 from app.runs.errors import StoreUnavailableError
-from tests.support.memory_keys import MemoryKeys
+from tests.support.api import Api
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 BOOTSTRAP = "operator-" + "7" * 32
 RUN = frozenset({Scope.RUN})
@@ -39,15 +43,29 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return clock
 
 
-async def issued(store: MemoryKeys, expires_at: datetime | None = None) -> IssuedKey:
+class CountedKeys(PostgresKeys):
+    """The store of keys, which counts how often it is asked."""
+
+    asked = 0
+
+    async def find(self, key_id: str) -> tuple[ApiKey, bytes] | None:
+        self.asked += 1
+        return await super().find(key_id)
+
+
+@pytest.fixture
+def store(api: Api) -> CountedKeys:
+    return CountedKeys(api.keys._pool)
+
+
+async def issued(store: KeyStore, expires_at: datetime | None = None) -> IssuedKey:
     return await Keys(store).create(
         OPERATOR, name="robot", scopes=RUN, tenant="a", expires_at=expires_at
     )
 
 
-async def test_a_key_shows_its_tenant_name_and_scopes() -> None:
+async def test_a_key_shows_its_tenant_name_and_scopes(store: CountedKeys) -> None:
     """With those that its scopes imply."""
-    store = MemoryKeys()
     key = await issued(store)
 
     caller = await Authentication(store).caller_of(key.secret)
@@ -55,18 +73,19 @@ async def test_a_key_shows_its_tenant_name_and_scopes() -> None:
     assert caller == Caller("a", "robot", frozenset({Scope.READ, Scope.RUN}))
 
 
-async def test_the_bootstrap_key_shows_the_operator() -> None:
+async def test_the_bootstrap_key_shows_the_operator(store: CountedKeys) -> None:
     """It needs no database."""
-    authentication = Authentication(MemoryKeys(), bootstrap_key=BOOTSTRAP)
+    authentication = Authentication(store, bootstrap_key=BOOTSTRAP)
 
     assert await authentication.caller_of(BOOTSTRAP) is OPERATOR
     with pytest.raises(InvalidCredentialError):
         await authentication.caller_of(BOOTSTRAP[:-1])
 
 
-async def test_a_key_that_is_shown_again_and_again_is_looked_up_once(clock: Clock) -> None:
+async def test_a_key_that_is_shown_again_and_again_is_looked_up_once(
+    store: CountedKeys, clock: Clock
+) -> None:
     """Until the answer is too old."""
-    store = MemoryKeys()
     key, authentication = await issued(store), Authentication(store)
 
     for _ in range(100):
@@ -78,9 +97,8 @@ async def test_a_key_that_is_shown_again_and_again_is_looked_up_once(clock: Cloc
     assert store.asked == 2
 
 
-async def test_many_that_show_a_key_at_once_ask_few_times() -> None:
+async def test_many_that_show_a_key_at_once_ask_few_times(store: CountedKeys) -> None:
     """The others wait for the answer."""
-    store = MemoryKeys()
     key, authentication = await issued(store), Authentication(store)
 
     async with asyncio.TaskGroup() as group:
@@ -90,9 +108,10 @@ async def test_many_that_show_a_key_at_once_ask_few_times() -> None:
     assert store.asked <= module.MAX_ASKED
 
 
-async def test_a_revoked_key_works_no_longer_than_an_answer_counts(clock: Clock) -> None:
+async def test_a_revoked_key_works_no_longer_than_an_answer_counts(
+    store: CountedKeys, clock: Clock
+) -> None:
     """In the process that revoked it not even so long."""
-    store = MemoryKeys()
     key = await issued(store)
     here, elsewhere = Authentication(store), Authentication(store)
     for each in (here, elsewhere):
@@ -107,9 +126,10 @@ async def test_a_revoked_key_works_no_longer_than_an_answer_counts(clock: Clock)
         await elsewhere.caller_of(key.secret)
 
 
-async def test_an_answer_counts_no_longer_than_its_key_lives(clock: Clock) -> None:
+async def test_an_answer_counts_no_longer_than_its_key_lives(
+    store: CountedKeys, clock: Clock
+) -> None:
     """Although it would be kept longer."""
-    store = MemoryKeys()
     key = await issued(store, datetime.fromtimestamp(clock.now, UTC) + timedelta(seconds=2))
     authentication = Authentication(store)
     await authentication.caller_of(key.secret)
@@ -121,9 +141,8 @@ async def test_an_answer_counts_no_longer_than_its_key_lives(clock: Clock) -> No
 
 
 @pytest.mark.parametrize("change", ["id", "secret", "prefix", "length", "empty"])
-async def test_what_is_nearly_a_key_is_none(change: str) -> None:
+async def test_what_is_nearly_a_key_is_none(store: CountedKeys, change: str) -> None:
     """A single digit decides."""
-    store = MemoryKeys()
     secret = (await issued(store)).secret
     flipped = "1" if secret[-1] == "0" else "0"
     changed = {
@@ -139,9 +158,8 @@ async def test_what_is_nearly_a_key_is_none(change: str) -> None:
     assert secret not in str(refused.value)
 
 
-async def test_a_refused_credential_is_looked_up_once(clock: Clock) -> None:
+async def test_a_refused_credential_is_looked_up_once(store: CountedKeys, clock: Clock) -> None:
     """Whoever repeats it asks the store no more."""
-    store = MemoryKeys()
     authentication = Authentication(store)
 
     for _ in range(10):
@@ -151,10 +169,11 @@ async def test_a_refused_credential_is_looked_up_once(clock: Clock) -> None:
     assert store.asked == 1
 
 
-async def test_guesses_fill_no_memory_and_push_nobody_out(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_guesses_fill_no_memory_and_push_nobody_out(
+    store: CountedKeys, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What is kept of them is bounded, and apart from what is kept of callers."""
     monkeypatch.setattr(module, "MAX_KEPT", 50)
-    store = MemoryKeys()
     key, authentication = await issued(store), Authentication(store)
     await authentication.caller_of(key.secret)
 
@@ -168,9 +187,10 @@ async def test_guesses_fill_no_memory_and_push_nobody_out(monkeypatch: pytest.Mo
     assert len(authentication._refused) <= 50
 
 
-async def test_callers_come_without_a_credential_while_there_is_none(clock: Clock) -> None:
+async def test_callers_come_without_a_credential_while_there_is_none(
+    store: CountedKeys, clock: Clock
+) -> None:
     """A key that another process makes closes the service as soon as a revocation counts."""
-    store = MemoryKeys()
     authentication = Authentication(store)
     assert await authentication.is_open()
     key = await issued(store)
@@ -184,11 +204,11 @@ async def test_callers_come_without_a_credential_while_there_is_none(clock: Cloc
     assert not await Authentication(store).is_open()
 
 
-class SlowKeys(MemoryKeys):
+class SlowKeys(CountedKeys):
     """Answers when it is told to, or fails."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, pool: Pool) -> None:
+        super().__init__(pool)
         self.answers = asyncio.Event()
         self.fails = False
 
@@ -200,9 +220,9 @@ class SlowKeys(MemoryKeys):
         return await super().any()
 
 
-async def test_all_that_come_at_once_without_a_credential_ask_once() -> None:
+async def test_all_that_come_at_once_without_a_credential_ask_once(api: Api) -> None:
     """Whoever does not wait for the answer takes it from nobody."""
-    store = SlowKeys()
+    store = SlowKeys(api.keys._pool)
     authentication = Authentication(store)
 
     waiting = [asyncio.create_task(authentication.is_open()) for _ in range(200)]
@@ -217,9 +237,9 @@ async def test_all_that_come_at_once_without_a_credential_ask_once() -> None:
     assert store.asked == 1
 
 
-async def test_all_that_wait_hear_that_nobody_can_say_and_the_next_asks_anew() -> None:
+async def test_all_that_wait_hear_that_nobody_can_say_and_the_next_asks_anew(api: Api) -> None:
     """None of them waits for an answer of its own from a store that is away."""
-    store = SlowKeys()
+    store = SlowKeys(api.keys._pool)
     store.fails = True
     authentication = Authentication(store)
 
@@ -245,16 +265,18 @@ class NoTokens:
         raise InvalidCredentialError
 
 
-async def test_nobody_comes_without_a_credential_where_one_is_configured() -> None:
+async def test_nobody_comes_without_a_credential_where_one_is_configured(
+    store: CountedKeys,
+) -> None:
     """A bootstrap key, or an issuer of tokens."""
-    assert not await Authentication(MemoryKeys(), bootstrap_key=BOOTSTRAP).is_open()
-    assert not await Authentication(MemoryKeys(), tokens=NoTokens()).is_open()
+    assert not await Authentication(store, bootstrap_key=BOOTSTRAP).is_open()
+    assert not await Authentication(store, tokens=NoTokens()).is_open()
 
 
-async def test_a_key_is_never_taken_for_a_token() -> None:
+async def test_a_key_is_never_taken_for_a_token(store: CountedKeys) -> None:
     """And a credential that is far too long for nothing at all."""
     tokens = NoTokens()
-    authentication = Authentication(MemoryKeys(), tokens=tokens)
+    authentication = Authentication(store, tokens=tokens)
 
     for credential in (f"cwk_{'0' * 16}_{'0' * 64}", "x" * 10_000, "a.b.c"):
         with pytest.raises(InvalidCredentialError):

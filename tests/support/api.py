@@ -1,0 +1,75 @@
+"""The real application on the real stores, called in this process. No worker executes its runs."""
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from functools import cache
+from typing import Any
+
+import httpx
+from fastapi import FastAPI
+
+from app.access.authentication import Authentication
+from app.adapters.postgres.approvals import PostgresApprovals
+from app.adapters.postgres.artifacts import PostgresArtifacts
+from app.adapters.postgres.journal import PostgresJournal
+from app.adapters.postgres.runs import PostgresRuns
+from app.api.application import build_api
+from app.api.services import ApiLimits, PartState
+from app.bootstrap.process import Process
+from app.bootstrap.server import api_services
+from app.settings.schema import Settings
+from tests.support.limits import SETTINGS, api_limits
+
+ALL_READY = {"database": PartState(True), "migrations": PartState(True), "worker": PartState(True)}
+
+
+@dataclass
+class FixedReadiness:
+    """Reports the states that a test sets."""
+
+    states: Mapping[str, PartState] = field(default_factory=lambda: ALL_READY)
+
+    async def check(self) -> Mapping[str, PartState]:
+        return self.states
+
+
+class Api(Process):
+    """A process that serves requests and executes no runs; a test may use its stores directly."""
+
+    def __init__(self, url: str, settings: Settings = SETTINGS) -> None:
+        """Build the process; :meth:`opened` connects it to the database at ``url``."""
+        super().__init__(settings, url, executes=False)
+        self.store: PostgresRuns = self._store
+        self.journal: PostgresJournal = self._journal
+        self.files: PostgresArtifacts = self._artifacts
+        self.approval_store: PostgresApprovals = self._approvals
+
+    def app(
+        self,
+        limits: ApiLimits | None = None,
+        *,
+        bootstrap_key: str | None = None,
+        **services: Any,
+    ) -> FastAPI:
+        """Return the application; ``services`` replace fields of :class:`ApiServices`.
+
+        Each application authenticates anew: another test's keys are not cached in it.
+        """
+        authentication = Authentication(self.keys, bootstrap_key=bootstrap_key)
+        used = replace(api_services(self), **{"authentication": authentication, **services})
+        return build_api(used, limits or api_limits(), version="0.0.0")
+
+
+@cache
+def openapi_document() -> dict[str, Any]:
+    """Return the OpenAPI document of the application, which is expensive to build."""
+    return Api("postgresql://localhost/none").app().openapi()
+
+
+@asynccontextmanager
+async def client_of(app: FastAPI, peer: str = "127.0.0.1") -> AsyncIterator[httpx.AsyncClient]:
+    """Yield a client that calls the application from an address."""
+    transport = httpx.ASGITransport(app, raise_app_exceptions=False, client=(peer, 50000))
+    async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+        yield client
