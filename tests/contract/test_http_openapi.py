@@ -5,44 +5,22 @@ import base64
 import hashlib
 import re
 from collections.abc import Iterator, Mapping
-from functools import cache
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
 
 import pytest
-import schemathesis
-from hypothesis import HealthCheck, given, settings
-from schemathesis import GenerationMode
-from schemathesis.checks import (
-    content_type_conformance,
-    not_a_server_error,
-    response_headers_conformance,
-    response_schema_conformance,
-    status_code_conformance,
-)
-from schemathesis.core.result import Ok
-from schemathesis.schemas import APIOperation
 
-from app.access.authentication import Authentication
 from app.api.problem_types import CATALOGUE
 from app.cli import cli
 from tests.support.artifacts import files_of_a_run, new_artifact
-from tests.support.limits import api_limits
 from tests.support.memory_api import client_of, memory_api, openapi_document
-from tests.support.memory_keys import MemoryKeys
 from tests.support.memory_runs import MemoryRuns
+from tests.support.openapi import documented_operations
 
 PROBLEMS_PAGE = Path(__file__).parents[2] / "docs" / "problems.md"
 DOCUMENT = openapi_document()
-CHECKS = [
-    not_a_server_error,
-    status_code_conformance,
-    content_type_conformance,
-    response_headers_conformance,
-    response_schema_conformance,
-]
 
 
 def operations() -> Iterator[tuple[str, Mapping[str, Any]]]:
@@ -240,62 +218,6 @@ async def test_the_policy_of_the_documentation_page_admits_its_own_script() -> N
     assert f"'sha256-{digest}'" in answer.headers["content-security-policy"]
 
 
-KEY = "operator-" + "7" * 32
-OPERATOR = {"Authorization": f"Bearer {KEY}"}
-KEYS = MemoryKeys()
-
-
-@cache
-def tried() -> Mapping[str, APIOperation[Any, Any, Any, Any]]:
-    """Every operation of a service, ready to be tried, by its method and path."""
-    service = memory_api(
-        limits=api_limits(allowed_hosts=None, max_wait_seconds=0),
-        keys=KEYS,
-        authentication=Authentication(KEYS, bootstrap_key=KEY),
-    )
-    found = schemathesis.openapi.from_asgi("/openapi.json", service).get_all_operations()
-    return {each.ok().label: each.ok() for each in found if isinstance(each, Ok)}
-
-
-RARELY_RIGHT = {"POST /threads"}
-"""A body that names either an agent or a graph, whole and nested, is seldom made up."""
-TAKING = {name for name, told in operations() if "parameters" in told or "requestBody" in told}
-
-
-def conform(label: str, mode: GenerationMode) -> set[int]:
-    """Send what schemathesis makes up, check every answer, and return the statuses seen."""
-    statuses: set[int] = set()
-    examples = 8 if tried()[label].body else 5  # a body has more that may be wrong
-
-    @settings(
-        max_examples=examples,
-        deadline=None,
-        derandomize=True,
-        suppress_health_check=list(HealthCheck),
-    )
-    @given(case=tried()[label].as_strategy(mode))
-    def call(case: schemathesis.Case[Any]) -> None:
-        response = case.call(headers=OPERATOR)
-        statuses.add(response.status_code)
-        case.validate_response(response, checks=CHECKS)
-
-    call()
-    return statuses
-
-
-@pytest.mark.parametrize("label", sorted(name for name, _ in operations()))
-def test_what_the_document_allows_is_answered_as_it_says(label: str) -> None:
-    """No 5xx, and no status, type, header or body that is not documented."""
-    found = conform(label, GenerationMode.POSITIVE)
-    assert found & {200, 201, 202, 204, 404} or label in RARELY_RIGHT
-
-
-@pytest.mark.parametrize("label", sorted(TAKING))
-def test_what_the_document_forbids_is_refused_as_it_says(label: str) -> None:
-    """No 5xx, and every refusal is a documented one."""
-    assert conform(label, GenerationMode.NEGATIVE) & {400, 422}
-
-
 async def test_what_is_answered_about_a_run_has_the_documented_form() -> None:
     """Every field that the schemas require is there, and of its type."""
     store = MemoryRuns()
@@ -316,7 +238,7 @@ async def test_what_is_answered_about_a_run_has_the_documented_form() -> None:
 
     for label, answer in answers.items():
         assert answer.is_success
-        tried()[label].validate_response(answer)
+        documented_operations()[label].validate_response(answer)
 
 
 @pytest.mark.parametrize("media_type", ["image/png", "application/json", "text/html"])
@@ -333,7 +255,7 @@ async def test_what_is_answered_about_a_file_has_the_documented_form(media_type:
 
     for label, answer in answers.items():
         assert answer.is_success
-        tried()[label].validate_response(answer)
+        documented_operations()[label].validate_response(answer)
 
 
 async def test_what_is_answered_about_a_graph_has_the_documented_form() -> None:
@@ -356,4 +278,4 @@ async def test_what_is_answered_about_a_graph_has_the_documented_form() -> None:
 
     for label, answer in answers.items():
         assert answer.is_success
-        tried()[label].validate_response(answer)
+        documented_operations()[label].validate_response(answer)
