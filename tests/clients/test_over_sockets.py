@@ -174,7 +174,8 @@ def calculation(step_id: str) -> dict[str, object]:
     return {"id": step_id, "type": "tool", "data": {"tool": "calculator", "args": arguments}}
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.guarantee(12)
+@pytest.mark.parametrize("seed", [0, *(pytest.param(n, marks=pytest.mark.proof) for n in (1, 2))])
 async def test_a_stream_that_is_cut_at_random_bytes_brings_every_event_once(
     callers: Callers, service: ServiceProcess, seed: int
 ) -> None:
@@ -197,6 +198,9 @@ async def test_a_stream_that_is_cut_at_random_bytes_brings_every_event_once(
     require_whole(seen)
 
 
+@pytest.mark.parametrize(
+    "callers", ["sync", pytest.param("async", marks=pytest.mark.proof)], indirect=True
+)
 async def test_a_stream_and_a_wait_outlive_the_service(
     callers: Callers, database_url: str, provider: FakeProvider
 ) -> None:
@@ -225,6 +229,9 @@ async def test_a_stream_and_a_wait_outlive_the_service(
     require_whole(seen)
 
 
+@pytest.mark.parametrize(
+    "callers", [pytest.param("sync", marks=pytest.mark.proof), "async"], indirect=True
+)
 async def test_a_stream_goes_on_at_another_replica(
     callers: Callers, database_url: str, provider: FakeProvider
 ) -> None:

@@ -32,6 +32,7 @@ def run(*command: str | Path, cwd: Path | None = None) -> str:
     return ended.stdout
 
 
+@pytest.mark.proof
 def test_the_wheel_works_with_its_own_dependencies_alone(tmp_path: Path) -> None:
     """Installed from the lock into an empty environment, where there is no service."""
     run(UV, "build", "--quiet", "--out-dir", tmp_path / "dist", FOLDER)

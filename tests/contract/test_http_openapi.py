@@ -5,7 +5,6 @@ import base64
 import hashlib
 import re
 from collections.abc import Iterator, Mapping
-from functools import cache
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -13,14 +12,12 @@ from unittest.mock import Mock
 
 import httpx
 import pytest
-import schemathesis
-from schemathesis.core.result import Ok
-from schemathesis.schemas import APIOperation
 
 from app.api.problem_types import CATALOGUE
 from app.cli import cli
 from tests.support.api import Api, client_of, openapi_document
 from tests.support.artifacts import new_artifact, run_with_files
+from tests.support.openapi import documented_operations
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -226,13 +223,6 @@ async def test_the_policy_of_the_documentation_page_admits_its_own_script(
     assert f"'sha256-{digest}'" in answer.headers["content-security-policy"]
 
 
-@cache
-def described() -> Mapping[str, APIOperation[Any, Any, Any, Any]]:
-    """Every operation of the document, by its method and path."""
-    found = schemathesis.openapi.from_dict(DOCUMENT).get_all_operations()
-    return {each.ok().label: each.ok() for each in found if isinstance(each, Ok)}
-
-
 async def test_what_is_answered_about_a_run_has_the_documented_form(
     client: httpx.AsyncClient,
 ) -> None:
@@ -253,7 +243,7 @@ async def test_what_is_answered_about_a_run_has_the_documented_form(
 
     for label, answer in answers.items():
         assert answer.is_success
-        described()[label].validate_response(answer)
+        documented_operations()[label].validate_response(answer)
 
 
 @pytest.mark.parametrize("media_type", ["image/png", "application/json", "text/html"])
@@ -273,7 +263,7 @@ async def test_what_is_answered_about_a_file_has_the_documented_form(
 
     for label, answer in answers.items():
         assert answer.is_success
-        described()[label].validate_response(answer)
+        documented_operations()[label].validate_response(answer)
 
 
 async def test_what_is_answered_about_a_graph_has_the_documented_form(
@@ -297,4 +287,4 @@ async def test_what_is_answered_about_a_graph_has_the_documented_form(
 
     for label, answer in answers.items():
         assert answer.is_success
-        described()[label].validate_response(answer)
+        documented_operations()[label].validate_response(answer)

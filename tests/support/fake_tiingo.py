@@ -7,6 +7,7 @@ import io
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Self
 
@@ -87,6 +88,7 @@ def _prices(request: Request) -> Reply:
     return Reply(body=text, headers={"content-type": "text/csv"})
 
 
+@cache
 def prices_as_csv(symbol: str) -> str | None:
     """Return the packaged prices of a symbol as Tiingo writes them; None if there are none."""
     with gzip.open(DATA, "rt", encoding="ascii") as file:

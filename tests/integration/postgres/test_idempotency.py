@@ -1,10 +1,6 @@
-"""One key, one run, however many replicas are asked at once.
-
-``IDEMPOTENCY_KEYS=100`` asks for more keys at once; ``make exact`` does.
-"""
+"""One key, one run, however many replicas are asked at once."""
 
 import asyncio
-import os
 from contextlib import AsyncExitStack
 
 import pytest
@@ -14,20 +10,21 @@ from app.runs.ports import Accepted
 from tests.support.limits import pool_sizes
 from tests.support.stores import Stores, new_run, open_oracle, open_stores
 
-KEYS = int(os.environ.get("IDEMPOTENCY_KEYS", "20"))
 POSTS = 50
 PATIENT = pool_sizes(connect_seconds=60)
 
 
 @pytest.mark.req("card/s2s")
-async def test_fifty_posts_with_one_key_make_one_run(database_url: str) -> None:
-    """For each of twenty keys at once, on three replicas; all callers get the same run."""
+@pytest.mark.guarantee(8)
+@pytest.mark.parametrize("keys", [5, pytest.param(100, marks=pytest.mark.proof)])
+async def test_fifty_posts_with_one_key_make_one_run(database_url: str, keys: int) -> None:
+    """For each of several keys at once, on three replicas; all callers get the same run."""
     async with AsyncExitStack() as stack:
         oracle = await stack.enter_async_context(open_oracle(database_url))
         opened = [open_stores(database_url, sizes=PATIENT) for _ in range(3)]
         replicas = [await stack.enter_async_context(stores) for stores in opened]
         async with asyncio.TaskGroup() as group:
-            answers: dict[int, list[asyncio.Task[Accepted]]] = {key: [] for key in range(KEYS)}
+            answers: dict[int, list[asyncio.Task[Accepted]]] = {key: [] for key in range(keys)}
             for post in range(POSTS):
                 for key, accepted in answers.items():
                     new = new_run(f"{key}-{post}", key=f"key {key}", named=False)
@@ -41,7 +38,7 @@ async def test_fifty_posts_with_one_key_make_one_run(database_url: str) -> None:
             results = [task.result() for task in accepted]
             assert len({result.run.key for result in results}) == 1
             assert sum(result.created for result in results) == 1
-        assert await oracle.value("SELECT count(*) FROM runs") == KEYS
+        assert await oracle.value("SELECT count(*) FROM runs") == keys
         jobs = await oracle.value("SELECT count(*) FROM procrastinate_jobs")
         queued = await oracle.value("SELECT count(*) FROM runs WHERE status = 'queued'")
         assert jobs == queued

@@ -93,6 +93,7 @@ def test_revisions_are_known_by_the_names_of_their_files() -> None:
     assert script.get_heads() == [max(known)]
 
 
+@pytest.mark.guarantee(16)
 def test_every_revision_can_be_undone_and_done_again(empty_url: str) -> None:
     """Going back leaves exactly what was there before, going forth the same as the first time."""
     before, bases = objects(empty_url), ["base", *revisions()]
@@ -158,21 +159,29 @@ def test_what_is_not_written_down_is_seen(database_url: str, more: str) -> None:
 
 
 @pytest.mark.parametrize("revision", ["20200101_0000", "29990101_0000"])
-def test_an_unknown_revision_is_refused_in_one_line(empty_url: str, revision: str) -> None:
+def test_an_unknown_revision_is_refused(database_url: str, revision: str) -> None:
     """The database of an older development version, or of a newer release."""
-    upgrade(empty_url)
-    with psycopg.connect(empty_url) as connection:
+    with psycopg.connect(database_url) as connection:
         connection.execute("UPDATE alembic_version SET version_num = %s", [revision])
 
     with pytest.raises(UnknownRevisionError, match=f"at revision {revision}"):
-        upgrade(empty_url)
-    assert is_served_by(empty_url) == revision.startswith("2999")
-    done = _db_upgrade(empty_url)
+        upgrade(database_url)
+    assert is_served_by(database_url) == revision.startswith("2999")
+
+
+def test_the_command_refuses_an_unknown_revision_in_one_line(database_url: str) -> None:
+    """An operator reads the revision and no traceback."""
+    with psycopg.connect(database_url) as connection:
+        connection.execute("UPDATE alembic_version SET version_num = '29990101_0000'")
+
+    done = _db_upgrade(database_url)
+
     assert done.returncode != 0
-    assert f"at revision {revision}, which this release does not know" in done.stderr
+    assert "at revision 29990101_0000, which this release does not know" in done.stderr
     assert len([line for line in done.stderr.splitlines() if not line.startswith("{")]) == 1
 
 
+@pytest.mark.guarantee(16)
 def test_a_migration_gives_up_on_a_table_that_somebody_holds(empty_url: str) -> None:
     """In one line and within seconds; nothing of the revision is done, and it can be repeated."""
     upgrade(empty_url, BEFORE)
@@ -185,7 +194,7 @@ def test_a_migration_gives_up_on_a_table_that_somebody_holds(empty_url: str) -> 
         assert len([line for line in done.stderr.splitlines() if not line.startswith("{")]) == 1
         assert (objects(empty_url), shapes(empty_url)) == before
 
-    assert _db_upgrade(empty_url).returncode == 0
+    upgrade(empty_url)
     assert is_served_by(empty_url)
 
 
@@ -207,10 +216,10 @@ def _db_upgrade(url: str) -> "subprocess.CompletedProcess[str]":
 
 async def test_processes_that_migrate_at_once_wait_for_one_another(empty_url: str) -> None:
     """All of them find the database at the newest revision afterwards."""
-    upgrading = [asyncio.to_thread(_db_upgrade, empty_url) for _ in range(3)]
+    upgrading = [asyncio.to_thread(_db_upgrade, empty_url) for _ in range(2)]
     codes = [(await ended).returncode for ended in asyncio.as_completed(upgrading)]
 
-    assert codes == [0, 0, 0]
+    assert codes == [0, 0]
     assert any("procrastinate_jobs" in name for name in objects(empty_url))
 
 
@@ -218,10 +227,10 @@ async def test_a_database_that_is_behind_is_noticed(empty_url: str) -> None:
     """Empty, behind by one revision, and where it should be."""
     engines = open_engines(empty_url, pool_sizes())
     standing = []
-    for revision in ("base", *revisions()):
+    for revision in ("base", *revisions()[-2:]):
         if revision != "base":
             await asyncio.to_thread(upgrade, empty_url, revision)
         standing.append(await is_current(engines.control))
     await engines.dispose()
 
-    assert standing == [*[False] * len(revisions()), True]
+    assert standing == [False, False, True]

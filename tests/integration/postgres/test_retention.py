@@ -331,7 +331,7 @@ async def come_and_go(database_url: str, oracle: Oracle, name: str) -> None:
     await oracle.rows("SELECT pg_stat_force_next_flush()")
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.proof
 async def test_tables_do_not_grow_while_runs_come_and_go(
     database_url: str, stores: Stores, oracle: Oracle, vacuuming: None
 ) -> None:

@@ -212,8 +212,8 @@ APP = Path(__file__).parents[3] / "app"
 _LEVELS = frozenset({"debug", "info", "warning", "error", "exception", "critical"})
 
 
-def logged() -> Iterator[tuple[str, ast.Call]]:
-    """Yield every call of a logger, with where it stands."""
+def logged_in_app() -> Iterator[tuple[str, ast.Call]]:
+    """Yield every call of a logger with its place in the source."""
     for file in sorted(APP.rglob("*.py")):
         for node in ast.walk(ast.parse(file.read_text())):
             match node:
@@ -223,25 +223,32 @@ def logged() -> Iterator[tuple[str, ast.Call]]:
                     yield f"{file.relative_to(APP)}:{node.lineno}", node
 
 
+@pytest.fixture(scope="module")
+def logged() -> list[tuple[str, ast.Call]]:
+    """Every call of a logger: parsing the whole source takes a second."""
+    return list(logged_in_app())
+
+
 @pytest.mark.req("002/19.2", "002/19.5")
-def test_lines_have_fields_of_the_allowlist_alone() -> None:
+def test_lines_have_fields_of_the_allowlist_alone(logged: list[tuple[str, ast.Call]]) -> None:
     """Others would be logged without their values, and nobody would see why."""
-    found = list(logged())
     strangers = [
         f"{place} {keyword.arg}"
-        for place, call in found
+        for place, call in logged
         for keyword in call.keywords
         if keyword.arg not in LOG_FIELDS | {"exc_info"}  # which becomes "exception"
     ]
 
-    assert len(found) > 15
+    assert len(logged) > 15
     assert strangers == []
 
 
 @pytest.mark.req("002/19.2")
-def test_lines_say_what_happened_in_words_that_stand_in_the_source() -> None:
+def test_lines_say_what_happened_in_words_that_stand_in_the_source(
+    logged: list[tuple[str, ast.Call]],
+) -> None:
     """An event with a value in it could hold anything, and could not be searched for."""
-    assert [place for place, call in logged() if not isinstance(call.args[0], ast.Constant)] == []
+    assert [place for place, call in logged if not isinstance(call.args[0], ast.Constant)] == []
 
 
 def raised(error: Exception) -> Exception:

@@ -163,19 +163,19 @@ async def test_arrivals_are_numbered_in_order_and_found_by_their_text(fake: Fake
     assert found.body["seed"] == 3
 
 
-async def test_hundreds_of_requests_at_once_are_all_recorded(fake: FakeProvider) -> None:
+async def test_requests_at_once_are_all_recorded(fake: FakeProvider) -> None:
     """They are under way together, none is lost."""
     await fake.answer_by_default(Step(hang=True))
     async with _client() as client:
         url = f"{fake.openai_url}/chat/completions"
         async with asyncio.TaskGroup() as group:
-            asking = [group.create_task(client.post(url, json=_chat(f"{n}"))) for n in range(300)]
-            await fake.wait_for_arrivals(300)
+            asking = [group.create_task(client.post(url, json=_chat(f"{n}"))) for n in range(50)]
+            await fake.wait_for_arrivals(50)
             await fake.release()
 
     assert {task.result().status_code for task in asking} == {200}
     arrivals = await fake.arrivals()
-    assert len({arrival.question for arrival in arrivals}) == 300
+    assert len({arrival.question for arrival in arrivals}) == 50
     assert {arrival.outcome for arrival in arrivals} == {"answered"}
 
 

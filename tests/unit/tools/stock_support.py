@@ -5,6 +5,7 @@ import gzip
 import hashlib
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +21,15 @@ DATA = Path(app.tools.stocks.__path__[0], "data", "stocks.csv.gz")
 PRICES = PackagedPrices()
 
 
+@cache
+def _all_rows() -> tuple[dict[str, str], ...]:
+    with gzip.open(DATA, "rt", encoding="ascii") as file:
+        return tuple(csv.DictReader(file))
+
+
 def csv_rows(symbol: str, start: str = "0", end: str = "9") -> list[dict[str, str]]:
     """Return the rows of the packaged file, read with nothing of the product."""
-    with gzip.open(DATA, "rt", encoding="ascii") as file:
-        rows = [row for row in csv.DictReader(file) if row["Ticker"] == symbol]
-    return [row for row in rows if start <= row["Date"] <= end]
+    return [row for row in _all_rows() if row["Ticker"] == symbol and start <= row["Date"] <= end]
 
 
 def closes(symbol: str, start: str = "0", end: str = "9") -> list[float]:

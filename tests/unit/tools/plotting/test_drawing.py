@@ -8,9 +8,11 @@ import re
 import time
 from dataclasses import asdict, replace
 from datetime import date
+from functools import cache
 from itertools import pairwise
 from xml.etree import ElementTree
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -48,35 +50,47 @@ def words_on(figure: Figure) -> list[str]:
     return [text.get_text() for text in texts]
 
 
+@cache
+def drawn_once(picture: Picture) -> bytes:
+    """Return a picture that several tests look at."""
+    return drawn(picture, CAP)
+
+
+def small(kind: str, form: Format) -> Picture:
+    return replace(EVERY_KIND[kind], width=731, height=419, format=form)
+
+
 @pytest.mark.req("002/5.3")
-@pytest.mark.parametrize("picture", EVERY_KIND.values(), ids=EVERY_KIND)
-def test_a_png_has_the_size_that_was_asked_for(picture: Picture) -> None:
+@pytest.mark.parametrize("kind", EVERY_KIND)
+def test_a_png_has_the_size_that_was_asked_for(kind: str) -> None:
     """To the pixel, and it is not blank."""
-    data = drawn(replace(picture, width=731, height=419), CAP)
+    data = drawn_once(small(kind, Format.PNG))
 
     pixels = imread(io.BytesIO(data), format="png")
     assert data.startswith(b"\x89PNG")
     assert pixels.shape == (419, 731, 4)
-    assert len({tuple(pixel) for pixel in pixels.reshape(-1, 4).tolist()}) > 20
+    assert len(np.unique(pixels)) > 20
 
 
 @pytest.mark.req("002/5.3")
-@pytest.mark.parametrize("picture", EVERY_KIND.values(), ids=EVERY_KIND)
-def test_an_svg_is_of_the_same_size_in_browsers(picture: Picture) -> None:
+@pytest.mark.parametrize("kind", EVERY_KIND)
+def test_an_svg_is_of_the_same_size_in_browsers(kind: str) -> None:
     """A browser counts 96 pixels to 72 points."""
-    root = ElementTree.fromstring(drawn(replace(picture, format=Format.SVG), CAP))  # noqa: S314
+    root = ElementTree.fromstring(drawn_once(small(kind, Format.SVG)))  # noqa: S314
 
     assert root.tag == "{http://www.w3.org/2000/svg}svg"
-    assert (root.get("width"), root.get("height")) == ("675pt", "375pt")
+    assert (root.get("width"), root.get("height")) == ("548.25pt", "314.25pt")
 
 
 @pytest.mark.parametrize("form", Format)
-@pytest.mark.parametrize("picture", EVERY_KIND.values(), ids=EVERY_KIND)
-def test_the_same_picture_is_always_the_same_bytes(picture: Picture, form: Format) -> None:
+@pytest.mark.parametrize(
+    "kind", ["line", *(pytest.param(each, marks=pytest.mark.proof) for each in [*EVERY_KIND][1:])]
+)
+def test_the_same_picture_is_always_the_same_bytes(kind: str, form: Format) -> None:
     """No date, no random id and no version of a library is in them."""
-    data = drawn(replace(picture, format=form), CAP)
+    data = drawn_once(small(kind, form))
 
-    assert drawn(replace(picture, format=form), CAP) == data
+    assert drawn(small(kind, form), CAP) == data
     assert not re.search(rb"matplotlib v|matplotlib version|dc:date|Software", data)
 
 

@@ -72,22 +72,19 @@ async def test_a_picture_that_is_too_large_ends_in_the_process(renderer: Rendere
     assert renderer.pid == pid
 
 
-async def test_a_picture_that_hangs_is_killed_and_the_next_one_is_drawn() -> None:
+async def test_a_picture_that_hangs_is_killed_and_the_next_one_is_drawn(
+    renderer: Renderer,
+) -> None:
     """The process is frozen here, as by a loop without end."""
-    renderer = Renderer(timeout_seconds=120)
     await renderer.render(LINE, CAP)
     stuck = pid_of(renderer)
     os.kill(stuck, signal.SIGSTOP)
-    hasty = renderer.render(LINE, CAP)
-    try:
-        with pytest.raises(TimeoutError):
-            async with asyncio.timeout(0.3):  # the caller is cancelled
-                await hasty
-        data = await renderer.render(LINE, CAP)
-        assert data.startswith(b"\x89PNG")
-        assert pid_of(renderer) != stuck
-    finally:
-        await renderer.aclose()
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.3):  # the caller is cancelled
+            await renderer.render(LINE, CAP)
+
+    assert (await renderer.render(LINE, CAP)).startswith(b"\x89PNG")
+    assert pid_of(renderer) != stuck
 
 
 async def test_drawing_has_a_time_limit_of_its_own() -> None:
@@ -104,20 +101,17 @@ async def test_drawing_has_a_time_limit_of_its_own() -> None:
     assert set(psutil.Process().children()) == before
 
 
-async def test_a_process_that_dies_is_replaced_within_the_same_call() -> None:
+async def test_a_process_that_dies_is_replaced_within_the_same_call(renderer: Renderer) -> None:
     """Drawing has no effect outside, so it is simply done again."""
-    renderer = Renderer()
     await renderer.render(LINE, CAP)
     frozen = pid_of(renderer)
     os.kill(frozen, signal.SIGSTOP)
     task = asyncio.create_task(renderer.render(LINE, CAP))
-    try:
-        await asyncio.wait({task}, timeout=0.3)
-        os.kill(frozen, signal.SIGKILL)
-        assert (await task).startswith(b"\x89PNG")
-        assert pid_of(renderer) != frozen
-    finally:
-        await renderer.aclose()
+    await asyncio.wait({task}, timeout=0.3)
+    os.kill(frozen, signal.SIGKILL)
+
+    assert (await task).startswith(b"\x89PNG")
+    assert pid_of(renderer) != frozen
 
 
 async def test_an_idle_process_ends_by_itself_and_comes_back() -> None:
@@ -133,28 +127,18 @@ async def test_an_idle_process_ends_by_itself_and_comes_back() -> None:
         await renderer.aclose()
 
 
-async def test_the_process_knows_no_secret_and_has_a_limit_on_its_memory(
+async def test_the_process_knows_no_secret_has_little_memory_and_leaves_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Its environment is made, not inherited."""
+    """Its environment is not inherited; a closed renderer has neither process nor folder."""
     monkeypatch.setenv("OPENAI_API_KEY", "canary-key")
-    renderer = Renderer()
-    try:
-        await renderer.render(LINE, CAP)
-        process = psutil.Process(pid_of(renderer))
-        assert "canary" not in str(process.environ())
-        if sys.platform == "linux":
-            assert process.rlimit(psutil.RLIMIT_AS) == (MAX_MEMORY_BYTES, MAX_MEMORY_BYTES)
-    finally:
-        await renderer.aclose()
-
-
-async def test_a_closed_renderer_leaves_neither_process_nor_folder() -> None:
-    """And whoever asks it again is told in an error."""
     renderer = Renderer()
     await renderer.render(LINE, CAP)
     process = psutil.Process(pid_of(renderer))
     folder = process.cwd()
+    assert "canary" not in str(process.environ())
+    if sys.platform == "linux":
+        assert process.rlimit(psutil.RLIMIT_AS) == (MAX_MEMORY_BYTES, MAX_MEMORY_BYTES)
 
     await renderer.aclose()
 
