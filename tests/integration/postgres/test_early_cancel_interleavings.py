@@ -89,8 +89,8 @@ async def test_two_posts_of_one_run_do_not_make_it_miss_its_stop(
     seed = 12 if drawn == "fixed" else random.randrange(2**32)
     print(f"seed {seed}")  # noqa: T201 - to repeat it
     async with open_world(database_url) as world:
-        drawn = partial(sample, trials=100, draw=Random(seed))
-        await world.race([post_alone, post_in_a_batch, stop], nothing, drawn)
+        orders = partial(sample, trials=100, draw=Random(seed))
+        await world.race([post_alone, post_in_a_batch, stop], nothing, orders)
 
         assert set(world.outcomes) <= {EARLY, AT_BARRIER}, (seed, world.outcomes)
         assert world.blocked > 0
