@@ -93,7 +93,7 @@ async def test_a_picture_is_referred_to_by_a_url_that_gives_it_out(configured: C
 async def test_a_timeout_that_a_retry_mended_is_in_the_trace(configured: Configured) -> None:
     """With its kind and its reason; the logical call counts once, its attempts twice."""
     await configured.script([Step(hang=True), RIGHT])
-    async with configured.serving(**QUICK, MODELS_SMALL_TIMEOUT_SECONDS="0.2") as client:
+    async with configured.serving(**QUICK, MODELS_SMALL_TIMEOUT_SECONDS="1.5") as client:
         run = await client.post_run(QUESTION, wait_seconds=120)
         snapshot = (await client.trace(run["run_id"]))["snapshot"]
 
@@ -104,7 +104,7 @@ async def test_a_timeout_that_a_retry_mended_is_in_the_trace(configured: Configu
         ("fail", "TimeoutError"),
         ("success", None),
     ]
-    assert "0.2 seconds" in attempts[0]["stop_reason"]
+    assert "1.5 seconds" in attempts[0]["stop_reason"]
     assert (run["usage"]["llm_calls_small"], run["usage"]["api_calls"]) == (1, 2)
     assert (run["result"]["verified"], violations(snapshot)) == (True, [])
 

@@ -80,6 +80,15 @@ class World:
             runs: list[dict[str, Any]] = (await http.get("/runs")).json()["runs"]
         return runs
 
+    async def first(self, headers: dict[str, str]) -> dict[str, Any]:
+        """Return the run of the tenant of a key, once there is one."""
+
+        async def any_made() -> bool:
+            return bool(await self.made(headers))
+
+        await eventually(any_made)
+        return (await self.made(headers))[0]
+
     async def end(self, run_id: str, status: RunStatus) -> None:
         """Do what a worker does with a queued run of tenant ``a``."""
         run = await self.api.store.claim(RunKey("a", run_id), "worker")
@@ -129,8 +138,7 @@ async def test_a_call_of_run_case_returns_its_run_once_it_has_ended(
     key = await world.key()
     async with world.mcp(key, mode) as client, world.http(key) as http:
         calling = asyncio.create_task(client.call_tool("run_case", {"input": QUESTION}))
-        await eventually(lambda: world.made(key))
-        [made] = await world.made(key)
+        made = await world.first(key)
         await world.end(made["run_id"], status)
         result = await calling
         run = (await http.get(f"/runs/{made['run_id']}")).json()
@@ -183,7 +191,7 @@ async def test_a_client_that_asks_for_progress_hears_the_status_of_its_run(
     monkeypatch.setattr(mcp_server, "PROGRESS_SECONDS", 0.01)
     heard: list[tuple[float | None, str | None]] = []
 
-    async def hear(_: float, total: float | None, message: str | None) -> None:
+    async def hear(progress: float, total: float | None, message: str | None) -> None:
         heard.append((total, message))
 
     async with world.mcp(await world.key()) as client:
@@ -274,7 +282,7 @@ async def test_a_client_that_cancels_its_call_cancels_the_run(world: World, mode
     key = await world.key()
     async with world.mcp(key, mode) as client:
         calling = asyncio.create_task(client.call_tool("run_case", {"input": QUESTION}))
-        await eventually(lambda: world.made(key))
+        await world.first(key)
         calling.cancel()
         with pytest.raises(asyncio.CancelledError):
             await calling

@@ -87,7 +87,7 @@ async def test_a_flood_of_stops_does_not_silence_a_process(database_url: str) ->
 
 async def test_waiting_for_a_connection_has_an_end(database_url: str) -> None:
     """The caller may try again; the connection that comes free is not lost."""
-    sizes = pool_sizes(work=1, connect_seconds=0.05)
+    sizes = pool_sizes(work=1, connect_seconds=1)
     async with open_stores(database_url, sizes=sizes) as stores:
         async with transaction(stores.engines.work):
             with pytest.raises(StoreUnavailableError):

@@ -104,8 +104,8 @@ async def test_two_posts_of_one_run_do_not_make_it_miss_its_stop(
     """There are thousands of orders of these; each seed draws twenty."""
     for seed in seeds:
         async with open_world(database_url) as world:
-            drawn = partial(sample, trials=20, draw=Random(seed))
-            await world.race([post_alone, post_in_a_batch, stop], nothing, drawn)
+            orders = partial(sample, trials=20, draw=Random(seed))
+            await world.race([post_alone, post_in_a_batch, stop], nothing, orders)
 
             assert set(world.outcomes) <= {EARLY, AT_BARRIER}, (seed, world.outcomes)
             assert len(world.orders) > 1

@@ -273,7 +273,7 @@ async def test_a_crowd_that_waits_for_connections_survives_a_restart(database_ur
 
 async def test_a_silent_database_is_hung_up_on(database_url: str) -> None:
     """A read, a stop and a beat fail; a journal write is made over a new connection."""
-    sizes = pool_sizes(answer_seconds=0.2, connect_seconds=2)
+    sizes = pool_sizes(answer_seconds=1, connect_seconds=3)
     async with open_world(database_url, sizes=sizes) as world:
         run = await world.claimed()
         await world.stores.runs.get(KEY)

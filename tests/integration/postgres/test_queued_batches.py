@@ -228,7 +228,7 @@ async def test_a_crowd_at_a_full_queue_is_refused_without_a_connection_for_each(
     database_url: str,
 ) -> None:
     """Nobody waits for one of the pool only to hear that there is no room."""
-    limits, sizes = store_limits(max_queued=2), pool_sizes(work=1, connect_seconds=0.5)
+    limits, sizes = store_limits(max_queued=2), pool_sizes(work=1, connect_seconds=5)
     async with open_stores(database_url, limits, sizes=sizes) as stores:
         await accepted(stores, new_run("r1"), new_run("r2", key="k"))
 
@@ -260,7 +260,7 @@ async def test_the_last_places_of_a_queue_go_to_the_first_of_a_batch(
     database_url: str, oracle: Oracle
 ) -> None:
     """In one statement, whose others are refused."""
-    limits, sizes = store_limits(max_queued=5), pool_sizes(work=1, connect_seconds=0.5)
+    limits, sizes = store_limits(max_queued=5), pool_sizes(work=1, connect_seconds=5)
     async with open_stores(database_url, limits, sizes=sizes) as stores:
         await accepted(stores, new_run("r"))
         async with transaction(stores.engines.work):
@@ -287,7 +287,7 @@ async def test_places_that_come_free_while_a_crowd_is_refused_are_taken_by_a_bat
     database_url: str, oracle: Oracle, tenant: str
 ) -> None:
     """Run by run, those accepted at the same time would not count one another."""
-    limits, sizes = store_limits(max_queued=5), pool_sizes(work=1, connect_seconds=0.5)
+    limits, sizes = store_limits(max_queued=5), pool_sizes(work=1, connect_seconds=5)
     async with open_stores(database_url, limits, sizes=sizes) as stores:
         await accepted(stores, *(new_run(f"r{n}") for n in range(5)))
         for statement in FREE_ONE:
@@ -308,7 +308,7 @@ async def test_others_are_refused_without_a_connection_where_all_places_beyond_a
     database_url: str,
 ) -> None:
     """A queue that is twice full refuses everybody in the batch they came in."""
-    limits, sizes = store_limits(max_queued=1), pool_sizes(work=1, connect_seconds=0.5)
+    limits, sizes = store_limits(max_queued=1), pool_sizes(work=1, connect_seconds=5)
     async with open_stores(database_url, limits, sizes=sizes) as stores:
         for tenant in ("a", "b"):
             (answer,) = await accepted(stores, new_run("r", tenant=tenant))

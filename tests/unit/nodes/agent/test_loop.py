@@ -201,7 +201,9 @@ async def test_the_time_of_an_agent_ends_what_is_in_flight(inside: str) -> None:
     first = said("So far.", wants("gate", n=1)) if inside == "tool" else never
     here = world(first, more_tools=[gate])
 
-    outcome = await here.run(asking(agent(tools=["gate"], limits={"timeout_ms": 400})), default="?")
+    outcome = await here.run(
+        asking(agent(tools=["gate"], limits={"timeout_ms": 1500})), default="?"
+    )
 
     assert outcome.steps["a"].status is StepStatus.HALTED
     assert outcome.stop is not None
@@ -224,7 +226,9 @@ async def test_a_tool_that_does_not_end_at_its_time_is_followed_by_nothing() -> 
 
     here = world(said("", wants("gate", n=1)), "Went on.", more_tools=[Deaf()])
 
-    outcome = await here.run(asking(agent(tools=["gate"], limits={"timeout_ms": 400})), default="?")
+    outcome = await here.run(
+        asking(agent(tools=["gate"], limits={"timeout_ms": 1500})), default="?"
+    )
 
     assert result(outcome)["terminate_reason"] == "timeout"
     assert outcome.steps["a"].status is StepStatus.HALTED
