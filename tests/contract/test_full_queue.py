@@ -35,7 +35,7 @@ async def test_a_full_queue_refuses_queued_runs_alone(opened: Open) -> None:
 async def test_a_queue_that_is_full_of_one_tenant_takes_runs_of_others(
     opened: Open, most: int, taken: list[int], queueing: Queueing
 ) -> None:
-    """Each of them a few, and all together as many again as the queue has places."""
+    """Each other tenant gets a few places, and all of them as many again as the queue has."""
 
     async def takes(tenant: str) -> int:
         for number in range(3 * most + 3):

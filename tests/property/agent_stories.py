@@ -23,6 +23,7 @@ from app.runs.put_back import whole_events, whole_run
 from app.runs.run import EventRecord, NewRun, Run, RunKind, RunRequest
 from app.tools.ports import ToolContext, ToolResult, ToolSpec
 from app.tools.registry import ToolPolicy, ToolRegistry
+from tests.support.crashing_wire import RefusingJournals
 from tests.support.limits import retry_policy, tier_model, tool_dispatch
 from tests.support.memory_runs import MemoryRuns
 from tests.support.seeded_loop import Story, run
@@ -190,7 +191,9 @@ class Tale:
 
     def process(self) -> Process:
         """Return one more process that executes runs."""
-        process = Process(_none, self.store, name=f"p{len(self.processes) + 1}")
+        name = f"p{len(self.processes) + 1}"
+        journals = RefusingJournals(self.store, f"{self.seed} {name}")
+        process = Process(_none, self.store, journals, name)
         tools = ToolRegistry(
             [
                 Outside("reads", self, parallel_safe=True),

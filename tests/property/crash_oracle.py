@@ -13,7 +13,7 @@ from tests.property.crash_stories import TOKENS_IN, TOKENS_OUT, Told
 from tests.support.crashing_cluster import CrashingCluster
 from tests.support.crashing_wire import KEY
 from tests.support.event_log import event_problems
-from tests.support.graph_invariants import unlike_journal, violations
+from tests.support.graph_invariants import stored_steps, unlike_journal, violations
 from tests.support.memory_rows import journal_of
 
 NOT_IDEMPOTENT = ("pays", "sends")
@@ -156,18 +156,13 @@ def _about_records(cluster: CrashingCluster) -> Iterator[str]:
 
 def _about_steps(cluster: CrashingCluster, peaceful: CrashingCluster) -> Iterator[str]:
     """Every step has a stored node that has ended, and as it does when nothing happens."""
-    found, right = (_stored_steps(each) for each in (cluster, peaceful))
+    found, right = (
+        stored_steps(journal_of(each.database.rows[KEY])) for each in (cluster, peaceful)
+    )
     unknown = {f"step:{step_id}" for step_id in _unknown_steps(cluster)}
     for key in (found.keys() | right.keys()) - unknown:
         if found.get(key) != right.get(key):
             yield f"{key} is {found.get(key)} in the journal and not {right.get(key)}"
-
-
-def _stored_steps(cluster: CrashingCluster) -> dict[str, str]:
-    """Return the status of the last stored node of every step, by its key."""
-    records = journal_of(cluster.database.rows[KEY])
-    keys = ((str(each.call_key), each.node["status"]) for each in records)
-    return {key: status for key, status in keys if key.startswith("step:")}
 
 
 def _about_attempts(cluster: CrashingCluster) -> Iterator[str]:

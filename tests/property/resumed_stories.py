@@ -20,6 +20,7 @@ from app.engine.node import ExecutionResult
 from app.runs.plan import RunGraphs
 from app.runs.run import NewRun, Run, RunKind, RunRequest
 from tests.property.graph_stories import Doing, Plan, StepFailedError, world_of
+from tests.support.crashing_wire import RefusingJournals
 from tests.support.memory_runs import MemoryRuns
 from tests.support.seeded_loop import run
 from tests.unit.runs.world import KEY, Process, answering, call, database, loop
@@ -120,7 +121,8 @@ class Tale:
 
     def _process(self) -> Process:
         name = f"p{len(self.processes) + 1}"
-        process = Process(_none, self.store, name=name)
+        journals = RefusingJournals(self.store, f"{self.seed} {name}")
+        process = Process(_none, self.store, journals, name)
         catalog: Any = SimpleNamespace(prepare=lambda graph, graph_id: self.plan.prepared(self))  # type: ignore[arg-type]
         process.executor._graphs = RunGraphs(catalog)
         self.processes.append(process)

@@ -18,7 +18,8 @@ from app.llm.ports import ModelReply, ModelRequest
 from app.runs.run import EventRecord, RunStatus
 from tests.property.agent_stories import Model, Tale, reply_of, told
 from tests.support.event_log import event_problems
-from tests.support.graph_invariants import violations
+from tests.support.graph_invariants import stored_steps, unlike_journal, violations
+from tests.support.memory_rows import journal_of
 from tests.support.seeded_loop import run
 from tests.support.seeds import seeds
 from tests.unit.runs.world import KEY, loop
@@ -91,8 +92,11 @@ def problems(tale: Tale) -> Iterator[str]:
     if most is not None and usage.get("llm_calls_small", 0) > most:
         yield f"{usage} was used"
     yield from event_problems(tale.events, tale.final.status)
-    for snapshot in tale.store.rows[KEY].snapshots:
+    row = tale.store.rows[KEY]
+    stored = {node_id: record.node for node_id, record in row.calls.items()}
+    for snapshot in row.snapshots:
         yield from violations(snapshot)
+        yield from unlike_journal(snapshot, stored)
     for path, log in _by_path(tale.events).items():
         yield from _about_turns(tale, path, log)
     for number, ended in enumerate(tale.ended_before, start=2):
@@ -148,6 +152,9 @@ def _differences(tale: Tale, whole: Tale) -> Iterator[str]:
     ]
     if kinds[0] != kinds[1]:
         yield f"its events are {kinds[0] - kinds[1]} more and {kinds[1] - kinds[0]} less"
+    steps = [stored_steps(journal_of(each.store.rows[KEY])) for each in (tale, whole)]
+    if steps[0] != steps[1]:
+        yield f"its steps are {steps[0]}, not {steps[1]}"
     usage = [each.final.usage and each.final.usage["turns"] for each in (tale, whole)]
     if usage[0] != usage[1]:
         yield f"it has used {usage[0]} turns, not {usage[1]}"

@@ -11,7 +11,7 @@ from app.engine.events import STEP_RESUMED, STEP_STARTED
 from app.runs.run import RunStatus
 from tests.property.resumed_stories import Tale, tale_of, told
 from tests.support.event_log import event_problems
-from tests.support.graph_invariants import violations
+from tests.support.graph_invariants import unlike_journal, violations
 from tests.support.seeds import seeds
 from tests.unit.runs.world import KEY
 
@@ -59,8 +59,10 @@ def problems(tale: Tale, whole: Tale) -> Iterator[str]:
     row, run = tale.store.rows[KEY], tale.final
     log = [row.events[seq] for seq in sorted(row.events)]
     yield from event_problems(log, run.status)
+    stored = {node_id: record.node for node_id, record in row.calls.items()}
     for snapshot in row.snapshots:
         yield from violations(snapshot)
+        yield from unlike_journal(snapshot, stored)
     yield from _repetitions(tale)
     started = sum(event.type == STEP_STARTED for event in log)
     if run.usage is None or run.usage["steps"] != started:

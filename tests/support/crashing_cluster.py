@@ -188,7 +188,7 @@ class CrashingCluster:
         assert isinstance(loop, SeededLoop)
         self.loop = loop
         self.chance = Random(f"cluster {self.seed}")
-        self.refuses = Random(f"refused writes {self.seed}")
+        self.refusals = Random(f"refused writes {self.seed}")
         self.hesitation = self.chance.choice([0.0, 0.5, 0.9])
         """How often people look at a question and put it off."""
         clock = loop.time

@@ -10,6 +10,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import partial
+from random import Random
 from typing import Any, Protocol, TypeVar
 
 from app.engine.approvals import Asked, Decision
@@ -30,12 +31,13 @@ from app.runs.run import (
     Run,
     RunKey,
 )
+from tests.support.memory_runs import MemoryRuns
 
 T = TypeVar("T")
 
 KEY = RunKey("t", "r0")
 REFUSED_SHARE = 0.3
-"""How many of the writes that no call waits for the server cannot carry out, in every story."""
+"""The share of refused writes among those that no call waits for."""
 AGAIN_SECONDS = 0.3
 """After how long a connection writes again what it got no answer to."""
 
@@ -67,10 +69,27 @@ FENCE: ContextVar[int] = ContextVar("fence", default=1)
 """The fence under which a task executes the run."""
 
 
-def no_call_waits() -> bool:
-    """Return whether the current write is one of the journal's own, which no call waits for."""
+def is_refused(chance: Random) -> bool:
+    """Return whether the server refuses the current write, of a journal that no call waits for."""
     task = asyncio.current_task()
-    return task is not None and task.get_name() == "journal"
+    waited_for = task is None or task.get_name() != "journal"
+    return not waited_for and chance.random() < REFUSED_SHARE
+
+
+class RefusingJournals:
+    """A store that refuses some of the writes that no call waits for."""
+
+    def __init__(self, store: MemoryRuns, seed: str) -> None:
+        self._store = store
+        self._chance = Random(seed)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    async def write(self, write: JournalWrite) -> Permission:
+        if is_refused(self._chance):
+            raise WriteFailedError(0)
+        return await self._store.write(write)
 
 
 class ConnectionLostError(Exception):
@@ -132,7 +151,7 @@ class Wire:
         return await self._pass("claim", lambda: self._cluster.claimed(key, worker_id))
 
     async def write(self, write: JournalWrite) -> Permission:
-        if no_call_waits() and self._cluster.refuses.random() < REFUSED_SHARE:
+        if is_refused(self._cluster.refusals):
             raise WriteFailedError(0)
         statement = partial(self._cluster.journal, write, self._database.write)
         async with self._turn:

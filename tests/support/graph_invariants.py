@@ -1,10 +1,11 @@
 """The oracle for every stored or returned snapshot of an ExecutionGraph."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from math import isclose
 from typing import Any
 
+from app.runs.run import CallRecord
 from app.trace.invariants import node_violations
 from app.trace.node import TERMINAL, number_of
 
@@ -51,6 +52,12 @@ def unlike_journal(
         ended = [each.get(node_id, {}).get("status") for each in (stored, last)]
         if ended[0] != ended[1]:
             yield f"{node_id} is {ended[0]} in the journal and {ended[1]} in the snapshot"
+
+
+def stored_steps(records: Iterable[CallRecord]) -> dict[str, str]:
+    """Return the status of the last node of every step in a journal, by the key of the step."""
+    keys = ((str(each.call_key), each.node["status"]) for each in records)
+    return {key: status for key, status in keys if key.startswith("step:")}
 
 
 def regressions(earlier: Mapping[str, Any], later: Mapping[str, Any]) -> list[str]:

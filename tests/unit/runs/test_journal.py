@@ -246,7 +246,7 @@ def test_whatever_writes_fail_the_store_holds_every_node_as_it_is_at_the_end(see
     chance = Random(seed)
 
     def change(run: Open, nodes: dict[str, CallOutcome | None]) -> None:
-        """Change the graph at one node; ``nodes`` are all with the outcome that was noted."""
+        """Change the graph at one node; ``nodes`` maps every node to its noted outcome."""
         node, name, graph = chance.choice(list(nodes)), f"{len(nodes)}", run.graph
         match chance.choice(["begin", "call", "run", "annotate", "end", "fail", "note"]):
             case "begin":
