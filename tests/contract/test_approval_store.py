@@ -9,7 +9,8 @@ import pytest
 
 from app.adapters.postgres.approvals import PostgresApprovals
 from app.engine.approvals import Asked, Question, Verdict
-from app.runs.approvals import Approval, ApprovalStore, Deciding
+from app.engine.cancellation import CancellationToken
+from app.runs.approvals import Approval, ApprovalStore, Deciding, RunDesk
 from app.runs.ports import JournalStore, JournalWrite, Permission, RunStore
 from app.runs.run import CancelRequest, Run, RunKey, RunStatus
 from tests.support.memory_approvals import MemoryApprovals
@@ -81,11 +82,14 @@ async def test_a_question_is_stored_once_and_kept_as_it_was(world: World) -> Non
     first = await world.ask(run)
     await world.decide(arguments={"amount": 3}, reason="less")
     again = await world.ask(run, message="Other words?")
-
     assert first is not None
+    asked = Asked(approval_id="a", node_id="n", call_key="step/a", question=first.question)
+    desk = RunDesk(world.approvals, run, CancellationToken())
+
     assert (first.decision, first.open) == (None, True)
     assert again is not None
     assert again.decision is not None
+    assert await desk.ask(asked) == again.decision
     assert again.question == first.question
     assert (again.decision.by, again.decision.arguments) == ("anna", {"amount": 3})
     assert again.decision.reason == "less"

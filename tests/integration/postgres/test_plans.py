@@ -15,12 +15,20 @@ from sqlalchemy.event import listen, remove
 from app.adapters.postgres.run_statements import FINISH, JOURNAL, RUN_STATES
 from app.runs.ports import RunFilter
 from app.runs.run import RunKind, RunStatus
-from tests.support.stores import Oracle, Stores, new_run
+from tests.support.stores import Oracle, Stores, end_of, new_run
 
 FOREIGN_KEY = """
 SELECT 1 FROM ONLY runs x WHERE tenant_id = %s::text AND run_id = %s::text FOR KEY SHARE OF x
 """
 """As the database itself looks for the run of a row that is stored."""
+
+
+NOTE_SETTING = """
+CREATE TABLE noted (sequential_scans text);
+CREATE FUNCTION note() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$
+BEGIN INSERT INTO noted VALUES (current_setting('enable_seqscan')); RETURN NULL; END $$;
+CREATE TRIGGER noting AFTER UPDATE ON runs EXECUTE FUNCTION note();
+"""
 
 
 async def asked_for(stores: Stores, wanted: RunFilter) -> tuple[str, Any]:
@@ -64,6 +72,17 @@ async def test_a_run_is_found_by_its_primary_key_alone(
     used = set(re.findall(r"using (\w+) on runs\b", plan))
 
     assert used == {"runs_pkey"}, plan
+
+
+async def test_the_connection_of_owners_makes_no_plan_that_reads_a_whole_table(
+    stores: Stores, oracle: Oracle
+) -> None:
+    """Its statements stay prepared while tables grow, so it refuses sequential scans."""
+    accepted = await stores.runs.accept(new_run("r"), worker_id="w1")
+    await oracle.connection.execute(NOTE_SETTING)
+    await stores.journal.finish(end_of(accepted.run))
+
+    assert await oracle.rows("SELECT DISTINCT * FROM noted") == [{"sequential_scans": "off"}]
 
 
 @pytest.mark.parametrize("status", [RunStatus.COMPLETED, RunStatus.HALTED, RunStatus.FAILED])

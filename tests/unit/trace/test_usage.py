@@ -140,6 +140,22 @@ def test_late_usage_changes_cost_and_tokens_but_not_the_status(
     assert_sound(after)
 
 
+def test_late_usage_of_unknown_cost_makes_the_cost_of_its_node_unknown(
+    graph: ExecutionGraph, root: str
+) -> None:
+    """An abandoned call of a model without a price has tokens, and null instead of a cost."""
+    node_id = graph.begin_node(root, "llm", "plan")
+    graph.mark_halt(node_id, "cancelled")
+
+    graph.add_late_usage(node_id, cost_usd=None, tokens_in=7)
+
+    snapshot = graph.snapshot()
+    node, totals = snapshot["nodes"][node_id], snapshot["aggregates"]
+    assert (node["cost_usd"], node["tokens_in"]) == (None, 7)
+    assert (totals["total_cost_usd"], totals["total_tokens_in"]) == (0, 7)
+    assert_sound(snapshot)
+
+
 def test_an_open_node_takes_no_late_usage(graph: ExecutionGraph, root: str) -> None:
     """Its usage comes with its end."""
     with pytest.raises(RuntimeError, match=root):
