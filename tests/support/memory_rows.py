@@ -39,11 +39,9 @@ _JSON = json.JSONEncoder(allow_nan=False)
 
 @dataclass(slots=True)
 class Row:
-    """What is stored under one key: a run, a pending cancel, or the fence of an erased run."""
+    """What is stored under one key: a run or a pending cancel."""
 
     run: Run | None = None
-    fence: int = 0
-    """Of the run that was erased here."""
     pending_cancel: CancelRequest | None = None
     pending_cancel_expires_at: datetime | None = None
     ended_calls: int = 0
