@@ -211,7 +211,7 @@ PLACES: list[Any] = [{}, None, 7, "\0", "\ud800", ["x", "y"], [AT, "\0"], [AT, "
         "cursor=%00",
         "cursor=%FF",
         "cursor=" + "a" * 600,
-        *(f"cursor={encoded(place)}" for place in ({}, None, 7, "\x00", "\ud800", ["x", "y"])),
+        *(f"cursor={encoded(place)}" for place in PLACES),
     ],
 )
 async def test_a_limit_or_cursor_that_is_not_valid_is_refused(

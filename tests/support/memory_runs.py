@@ -10,7 +10,6 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from typing import Any
 
 from app.runs.errors import (
     IdempotencyMismatchError,
@@ -77,8 +76,6 @@ class MemoryRuns(MemoryTraces):
         """Start empty; ``now`` is the database's clock."""
         self.rows: dict[RunKey, Row] = {}
         self.workers: set[str] = set()
-        self.files: dict[tuple[RunKey, str], Any] = {}
-        """What ``MemoryArtifacts`` keeps beside the runs, by run and slot."""
         self._notifier = RunNotifier()
         self.now = now
         self._pending_cancel_ttl = timedelta(seconds=pending_cancel_ttl_seconds)
@@ -92,7 +89,7 @@ class MemoryRuns(MemoryTraces):
                 return Accepted(earlier, created=False)
             if worker_id is None and is_full(self.queued(), new.key.tenant, self._max_queued):
                 raise QueueFullError
-            row = begin_row(self.rows, self.files, new)
+            row = begin_row(self.rows, new)
             self.rows[new.key] = row
             pending_cancel = row.pending_cancel if self._lives(row) else None
             row.pending_cancel = row.pending_cancel_expires_at = None
