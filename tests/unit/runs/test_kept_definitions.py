@@ -6,7 +6,7 @@ from app.nodes.nesting import DefinitionKind
 from app.runs.errors import GraphRefusedError
 from tests.support.api import Api
 from tests.support.graph_documents import TENANT, containing, flat, named
-from tests.unit.runs.test_definitions import World
+from tests.unit.runs.registering import World
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
