@@ -194,6 +194,11 @@ def encoded(place: Any) -> str:
     return base64.urlsafe_b64encode(json.dumps(place).encode()).decode().rstrip("=")
 
 
+AT = "2026-01-01T00:00:00+00:00"
+PLACES: list[Any] = [{}, None, 7, "\0", "\ud800", ["x", "y"], [AT, "\0"], [AT, "x", "y"]]
+"""What a cursor of a caller's own making may hold."""
+
+
 @every_list
 @pytest.mark.parametrize(
     "query",
@@ -206,9 +211,7 @@ def encoded(place: Any) -> str:
         "cursor=%00",
         "cursor=%FF",
         "cursor=" + "a" * 600,
-        *(f"cursor={encoded(place)}" for place in ({}, None, 7, "\x00", "\ud800", ["x", "y"])),
-        f"cursor={encoded(['2026-01-01T00:00:00+00:00', chr(0)])}",
-        f"cursor={encoded(['2026-01-01T00:00:00+00:00', 'x', 'y'])}",
+        *(f"cursor={encoded(place)}" for place in PLACES),
     ],
 )
 async def test_a_limit_or_cursor_that_is_not_valid_is_refused(

@@ -15,7 +15,7 @@ from app.runs.ports import (
     Permission,
 )
 from app.runs.run import RunKey, RunStatus
-from tests.support.ports import KEY, Ports
+from tests.support.ports import KEY, Ports, on_postgres
 from tests.support.stores import (
     CANCEL_REQUEST,
     end_of,
@@ -89,6 +89,7 @@ class TestJournaling:
         }
         assert spent.seconds >= 0
 
+    @on_postgres
     async def test_a_call_is_read_with_what_it_asked_its_attempts_and_the_root(
         self, ports: Ports
     ) -> None:
@@ -124,6 +125,7 @@ class TestJournaling:
         assert (len(wanted), others) == (len(records), [])
         assert [each.node_id for each in nobody] == ["n000001"]
 
+    @on_postgres
     async def test_the_calls_of_a_conversation_come_with_those_that_they_name(
         self, ports: Ports
     ) -> None:
@@ -179,6 +181,7 @@ class TestJournaling:
         assert [each.owned for each in (old, nobody, ended)] == [False, False, False]
         assert list(await ports.runs.calls(KEY)) == []
 
+    @on_postgres
     @pytest.mark.parametrize("worker_id", ["w2", None])
     async def test_nothing_of_a_run_that_was_erased_reaches_a_new_one_with_its_id(
         self, ports: Ports, worker_id: str | None
@@ -210,6 +213,7 @@ class TestJournaling:
         assert (await ports.stored()) == ended
         assert (ended.attempts, ended.usage) == (1, end_of(run).usage)
 
+    @on_postgres
     @pytest.mark.parametrize("cancelled", ["early", "in the queue"])
     async def test_nothing_of_it_reaches_a_new_one_that_never_begins(
         self, ports: Ports, cancelled: str

@@ -1,13 +1,15 @@
 """Files for tests, and a run that has them."""
 
+import asyncio
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 
-from app.runs.artifacts import ArtifactStore, Kept, NewArtifact
+from app.runs.artifacts import ArtifactLimits, ArtifactStore, Kept, NewArtifact, StoredArtifact
 from app.runs.ports import RunStore
-from app.runs.run import Run
+from app.runs.run import Run, RunKey
 from tests.support.limits import artifact_limits
-from tests.support.memory_artifacts import MemoryArtifacts
 from tests.support.memory_runs import MemoryRuns
 from tests.support.stores import new_run
 
@@ -27,13 +29,49 @@ def new_artifact(
     )
 
 
+class StubArtifacts:
+    """A store of files that answers as a test wants, for tests of what uses one.
+
+    What the real store promises is tested on Postgres.
+    """
+
+    def __init__(self) -> None:
+        self.kept: dict[str, tuple[StoredArtifact, bytes]] = {}
+        self.answer = Kept.KEPT
+        """The answer to every file that is to be stored."""
+
+    async def save(self, key: RunKey, fence: int, new: NewArtifact, limits: ArtifactLimits) -> Kept:
+        await asyncio.sleep(0)
+        if self.answer is Kept.KEPT:
+            stored = StoredArtifact(
+                name=new.name,
+                media_type=new.media_type,
+                size_bytes=len(new.data),
+                sha256=new.sha256,
+                created_at=datetime.now(UTC),
+            )
+            self.kept[new.slot] = stored, new.data
+        return self.answer
+
+    async def find(self, key: RunKey, name: str | None = None) -> Sequence[StoredArtifact] | None:
+        await asyncio.sleep(0)
+        found = [stored for stored, _ in self.kept.values() if name in (None, stored.name)]
+        return found if key == RunKey("default", "case-1") else None
+
+    async def read(
+        self, key: RunKey, artifact: StoredArtifact, *, offset: int, size: int
+    ) -> bytes | None:
+        await asyncio.sleep(0)
+        [data] = [data for stored, data in self.kept.values() if stored == artifact]
+        return data[offset : offset + size]
+
+
 @dataclass(frozen=True)
 class Files:
-    """Runs in memory, and the files that one of them has made."""
+    """A run, and the store of the files that it has made."""
 
-    runs: MemoryRuns
-    store: MemoryArtifacts
     run: Run
+    store: StubArtifacts
 
 
 async def run_with_files(
@@ -46,8 +84,7 @@ async def run_with_files(
     return run
 
 
-async def files_of_a_run(*made: NewArtifact, run_id: str = "case-1") -> Files:
-    """Return a run that is executed and has made these files."""
-    runs = MemoryRuns()
-    store = MemoryArtifacts(runs)
-    return Files(runs, store, await run_with_files(runs, store, *made, run_id=run_id))
+async def files_of_a_run(*made: NewArtifact, store: StubArtifacts | None = None) -> Files:
+    """Return a run that is executed without a database and has made these files."""
+    store = store or StubArtifacts()
+    return Files(await run_with_files(MemoryRuns(), store, *made), store)

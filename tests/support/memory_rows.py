@@ -1,6 +1,5 @@
 """What the runs in memory are stored in, and how it is written."""
 
-import hashlib
 import json
 import time
 from collections.abc import Iterable, Mapping
@@ -39,11 +38,9 @@ _JSON = json.JSONEncoder(allow_nan=False)
 
 @dataclass(slots=True)
 class Row:
-    """What is stored under one key: a run, a pending cancel, or the fence of an erased run."""
+    """What is stored under one key: a run or a pending cancel."""
 
     run: Run | None = None
-    fence: int = 0
-    """Of the run that was erased here."""
     pending_cancel: CancelRequest | None = None
     pending_cancel_expires_at: datetime | None = None
     ended_calls: int = 0
@@ -127,8 +124,8 @@ def _contradict(one: EventRecord, other: EventRecord) -> bool:
     return one.type in RUN_ENDS and other.type in RUN_ENDS
 
 
-def begin_row(rows: Mapping[RunKey, Row], files: dict[tuple[RunKey, str], Any], new: NewRun) -> Row:
-    """Return the row of a new run, with what it takes over of another one, files included."""
+def begin_row(rows: Mapping[RunKey, Row], new: NewRun) -> Row:
+    """Return the row of a new run, with what it takes over of another one."""
     row, wanted = rows.get(new.key, Row()), new.request.source
     if wanted is None:
         return row
@@ -139,11 +136,6 @@ def begin_row(rows: Mapping[RunKey, Row], files: dict[tuple[RunKey, str], Any], 
     if not source.run.finished:
         raise SourceNotEndedError
     take_over(source, row, new.key, wanted.until, time.time_ns() // 1_000_000)
-    ended = (record for record in row.calls.values() if record.outcome == "result")
-    digests = {hashlib.sha256(str(each.call_key).encode()).hexdigest() for each in ended}
-    for (key, slot), file in list(files.items()):
-        if key == old and slot.partition("-")[0] in digests:
-            files[new.key, slot] = file
     return row
 
 

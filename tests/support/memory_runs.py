@@ -10,7 +10,6 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from typing import Any
 
 from app.runs.errors import (
     IdempotencyMismatchError,
@@ -30,7 +29,6 @@ from app.runs.ports import (
     JournalWrite,
     LateResult,
     Permission,
-    RunFilter,
 )
 from app.runs.run import (
     NEXT,
@@ -45,7 +43,6 @@ from app.runs.run import (
 )
 from tests.support.memory_approvals import goes_on
 from tests.support.memory_claims import is_full, next_row, waits_for_its_key
-from tests.support.memory_listing import MemoryListing, may_be_stopped, place
 from tests.support.memory_rows import (
     Row,
     as_json,
@@ -65,7 +62,7 @@ OWNED = frozenset({RunStatus.RUNNING})
 UNOWNED = frozenset({RunStatus.QUEUED, RunStatus.WAITING})
 
 
-class MemoryRuns(MemoryListing, MemoryTraces):
+class MemoryRuns(MemoryTraces):
     """Implements the run store, the journal store and the worker store of one database."""
 
     def __init__(
@@ -79,9 +76,6 @@ class MemoryRuns(MemoryListing, MemoryTraces):
         """Start empty; ``now`` is the database's clock."""
         self.rows: dict[RunKey, Row] = {}
         self.workers: set[str] = set()
-        self.erased: set[RunKey] = set()
-        self.files: dict[tuple[RunKey, str], Any] = {}
-        """What ``MemoryArtifacts`` keeps beside the runs, by run and slot."""
         self._notifier = RunNotifier()
         self.now = now
         self._pending_cancel_ttl = timedelta(seconds=pending_cancel_ttl_seconds)
@@ -95,15 +89,13 @@ class MemoryRuns(MemoryListing, MemoryTraces):
                 return Accepted(earlier, created=False)
             if worker_id is None and is_full(self.queued(), new.key.tenant, self._max_queued):
                 raise QueueFullError
-            row = begin_row(self.rows, self.files, new)
+            row = begin_row(self.rows, new)
             self.rows[new.key] = row
             pending_cancel = row.pending_cancel if self._lives(row) else None
             row.pending_cancel = row.pending_cancel_expires_at = None
             self._put(
                 row,
-                self._accepted(
-                    new, None if pending_cancel else worker_id, pending_cancel, row.fence
-                ),
+                self._accepted(new, None if pending_cancel else worker_id, pending_cancel),
             )
             if pending_cancel is not None:
                 self._finish_unowned(row, pending_cancel)
@@ -127,14 +119,6 @@ class MemoryRuns(MemoryListing, MemoryTraces):
                 self._finish_unowned(row, first)
             run, snapshot = run_of(row), row.snapshots[-1] if ends else None
             return CancelStatus(key.run_id, run, run.cancel_request, calls=begun, snapshot=snapshot)
-
-    async def cancel_matching(
-        self, key: RunKey, cancel_request: CancelRequest, wanted: RunFilter
-    ) -> CancelStatus | None:
-        row = self.rows.get(key)
-        if row is None or row.run is None or not may_be_stopped(row.run, wanted):
-            return None
-        return await self.cancel(key, cancel_request)
 
     async def get(self, key: RunKey) -> Run | None:
         async with transaction():
@@ -269,7 +253,9 @@ class MemoryRuns(MemoryListing, MemoryTraces):
         """Return the runs that wait for a worker, oldest first."""
         runs = [row.run for row in self.rows.values() if row.run is not None]
         waiting = [run for run in runs if run.status is RunStatus.QUEUED]
-        return [run.key for run in sorted(waiting, key=place)]
+        return [
+            run.key for run in sorted(waiting, key=lambda run: (run.created_at, run.key.run_id))
+        ]
 
     def requeue(self, row: Row) -> None:
         """Put a run that waits for an approval back into the queue."""
@@ -304,7 +290,7 @@ class MemoryRuns(MemoryListing, MemoryTraces):
         )
 
     def _accepted(
-        self, new: NewRun, worker_id: str | None, pending_cancel: CancelRequest | None, fence: int
+        self, new: NewRun, worker_id: str | None, pending_cancel: CancelRequest | None
     ) -> Run:
         now = self.now()
         queued = Run(
@@ -317,13 +303,12 @@ class MemoryRuns(MemoryListing, MemoryTraces):
             metadata=as_json(new.metadata),
             idempotency_key=new.idempotency_key,
             cancel_request=pending_cancel,
-            fence=fence + (fence > 0),
             queueing=new.queueing,
         )
         if worker_id is None or waits_for_its_key(self.rows, queued):
             return queued
         claimed = replace(queued, status=RunStatus.RUNNING, worker_id=worker_id, started_at=now)
-        return replace(claimed, fence=fence + 1, attempts=1)
+        return replace(claimed, fence=1, attempts=1)
 
     def _keep_pending_cancel(
         self, key: RunKey, row: Row, cancel_request: CancelRequest

@@ -4,6 +4,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 
+import pytest
+
 from app.adapters.postgres.accept_and_cancel import StoreLimits
 from app.runs.ports import (
     JournalStore,
@@ -41,6 +43,9 @@ class Ports:
         assert run is not None
         return run
 
+
+on_postgres = pytest.mark.parametrize("opened", ["postgres"], indirect=True)
+"""Marks what only the real stores implement: the virtual-time suites do not use it."""
 
 Open = Callable[..., AbstractAsyncContextManager[Ports]]
 NO_LIMITS = store_limits()

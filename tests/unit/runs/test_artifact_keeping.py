@@ -25,19 +25,18 @@ from app.runs.errors import StoreUnavailableError
 from app.runs.journal import LostRunError
 from app.runs.run import RunKey
 from app.tools.artifacts import ArtifactTooLargeError, stem_of
-from tests.support.artifacts import LIMITS, Files, files_of_a_run
-from tests.support.memory_artifacts import MemoryArtifacts
+from tests.support.artifacts import LIMITS, Files, StubArtifacts, files_of_a_run
 from tests.support.seeded_loop import run
 
 PNG = "image/png"
 NAME = re.compile("[a-z0-9][a-z0-9._-]{0,99}")
 
 
-class ShakyArtifacts(MemoryArtifacts):
+class ShakyArtifacts(StubArtifacts):
     """Files in a database that is away for the first few saves; even then it may have stored."""
 
-    def __init__(self, files: Files, *, away: int) -> None:
-        super().__init__(files.runs)
+    def __init__(self, *, away: int) -> None:
+        super().__init__()
         self.away = away
         self.asked = 0
 
@@ -49,7 +48,7 @@ class ShakyArtifacts(MemoryArtifacts):
         return kept
 
 
-class SlowArtifacts(MemoryArtifacts):
+class SlowArtifacts(StubArtifacts):
     """Files in a database that takes its time; it counts the saves that it could end."""
 
     begun = ended = 0
@@ -62,9 +61,9 @@ class SlowArtifacts(MemoryArtifacts):
         return kept
 
 
-def keeper(files: Files, store: MemoryArtifacts | None = None) -> RunArtifacts:
+def keeper(files: Files) -> RunArtifacts:
     """The keeper of the run, with a token of its own."""
-    return RunArtifacts(store or files.store, LIMITS, files.run, CancellationToken())
+    return RunArtifacts(files.store, LIMITS, files.run, CancellationToken())
 
 
 def run_story(story: Callable[[], Awaitable[Any]]) -> None:
@@ -127,9 +126,8 @@ async def test_the_files_of_a_call_are_numbered_and_the_same_bytes_are_kept_once
 @pytest.mark.req("002/23.3")
 async def test_a_file_that_is_too_large_is_refused_before_anybody_is_asked_to_store_it() -> None:
     """The largest one that may be kept is kept."""
-    files = await files_of_a_run()
-    store = ShakyArtifacts(files, away=0)
-    sink = keeper(files, store).sink_of("a")
+    store = ShakyArtifacts(away=0)
+    sink = keeper(await files_of_a_run(store=store)).sink_of("a")
 
     with pytest.raises(ArtifactTooLargeError, match="1,000,000"):
         await sink.save("p", PNG, bytes(LIMITS.max_bytes + 1))
@@ -147,6 +145,7 @@ async def test_a_run_that_is_full_says_what_it_may_keep() -> None:
     sink = keeper(files).sink_of("a")
     for data in (b"1", b"2", b"3"):
         await sink.save("p", PNG, data)
+    files.store.answer = Kept.FULL
 
     with pytest.raises(ArtifactTooLargeError, match="keep 3 files of 2,000,000 bytes") as refused:
         await sink.save("p", PNG, b"4")
@@ -159,8 +158,7 @@ async def test_an_owner_that_has_lost_its_run_keeps_nothing_and_is_stopped() -> 
     """However it learns of it; nobody takes that for a failure of the tool."""
     files = await files_of_a_run()
     frozen = keeper(files)
-    files.runs.lose("w1")
-    await files.runs.claim(files.run.key, "w2")
+    files.store.answer = Kept.LOST
 
     with pytest.raises(LostRunError):
         await frozen.sink_of("a").save("p", PNG, b"1")
@@ -175,12 +173,11 @@ def test_a_database_that_is_away_for_a_while_is_waited_for(away: int) -> None:
     """Although the lost answer may have been that the file is kept."""
 
     async def story() -> None:
-        files = await files_of_a_run()
-        store = ShakyArtifacts(files, away=away)
-        await keeper(files, store).sink_of("a").save("p", PNG, b"1")
+        store = ShakyArtifacts(away=away)
+        await keeper(await files_of_a_run(store=store)).sink_of("a").save("p", PNG, b"1")
 
         assert store.asked == away + 1
-        assert len(await store.find(files.run.key) or ()) == 1
+        assert len(store.kept) == 1
 
     run_story(story)
 
@@ -189,10 +186,9 @@ def test_a_database_that_stays_away_is_an_error_of_the_tool() -> None:
     """As a failure that passes."""
 
     async def story() -> None:
-        files = await files_of_a_run()
-        store = ShakyArtifacts(files, away=100)
+        files = await files_of_a_run(store=ShakyArtifacts(away=100))
         with pytest.raises(StoreUnavailableError):
-            await keeper(files, store).sink_of("a").save("p", PNG, b"1")
+            await keeper(files).sink_of("a").save("p", PNG, b"1")
 
     run_story(story)
 
@@ -202,9 +198,8 @@ def test_a_tool_that_is_cut_off_cuts_off_no_statement(moments: int) -> None:
     """One that is under way ends first; then the cancel goes on."""
 
     async def story() -> None:
-        files = await files_of_a_run()
-        store = SlowArtifacts(files.runs)
-        sink = keeper(files, store).sink_of("a")
+        store = SlowArtifacts()
+        sink = keeper(await files_of_a_run(store=store)).sink_of("a")
         saving = asyncio.ensure_future(sink.save("p", PNG, bytes(SMALL_BYTES + 1)))
         for _ in range(moments):
             await asyncio.sleep(0)

@@ -8,21 +8,16 @@ import pytest
 from app.runs.artifacts import PIECE_BYTES, ArtifactReading, StoredArtifact
 from app.runs.errors import ArtifactNotFoundError, RunNotFoundError
 from app.runs.run import RunKey
-from tests.support.artifacts import Files, files_of_a_run, new_artifact
-from tests.support.memory_artifacts import MemoryArtifacts
+from tests.support.artifacts import StubArtifacts, files_of_a_run, new_artifact
 from tests.support.seeded_loop import run
 
 LARGE = bytes(2 * PIECE_BYTES + 1)
 
 
-class CountedReads(MemoryArtifacts):
+class CountedReads(StubArtifacts):
     """Files in a database that takes its time; it counts the reads that it could end."""
 
     begun = ended = 0
-
-    def __init__(self, files: Files) -> None:
-        super().__init__(files.runs)
-        self._files = files.store._files
 
     async def read(
         self, key: RunKey, artifact: StoredArtifact, *, offset: int, size: int
@@ -52,8 +47,8 @@ def test_a_piece_is_read_when_it_is_asked_for() -> None:
     """Whoever reads slowly, or no further, holds one piece."""
 
     async def story() -> None:
-        files = await files_of_a_run(new_artifact("a.png", LARGE))
-        store = CountedReads(files)
+        store = CountedReads()
+        files = await files_of_a_run(new_artifact("a.png", LARGE), store=store)
         reading = ArtifactReading(store)
         stored = await reading.get(files.run.key, "a.png")
         async with aclosing(reading.pieces(files.run.key, stored)) as pieces:
@@ -70,8 +65,8 @@ def test_a_reader_that_goes_away_cuts_off_no_statement(moments: int) -> None:
     """The one that is under way ends first; no other begins."""
 
     async def story() -> None:
-        files = await files_of_a_run(new_artifact("a.png", LARGE))
-        store = CountedReads(files)
+        store = CountedReads()
+        files = await files_of_a_run(new_artifact("a.png", LARGE), store=store)
         reading = ArtifactReading(store)
         stored = await reading.get(files.run.key, "a.png")
         piece = asyncio.ensure_future(anext(reading.pieces(files.run.key, stored)))

@@ -1,7 +1,7 @@
 """Registered graphs are put where others name them, checked whole, and never too large."""
 
 import copy
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -12,16 +12,15 @@ from app.kernel.validation import Problem, Severity
 from app.nodes.nesting import DefinitionKind, DefinitionReference
 from app.runs.definitions import MANY_STEPS, Definitions
 from app.runs.errors import DefinitionNotFoundError, GraphRefusedError
-from app.runs.graphs import Definition, GraphLimits, NewDefinition, Registered
+from app.runs.graphs import GraphLimits, NewDefinition, Registered
 from app.runs.run import DefinitionRef
 from tests.support.api import Api
 from tests.support.graph_checks import ShapeChecks
 from tests.support.graph_documents import TENANT, containing, flat, named, new_graph
 from tests.support.limits import graph_limits
+from tests.unit.runs.registering import LIMITS, World
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
-
-LIMITS = graph_limits(max_bytes=20_000, max_steps=100, max_edges=100, max_depth=4)
 
 
 LINKS = """
@@ -32,43 +31,6 @@ FROM definitions, generate_series(2, 999) AS number, format('"g%s"', number - 1)
 WHERE name = 'g1'
 """
 """Registers graphs that contain one another, as long as no call stack is."""
-
-
-class CountedDefinitions(PostgresDefinitions):
-    """The store of definitions, which counts what it has loaded."""
-
-    loaded_bytes = 0
-
-    async def load(
-        self, tenant: str, wanted: Iterable[DefinitionRef], *, max_bytes: int
-    ) -> Mapping[DefinitionRef, Definition]:
-        found = await super().load(tenant, wanted, max_bytes=max_bytes)
-        distinct = {each.head.ref: each.head.size_bytes for each in found.values()}
-        self.loaded_bytes += sum(distinct.values())
-        return found
-
-
-class World:
-    """The service over the store of definitions."""
-
-    def __init__(
-        self, api: Api, limits: GraphLimits = LIMITS, types: frozenset[str] | None = None
-    ) -> None:
-        self.api = api
-        self.store = CountedDefinitions(api._engines, api._heads)
-        self.checks = ShapeChecks(types)
-        self.graphs = Definitions(self.store, self.checks, limits)
-
-    async def register(self, name: str, graph: dict[str, Any]) -> Registered:
-        return await self.graphs.register(TENANT, DefinitionRef(name), graph)
-
-    async def inline(self, graph: dict[str, Any]) -> Any:
-        return (await self.graphs.inline(TENANT, graph)).graph
-
-    async def refused(self, graph: dict[str, Any]) -> Sequence[Problem]:
-        with pytest.raises(GraphRefusedError) as refused:
-            await self.inline(graph)
-        return refused.value.problems
 
 
 @pytest.fixture

@@ -4,13 +4,16 @@ import pytest
 
 from app.nodes.nesting import DefinitionKind
 from app.runs.errors import GraphRefusedError
+from tests.support.api import Api
 from tests.support.graph_documents import TENANT, containing, flat, named
-from tests.unit.runs.test_definitions import World
+from tests.unit.runs.registering import World
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
 @pytest.fixture
-def world() -> World:
-    return World()
+def world(api: Api) -> World:
+    return World(api)
 
 
 async def test_a_graph_that_names_no_other_is_read_once(world: World) -> None:

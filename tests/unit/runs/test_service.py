@@ -12,7 +12,7 @@ import structlog
 
 from app.engine.context import FlowContext
 from app.runs.errors import RunNotFoundError
-from app.runs.ports import Accepted, RunFilter
+from app.runs.ports import Accepted
 from app.runs.run import NewRun, RunKey, RunStatus
 from app.runs.service import RunService, new_run_id
 from tests.support.graph_invariants import violations
@@ -282,23 +282,6 @@ def test_a_run_that_waits_in_the_queue_has_a_trace() -> None:
         await service.accept(new_run())
         [root] = (await service.trace(KEY)).snapshot["nodes"].values()
         assert root["status"] == "running"
-
-    run_story(story)
-
-
-def test_runs_are_listed_newest_first() -> None:
-    """Those of the tenant alone."""
-
-    async def story() -> None:
-        service = RunService(database(), None)
-        for number in range(3):
-            await service.accept(new_run(f"r{number}"))
-            await asyncio.sleep(1)
-        page = await service.find("t", RunFilter(limit=2))
-        assert [run.key.run_id for run in page.runs] == ["r2", "r1"]
-        rest = await service.find("t", RunFilter(cursor=page.next_cursor))
-        assert ([run.key.run_id for run in rest.runs], rest.next_cursor) == (["r0"], None)
-        assert (await service.find("other", RunFilter())).runs == []
 
     run_story(story)
 

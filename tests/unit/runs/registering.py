@@ -1,0 +1,56 @@
+"""Graphs that tests register, and what the service makes of them."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import pytest
+
+from app.adapters.postgres.definitions import PostgresDefinitions
+from app.kernel.validation import Problem
+from app.runs.definitions import Definitions
+from app.runs.errors import GraphRefusedError
+from app.runs.graphs import Definition, GraphLimits, Registered
+from app.runs.run import DefinitionRef
+from tests.support.api import Api
+from tests.support.graph_checks import ShapeChecks
+from tests.support.graph_documents import TENANT
+from tests.support.limits import graph_limits
+
+LIMITS = graph_limits(max_bytes=20_000, max_steps=100, max_edges=100, max_depth=4)
+
+
+class CountedDefinitions(PostgresDefinitions):
+    """The store of definitions, which counts what it has loaded."""
+
+    loaded_bytes = 0
+
+    async def load(
+        self, tenant: str, wanted: Iterable[DefinitionRef], *, max_bytes: int
+    ) -> Mapping[DefinitionRef, Definition]:
+        found = await super().load(tenant, wanted, max_bytes=max_bytes)
+        distinct = {each.head.ref: each.head.size_bytes for each in found.values()}
+        self.loaded_bytes += sum(distinct.values())
+        return found
+
+
+class World:
+    """The service over the store of definitions."""
+
+    def __init__(
+        self, api: Api, limits: GraphLimits = LIMITS, types: frozenset[str] | None = None
+    ) -> None:
+        self.api = api
+        self.store = CountedDefinitions(api._engines, api._heads)
+        self.checks = ShapeChecks(types)
+        self.graphs = Definitions(self.store, self.checks, limits)
+
+    async def register(self, name: str, graph: dict[str, Any]) -> Registered:
+        return await self.graphs.register(TENANT, DefinitionRef(name), graph)
+
+    async def inline(self, graph: dict[str, Any]) -> Any:
+        return (await self.graphs.inline(TENANT, graph)).graph
+
+    async def refused(self, graph: dict[str, Any]) -> Sequence[Problem]:
+        with pytest.raises(GraphRefusedError) as refused:
+            await self.inline(graph)
+        return refused.value.problems
