@@ -11,6 +11,7 @@ from tests.support.ports import Open
 from tests.support.stores import new_run
 
 
+@pytest.mark.guarantee(13)
 async def test_a_full_queue_refuses_queued_runs_alone(opened: Open) -> None:
     """A run that begins at once takes no place in it; one that exists is still found."""
     async with opened(store_limits(max_queued=1)) as ports:

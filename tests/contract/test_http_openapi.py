@@ -17,92 +17,25 @@ from app.api.problem_types import CATALOGUE
 from app.cli import cli
 from tests.support.api import Api, client_of, openapi_document
 from tests.support.artifacts import new_artifact, run_with_files
-from tests.support.openapi import documented_operations
+from tests.support.openapi import ROUTES, WITHOUT_INPUT, documented_operations
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
 PROBLEMS_PAGE = Path(__file__).parents[2] / "docs" / "problems.md"
-DOCUMENT = openapi_document()
 
 
 def operations() -> Iterator[tuple[str, Mapping[str, Any]]]:
-    for path, methods in DOCUMENT["paths"].items():
+    for path, methods in openapi_document()["paths"].items():
         for method, operation in methods.items():
             yield f"{method.upper()} {path}", operation
 
 
 async def test_every_route_of_the_contract_is_documented() -> None:
     """And no other."""
-    assert {name for name, _ in operations()} == {
-        "POST /runs",
-        "GET /runs",
-        "GET /runs/{run_id}",
-        "DELETE /runs/{run_id}",
-        "POST /runs/{run_id}/cancel",
-        "GET /runs/{run_id}/trace",
-        "GET /runs/{run_id}/calls/{node_id}",
-        "GET /runs/{run_id}/events",
-        "POST /runs/cancel",
-        "DELETE /runs/{run_id}/record",
-        "GET /runs/{run_id}/artifacts",
-        "GET /runs/{run_id}/artifacts/{name}",
-        "HEAD /runs/{run_id}/artifacts/{name}",
-        "POST /threads",
-        "GET /threads",
-        "GET /threads/{thread_id}",
-        "DELETE /threads/{thread_id}",
-        "GET /threads/{thread_id}/messages",
-        "POST /threads/{thread_id}/messages",
-        "POST /threads/{thread_id}/messages/{message_id}/edit",
-        "POST /threads/{thread_id}/messages/{message_id}/retry",
-        "POST /threads/{thread_id}/messages/{message_id}/continue",
-        "POST /threads/{thread_id}/cancel",
-        "GET /approvals",
-        "GET /runs/{run_id}/approvals",
-        "POST /runs/{run_id}/approvals/{approval_id}",
-        "POST /graphs",
-        "POST /graphs/validate",
-        "GET /graphs",
-        "GET /graphs/{name}",
-        "DELETE /graphs/{name}",
-        "GET /graphs/{name}/versions",
-        "GET /graphs/{name}/versions/{version}",
-        "DELETE /graphs/{name}/versions/{version}",
-        "POST /agents",
-        "GET /agents",
-        "GET /agents/{name}",
-        "DELETE /agents/{name}",
-        "GET /agents/{name}/versions",
-        "GET /agents/{name}/versions/{version}",
-        "DELETE /agents/{name}/versions/{version}",
-        "GET /quotas",
-        "GET /quotas/{tenant}",
-        "PUT /quotas/{tenant}",
-        "DELETE /quotas/{tenant}",
-        "POST /keys",
-        "GET /keys",
-        "POST /keys/{key_id}/rotate",
-        "DELETE /keys/{key_id}",
-        "PUT /schedules/{name}",
-        "GET /schedules",
-        "GET /schedules/{name}",
-        "DELETE /schedules/{name}",
-        "POST /schedules/{name}/pause",
-        "POST /schedules/{name}/resume",
-        "POST /schedules/{name}/run",
-        "POST /webhooks/secret",
-        "GET /webhooks/secret",
-        "GET /webhooks/deliveries",
-        "GET /webhooks/deliveries/{delivery_id}",
-        "POST /webhooks/deliveries/{delivery_id}/redeliver",
-        "GET /tools",
-        "GET /models",
-        "GET /node-types",
-        "GET /healthz",
-        "GET /readyz",
-        "GET /metrics",
-    }
+    assert {name for name, _ in operations()} == ROUTES
+    plain = {name for name, told in operations() if not {"parameters", "requestBody"} & {*told}}
+    assert plain == WITHOUT_INPUT
 
 
 async def test_every_operation_says_what_it_does_and_has_a_name_of_its_own() -> None:
@@ -124,17 +57,17 @@ async def test_every_error_is_documented_as_a_problem() -> None:
         for status, answer in operation["responses"].items():
             if status >= "400":
                 assert list(answer["content"]) == ["application/problem+json"], (name, status)
-    assert DOCUMENT["components"]["schemas"]["Problem"]["properties"]["type"]["enum"] == [
+    assert openapi_document()["components"]["schemas"]["Problem"]["properties"]["type"]["enum"] == [
         kind.uri for kind in CATALOGUE
     ]
 
 
 async def test_every_reference_leads_somewhere() -> None:
     """A document with a dangling reference is of no use to a generator."""
-    named = set(re.findall(r"'#/components/schemas/([^']+)'", str(DOCUMENT)))
+    named = set(re.findall(r"'#/components/schemas/([^']+)'", str(openapi_document())))
 
-    assert named <= set(DOCUMENT["components"]["schemas"])
-    assert "HTTPValidationError" not in str(DOCUMENT)
+    assert named <= set(openapi_document()["components"]["schemas"])
+    assert "HTTPValidationError" not in str(openapi_document())
 
 
 async def test_every_problem_is_explained() -> None:
@@ -189,7 +122,7 @@ async def test_the_documentation_leads_to_the_page_about_extensions(
     answer = await client.get("/docs/extending.md")
     root = PROBLEMS_PAGE.parents[1]
 
-    assert "(docs/extending.md)" in DOCUMENT["info"]["description"]
+    assert "(docs/extending.md)" in openapi_document()["info"]["description"]
     assert "(docs/extending.md)" in (root / "README.md").read_text()
     assert "docs/extending.md" in str(cli.info.epilog)
     assert answer.headers["content-type"].startswith("text/markdown")
@@ -206,7 +139,7 @@ async def test_the_document_is_written_once_however_many_ask_for_it_at_once(
     async with client_of(app) as client, asyncio.TaskGroup() as group:
         asked = [group.create_task(client.get("/openapi.json")) for _ in range(20)]
 
-    assert all(each.result().json() == DOCUMENT for each in asked)
+    assert all(each.result().json() == openapi_document() for each in asked)
     making.assert_called_once_with()
 
 

@@ -339,6 +339,7 @@ def canary_requests() -> Iterator[dict[str, Any]]:
 
 
 @pytest.mark.req("002/23.5")
+@pytest.mark.guarantee(15)
 async def test_no_error_repeats_what_was_sent(client: httpx.AsyncClient) -> None:
     """Not in its document, not in its headers, wherever the secret stood."""
     for request in canary_requests():
@@ -385,6 +386,7 @@ BODIES = st.one_of(
 
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(body=BODIES)
+@pytest.mark.guarantee(17)
 async def test_no_body_makes_a_5xx(client: httpx.AsyncClient, body: bytes) -> None:
     """Whatever is posted is accepted, or refused with a problem document."""
     for method, path in (("POST", "/runs"), ("DELETE", "/runs/a")):

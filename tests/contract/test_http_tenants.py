@@ -120,6 +120,7 @@ async def seen_by_a(tenants: Tenants) -> list[tuple[int, str]]:
     return [said(await tenants.ask("a", "GET", path), {}) for path in paths]
 
 
+@pytest.mark.guarantee(14)
 async def test_another_tenants_id_looks_like_an_absent_one(
     tenants: Tenants, database_url: str
 ) -> None:

@@ -12,17 +12,19 @@ from app.trace.node import FIELDS
 from app.trace.snapshot import Snapshot
 from tests.support.api import openapi_document
 
-DOCUMENT = openapi_document()
-SCHEMAS = DOCUMENT["components"]["schemas"]
+
+def schema_of(name: str) -> Mapping[str, Any]:
+    found: Mapping[str, Any] = openapi_document()["components"]["schemas"][name]
+    return found
 
 
 def properties(name: str) -> Mapping[str, Any]:
-    found: Mapping[str, Any] = SCHEMAS[name]["properties"]
+    found: Mapping[str, Any] = schema_of(name)["properties"]
     return found
 
 
 def answers() -> Iterator[tuple[str, Mapping[str, Any]]]:
-    for path, operations in DOCUMENT["paths"].items():
+    for path, operations in openapi_document()["paths"].items():
         for method, operation in operations.items():
             for status, answer in operation["responses"].items():
                 yield f"{method} {path} {status}", answer
@@ -48,11 +50,11 @@ def test_every_answer_is_described_and_has_a_form() -> None:
 
 def test_a_run_is_told_apart_by_its_kind_and_has_typed_parts() -> None:
     """A generated client knows the result of every kind, the usage and the stop."""
-    answer = DOCUMENT["paths"]["/runs/{run_id}"]["get"]["responses"]["200"]
+    answer = openapi_document()["paths"]["/runs/{run_id}"]["get"]["responses"]["200"]
     shown = answer["content"]["application/json"]["schema"]
 
     assert shown == {"$ref": "#/components/schemas/RunView"}
-    assert SCHEMAS["RunView"]["discriminator"] == {
+    assert schema_of("RunView")["discriminator"] == {
         "propertyName": "kind",
         "mapping": {
             "agent": "#/components/schemas/AgentRun",
@@ -79,7 +81,7 @@ def test_the_snapshot_is_documented_as_it_is_made() -> None:
         ("SnapshotAggregates", Aggregates.__annotations__),
         ("CallNode", FIELDS),
     ):
-        assert list(properties(name)) == SCHEMAS[name]["required"] == list(made)
+        assert list(properties(name)) == schema_of(name)["required"] == list(made)
     assert properties("TraceView")["snapshot"]["$ref"] == "#/components/schemas/TraceSnapshot"
 
 
@@ -92,7 +94,7 @@ def test_whatever_a_run_counts_or_is_stopped_by_is_documented() -> None:
 def test_a_request_to_cancel_is_one_object_that_may_be_left_out() -> None:
     """A generated client cannot send a choice between an object and null."""
     for path, method in (("/runs/{run_id}", "delete"), ("/runs/{run_id}/cancel", "post")):
-        body = DOCUMENT["paths"][path][method]["requestBody"]
+        body = openapi_document()["paths"][path][method]["requestBody"]
         schema = body["content"]["application/json"]["schema"]
         assert schema == {"$ref": "#/components/schemas/CancelBody"}
         assert not body.get("required", False)
@@ -100,7 +102,7 @@ def test_a_request_to_cancel_is_one_object_that_may_be_left_out() -> None:
 
 def test_a_stream_of_events_says_what_an_event_is() -> None:
     """Its lines, and the envelope in them; a page is JSON."""
-    answer = DOCUMENT["paths"]["/runs/{run_id}/events"]["get"]["responses"]["200"]
+    answer = openapi_document()["paths"]["/runs/{run_id}/events"]["get"]["responses"]["200"]
     stream = answer["content"]["text/event-stream"]["schema"]
 
     assert list(answer["content"]) == ["application/json", "text/event-stream"]
@@ -112,12 +114,12 @@ def test_a_stream_of_events_says_what_an_event_is() -> None:
 
 def test_what_may_be_left_out_of_a_graph_has_its_default() -> None:
     """The handles of an edge do; its channel is always said."""
-    edge = SCHEMAS["EdgeSpec"]
+    edge = schema_of("EdgeSpec")
 
     assert [edge["properties"][name]["default"] for name in ("source_handle", "target_handle")] == [
         "default",
         "default",
     ]
     assert sorted(edge["required"]) == ["data", "source", "target"]
-    assert SCHEMAS["EdgeData"]["required"] == ["channel"]
+    assert schema_of("EdgeData")["required"] == ["channel"]
     assert "anyOf" not in json.dumps(properties("GraphRunBody")["input"])

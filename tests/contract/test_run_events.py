@@ -97,6 +97,7 @@ class TestTelling:
         assert [each.type for each in await stored(ports)] == ["run.completed"]
 
     @pytest.mark.req("004/lifecycle")
+    @pytest.mark.guarantee(12)
     async def test_the_next_owner_goes_on_behind_the_last_event_that_is_stored(
         self, ports: Ports
     ) -> None:
@@ -233,6 +234,7 @@ class TestGuards:
         ],
         ids=["a second start", "another end", "a second end"],
     )
+    @pytest.mark.guarantee(5)
     async def test_a_lifecycle_event_that_contradicts_another_is_refused(
         self, ports: Ports, second: EventRecord
     ) -> None:

@@ -57,7 +57,6 @@ ELSEWHERE = {
 LOOKED_AT = frozenset({"", "sh", "bash", "json", "python", "yaml", "toml"})
 """Without a language it is a drawing, or what goes over the wire."""
 REFUSED = frozenset({400, 405, 413, 415, 422})
-DOCUMENT = openapi_document()
 KEYS = {joined(path): path for path, _ in keys_of(Settings)}
 VARIABLE = re.compile(r"^(?:export )?((?:[A-Z][A-Z0-9_]+=\S+\s+)+)", re.MULTILINE)
 
@@ -220,7 +219,7 @@ def test_every_key_that_a_page_names_is_a_key(page: Path) -> None:
     sections = {path[0] for path in KEYS.values() if len(path) > 1}
     fields = {
         name
-        for schema in DOCUMENT["components"]["schemas"].values()
+        for schema in openapi_document()["components"]["schemas"].values()
         for name in schema.get("properties", {})
     }
     named = re.findall(r"`([a-z]+(?:\.[a-z_]+)+)(?:: [^`]+)?`", outside_blocks(page))

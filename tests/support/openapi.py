@@ -6,6 +6,88 @@ from typing import Any
 
 from tests.support.api import openapi_document
 
+ROUTES = frozenset(
+    {
+        "POST /runs",
+        "GET /runs",
+        "GET /runs/{run_id}",
+        "DELETE /runs/{run_id}",
+        "POST /runs/{run_id}/cancel",
+        "GET /runs/{run_id}/trace",
+        "GET /runs/{run_id}/calls/{node_id}",
+        "GET /runs/{run_id}/events",
+        "POST /runs/cancel",
+        "DELETE /runs/{run_id}/record",
+        "GET /runs/{run_id}/artifacts",
+        "GET /runs/{run_id}/artifacts/{name}",
+        "HEAD /runs/{run_id}/artifacts/{name}",
+        "POST /threads",
+        "GET /threads",
+        "GET /threads/{thread_id}",
+        "DELETE /threads/{thread_id}",
+        "GET /threads/{thread_id}/messages",
+        "POST /threads/{thread_id}/messages",
+        "POST /threads/{thread_id}/messages/{message_id}/edit",
+        "POST /threads/{thread_id}/messages/{message_id}/retry",
+        "POST /threads/{thread_id}/messages/{message_id}/continue",
+        "POST /threads/{thread_id}/cancel",
+        "GET /approvals",
+        "GET /runs/{run_id}/approvals",
+        "POST /runs/{run_id}/approvals/{approval_id}",
+        "POST /graphs",
+        "POST /graphs/validate",
+        "GET /graphs",
+        "GET /graphs/{name}",
+        "DELETE /graphs/{name}",
+        "GET /graphs/{name}/versions",
+        "GET /graphs/{name}/versions/{version}",
+        "DELETE /graphs/{name}/versions/{version}",
+        "POST /agents",
+        "GET /agents",
+        "GET /agents/{name}",
+        "DELETE /agents/{name}",
+        "GET /agents/{name}/versions",
+        "GET /agents/{name}/versions/{version}",
+        "DELETE /agents/{name}/versions/{version}",
+        "GET /quotas",
+        "GET /quotas/{tenant}",
+        "PUT /quotas/{tenant}",
+        "DELETE /quotas/{tenant}",
+        "POST /keys",
+        "GET /keys",
+        "POST /keys/{key_id}/rotate",
+        "DELETE /keys/{key_id}",
+        "PUT /schedules/{name}",
+        "GET /schedules",
+        "GET /schedules/{name}",
+        "DELETE /schedules/{name}",
+        "POST /schedules/{name}/pause",
+        "POST /schedules/{name}/resume",
+        "POST /schedules/{name}/run",
+        "POST /webhooks/secret",
+        "GET /webhooks/secret",
+        "GET /webhooks/deliveries",
+        "GET /webhooks/deliveries/{delivery_id}",
+        "POST /webhooks/deliveries/{delivery_id}/redeliver",
+        "GET /tools",
+        "GET /models",
+        "GET /node-types",
+        "GET /healthz",
+        "GET /readyz",
+        "GET /metrics",
+    }
+)
+"""Method and path of every operation. Tests are parametrized with them: the document itself takes a
+second to make, which the collection of tests should not cost."""
+WITHOUT_INPUT = frozenset(
+    f"GET /{each}"
+    for each in (
+        *("quotas", "webhooks/secret", "tools", "models", "node-types"),
+        *("healthz", "readyz", "metrics"),
+    )
+)
+"""Operations that take no parameters and no body."""
+
 
 @cache
 def documented_operations() -> Mapping[str, Any]:

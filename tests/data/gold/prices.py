@@ -17,11 +17,15 @@ Row = dict[str, str]
 
 
 @cache
+def _table() -> tuple[Row, ...]:
+    packed = files("app").joinpath("tools", "stocks", "data", "stocks.csv.gz").read_bytes()
+    return tuple(csv.DictReader(gzip.decompress(packed).decode().splitlines()))
+
+
+@cache
 def rows(symbol: str) -> tuple[Row, ...]:
     """Return the days of a symbol, the earliest first."""
-    packed = files("app").joinpath("tools", "stocks", "data", "stocks.csv.gz").read_bytes()
-    table = csv.DictReader(gzip.decompress(packed).decode().splitlines())
-    return tuple(row for row in table if row["Ticker"] == symbol)
+    return tuple(row for row in _table() if row["Ticker"] == symbol)
 
 
 def on(symbol: str, day: str, column: str = "Close") -> Fraction:

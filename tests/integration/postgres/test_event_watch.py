@@ -100,6 +100,7 @@ async def test_a_run_that_is_not_executed_here_any_more_is_watched(
                 await told.wait()
 
 
+@pytest.mark.guarantee(12)
 async def test_one_who_comes_later_misses_nothing(database_url: str, stores: Stores) -> None:
     """The watch may have seen an event before anybody else who follows the run has looked."""
     async with open_stores(database_url) as other, watched(database_url, stores):

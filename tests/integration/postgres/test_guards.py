@@ -62,6 +62,7 @@ def violated(refused: pytest.ExceptionInfo[psycopg.Error]) -> str | None:
 
 
 @pytest.mark.req("card/persist")
+@pytest.mark.guarantee(4)
 async def test_only_lawful_transitions_of_a_run_are_accepted(oracle: Oracle) -> None:
     """Every pair of statuses is tried; what the domain allows is what the database allows."""
     accepted = set()
@@ -78,6 +79,7 @@ async def test_only_lawful_transitions_of_a_run_are_accepted(oracle: Oracle) -> 
 
 
 @pytest.mark.parametrize("status", sorted(TERMINAL))
+@pytest.mark.guarantee(4)
 async def test_a_run_that_has_ended_stays_as_it_is(oracle: Oracle, status: RunStatus) -> None:
     """No second end, not even the same one at another fence."""
     await insert(oracle, status)
@@ -194,6 +196,7 @@ async def test_an_idempotency_key_belongs_to_one_run_of_a_tenant(oracle: Oracle)
         (("run.completed", None, None), ("run.failed", None, None), "events_one_run_end"),
     ],
 )
+@pytest.mark.guarantee(5)
 async def test_a_step_starts_once_and_what_has_ended_does_not_end_again(
     oracle: Oracle, first: tuple[str, ...], second: tuple[str, ...], guard: str
 ) -> None:

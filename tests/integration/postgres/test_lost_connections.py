@@ -166,6 +166,7 @@ SELECT (SELECT count(*) FROM runs WHERE status = 'queued')
 """In one statement: a COMMIT whose client has gone may land between two."""
 
 
+@pytest.mark.guarantee(19)
 async def test_no_acknowledged_run_is_lost_while_connections_break(database_url: str) -> None:
     """Nor is one doubled; whatever was refused may be asked for again."""
     async with open_world(database_url) as world:
@@ -203,6 +204,7 @@ async def test_no_acknowledged_run_is_lost_while_connections_break(database_url:
         assert (await world.claimed("afterwards")).status is RunStatus.RUNNING
 
 
+@pytest.mark.guarantee(19)
 async def test_writers_wait_for_a_database_that_is_away(database_url: str) -> None:
     """And go on when it is back, without anybody's doing."""
     async with open_world(database_url) as world:

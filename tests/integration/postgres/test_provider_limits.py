@@ -128,6 +128,7 @@ class Minutes:
 
 
 @pytest.mark.parametrize("seed", range(4))
+@pytest.mark.guarantee(20)
 def test_no_minute_sees_more_than_the_limit_and_nobody_waits_longer_than_that_takes(
     connection: psycopg.Connection, seed: int
 ) -> None:
@@ -239,6 +240,7 @@ async def processes(database_url: str) -> AsyncIterator[list[PostgresProviderLim
         await each.dispose()
 
 
+@pytest.mark.guarantee(20)
 async def test_two_processes_share_a_limit(
     processes: list[PostgresProviderLimits], oracle: Oracle
 ) -> None:

@@ -57,6 +57,7 @@ async def give(stores: Stores, **limits: Any) -> None:
     await PostgresQuotas(stores.engines.work, USUAL).put("default", Quota(**limits))
 
 
+@pytest.mark.guarantee(20)
 async def test_no_more_runs_begin_than_a_tenant_may_have(
     pair: tuple[Stores, Stores], oracle: Oracle
 ) -> None:
@@ -75,6 +76,7 @@ async def test_no_more_runs_begin_than_a_tenant_may_have(
     assert await oracle.value(running) == 3
 
 
+@pytest.mark.guarantee(13)
 async def test_more_queued_runs_are_refused(pair: tuple[Stores, Stores]) -> None:
     """The refusal says how it stands; a repeated request is answered as before."""
     await give(pair[0], max_running=1, max_queued=1)

@@ -75,6 +75,7 @@ def as_a(database_url: str) -> Iterator[psycopg.Connection]:
         connection.execute("DELETE FROM snapshots")
 
 
+@pytest.mark.guarantee(14)
 def test_the_rows_of_others_are_neither_seen_nor_written(
     as_a: psycopg.Connection, subtests: pytest.Subtests
 ) -> None:

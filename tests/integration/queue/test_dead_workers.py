@@ -10,6 +10,7 @@ from tests.integration.queue.stale import KEY, World
 from tests.support.stores import CANCEL_REQUEST, graph_with_calls, open_stores, records_of
 
 
+@pytest.mark.guarantee(21)
 async def test_a_killed_process_loses_its_runs_at_once_and_a_slow_one_keeps_them(
     database_url: str, world: World
 ) -> None:

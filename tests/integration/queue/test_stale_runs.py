@@ -24,6 +24,7 @@ from tests.support.stores import (
 
 
 @pytest.mark.req("003/resume")
+@pytest.mark.guarantee(10)
 async def test_runs_of_a_silent_process_are_queued_again_with_a_job(world: World) -> None:
     """The time that was worked on them counts; those of a living process are left alone."""
     await world.beat("dead", seconds_ago=15)

@@ -1,7 +1,6 @@
 """What must outlive a cancel, and what will not be cancelled."""
 
 import asyncio
-import gc
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import Any
@@ -73,7 +72,9 @@ def test_a_write_that_hangs_is_waited_for_no_longer_than_its_grace() -> None:
     assert run(main, 0).result == 3.0
 
 
-async def test_a_write_that_fails_after_its_task_was_cancelled_complains_to_nobody() -> None:
+async def test_a_write_that_fails_after_its_task_was_cancelled_complains_to_nobody(
+    collect_garbage: Callable[[], int],
+) -> None:
     """The loop would log it as an exception that was never retrieved."""
     complaints: list[object] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, what: complaints.append(what))
@@ -86,7 +87,7 @@ async def test_a_write_that_fails_after_its_task_was_cancelled_complains_to_nobo
     await asyncio.sleep(0)
     task.cancel()
     await asyncio.wait({task})
-    gc.collect()
+    collect_garbage()
     assert task.cancelled()
     assert complaints == []
 
@@ -217,7 +218,9 @@ def test_abandoned_work_that_fails_at_last_is_told_to_nobody(seed: int) -> None:
     play(main, seed)
 
 
-async def test_abandoned_work_is_not_forgotten_by_the_garbage_collector() -> None:
+async def test_abandoned_work_is_not_forgotten_by_the_garbage_collector(
+    collect_garbage: Callable[[], int],
+) -> None:
     """The loop itself holds its tasks only weakly."""
 
     async def waits_for_nobody() -> None:
@@ -231,7 +234,7 @@ async def test_abandoned_work_is_not_forgotten_by_the_garbage_collector() -> Non
     asyncio.get_running_loop().call_later(0.001, token.cancel)
     with pytest.raises(DetachedError):
         await supervisor.run(waits_for_nobody(), token, late=lambda _: None)
-    gc.collect()
+    collect_garbage()
 
     [left] = [task for task in asyncio.all_tasks() if task.get_name() == "run"]
     left.cancel()
@@ -301,7 +304,9 @@ def test_a_cancel_from_outside_does_not_wait_for_stubborn_work(seed: int) -> Non
 
 
 @pytest.mark.parametrize("supervised", [False, True])
-def test_a_failure_that_comes_after_a_cancel_is_no_complaint_of_the_loop(supervised: bool) -> None:
+def test_a_failure_that_comes_after_a_cancel_is_no_complaint_of_the_loop(
+    collect_garbage: Callable[[], int], supervised: bool
+) -> None:
     """Nobody waits for it any more; it used to be reported when it was collected."""
     complaints: list[dict[str, Any]] = []
 
@@ -324,7 +329,7 @@ def test_a_failure_that_comes_after_a_cancel_is_no_complaint_of_the_loop(supervi
         await asyncio.sleep(2)
 
     play(main, 0)
-    gc.collect()
+    collect_garbage()
     assert complaints == []
 
 

@@ -81,6 +81,7 @@ async def test_lines_carry_the_run_they_belong_to(stream: io.StringIO) -> None:
 
 
 @pytest.mark.req("002/19.2")
+@pytest.mark.guarantee(15)
 def test_nothing_secret_gets_through_any_door(stream: io.StringIO) -> None:
     """Events, fields, library messages and tracebacks are all redacted."""
     configure_logging(stream=stream)

@@ -27,6 +27,7 @@ from tests.unit.runs.world import (
 
 
 @pytest.mark.parametrize("seed", range(10))
+@pytest.mark.guarantee(11)
 def test_a_process_that_ends_lets_runs_end_and_gives_the_others_back(seed: int) -> None:
     """Without counting an attempt, and it starts nothing more."""
 
@@ -76,6 +77,7 @@ def test_a_run_that_was_just_being_claimed_is_given_back_as_well(seed: int) -> N
 
 
 @pytest.mark.parametrize("seed", range(10))
+@pytest.mark.guarantee(11)
 def test_a_cancel_request_wins_over_the_end_of_the_process(seed: int) -> None:
     """The run is cancelled here and now, not handed over."""
 

@@ -1,11 +1,11 @@
 """Pictures as bytes: formats, sizes, hostile titles, caps, and nothing that changes by itself."""
 
 import asyncio
-import gc
 import io
 import json
 import re
 import time
+from collections.abc import Callable
 from dataclasses import asdict, replace
 from datetime import date
 from functools import cache
@@ -285,7 +285,9 @@ def test_dates_stand_below_the_axis_for_any_length_of_time(length: int, shown: i
 
 @pytest.mark.filterwarnings("ignore:unclosed transport", "ignore:loop is closed")
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-def test_on_another_event_loop_the_process_is_started_anew() -> None:
+def test_on_another_event_loop_the_process_is_started_anew(
+    collect_garbage: Callable[[], int],
+) -> None:
     """And the one of the loop before is ended."""
     renderer, pids = Renderer(), list[int | None]()
 
@@ -297,7 +299,7 @@ def test_on_another_event_loop_the_process_is_started_anew() -> None:
 
     asyncio.run(draw(close=False))
     asyncio.run(draw(close=True))
-    gc.collect()
+    collect_garbage()
 
     assert pids[0] != pids[1]
     assert renderer.pid is None
