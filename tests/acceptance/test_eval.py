@@ -6,7 +6,6 @@ With ``EVALUATION_DIR`` in the environment, metrics and traces are kept there.
 import json
 import os
 import signal
-import timeit
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,13 +26,8 @@ UNSEEN = CASES.with_name("unseen.json")
 ALL_OF_THEM = ("--min-success", "1")
 """Each case is answered as expected; the service's verifier knows no gold answers."""
 QUICKLY = 2.0
-"""Seconds that an easy question takes at most, where the sum of :func:`slowness` takes 8 ms."""
+"""The seconds that an easy question may take, as requirement 002/26.1 demands."""
 OFFLINE = {"MODELS_SMALL_PROVIDER": "offline", "MODELS_BIG_PROVIDER": "offline"}
-
-
-def slowness() -> float:
-    """Return how many times longer than usual this machine works for the same, at least once."""
-    return max(1.0, min(timeit.repeat(lambda: sum(n * n for n in range(100_000)), number=1)) / 8e-3)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +54,7 @@ class Evaluator:
 
     def evaluate(self, dataset: Path, *options: str, name: str) -> Evaluated:
         """Evaluate a file of cases: in process, unless ``options`` hold a ``--url``."""
-        folder, quickly = self.folder / name, str(QUICKLY * slowness())
+        folder, quickly = self.folder / name, str(QUICKLY)
         ended = run_caseworker(
             *("eval", str(dataset), "--out", str(folder), *options),
             *("--max-p95-latency-easy-seconds", quickly),
@@ -120,7 +114,7 @@ def test_easy_questions_are_answered_quickly_with_one_small_pass(
 
     assert evaluated.exit_code == 0, evaluated.stderr
     metrics = evaluated.metrics
-    assert metrics["p95_latency_easy"] <= QUICKLY * slowness()
+    assert metrics["p95_latency_easy"] <= QUICKLY
     assert metrics["counts"]["falsely_verified"] == 0
     assert metrics["counts"]["ran"] > 50
 
