@@ -3,7 +3,6 @@
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import pytest
 
@@ -23,7 +22,7 @@ class FreshSeeds:
         return iter(range(start, start + self.count))
 
 
-def seeds(fast: int, proofs: int, *, shards: int = 8) -> Any:
+def seeds(fast: int, proofs: int, *, shards: int = 8) -> pytest.MarkDecorator:
     """Parametrize a test with ``seeds``, an iterable of integers.
 
     ``make test`` runs the seeds from 0 to ``fast``. ``make proofs`` runs those up to ``proofs`` in
