@@ -1,14 +1,17 @@
 """Schedules over HTTP: what may be asked for, and what is refused by which field."""
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import httpx
 import pytest
+from psycopg import Connection
 
 from app.access.caller import OPERATOR, Scope
 from app.access.keys import Keys
 from tests.support.api import Api, client_of
+from tests.support.tenants import OPERATOR_KEY, Tenants
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -64,6 +67,37 @@ async def test_a_schedule_is_made_changed_and_deleted(client: httpx.AsyncClient)
     assert found == again.json()
     assert (found["paused"], found["next_at"]) == (True, None)
     assert (deleted.status_code, gone.status_code) == (204, 404)
+
+
+async def test_a_schedule_that_is_due_stays_due_when_it_is_changed(
+    client: httpx.AsyncClient, module_database: Connection
+) -> None:
+    """Its next run is neither lost nor moved, unless its time is changed or it is paused."""
+    await put(client)
+    due = "2026-01-01T06:30:00Z"
+    module_database.execute("UPDATE schedules SET next_at = %s", (due,))
+
+    changed = (await put(client, overlap="allow")).json()
+    resumed = (await client.post("/schedules/daily/resume")).json()
+    moved = (await put(client, cron="45 6 * * 1-5")).json()
+    paused = (await client.post("/schedules/daily/pause")).json()
+
+    assert (changed["next_at"], resumed["next_at"], paused["next_at"]) == (due, due, None)
+    assert moved["next_at"] > due
+
+
+async def test_the_limit_of_schedules_counts_those_of_the_tenant_alone(api: Api) -> None:
+    """A schedule that exists can still be changed."""
+    schedules = replace(api.background.schedules, max_schedules=1)
+    body = {"cron": "0 6 * * *", "run": RUN}
+    async with client_of(api.app(bootstrap_key=OPERATOR_KEY, schedules=schedules)) as client:
+        tenants = Tenants(client)
+        statuses = [
+            (await tenants.ask(tenant, "PUT", f"/schedules/{name}", body)).status_code
+            for tenant, name in (("a", "x"), ("a", "y"), ("b", "x"), ("a", "x"))
+        ]
+
+    assert statuses == [201, 429, 201, 200]
 
 
 async def test_who_may_only_look_does_not_see_what_no_run_shows(api: Api) -> None:
