@@ -2,12 +2,19 @@
 
 from dataclasses import MISSING, fields
 from datetime import timedelta, timezone
+from decimal import Decimal
 
 import pytest
 
 from app.trace.execution_graph import ExecutionGraph
 from app.trace.node import Node
-from app.trace.step_trace import RecordedSteps, StepTrace, step_traces_of
+from app.trace.step_trace import (
+    RecordedSteps,
+    StepTrace,
+    add_nested,
+    step_traces_of,
+    uses_of,
+)
 from tests.unit.trace.recorded import START, START_NS, Execution
 
 MS = timedelta(milliseconds=1)
@@ -190,6 +197,10 @@ def test_the_calls_of_an_unrecorded_nested_step_count_for_the_one_around_it(
     trace = only(execution)
 
     assert (trace.tokens_used, trace.metadata.get("cost_usd")) == (11, sum_usd)
+    uses = uses_of(execution.graph.snapshot()["nodes"].values(), {outer.node, inner.node})
+    add_nested(uses)
+    whole = uses[outer.node]
+    assert (whole.tokens_in, whole.cost_usd) == (11, sum_usd and Decimal(str(sum_usd)))
 
 
 def test_a_record_of_an_unknown_node_is_told_all_the_same() -> None:
