@@ -204,7 +204,9 @@ def nearest(path: str, kinds: Mapping[str, int], by_way_of: str) -> list[str]:
         if kind in kinds and Path(file).name.startswith("test_"):
             names = (f"test_{Path(path).stem}", Path(file).stem)
             alike = SequenceMatcher(None, *names).ratio() * 6
-            order[file] = hops[file] + kinds[kind] - alike - 2 * (Path(path).parent.name in folders)
+            order[file] = (
+                3 * hops[file] + kinds[kind] - alike - 2 * (Path(path).parent.name in folders)
+            )
     return sorted(order, key=order.__getitem__)
 
 

@@ -11,7 +11,7 @@ from app.engine.approvals import Asked, Question
 from app.engine.ports import CallOutcome
 from app.runs.payloads import PayloadReading
 from app.runs.ports import JournalWrite
-from app.runs.run import CallRecord, RunKey
+from app.runs.run import CallRecord, NewRun, RunKey, RunKind, RunRequest
 from app.trace.call_tree import WAITS
 from app.trace.execution_graph import ExecutionGraph
 from app.trace.payloads import Payloads
@@ -179,6 +179,46 @@ async def test_only_the_call_that_waits_for_an_approval_is_shown_as_waiting(
         work.tool: ("halted", False),
         again: ("waiting", True),
     }
+
+
+async def test_a_step_shows_the_inputs_that_its_edges_brought(
+    store: MemoryRuns, client: httpx.AsyncClient
+) -> None:
+    """The inputs are the outputs of the steps before it, or those of its graph in an entry step."""
+    flow = {"channel": "flow"}
+    inner = {
+        "steps": [{"id": each, "type": "function", "data": {}} for each in "cd"],
+        "edges": [{"source": "c", "target": "d", "data": flow}],
+    }
+    outer = {
+        "steps": [
+            {"id": "a", "type": "function", "data": {}},
+            {"id": "b", "type": "subgraph", "data": {"graph": inner}},
+        ],
+        "edges": [{"source": "a", "target": "b", "data": flow}],
+    }
+    request = RunRequest(kind=RunKind.GRAPH, graph=outer, inputs={"default": 5})
+    new = NewRun(key=KEY, request=request, request_hash="h")
+    run = (await store.accept(new, worker_id="worker")).run
+    graph = ExecutionGraph("a")
+    root = graph.create_root("graph")
+    steps = {each: graph.begin_node(root, "system", each) for each in ("a", "b", "b/c", "b/d")}
+    ended = {"a": 1, "b/c": 2}
+    calls = tuple(
+        CallRecord(
+            node=graph.node(node_id),
+            call_key=f"step:{path}",
+            outcome=CallOutcome.RESULT if path in ended else None,
+            value={"default": ended[path]} if path in ended else None,
+        )
+        for path, node_id in steps.items()
+    )
+    root_record = CallRecord(node=graph.node(root))
+    await store.write(JournalWrite(key=KEY, fence=run.fence, calls=(root_record, *calls)))
+
+    shown = {path: (await call(client, node))["request"] for path, node in steps.items()}
+
+    assert shown == {path: {"default": n} for path, n in zip(steps, (5, 1, 1, 2), strict=True)}
 
 
 @pytest.mark.parametrize("path", ["/runs/a/calls/n000099", "/runs/a/calls/x", "/runs/b/calls/n1"])

@@ -8,7 +8,13 @@ from typing import Any
 import pytest
 
 from app.adapters.postgres.engines import transaction
-from app.adapters.postgres.workers import BATCH, take_lost
+from app.adapters.postgres.workers import (
+    BATCH,
+    any_taking,
+    list_workers,
+    request_drain,
+    take_lost,
+)
 from app.runs.run import RunKey, RunStatus
 from app.runs.silence import Silent
 from tests.integration.queue.stale import KEY, STALE, World
@@ -80,6 +86,25 @@ async def test_a_process_that_left_in_order_loses_what_it_left_behind(world: Wor
     await world.stores.workers.leave("alive")
 
     assert await world.recover() == [KEY]
+
+
+async def test_workers_are_listed_and_can_be_drained(world: World) -> None:
+    """The list shows silence and runs of each worker; one that drains takes no more runs."""
+    pool, long = world.stores.engines.work, 1e6
+    await world.beat("dead", seconds_ago=60)
+    await world.beat("alive")
+    await world.claimed(worker_id="alive")
+
+    workers = {each.worker_id: each for each in await list_workers(pool)}
+    assert {name: each.runs for name, each in workers.items()} == {"dead": 0, "alive": 1}
+    assert workers["dead"].silent_seconds - workers["alive"].silent_seconds > 50
+    assert await any_taking(pool, stale_seconds=long)
+    assert not await request_drain(pool, "unknown")
+    for name in workers:
+        assert await request_drain(pool, name)
+        assert (await world.stores.workers.beat(name)).draining
+    assert not await any_taking(pool, stale_seconds=long)
+    assert None not in [each.drain_requested_at for each in await list_workers(pool)]
 
 
 async def test_a_process_that_thaws_is_told_that_it_owns_nothing(world: World) -> None:

@@ -72,11 +72,13 @@ async def asks_in_vain(context: FlowContext) -> Any:
 def test_an_ended_run_is_let_go_without_the_garbage_collector(
     work: Work, status: RunStatus
 ) -> None:
-    """However it ended: its journal and its token, and with them its trace and its values."""
+    """However it ended: its task, journal and token, and with them its trace and values."""
     held: list[weakref.ref[Any]] = []
 
     async def remembered(context: FlowContext) -> Any:
-        held.extend(map(weakref.ref, (context.run.journal, context.token, context.calls)))
+        (task,) = (each for each in asyncio.all_tasks() if each.get_name() == "run r0")
+        held.extend(map(weakref.ref, (context.run.journal, context.token, context.calls, task)))
+        del task
         return await work(context)
 
     async def story() -> None:
@@ -89,8 +91,8 @@ def test_an_ended_run_is_let_go_without_the_garbage_collector(
         await asyncio.sleep(1)
 
         assert run.status is status
-        assert len(held) == 3
-        assert [gone() for gone in held] == [None] * 3
+        assert len(held) == 4
+        assert [gone() for gone in held] == [None] * 4
 
     gc.disable()
     try:

@@ -46,7 +46,7 @@ class Execution:
         step.end()
         return step.node
 
-    def call(self, parent: str, *, tokens: int = 0, cost_usd: float = 0.0) -> str:
+    def call(self, parent: str, *, tokens: int = 0, cost_usd: float | None = 0.0) -> str:
         """Make an LLM call at this very moment."""
         node = self.graph.begin_node(parent, "llm", "plan", "nano")
         self.graph.mark_success(node, cost_usd, tokens, 0)

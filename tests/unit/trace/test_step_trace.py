@@ -2,12 +2,19 @@
 
 from dataclasses import MISSING, fields
 from datetime import timedelta, timezone
+from decimal import Decimal
 
 import pytest
 
 from app.trace.execution_graph import ExecutionGraph
 from app.trace.node import Node
-from app.trace.step_trace import RecordedSteps, StepTrace, step_traces_of
+from app.trace.step_trace import (
+    RecordedSteps,
+    StepTrace,
+    add_nested,
+    step_traces_of,
+    uses_of,
+)
 from tests.unit.trace.recorded import START, START_NS, Execution
 
 MS = timedelta(milliseconds=1)
@@ -174,16 +181,26 @@ def test_what_two_sources_record_of_one_graph_counts_once(execution: Execution) 
     assert {t.step_id: t.tokens_used for t in traces} == {"outer": 0, "outer/inner": 10}
 
 
+@pytest.mark.parametrize(
+    ("outer_usd", "inner_usd", "sum_usd"), [(0.1, 0.2, 0.3), (None, 0.2, None), (0.1, None, None)]
+)
 def test_the_calls_of_an_unrecorded_nested_step_count_for_the_one_around_it(
-    execution: Execution,
+    execution: Execution, outer_usd: float | None, inner_usd: float | None, sum_usd: float | None
 ) -> None:
-    """Nothing that was spent is lost."""
+    """Nothing that was spent is lost; the cost is left out if a part of it is unknown."""
     outer = execution.begin("outer")
+    execution.call(outer.node, tokens=1, cost_usd=outer_usd)
     inner = execution.begin("outer/inner", parent=outer.node)
-    execution.call(inner.node, tokens=10)
+    execution.call(inner.node, tokens=10, cost_usd=inner_usd)
     outer.end()
 
-    assert only(execution).tokens_used == 10
+    trace = only(execution)
+
+    assert (trace.tokens_used, trace.metadata.get("cost_usd")) == (11, sum_usd)
+    uses = uses_of(execution.graph.snapshot()["nodes"].values(), {outer.node, inner.node})
+    add_nested(uses)
+    whole = uses[outer.node]
+    assert (whole.tokens_in, whole.cost_usd) == (11, sum_usd and Decimal(str(sum_usd)))
 
 
 def test_a_record_of_an_unknown_node_is_told_all_the_same() -> None:

@@ -1,0 +1,40 @@
+"""A question whose answer cannot be read."""
+
+from collections.abc import Collection, Mapping
+from contextlib import AbstractContextManager
+from typing import Any
+
+from app.engine.approvals import Approvals, Asked, Decision, Question
+from app.engine.context import FlowContext
+from app.runs.run import RunStatus
+from tests.unit.runs.works import run_story
+from tests.unit.runs.world import Process
+
+QUESTION = Question(subject="pay", message="?", arguments={}, schema=None, timeout_seconds=60)
+
+
+class Unreachable:
+    """Stores questions, but does not return decisions."""
+
+    async def ask(self, asked: Asked) -> Decision | None:
+        return None
+
+    async def decisions(self, approval_ids: Collection[str]) -> Mapping[str, Decision]:
+        raise ConnectionError
+
+    def listening(self) -> AbstractContextManager[Any]:
+        raise ConnectionError
+
+
+def test_a_question_whose_decision_cannot_be_read_fails_its_step() -> None:
+    """The step does not wait for ever: the error of the store reaches each pending question."""
+
+    async def story() -> None:
+        async def asks(context: FlowContext) -> Any:
+            return await Approvals(Unreachable()).decision(context, context.path, QUESTION)
+
+        run = await Process(asks).run()
+
+        assert run.status is RunStatus.FAILED
+
+    run_story(story)
