@@ -83,25 +83,6 @@ async def test_a_run_whose_process_was_killed_is_finished_by_another(
     assert _told_of_steps(database_url) == [STEP_STARTED, STEP_RESUMED, STEP_COMPLETED]
 
 
-@pytest.mark.req("card/executor")
-@pytest.mark.guarantee(1)
-async def test_a_run_of_the_only_process_is_finished_after_a_restart(
-    database_url: str, provider: FakeProvider
-) -> None:
-    """Nothing is stuck, although nobody was there to notice."""
-    settings = model_settings(provider.openai_url)
-    async with ServiceProcess(database_url, settings=settings) as service:
-        await _in_second_call(service, provider)
-        await _answer_from_now_on(provider)
-        service.child.kill()
-
-        await service.start()
-        async with service.client() as client:
-            run = await finished(client, "survivor")
-        assert run["status"] == "completed", run
-        assert run["attempts"] == 2
-
-
 async def test_a_run_that_kills_every_process_fails_as_lost(
     database_url: str, provider: FakeProvider
 ) -> None:
@@ -176,28 +157,6 @@ async def test_a_cancelled_run_whose_process_was_killed_is_not_executed_again(
         assert run["status"] == "cancelled"
         assert len(await provider.arrivals("6 times 7")) == 2
         assert violations(snapshot) == []
-
-
-async def test_a_stop_reaches_the_worker_from_another_replica(
-    database_url: str, provider: FakeProvider
-) -> None:
-    """The replica that answers is not the one that executes."""
-    settings = model_settings(provider.openai_url)
-    await provider.script("slow", [Step(hang=True)])
-    async with (
-        ServiceProcess(database_url, settings=settings, name="first") as first,
-        ServiceProcess(database_url, "--no-worker", settings=settings, name="second") as second,
-        first.client() as posting,
-        second.client() as stopping,
-    ):
-        await posting.post_run({"run_id": "slow-1", "input": "A slow question?"})
-        await provider.wait_for_arrivals(1, "slow")
-
-        await stopping.cancel_run("slow-1")
-        run = await finished(stopping, "slow-1")
-        arrivals = await provider.wait_for_arrivals(1, "slow", ended=True)
-        assert run["status"] == "cancelled"
-        assert [a.outcome for a in arrivals] == ["client_gone"]
 
 
 async def test_a_replica_without_a_worker_leaves_its_runs_to_workers(

@@ -105,25 +105,6 @@ async def test_both_secrets_sign_while_they_change_over(
     assert len(one.headers["webhook-signature"].split(" ")) == 1
 
 
-async def test_a_run_without_a_secret_to_sign_with_is_refused(
-    database_url: str, receiver: Receiver
-) -> None:
-    """The answer says what to do; nothing is accepted."""
-    async with (
-        ServiceProcess(database_url, settings=TO_THIS_MACHINE) as service,
-        httpx.AsyncClient(base_url=service.url) as http,
-    ):
-        answer = await http.post("/runs", json=case("case-1", receiver))
-
-    assert answer.status_code == 422
-    assert answer.json()["errors"] == [
-        {
-            "field": "webhook",
-            "message": "There is no secret to sign it with: make one with POST /webhooks/secret.",
-        }
-    ]
-
-
 async def test_a_failed_delivery_is_tried_again_then_dead_then_sent_by_hand(
     database_url: str, receiver: Receiver
 ) -> None:
