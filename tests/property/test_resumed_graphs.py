@@ -5,7 +5,6 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 
 import pytest
-import structlog
 
 from app.engine.events import STEP_RESUMED, STEP_STARTED
 from app.runs.run import RunStatus
@@ -14,12 +13,6 @@ from tests.support.event_log import event_problems
 from tests.support.graph_invariants import unlike_journal, violations
 from tests.support.seeds import seeds
 from tests.unit.runs.world import KEY
-
-
-@pytest.fixture(autouse=True)
-def _quiet() -> Iterator[None]:
-    with structlog.testing.capture_logs():
-        yield
 
 
 @pytest.mark.req("004/lifecycle", "000/B1", "000/E2")
