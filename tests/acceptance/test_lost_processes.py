@@ -11,7 +11,7 @@ from tests.support.event_log import require_sound_events, stored_events
 from tests.support.fake_provider.client import FakeProvider
 from tests.support.fake_provider.script import Step
 from tests.support.graph_invariants import violations
-from tests.support.service import ServiceProcess, finished, model_settings
+from tests.support.service import ServiceProcess, finished, model_settings, two_services
 
 PLAN = {"actions": [{"tool": "calculator", "args": {"expression": "6 * 6"}}]}
 QUESTION = {
@@ -60,11 +60,7 @@ async def test_a_run_whose_process_was_killed_is_finished_by_another(
 ) -> None:
     """The recorded call is not made again; the one in flight is, and stays charged."""
     settings = model_settings(provider.openai_url)
-    async with (
-        ServiceProcess(database_url, settings=settings, name="first") as first,
-        ServiceProcess(database_url, settings=settings, name="second") as second,
-        second.client() as client,
-    ):
+    async with two_services(database_url, settings) as (first, _, client):
         await _in_second_call(first, provider)
         await _answer_from_now_on(provider)
         first.child.kill()
@@ -143,11 +139,7 @@ async def test_a_cancelled_run_whose_process_was_killed_is_not_executed_again(
 ) -> None:
     """The cancel wins over the recovery."""
     settings = model_settings(provider.openai_url)
-    async with (
-        ServiceProcess(database_url, settings=settings, name="first") as first,
-        ServiceProcess(database_url, settings=settings, name="second") as second,
-        second.client() as client,
-    ):
+    async with two_services(database_url, settings) as (first, _, client):
         await _in_second_call(first, provider)
         first.child.kill()
         await client.cancel_run("survivor")
@@ -181,11 +173,7 @@ async def test_sigterm_hands_a_run_over_without_counting_the_attempt(
 ) -> None:
     """The process ends in time, and another one goes on with the run."""
     settings = model_settings(provider.openai_url)
-    async with (
-        ServiceProcess(database_url, settings=settings, name="first") as first,
-        ServiceProcess(database_url, settings=settings, name="second") as second,
-        second.client() as client,
-    ):
+    async with two_services(database_url, settings) as (first, _, client):
         await _in_second_call(first, provider)
         await _answer_from_now_on(provider)
 
@@ -201,11 +189,7 @@ async def test_a_frozen_process_that_thaws_changes_nothing(
 ) -> None:
     """Its run was taken over; what it still writes is refused by the fence."""
     settings = model_settings(provider.openai_url)
-    async with (
-        ServiceProcess(database_url, settings=settings, name="first") as first,
-        ServiceProcess(database_url, settings=settings, name="second") as second,
-        second.client() as client,
-    ):
+    async with two_services(database_url, settings) as (first, _, client):
         await _in_second_call(first, provider)
         await _answer_from_now_on(provider)
         first.child.freeze()
