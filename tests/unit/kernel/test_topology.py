@@ -21,6 +21,7 @@ def test_links_materialise_through_other_links() -> None:
         "L": ["K"],
         "M": ["N"],
     }
+    assert topology.layers() == (("K",), ("L",), ("A",))
 
 
 def test_an_empty_entry_activates_nothing() -> None:
