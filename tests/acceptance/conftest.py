@@ -1,11 +1,10 @@
 """A fake provider and a service that uses it, shared by the tests of a module."""
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 
 import pytest
 import pytest_asyncio
 
-from tests.support.database import TestServer
 from tests.support.fake_provider.client import FakeProvider
 from tests.support.json_client import JsonClient
 from tests.support.service import ServiceProcess, model_settings
@@ -23,13 +22,6 @@ async def provider(running_provider: FakeProvider) -> FakeProvider:
     """The provider without scripts and memories; its arrival log is the oracle."""
     await running_provider.reset()
     return running_provider
-
-
-@pytest.fixture(scope="module")
-def module_database_url(postgres: TestServer) -> Iterator[str]:
-    """A migrated database for a whole module."""
-    with postgres.database() as url:
-        yield url
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")

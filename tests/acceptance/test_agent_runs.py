@@ -5,7 +5,6 @@ from typing import Any
 
 import httpx
 import pytest
-from mcp import Client
 
 from tests.support.event_log import require_sound_events
 from tests.support.fake_provider.client import FakeProvider
@@ -129,36 +128,6 @@ async def test_an_agent_that_a_limit_halted_goes_on_when_it_is_raised(
     nodes = (await client.trace("raised"))["snapshot"]["nodes"].values()
     taken = [node["kind"] for node in nodes if "taken_over" in node["metadata"]]
     assert "tool" in taken
-
-
-@pytest.mark.req("003/FR4.1")
-async def test_registered_agents_are_tools_of_mcp_clients(
-    service: ServiceProcess, client: JsonClient, provider: FakeProvider
-) -> None:
-    """Each call is a run of that agent; what is wrong with it is named."""
-    await register(service, HELPER)
-    await register(service, {"name": "run_case", "prompt": {}})
-    await provider.script("(mcp)", [Step(text="42")])
-
-    async with Client(f"{service.url}/mcp") as mcp:
-        listed = (await mcp.list_tools()).tools
-        result = await mcp.call_tool("helper", {"input": "6 times 7? (mcp)", "topic": "sums"})
-        missing = await mcp.call_tool("helper", {"input": "6 times 7?"})
-
-    tools = {tool.name: tool for tool in listed}
-    assert len(tools) == len(listed)
-    assert tools["helper"].description == "Helps with sums"
-    schema = tools["helper"].input_schema
-    assert schema["properties"]["topic"] == {"type": "string", "description": "With what"}
-    assert schema["required"] == ["input", "topic"]
-    assert tools["run_case"].description != "The agent run_case."
-    assert not result.is_error
-    run: dict[str, Any] = result.structured_content
-    assert (run["kind"], run["agent"]["name"], run["result"]["output"]) == ("agent", "helper", "42")
-    assert run["metadata"] == {"via": "mcp", "tool": "helper"}
-    assert (await client.get_run(run["run_id"]))["status"] == "completed"
-    assert missing.is_error
-    assert "inputs.topic: " in missing.content[0].text  # type: ignore[union-attr]
 
 
 @pytest.mark.req("003/FR1.2", "003/FR4.2")

@@ -137,43 +137,6 @@ async def test_a_tool_is_called_once_after_a_person_has_agreed(
         assert (await client.get("/approvals")).json()["approvals"] == []
 
 
-async def test_changed_arguments_are_checked_and_then_used(
-    database_url: str, settings: Settings, notes: Path
-) -> None:
-    """Those that do not fit are named by field, and nothing is decided."""
-    async with (
-        ServiceProcess(database_url, settings=settings) as service,
-        people(service) as client,
-    ):
-        await client.post_run(graph_run("a", note("write", "hello")))
-        (approval,) = await waiting(client, "a")
-
-        wrong = await decide(client, approval, arguments={"text": 5})
-        right = await decide(client, approval, arguments={"text": "good day"})
-        await finished(client, "a")
-
-        assert wrong.status_code == 422
-        assert [each["field"] for each in wrong.json()["errors"]] == ["arguments.text"]
-        assert (right.status_code, noted(notes)) == (202, ["a: good day"])
-
-
-async def test_a_refused_tool_is_an_error_with_the_reason(
-    database_url: str, settings: Settings, notes: Path
-) -> None:
-    """Where nobody takes the error the step fails with it."""
-    async with (
-        ServiceProcess(database_url, settings=settings) as service,
-        people(service) as client,
-    ):
-        await client.post_run(graph_run("a", note("write", "hello")))
-        (approval,) = await waiting(client, "a")
-        await decide(client, approval, "refuse", reason="not on a Sunday")
-        run = await finished(client, "a")
-
-        assert (run["status"], noted(notes)) == ("failed", [])
-        assert "not on a Sunday" in run["stop"]["reason"]
-
-
 async def shown_as_waiting(client: People, run_id: str) -> None:
     """Check that trace, text and call say that one of three steps waits, and nothing stopped."""
     trace = (await client.get(f"/runs/{run_id}/trace")).json()

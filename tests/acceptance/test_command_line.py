@@ -2,14 +2,13 @@
 
 import json
 import subprocess
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from importlib.metadata import version
 from pathlib import Path
 
 import pytest
 import pytest_asyncio
 
-from tests.support.database import TestServer
 from tests.support.processes import run_caseworker
 from tests.support.service import ServiceProcess
 
@@ -23,13 +22,6 @@ GRAPH = {
     ],
     "edges": [],
 }
-
-
-@pytest.fixture(scope="module")
-def module_database_url(postgres: TestServer) -> Iterator[str]:
-    """A migrated database for a whole module."""
-    with postgres.database() as url:
-        yield url
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")

@@ -13,7 +13,7 @@ from tests.support.event_log import require_sound_events, stored_events
 from tests.support.fake_provider.client import FakeProvider
 from tests.support.fake_provider.script import Step
 from tests.support.memory_rows import RUN_ENDS
-from tests.support.service import ServiceProcess, finished, model_settings
+from tests.support.service import ServiceProcess, finished, model_settings, two_services
 
 PLAN = {"actions": [{"tool": "calculator", "args": {"expression": "6 * 7"}}]}
 RUN = {"run_id": "followed", "input": "What is 6 times 7?"}
@@ -78,11 +78,7 @@ async def test_open_streams_do_not_hold_up_the_end_of_a_process(
     """They end at SIGTERM, and whoever read them is told the rest at another replica."""
     settings = model_settings(provider.openai_url)
     await provider.script("6 times 7", [Step(hang=True)])
-    async with (
-        ServiceProcess(database_url, settings=settings, name="first") as first,
-        ServiceProcess(database_url, settings=settings, name="second") as second,
-        second.client() as client,
-    ):
+    async with two_services(database_url, settings) as (first, second, client):
         async with first.client() as posting:
             await posting.post_run(RUN)
         await provider.wait_for_arrivals(1, "6 times 7")

@@ -12,7 +12,7 @@ from tests.support.fake_provider.client import FakeProvider
 from tests.support.fake_provider.script import Step
 from tests.support.graph_invariants import violations
 from tests.support.json_client import JsonClient
-from tests.support.service import ServiceProcess, finished, model_settings
+from tests.support.service import ServiceProcess, finished, model_settings, two_services
 from tests.support.stores import open_oracle
 from tests.support.usage_oracle import settings_of_prices
 
@@ -232,11 +232,7 @@ async def test_a_run_that_goes_on_survives_its_process(
 ) -> None:
     """Killed in its first new call, it is finished by another one: each call once, as ever."""
     settings = model_settings(provider.openai_url)
-    async with (
-        ServiceProcess(database_url, settings=settings, name="first") as first,
-        ServiceProcess(database_url, settings=settings, name="second") as second,
-        second.client() as client,
-    ):
+    async with two_services(database_url, settings) as (first, _, client):
         await begin(client, budget={"max_steps": 2})
         await provider.script("at c", [Step(hang=True)])
         async with first.client() as doomed:

@@ -189,43 +189,28 @@ async def test_a_thread_executes_what_its_chat_starts_lead_to(
     assert len(await provider.arrivals("You are")) == 1
 
 
-@pytest.mark.req("004/subgraph")
-async def test_a_circle_behind_the_chat_start_is_refused(http: httpx.AsyncClient) -> None:
-    """When the thread is begun."""
+@pytest.mark.req("004/subgraph", "004/channel", "004/materialize")
+@pytest.mark.parametrize(
+    ("edges", "place", "told"),
+    [
+        ([flow("A", "B"), flow("B", "A")], "graph.edges.2", "A -> B -> A"),
+        ([link("A", "B"), link("B", "A")], "graph.edges.2", "A -> B -> A"),
+        ([{"source": "A", "target": "B", "data": {}}], "graph.edges.1.data.channel", "required"),
+    ],
+    ids=["circle of flow", "circle of links", "no channel"],
+)
+async def test_a_thread_is_not_begun_with_an_invalid_graph(
+    http: httpx.AsyncClient, edges: list[dict[str, Any]], place: str, told: str
+) -> None:
+    """The answer names the edge, before anything is asked."""
     steps = [chat_start(), agent_step("A"), agent_step("B")]
-    edges = [flow("chat", "A"), flow("A", "B"), flow("B", "A")]
 
-    refused = await http.post("/threads", json={"graph": graph(steps, *edges)})
-
-    assert refused.status_code == 422
-    assert "circle" in refused.text
-
-
-@pytest.mark.req("004/channel")
-@pytest.mark.parametrize("data", [{}, {"channel": "flows"}, {"channel": None}])
-async def test_an_edge_must_say_its_channel(http: httpx.AsyncClient, data: Any) -> None:
-    """Nothing is filled in for it."""
-    edge = {"source": "chat", "target": "A", "data": data}
-
-    refused = await http.post(
-        "/threads", json={"graph": graph([chat_start(), agent_step("A")], edge)}
-    )
+    refused = await http.post("/threads", json={"graph": graph(steps, flow("chat", "A"), *edges)})
 
     assert refused.status_code == 422
-    assert all(one["field"].startswith("graph.edges.0") for one in refused.json()["errors"])
-
-
-@pytest.mark.req("004/materialize")
-async def test_agents_that_are_linked_in_a_circle_are_named(http: httpx.AsyncClient) -> None:
-    """Before anything is asked."""
-    steps = [chat_start(), agent_step("A"), agent_step("B")]
-    edges = [flow("chat", "A"), link("A", "B"), link("B", "A")]
-
-    refused = await http.post("/threads", json={"graph": graph(steps, *edges)})
-
-    assert refused.status_code == 422
-    assert "A" in refused.text
-    assert "B" in refused.text
+    [error] = refused.json()["errors"]
+    assert error["field"] == place
+    assert told in error["message"]
 
 
 @pytest.mark.req("004/chat")

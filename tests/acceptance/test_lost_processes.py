@@ -11,7 +11,7 @@ from tests.support.event_log import require_sound_events, stored_events
 from tests.support.fake_provider.client import FakeProvider
 from tests.support.fake_provider.script import Step
 from tests.support.graph_invariants import violations
-from tests.support.service import ServiceProcess, finished, model_settings
+from tests.support.service import ServiceProcess, finished, model_settings, two_services
 
 PLAN = {"actions": [{"tool": "calculator", "args": {"expression": "6 * 6"}}]}
 QUESTION = {
@@ -60,11 +60,7 @@ async def test_a_run_whose_process_was_killed_is_finished_by_another(
 ) -> None:
     """The recorded call is not made again; the one in flight is, and stays charged."""
     settings = model_settings(provider.openai_url)
-    async with (
-        ServiceProcess(database_url, settings=settings, name="first") as first,
-        ServiceProcess(database_url, settings=settings, name="second") as second,
-        second.client() as client,
-    ):
+    async with two_services(database_url, settings) as (first, _, client):
         await _in_second_call(first, provider)
         await _answer_from_now_on(provider)
         first.child.kill()
@@ -81,25 +77,6 @@ async def test_a_run_whose_process_was_killed_is_finished_by_another(
         assert (run["usage"]["llm_calls_small"], run["usage"]["api_calls"]) == (2, 3)
         assert violations(snapshot) == []
     assert _told_of_steps(database_url) == [STEP_STARTED, STEP_RESUMED, STEP_COMPLETED]
-
-
-@pytest.mark.req("card/executor")
-@pytest.mark.guarantee(1)
-async def test_a_run_of_the_only_process_is_finished_after_a_restart(
-    database_url: str, provider: FakeProvider
-) -> None:
-    """Nothing is stuck, although nobody was there to notice."""
-    settings = model_settings(provider.openai_url)
-    async with ServiceProcess(database_url, settings=settings) as service:
-        await _in_second_call(service, provider)
-        await _answer_from_now_on(provider)
-        service.child.kill()
-
-        await service.start()
-        async with service.client() as client:
-            run = await finished(client, "survivor")
-        assert run["status"] == "completed", run
-        assert run["attempts"] == 2
 
 
 async def test_a_run_that_kills_every_process_fails_as_lost(
@@ -162,11 +139,7 @@ async def test_a_cancelled_run_whose_process_was_killed_is_not_executed_again(
 ) -> None:
     """The cancel wins over the recovery."""
     settings = model_settings(provider.openai_url)
-    async with (
-        ServiceProcess(database_url, settings=settings, name="first") as first,
-        ServiceProcess(database_url, settings=settings, name="second") as second,
-        second.client() as client,
-    ):
+    async with two_services(database_url, settings) as (first, _, client):
         await _in_second_call(first, provider)
         first.child.kill()
         await client.cancel_run("survivor")
@@ -176,28 +149,6 @@ async def test_a_cancelled_run_whose_process_was_killed_is_not_executed_again(
         assert run["status"] == "cancelled"
         assert len(await provider.arrivals("6 times 7")) == 2
         assert violations(snapshot) == []
-
-
-async def test_a_stop_reaches_the_worker_from_another_replica(
-    database_url: str, provider: FakeProvider
-) -> None:
-    """The replica that answers is not the one that executes."""
-    settings = model_settings(provider.openai_url)
-    await provider.script("slow", [Step(hang=True)])
-    async with (
-        ServiceProcess(database_url, settings=settings, name="first") as first,
-        ServiceProcess(database_url, "--no-worker", settings=settings, name="second") as second,
-        first.client() as posting,
-        second.client() as stopping,
-    ):
-        await posting.post_run({"run_id": "slow-1", "input": "A slow question?"})
-        await provider.wait_for_arrivals(1, "slow")
-
-        await stopping.cancel_run("slow-1")
-        run = await finished(stopping, "slow-1")
-        arrivals = await provider.wait_for_arrivals(1, "slow", ended=True)
-        assert run["status"] == "cancelled"
-        assert [a.outcome for a in arrivals] == ["client_gone"]
 
 
 async def test_a_replica_without_a_worker_leaves_its_runs_to_workers(
@@ -222,11 +173,7 @@ async def test_sigterm_hands_a_run_over_without_counting_the_attempt(
 ) -> None:
     """The process ends in time, and another one goes on with the run."""
     settings = model_settings(provider.openai_url)
-    async with (
-        ServiceProcess(database_url, settings=settings, name="first") as first,
-        ServiceProcess(database_url, settings=settings, name="second") as second,
-        second.client() as client,
-    ):
+    async with two_services(database_url, settings) as (first, _, client):
         await _in_second_call(first, provider)
         await _answer_from_now_on(provider)
 
@@ -242,11 +189,7 @@ async def test_a_frozen_process_that_thaws_changes_nothing(
 ) -> None:
     """Its run was taken over; what it still writes is refused by the fence."""
     settings = model_settings(provider.openai_url)
-    async with (
-        ServiceProcess(database_url, settings=settings, name="first") as first,
-        ServiceProcess(database_url, settings=settings, name="second") as second,
-        second.client() as client,
-    ):
+    async with two_services(database_url, settings) as (first, _, client):
         await _in_second_call(first, provider)
         await _answer_from_now_on(provider)
         first.child.freeze()

@@ -16,8 +16,7 @@ from tests.support.database import proxied, upstream_of
 from tests.support.fake_provider.client import FakeProvider
 from tests.support.fake_provider.script import Step
 from tests.support.fault_proxy import FaultProxy
-from tests.support.mcp_servers import until
-from tests.support.service import ServiceProcess, finished, model_settings
+from tests.support.service import ServiceProcess, model_settings
 
 GENERATIONS = ["auto", "legacy"]
 """Of the protocol: requests that stand alone, and the handshake of 2025 and before."""
@@ -90,29 +89,6 @@ async def test_inputs_of_an_agent_may_be_named_like_fields_of_a_run(
     assert said == "(named) my run_id my metadata my wait_seconds"
 
 
-@pytest.mark.parametrize("generation", GENERATIONS)
-async def test_a_client_that_cancels_cancels_the_run(
-    service: ServiceProcess, generation: str
-) -> None:
-    """By closing its connection, or by the notification of the older protocol."""
-    async with service.client() as api, client_of(service, generation) as client:
-        before = {run["run_id"] for run in (await api.list_runs())["runs"]}
-        call = asyncio.create_task(client.call_tool("run_case", {"input": "slow"}))
-        begun: list[str] = []
-        while not begun:
-            runs = (await api.list_runs())["runs"]
-            begun = [run["run_id"] for run in runs if run["run_id"] not in before]
-        call.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await call
-        run = await finished(api, begun[0])
-
-    assert run["status"] == "cancelled"
-    assert run["cancel"]["requested_by"] == "mcp"
-    left = "The client left." if generation == "auto" else None
-    assert run["cancel"]["reason"] == left
-
-
 async def test_a_process_that_ends_cancels_no_run(
     database_url: str, running_provider: FakeProvider
 ) -> None:
@@ -141,28 +117,6 @@ async def test_a_process_that_ends_cancels_no_run(
         assert left.fetchall() == [("queued", 0, None)]
 
 
-@pytest.mark.parametrize("generation", GENERATIONS)
-async def test_a_long_run_goes_on_after_its_call(service: ServiceProcess, generation: str) -> None:
-    """The call returns the run as it stands; a client that asked for progress hears of it."""
-    heard: list[str | None] = []
-
-    async def hear(progress: float, total: float | None, message: str | None) -> None:
-        heard.append(message)
-
-    async with service.client() as api, client_of(service, generation) as client:
-        args = {"input": "slow", "wait_seconds": 2.5}
-        result = await client.call_tool("run_case", args, progress_callback=hear)
-        run: dict[str, Any] = result.structured_content
-        later = await client.call_tool("get_run", {"run_id": run["run_id"], "wait_seconds": 0})
-        await api.cancel_run(run["run_id"])
-        ended = await client.call_tool("get_run", {"run_id": run["run_id"]})
-
-    assert (result.is_error, run["status"]) == (False, "running")
-    await until(lambda: "running" in heard)
-    assert later.structured_content["status"] == "running"
-    assert (ended.is_error, ended.structured_content["status"]) == (True, "cancelled")
-
-
 async def test_a_request_that_is_repeated_makes_one_run(service: ServiceProcess) -> None:
     """The older protocol names a request by its session and its id."""
     headers = {
@@ -179,18 +133,3 @@ async def test_a_request_that_is_repeated_makes_one_run(service: ServiceProcess)
 
     ids = {answer.text.split('"run_id":"')[1].split('"')[0] for answer in answers}
     assert len(ids) == 1
-
-
-async def test_the_limits_of_the_api_hold(service: ServiceProcess) -> None:
-    """Other hosts, web pages, large bodies and other methods are refused before the protocol."""
-    url = f"{service.url}/mcp"
-    call = {"jsonrpc": "2.0", "id": 1, "method": "tools/list"}
-    async with httpx.AsyncClient(trust_env=False) as http:
-        host = await http.post(url, json=call, headers={"host": "evil.example"})
-        page = await http.post(url, json=call, headers={"sec-fetch-site": "cross-site"})
-        large = await http.post(url, json={**call, "params": {"x": "y" * 300_000}})
-        method = await http.get(url)
-        batch = await http.post(url, json=[call])
-
-    codes = [each.status_code for each in (host, page, large, method, batch)]
-    assert codes == [421, 403, 413, 405, 400]

@@ -15,7 +15,7 @@ from tests.support.fake_provider.client import FakeProvider
 from tests.support.fake_provider.script import Step
 from tests.support.fault_proxy import FaultProxy
 from tests.support.processes import run_caseworker
-from tests.support.service import QUICK, ServiceProcess, finished, model_settings
+from tests.support.service import QUICK, ServiceProcess, finished, model_settings, two_services
 from tests.support.stores import eventually, open_oracle
 
 PLAN = {"actions": [{"tool": "calculator", "args": {"expression": "6 * 7"}}]}
@@ -261,11 +261,7 @@ async def test_a_frozen_process_keeps_its_runs_while_it_holds_its_connection(
     await provider.script("6 times 7", [Step(plan=PLAN, hang=True)])
     settings = model_settings(provider.openai_url)
     patient = {"WORKER_STALE_AFTER_SECONDS": "600"}
-    async with (
-        ServiceProcess(database_url, settings=settings | patient, name="first") as first,
-        ServiceProcess(database_url, settings=settings | patient, name="second") as second,
-        second.client() as client,
-    ):
+    async with two_services(database_url, settings | patient) as (first, second, client):
         async with first.client() as posting:
             await posting.post_run(QUESTION)
         await provider.wait_for_arrivals(1, "6 times 7")

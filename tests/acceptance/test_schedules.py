@@ -108,27 +108,3 @@ async def test_processes_that_are_killed_while_they_fire_lose_and_double_nothing
         found = await instants(oracle)
 
     assert len(found) == len(set(found)) == len(expected)
-
-
-async def test_a_schedule_is_managed_over_http(database_url: str) -> None:
-    """Paused, resumed, fired by hand and deleted."""
-    async with (
-        ServiceProcess(database_url) as service,
-        service.client() as client,
-        httpx.AsyncClient(base_url=service.url) as http,
-    ):
-        made = await put(service, "daily", cron="30 6 * * 1-5", timezone="Europe/Paris")
-        assert made["run"] == HOURLY["run"]
-        assert made["next_at"].endswith("Z")
-        assert (await http.post("/schedules/daily/pause")).json()["next_at"] is None
-        by_hand = await http.post("/schedules/daily/run")
-        assert by_hand.status_code == 202
-        run = await finished(client, by_hand.json()["run_id"])
-        assert (await http.post("/schedules/daily/resume")).json()["next_at"] == made["next_at"]
-        listed = (await http.get("/schedules")).json()["schedules"]
-        assert (await http.delete("/schedules/daily")).status_code == 204
-        gone = await http.get("/schedules/daily")
-
-    assert (run["status"], run["metadata"]) == ("completed", {"schedule": "daily"})
-    assert [each["name"] for each in listed] == ["daily"]
-    assert gone.json()["type"].endswith("schedule-not-found")

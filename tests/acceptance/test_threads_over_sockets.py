@@ -250,46 +250,6 @@ async def test_a_request_that_is_repeated_makes_no_second_answer(
     )
 
 
-async def test_a_run_id_that_belongs_to_something_else_leaves_no_message(
-    http: httpx.AsyncClient, provider: FakeProvider
-) -> None:
-    """A run of the caller's own, and the answer of another thread."""
-    one = await ThreadClient.begin(http, "mine")
-    other = await ThreadClient.begin(http, "other")
-    await http.post("/runs", json={"run_id": "not-a-chat", "input": "What is 2 * 3?"})
-    await one.answer(content="Hello", run_id="mine-1")
-
-    refused = [await other.send(content="Hi", run_id=taken) for taken in ("not-a-chat", "mine-1")]
-
-    assert [one.status_code for one in refused] == [409, 409]
-    assert await other.messages() == []
-
-
-@pytest.mark.req("004/chat")
-@pytest.mark.parametrize("early", [True, False])
-async def test_what_is_still_being_written_cannot_be_followed_yet(
-    http: httpx.AsyncClient, provider: FakeProvider, early: bool
-) -> None:
-    """Neither by a message nor by more of the same; it can be stopped, and retried."""
-    marker = f"(open{early})"
-    await provider.script(marker, [Step(hang=True), Step(text="Now.")])
-    thread = await ThreadClient.begin(http, f"open{early}")
-    turn = await thread.post(content=f"Well? {marker}")
-    answer = turn["assistant"]["message_id"]
-    if not early:
-        await provider.wait_for_arrivals(1, marker)
-
-    refused = [await thread.send(content="And?"), await thread.send(f"{answer}/continue")]
-    stopped = await http.post(f"{thread.path}/cancel", json={"reason": "enough"})
-    run = await thread.ended(turn["run"]["run_id"])
-    await provider.release()
-
-    assert [one.status_code for one in refused] == [409, 409]
-    assert [one["run_id"] for one in stopped.json()["runs"]] == [run["run_id"]]
-    assert (run["status"], run["cancel"]["reason"]) == ("cancelled", "enough")
-    assert (await thread.messages())[-1]["status"] == "cancelled"
-
-
 @pytest.mark.req("004/cancel-early", "004/chat")
 @pytest.mark.parametrize("action", ["send", "edit", "retry", "continue", "continue a halted one"])
 @pytest.mark.parametrize("when", ["before", "while", "after"])

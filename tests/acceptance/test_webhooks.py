@@ -13,7 +13,7 @@ from standardwebhooks.webhooks import Webhook
 from tests.support.fake_provider.client import FakeProvider
 from tests.support.fake_provider.script import Step
 from tests.support.npm_packages import installed_packages, node
-from tests.support.service import ServiceProcess, finished, model_settings
+from tests.support.service import ServiceProcess, finished, model_settings, two_services
 from tests.support.stores import eventually
 from tests.support.webhook_receiver import FAILED, OK, Arrival, Receiver, receiving
 
@@ -105,25 +105,6 @@ async def test_both_secrets_sign_while_they_change_over(
     assert len(one.headers["webhook-signature"].split(" ")) == 1
 
 
-async def test_a_run_without_a_secret_to_sign_with_is_refused(
-    database_url: str, receiver: Receiver
-) -> None:
-    """The answer says what to do; nothing is accepted."""
-    async with (
-        ServiceProcess(database_url, settings=TO_THIS_MACHINE) as service,
-        httpx.AsyncClient(base_url=service.url) as http,
-    ):
-        answer = await http.post("/runs", json=case("case-1", receiver))
-
-    assert answer.status_code == 422
-    assert answer.json()["errors"] == [
-        {
-            "field": "webhook",
-            "message": "There is no secret to sign it with: make one with POST /webhooks/secret.",
-        }
-    ]
-
-
 async def test_a_failed_delivery_is_tried_again_then_dead_then_sent_by_hand(
     database_url: str, receiver: Receiver
 ) -> None:
@@ -199,11 +180,7 @@ async def test_runs_that_are_killed_are_announced_once_they_end(
     await provider.answer_by_default(Step(hang=True))
     settings = {**model_settings(provider.openai_url), **TO_THIS_MACHINE}
     names = [f"case-{number}" for number in range(8)]
-    async with (
-        ServiceProcess(database_url, settings=settings, name="first") as first,
-        ServiceProcess(database_url, settings=settings, name="second") as second,
-        second.client() as client,
-    ):
+    async with two_services(database_url, settings) as (first, _, client):
         await new_secret(first)
         async with first.client() as posting:
             for name in names:

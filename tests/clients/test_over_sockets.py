@@ -8,7 +8,6 @@ from contextlib import asynccontextmanager
 import httpx
 import pytest
 from caseworker_client import (
-    ApiError,
     Event,
     RetryPolicy,
     ServiceUnreachableError,
@@ -129,30 +128,6 @@ async def test_all_runs_are_listed_page_by_page(callers: Callers, service: Servi
     assert len(set(listed)) == len(listed)
     assert [run.run_id for run in first.runs] == listed[:2]
     assert {run.status for run in cancelled} <= {"cancelled"}
-
-
-async def test_graphs_are_registered_validated_and_deleted(
-    callers: Callers, service: ServiceProcess
-) -> None:
-    """A refusal names the field at fault."""
-    caller = callers.of(service.url)
-    name = f"g-{id(callers)}"
-    graph = {"steps": [calculation("s")], "edges": []}
-
-    registered = await caller.do("register_graph", name, graph, description="one step")
-    run = await caller.do("run_graph", {"name": name}, wait_seconds=120)
-    found = await caller.do("validate_graph", {"steps": [5], "edges": []})
-    with pytest.raises(ApiError) as refused:
-        await caller.do("run_graph", {"name": name, "version": 9})
-    await caller.do("delete_graph", name)
-    with pytest.raises(ApiError) as gone:
-        await caller.do("get_graph", name)
-
-    assert (registered.version, run.status) == (1, "completed")
-    assert (found.valid, found.problems[0].place) == (False, "steps.0")
-    assert refused.value.errors[0].field == "graph.version"
-    assert (gone.value.status, gone.value.type.rpartition(":")[2]) == (404, "graph-not-found")
-    assert gone.value.request_id
 
 
 @pytest.mark.usefixtures("answering")

@@ -1,6 +1,7 @@
 """The implementations that the contract suites run against."""
 
-from collections.abc import AsyncIterator
+import asyncio
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -10,8 +11,10 @@ import pytest_asyncio
 from app.adapters.postgres.accept_and_cancel import StoreLimits
 from app.adapters.postgres.engines import transaction
 from app.adapters.postgres.workers import take_lost
+from app.llm.ports import ModelProvider
 from tests.support.configured_cases import Configured
 from tests.support.fake_provider.client import FakeProvider
+from tests.support.model_line import FLAVOURS, Flavour, Line
 from tests.support.ports import NO_LIMITS, Open, Ports, in_memory
 from tests.support.stores import (
     open_stores,
@@ -59,3 +62,32 @@ async def configured(
     """The means to run cases with settings of one's own, and a provider without a past."""
     await running_provider.reset()
     return Configured(running_provider, module_database_url, tmp_path)
+
+
+@pytest.fixture(scope="module")
+def fake() -> Iterator[FakeProvider]:
+    """One fake provider for all tests of a module; each uses markers of its own."""
+    provider = asyncio.run(FakeProvider().start())
+    yield provider
+    provider.stop()
+
+
+@pytest.fixture(params=FLAVOURS, ids=lambda flavour: flavour.name)
+def flavour(request: pytest.FixtureRequest) -> Flavour:
+    """Each protocol in turn."""
+    chosen: Flavour = request.param
+    return chosen
+
+
+@pytest.fixture
+async def provider(fake: FakeProvider, flavour: Flavour) -> AsyncIterator[ModelProvider]:
+    """The model provider under test, closed afterwards."""
+    built = flavour.build(fake)
+    yield built
+    await built.aclose()
+
+
+@pytest.fixture
+def line(fake: FakeProvider, provider: ModelProvider, flavour: Flavour) -> Line:
+    """A fresh conversation."""
+    return Line(fake, provider, flavour)

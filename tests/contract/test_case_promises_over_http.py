@@ -5,17 +5,13 @@ from typing import Any
 import pytest
 
 from tests.support.configured_cases import (
-    FAILING,
     QUESTION,
     RIGHT,
-    WRONG,
     Configured,
-    calculation,
     plan,
 )
 from tests.support.fake_provider.script import Step
 from tests.support.graph_invariants import violations
-from tests.support.service import finished
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -53,23 +49,6 @@ async def test_what_a_caller_expects_decides_what_is_verified(
     assert run["result"]["finish_reason"] == run["finish_reason"]
     prompts = [arrival.prompt for arrival in await configured.provider.arrivals()]
     assert not any("43" in prompt for prompt in prompts)
-
-
-@pytest.mark.req("002/9.2", "002/14.1", "002/14.3", "002/19.4", "002/20.1", "002/22.2", "002/22.5")
-async def test_a_result_has_its_answer_its_log_and_its_counters(configured: Configured) -> None:
-    """Every entry of the log names the run; the counters are those of the run's usage."""
-    run = await configured.run([FAILING, RIGHT], run_id="case-with-a-result")
-
-    result = run["result"]
-    assert {"answer", "verified", "finish_reason", "logs", "artifacts", "counters"} <= set(result)
-    assert {entry["run_id"] for entry in result["logs"]} == {"case-with-a-result"}
-    assert all({"ts", "tier", "step_type"} <= set(entry) for entry in result["logs"])
-    steps = [entry["step_type"] for entry in result["logs"]]
-    assert steps == ["gate", "plan", "tool", "verify"] * 2 + ["gate"]
-    counters = {name: result["counters"][name] for name in ("llm_calls_small", "tool_calls")}
-    assert counters == {name: run["usage"][name] for name in counters}
-    assert result["counters"]["act_steps"] == 2
-    assert result["counters"]["tokens"]["total"]["input"] > 0
 
 
 @pytest.mark.req("002/5.3", "002/5.4", "002/9.4")
@@ -133,44 +112,6 @@ async def test_a_small_model_that_is_down_is_logged_and_the_big_one_answers(
     assert await configured.asked() == {"small": 3, "big": 1}
 
 
-@pytest.mark.req("002/3.4", "002/13.5", "002/17.1", "002/21.5")
-async def test_two_models_that_are_down_fail_the_case_and_keep_what_was_found(
-    configured: Configured,
-) -> None:
-    """The evidence of the first round stays; each of the big tier's two attempts is retried."""
-    busy = Step(status=500)
-
-    run = await configured.run([WRONG, busy], [busy], **QUICK, gold_answer="42")
-
-    assert await configured.asked() == {"small": 4, "big": 6}
-    assert (run["status"], run["finish_reason"], run["usage"]["api_calls"]) == (
-        "failed",
-        "big_fail",
-        10,
-    )
-    assert (run["result"]["answer"], run["result"]["verified"]) == ("49", False)
-    assert [entry["attempts"] for entry in said(run, "provider_error")] == [3, 3, 3]
-
-
-@pytest.mark.req("002/4.5", "002/8.4", "002/11.4", "002/11.5", "002/13.3")
-async def test_the_big_model_is_told_what_was_tried_found_and_wrong(
-    configured: Configured,
-) -> None:
-    """First by the small tier, then by itself."""
-    run = await configured.run(
-        [FAILING], [calculation("2 / 0"), RIGHT], mode="fallback_only", run_id="told"
-    )
-
-    first, second = [await configured.document(place) for place in (1, 2)]
-    assert first["previous_plan"]["actions"][0]["args"] == {"expression": "1 / 0"}
-    assert second["previous_plan"]["actions"][0]["args"] == {"expression": "2 / 0"}
-    assert "division by zero" in first["failure"]
-    assert "division by zero" in second["failure"]
-    assert [len(told["evidence"]) for told in (first, second)] == [1, 2]
-    assert [found["tier"] for found in run["result"]["evidence"]] == ["small", "big", "big"]
-    assert run["finish_reason"] == "success"
-
-
 @pytest.mark.req("002/5.4", "002/7.1", "002/14.4", "002/14.5")
 async def test_every_action_stands_in_the_evidence_the_log_and_the_trace(
     configured: Configured,
@@ -194,23 +135,3 @@ async def test_every_action_stands_in_the_evidence_the_log_and_the_trace(
     assert [entry["tool"] for entry in said(run, "unknown_tool")] == ["abacus"]
     rulings = [entry["reason"] for entry in result["logs"] if "decision" in entry]
     assert rulings == ["within_limits", "within_limits", "passed"]
-
-
-@pytest.mark.req("002/14.3", "002/14.5")
-async def test_a_case_that_is_cancelled_shows_what_it_had_found(configured: Configured) -> None:
-    """It has no finish reason, and nobody is asked any more."""
-    await configured.script([WRONG, Step(hang=True)])
-    async with configured.serving() as client:
-        posted = await client.post_run({**QUESTION, "gold_answer": "42"})
-        await configured.provider.wait_for_arrivals(2)
-        await client.cancel_run(posted["run_id"], reason="changed our mind")
-        run = await finished(client, posted["run_id"])
-
-    assert (run["status"], run["finish_reason"], run["stop"]["kind"]) == (
-        "cancelled",
-        None,
-        "cancelled",
-    )
-    assert [found["result"]["value"] for found in run["result"]["evidence"]] == ["49"]
-    assert run["result"]["counters"]["llm_calls_small"] == run["usage"]["llm_calls_small"] == 2
-    assert await configured.asked() == {"small": 2, "big": 0}

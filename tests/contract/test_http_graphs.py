@@ -1,6 +1,5 @@
 """The resource /graphs: register, look at, list, delete, validate (spec, section 10)."""
 
-import asyncio
 from collections.abc import AsyncIterator
 from unittest.mock import AsyncMock
 
@@ -8,13 +7,12 @@ import httpx
 import pytest
 import pytest_asyncio
 
-from app.access.caller import Caller, Scope, with_implied
 from app.adapters.postgres.definitions import PostgresDefinitions
 from app.runs.errors import StoreUnavailableError
 from tests.support.api import Api, client_of
 from tests.support.graph_checks import ShapeChecks
 from tests.support.graph_documents import containing, flat, named
-from tests.support.graph_requests import fields, problem_of, register
+from tests.support.graph_requests import problem_of, register
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -74,17 +72,6 @@ async def test_every_change_is_a_version_and_none_ever_changes(client: httpx.Asy
     assert (await client.get("/graphs/g")).json()["version"] == 3
 
 
-async def test_graphs_registered_at_once_get_versions_of_their_own(
-    client: httpx.AsyncClient,
-) -> None:
-    """Twenty posts, twenty versions."""
-    async with asyncio.TaskGroup() as group:
-        posts = [group.create_task(register(client, "g", flat(f"s{n}"))) for n in range(20)]
-
-    versions = sorted(post.result().json()["version"] for post in posts)
-    assert versions == list(range(1, 21))
-
-
 async def test_graphs_are_listed_by_name_and_versions_newest_first(
     client: httpx.AsyncClient,
 ) -> None:
@@ -139,77 +126,6 @@ async def test_what_is_not_registered_is_not_found(
     answer = await client.request(method, path)
 
     assert (answer.status_code, problem_of(answer)) == (404, "graph-not-found")
-
-
-async def test_what_another_graph_contains_is_not_deleted(client: httpx.AsyncClient) -> None:
-    """409 that names it."""
-    await register(client, "part", flat("a"))
-    await register(client, "whole", containing(named("part", 1)))
-
-    for path in ("/graphs/part", "/graphs/part/versions/1"):
-        refused = await client.delete(path)
-        assert (refused.status_code, problem_of(refused)) == (409, "graph-in-use")
-        assert "whole@1" in refused.json()["detail"]
-    assert (await client.delete("/graphs/whole")).status_code == 204
-    assert (await client.delete("/graphs/part")).status_code == 204
-
-
-@pytest.mark.parametrize(
-    ("method", "path"),
-    [
-        ("POST", "/graphs"),
-        ("POST", "/graphs/validate"),
-        ("GET", "/graphs"),
-        ("GET", "/graphs/a"),
-        ("DELETE", "/graphs/a"),
-        ("GET", "/graphs/a/versions"),
-        ("GET", "/graphs/a/versions/1"),
-        ("DELETE", "/graphs/a/versions/1"),
-    ],
-)
-async def test_a_stranger_is_refused_before_anything_is_read(
-    method: str, path: str, api: Api
-) -> None:
-    """403 on every route."""
-    async with client_of(api.app(graph_checks=ShapeChecks()), peer="192.0.2.1") as client:
-        answer = await client.request(method, path, json={"name": "g", "graph": flat("a")})
-
-    assert (answer.status_code, problem_of(answer)) == (403, "anonymous-refused")
-
-
-async def test_the_graph_of_another_tenant_looks_absent(
-    monkeypatch: pytest.MonkeyPatch, api: Api
-) -> None:
-    """Whatever is done with it, and by whatever name; both may use the same one."""
-    tenant = "a"
-    monkeypatch.setattr(
-        "app.api.api_request.anonymous_caller",
-        lambda *_: Caller(tenant, "test", with_implied([Scope.RUN])),
-    )
-    async with client_of(api.app(graph_checks=ShapeChecks())) as client:
-        await register(client, "g", flat("secret"))
-        tenant = "b"
-        answers = [
-            await client.get("/graphs/g"),
-            await client.get("/graphs/g/versions"),
-            await client.get("/graphs/g/versions/1"),
-            await client.delete("/graphs/g"),
-            await client.delete("/graphs/g/versions/1"),
-        ]
-        inside = await register(client, "h", containing(named("g")))
-        run = await client.post("/runs", json={"kind": "graph", "graph": named("g")})
-        listed = (await client.get("/graphs")).json()["graphs"]
-        own = await register(client, "g", flat("own"))
-        tenant = "a"
-        kept = (await client.get("/graphs/g")).json()
-
-    assert {(answer.status_code, problem_of(answer)) for answer in answers} == {
-        (404, "graph-not-found")
-    }
-    assert fields(inside) == ["graph.steps.0.data.graph.name"]
-    assert fields(run) == ["graph.name"]
-    assert (listed, own.json()["version"]) == ([], 1)
-    assert kept["graph"] == flat("secret")
 
 
 async def test_a_database_that_is_away_is_a_problem_to_come_back_with(

@@ -1,8 +1,6 @@
 """How real model providers ask for JSON, over real sockets, with the provider's own record."""
 
-import asyncio
 import json
-from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import pytest
@@ -31,23 +29,6 @@ CLOSED_SCHEMA = {
     "required": ["answer"],
     "additionalProperties": False,
 }
-
-
-@pytest.fixture(scope="module")
-def fake() -> Iterator[FakeProvider]:
-    """One fake provider for all tests; each uses markers of its own."""
-    provider = asyncio.run(FakeProvider().start())
-    yield provider
-    provider.stop()
-
-
-@pytest.fixture(params=FLAVOURS, ids=lambda flavour: flavour.name)
-async def line(fake: FakeProvider, request: pytest.FixtureRequest) -> AsyncIterator[Line]:
-    """A fresh conversation in each protocol in turn."""
-    flavour: Flavour = request.param
-    provider = flavour.build(fake)
-    yield Line(fake, provider, flavour)
-    await provider.aclose()
 
 
 @pytest.mark.parametrize(("schema", "strict"), [(CLOSED_SCHEMA, True), (OPEN_SCHEMA, False)])

@@ -9,7 +9,6 @@ import logging
 import random
 import string
 import traceback
-from collections.abc import AsyncIterator, Iterator
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 
@@ -19,35 +18,6 @@ from app.adapters.providers.pydantic_ai.openai import openai_provider
 from app.llm.ports import Message, ModelError, ModelProvider, ModelRequest, Role, TokenUsage
 from tests.support.fake_provider import DEFAULT_PLAN, FakeProvider, Step
 from tests.support.model_line import FLAVOURS, KEY, Flavour, Line
-
-
-@pytest.fixture(scope="module")
-def fake() -> Iterator[FakeProvider]:
-    """One fake provider for all tests; each uses markers of its own."""
-    provider = asyncio.run(FakeProvider().start())
-    yield provider
-    provider.stop()
-
-
-@pytest.fixture(params=FLAVOURS, ids=lambda flavour: flavour.name)
-def flavour(request: pytest.FixtureRequest) -> Flavour:
-    """Each protocol in turn."""
-    chosen: Flavour = request.param
-    return chosen
-
-
-@pytest.fixture
-async def provider(fake: FakeProvider, flavour: Flavour) -> AsyncIterator[ModelProvider]:
-    """The provider under test, closed afterwards."""
-    built = flavour.build(fake)
-    yield built
-    await built.aclose()
-
-
-@pytest.fixture
-def line(fake: FakeProvider, provider: ModelProvider, flavour: Flavour) -> Line:
-    """A fresh conversation."""
-    return Line(fake, provider, flavour)
 
 
 async def test_a_prompt_is_sent_once_and_answered(

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -49,35 +48,6 @@ SCHEMA = {
     "properties": {"actions": {"type": "array", "items": {"type": "object"}}},
     "required": ["actions"],
 }
-
-
-@pytest.fixture(scope="module")
-def fake() -> Iterator[FakeProvider]:
-    """One fake provider for all tests; each uses markers of its own."""
-    provider = asyncio.run(FakeProvider().start())
-    yield provider
-    provider.stop()
-
-
-@pytest.fixture(params=FLAVOURS, ids=lambda flavour: flavour.name)
-def flavour(request: pytest.FixtureRequest) -> Flavour:
-    """Each protocol in turn."""
-    chosen: Flavour = request.param
-    return chosen
-
-
-@pytest.fixture
-async def provider(fake: FakeProvider, flavour: Flavour) -> AsyncIterator[ModelProvider]:
-    """The provider under test, closed afterwards."""
-    built = flavour.build(fake)
-    yield built
-    await built.aclose()
-
-
-@pytest.fixture
-def line(fake: FakeProvider, provider: ModelProvider, flavour: Flavour) -> Line:
-    """A fresh conversation."""
-    return Line(fake, provider, flavour)
 
 
 def _words(deltas: list[Delta], kind: str) -> str:

@@ -72,18 +72,3 @@ async def test_what_is_not_registered_is_said_once(graphs: Definitions) -> None:
     assert not any(place.startswith("steps.0.") for place in places[1:])
     assert {"steps.1.type"} < set(places)
     assert any(place.startswith("steps.2.data") for place in places)
-
-
-@pytest.mark.req("004/channel")
-@pytest.mark.parametrize("data", [{}, {"channel": "both"}, {"channel": None}])
-async def test_an_edge_that_does_not_say_its_channel_is_refused(
-    graphs: Definitions, data: dict[str, Any]
-) -> None:
-    """Before anything is stored."""
-    graph = holding(PLUS_ONE, PLUS_ONE)
-    graph["edges"] = [edge("inner-0", "inner-1", **data)]
-
-    with pytest.raises(GraphRefusedError) as refused:
-        await graphs.register(TENANT, DefinitionRef("g"), graph)
-
-    assert [problem.place for problem in refused.value.problems] == ["edges.0.data.channel"]

@@ -8,7 +8,7 @@ import asyncio
 import json
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from app.control.budget import Budget
@@ -20,14 +20,13 @@ from app.nodes.agent.node import agent_type
 from app.nodes.catalog import NodeCatalog
 from app.runs.plan import RunGraphs
 from app.runs.put_back import whole_events, whole_run
-from app.runs.run import EventRecord, NewRun, Run, RunKind, RunRequest
+from app.runs.run import EventRecord, RunKind, RunRequest
 from app.tools.ports import ToolContext, ToolResult, ToolSpec
 from app.tools.registry import ToolPolicy, ToolRegistry
-from tests.support.crashing_wire import RefusingJournals
+from tests.property.interrupted_run import InterruptedRun
 from tests.support.limits import retry_policy, tier_model, tool_dispatch
-from tests.support.memory_runs import MemoryRuns
 from tests.support.seeded_loop import Story, run
-from tests.unit.runs.world import KEY, Process, database, loop
+from tests.unit.runs.world import KEY, Process
 
 WORDS = ("so", "what", "we", "were", "asked", "to", "find", "came", "as", "promised")
 MOST_TURNS = 5
@@ -110,21 +109,9 @@ class Model:
 
 
 @dataclass
-class Tale:
+class Tale(InterruptedRun):
     """One run of one agent, by as many processes as it takes."""
 
-    seed: int
-    losses: int = 1
-    store: MemoryRuns = field(init=False)
-    processes: list[Process] = field(default_factory=list)
-    made: list[tuple[str, int]] = field(default_factory=list)
-    """Every call that reached the outside, and the number of the process that made it."""
-    ended_before: list[frozenset[str]] = field(default_factory=list)
-    """The calls that were known to have ended when a process took the run."""
-    interrupted: int = 0
-    draining: list[asyncio.Task[None]] = field(default_factory=list)
-    ended: bool = False
-    final: Run = field(init=False)
     events: Sequence[EventRecord] = ()
     """The log of the run as a client reads it."""
 
@@ -139,42 +126,14 @@ class Tale:
 
     async def play(self) -> None:
         """Play the run to its end."""
-        self.store = database()
         request = RunRequest(
             kind=RunKind.GRAPH, graph=self._graph(), inputs={"default": "Go."}, budget=self.budget
         )
-        await self.process().post(NewRun(key=KEY, request=request, request_hash="h"))
-        while True:
-            await self.processes[-1].executor.ended(KEY)
-            found = await self.store.get(KEY)
-            assert found is not None
-            if found.finished:
-                break
-            assert self.interrupted == len(self.processes), "nobody has interrupted it"
-            calls = await self.store.calls(KEY)
-            ended = (each.call_key for each in calls if each.outcome in ("result", "failure"))
-            self.ended_before.append(frozenset(key for key in ended if key is not None))
-            assert await self.process().take() is not None
-            if self.interrupted < self.losses:
-                loop().call_later(random.Random(self.seed).uniform(0, 1), self.strike)
+        found = await self.execute_run(request, lambda: random.Random(self.seed).uniform(0, 1))
         self.ended, self.final = True, await whole_run(self.store, found)
         await asyncio.sleep(200)
         stored = self.store.rows[KEY].events
         self.events = await whole_events(self.store, KEY, [stored[seq] for seq in sorted(stored)])
-
-    def strike(self) -> None:
-        """End the process that executes the run, politely or not."""
-        if self.ended or not self.processes or self.interrupted == len(self.processes):
-            return
-        process = self.processes[-1]
-        if KEY not in process.executor.active:
-            return
-        self.interrupted += 1
-        if (self.seed + self.interrupted) % 2:
-            self.draining.append(asyncio.create_task(process.executor.drain(0)))
-        else:
-            self.store.lose(process.name)
-            process.executor.lose(KEY)
 
     def _graph(self) -> dict[str, Any]:
         draw = random.Random(self.seed)
@@ -189,11 +148,8 @@ class Tale:
         step = {"id": "a", "type": "agent", "data": {"agent": agent}}
         return {"steps": [step], "edges": []}
 
-    def process(self) -> Process:
-        """Return one more process that executes runs."""
-        name = f"p{len(self.processes) + 1}"
-        journals = RefusingJournals(self.store, f"{self.seed} {name}")
-        process = Process(_none, self.store, journals, name)
+    def prepare(self, process: Process) -> None:
+        """Give a process the graph that it executes, with tools and a model."""
         tools = ToolRegistry(
             [
                 Outside("reads", self, parallel_safe=True),
@@ -208,12 +164,6 @@ class Tale:
         catalog = NodeCatalog([agent_type(agents, ("reads", "writes"))])
         process.executor._graphs = RunGraphs(catalog)
         process.executor._services = {ModelGateway: gateway}
-        self.processes.append(process)
-        return process
-
-
-async def _none(context: Any) -> None:
-    raise AssertionError
 
 
 def told(seed: int, *, before_step: int | None = None, losses: int = 1) -> tuple[Tale, Story[None]]:

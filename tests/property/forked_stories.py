@@ -45,7 +45,7 @@ class Forks:
         await asyncio.sleep(LOOK_ON_SECONDS)
 
     async def _fork(self, old: RunKey, run_id: str, until: str | None) -> Run:
-        tale, process = self.tale, self.tale._process()
+        tale, process = self.tale, self.tale.process()
         self._first = len(tale.processes)
         tale.begun.clear()
         tale.made.clear()
@@ -57,7 +57,7 @@ class Forks:
             tale.store.lose(process.name)
             process.executor.lose(new.key)
         await process.executor.ended(new.key)
-        if await tale._process().take(new.key) is not None:
+        if await tale.process().take(new.key) is not None:
             self.lost += 1
             await tale.processes[-1].executor.ended(new.key)
         run = await tale.store.get(new.key)

@@ -18,39 +18,25 @@ from app.engine.context import FlowContext
 from app.engine.driver import GraphExecution
 from app.engine.node import ExecutionResult
 from app.runs.plan import RunGraphs
-from app.runs.run import NewRun, Run, RunKind, RunRequest
+from app.runs.run import RunKind, RunRequest
 from tests.property.graph_stories import Doing, Plan, StepFailedError, world_of
-from tests.support.crashing_wire import RefusingJournals
-from tests.support.memory_runs import MemoryRuns
+from tests.property.interrupted_run import InterruptedRun
 from tests.support.seeded_loop import run
-from tests.unit.runs.world import KEY, Process, answering, call, database, loop
+from tests.unit.runs.world import Process, answering, call
 
 LOOK_ON_SECONDS = 200
 
 
-@dataclass
-class Tale:
+@dataclass(kw_only=True)
+class Tale(InterruptedRun):
     """One run of one plan, by as many processes as it takes."""
 
-    seed: int
     plan: Plan
     budget: Budget
     calm: bool
     """Whether its end depends on nothing but the plan."""
-    losses: int
-    """How many processes are interrupted."""
-    store: MemoryRuns = field(init=False)
-    processes: list[Process] = field(default_factory=list)
     begun: list[tuple[str, int]] = field(default_factory=list)
     """Every attempt: its path, and the process that made it."""
-    made: list[tuple[str, int]] = field(default_factory=list)
-    """Every call that reached the outside, by its key."""
-    stored: list[frozenset[str]] = field(default_factory=list)
-    """What was known to have ended when a process took the run, by process."""
-    interrupted: int = 0
-    draining: list[asyncio.Task[None]] = field(default_factory=list)
-    ended: bool = False
-    final: Run = field(init=False)
 
     async def execute(
         self, data: Doing, inputs: Mapping[str, Any], context: FlowContext
@@ -85,52 +71,16 @@ class Tale:
 
     async def play(self) -> None:
         """Play the run to its end, and look on for a while."""
-        self.store = database()
         draw = random.Random(self.seed)
         request = RunRequest(kind=RunKind.GRAPH, graph={}, budget=self.budget)
-        await self._process().post(NewRun(key=KEY, request=request, request_hash="h"))
-        while True:
-            await self.processes[-1].executor.ended(KEY)
-            found = await self.store.get(KEY)
-            assert found is not None
-            if found.finished:
-                break
-            assert self.interrupted == len(self.processes), "nobody has interrupted it"
-            calls = await self.store.calls(KEY)
-            ended = (each.call_key for each in calls if each.outcome in ("result", "failure"))
-            self.stored.append(frozenset(key for key in ended if key is not None))
-            assert await self._process().take() is not None
-            if self.interrupted < self.losses:
-                loop().call_later(draw.uniform(0, 10), self.strike)
-        self.ended, self.final = True, found
+        self.final = await self.execute_run(request, lambda: draw.uniform(0, 10))
+        self.ended = True
         await asyncio.sleep(LOOK_ON_SECONDS)
 
-    def strike(self) -> None:
-        """End the process that executes the run, politely or not."""
-        if self.ended or not self.processes or self.interrupted == len(self.processes):
-            return
-        process = self.processes[-1]
-        if KEY not in process.executor.active:
-            return
-        self.interrupted += 1
-        if (self.seed + self.interrupted) % 2:
-            self.draining.append(asyncio.create_task(process.executor.drain(0)))
-        else:
-            self.store.lose(process.name)
-            process.executor.lose(KEY)
-
-    def _process(self) -> Process:
-        name = f"p{len(self.processes) + 1}"
-        journals = RefusingJournals(self.store, f"{self.seed} {name}")
-        process = Process(_none, self.store, journals, name)
+    def prepare(self, process: Process) -> None:
+        """Give a process the plan that it executes."""
         catalog: Any = SimpleNamespace(prepare=lambda graph, graph_id: self.plan.prepared(self))  # type: ignore[arg-type]
         process.executor._graphs = RunGraphs(catalog)
-        self.processes.append(process)
-        return process
-
-
-async def _none(context: FlowContext) -> None:
-    raise AssertionError
 
 
 def _attempt(path: str) -> int:

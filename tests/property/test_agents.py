@@ -9,7 +9,6 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-import structlog
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -35,12 +34,6 @@ _LETTERS = {
 }
 WHOLE = frozenset(_LETTERS) - {"thinking", "content_chunk"}
 """What comes once, whoever works on the run."""
-
-
-@pytest.fixture(autouse=True)
-def _quiet() -> Iterator[None]:
-    with structlog.testing.capture_logs():
-        yield
 
 
 @pytest.mark.req("003/FR3.1", "003/FR3.2", "003/FR2.5")

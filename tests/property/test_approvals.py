@@ -1,11 +1,10 @@
 """Approvals in every order of decisions, cancels, time limits and losses, told by a seed."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 import pytest
-import structlog
 
 from app.engine.approvals import Asked, Decision, Verdict
 from app.runs.approvals import Approval, Deciding
@@ -13,12 +12,6 @@ from app.runs.run import Run, RunKey, RunStatus
 from tests.property.approval_stories import KEY, played, problems
 from tests.support.memory_approvals import MemoryApprovals
 from tests.support.seeds import seeds
-
-
-@pytest.fixture(autouse=True)
-def _quiet() -> Iterator[None]:
-    with structlog.testing.capture_logs():
-        yield
 
 
 @pytest.mark.req("004/cancel-early")

@@ -4,7 +4,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
 import pytest
-import structlog
 
 from app.runs.run import CallRecord, NewRun, Run, RunKey, RunKind, RunRequest, RunSource
 from app.trace.node import TAKEN_OVER
@@ -16,12 +15,6 @@ from tests.support.memory_rows import journal_of
 from tests.support.seeded_loop import run
 from tests.support.seeds import seeds
 from tests.unit.runs.world import KEY
-
-
-@pytest.fixture(autouse=True)
-def _quiet() -> Iterator[None]:
-    with structlog.testing.capture_logs():
-        yield
 
 
 class Forks:

@@ -1,20 +1,13 @@
 """Forks of random graph runs: the fork imports the calls of its source and makes none again."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 import pytest
-import structlog
 
 from tests.property.forked_stories import Forks
 from tests.property.resumed_stories import tale_of
 from tests.support.seeded_loop import run
 from tests.support.seeds import seeds
-
-
-@pytest.fixture(autouse=True)
-def _quiet() -> Iterator[None]:
-    with structlog.testing.capture_logs():
-        yield
 
 
 @pytest.mark.guarantee(24)

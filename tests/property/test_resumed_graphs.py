@@ -5,7 +5,6 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 
 import pytest
-import structlog
 
 from app.engine.events import STEP_RESUMED, STEP_STARTED
 from app.runs.run import RunStatus
@@ -14,12 +13,6 @@ from tests.support.event_log import event_problems
 from tests.support.graph_invariants import unlike_journal, violations
 from tests.support.seeds import seeds
 from tests.unit.runs.world import KEY
-
-
-@pytest.fixture(autouse=True)
-def _quiet() -> Iterator[None]:
-    with structlog.testing.capture_logs():
-        yield
 
 
 @pytest.mark.req("004/lifecycle", "000/B1", "000/E2")
@@ -43,7 +36,7 @@ def test_the_tales_are_worth_their_time() -> None:
         tale, _, _ = told(seed, before_step=random.Random(seed).randrange(steps))
         seen[tale.final.status.value] += 1
         seen[f"interrupted {tale.interrupted} times"] += 1
-        seen["replayed"] += any(tale.stored)
+        seen["replayed"] += any(tale.ended_before)
         seen["nested"] += any("/" in path for path, _ in tale.begun)
         seen["retried"] += any("~" in path for path, _ in tale.begun)
         seen.update({event.type for event in tale.store.rows[KEY].events.values()})
@@ -76,7 +69,7 @@ def problems(tale: Tale, whole: Tale) -> Iterator[str]:
 
 def _repetitions(tale: Tale) -> Iterator[str]:
     """Something was done again although it was stored that it had ended."""
-    for number, stored in enumerate(tale.stored, start=2):
+    for number, stored in enumerate(tale.ended_before, start=2):
         for path, process in tale.begun:
             if process >= number and f"step:{path}" in stored:
                 yield f"{path} was executed again by process {process}"

@@ -13,7 +13,6 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-import structlog
 
 from app.control.budget import Budget
 from app.control.ledger import Scope
@@ -26,13 +25,6 @@ from tests.support.seeded_loop import interrupted_everywhere
 from tests.support.seeds import seeds
 from tests.support.virtual_cluster import Cluster, Work
 from tests.support.virtual_database import Database, Line
-
-
-@pytest.fixture(autouse=True)
-def _quiet() -> Iterator[None]:
-    """Thousands of runs have thousands of lines to log."""
-    with structlog.testing.capture_logs():
-        yield
 
 
 @pytest.mark.req("004/cancel-early", "004/lifecycle", "000/C3", "000/B1", "000/B3", "card/delete")

@@ -77,7 +77,7 @@ def test_a_step_stands_one_layer_behind_the_last_that_leads_to_it(graph: Graph) 
         {*topology.active, *topology.linked}
     )
     assert all(list(layer) == sorted(layer, key=listed.index) for layer in layers)
-    for step_id in topology.active:
+    for step_id in depth:
         sources = [edge.source for edge in topology.incoming.get(step_id, ())]
         sources += [
             edge.source

@@ -116,10 +116,6 @@ class FaultProxy:
         self.counts.cut += len(links)
         return len(links)
 
-    def cut_next_after(self, server_bytes: int) -> None:
-        """Drop the connection over which this many more bytes of answers have been sent."""
-        self._cut_after_bytes = server_bytes
-
     def cut_each_within(self, server_bytes: int) -> None:
         """Drop every new connection after a random number of bytes of answers, at most this."""
         self._cut_each_within = server_bytes

@@ -3,7 +3,8 @@
 import asyncio
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from typing import Any, Self
 
 from tests.support.json_client import JsonClient
@@ -95,6 +96,19 @@ class ServiceProcess:
     def _require_life(self, until: float) -> None:
         if self.child.exit_code is not None or time.monotonic() > until:
             raise ChildFailedError(self.child.stdout + self.child.stderr)
+
+
+@asynccontextmanager
+async def two_services(
+    database_url: str, settings: Mapping[str, str]
+) -> AsyncIterator[tuple[ServiceProcess, ServiceProcess, JsonClient]]:
+    """Start two processes on one database; the client asks the second one."""
+    async with (
+        ServiceProcess(database_url, settings=settings, name="first") as first,
+        ServiceProcess(database_url, settings=settings, name="second") as second,
+        second.client() as client,
+    ):
+        yield first, second, client
 
 
 async def finished(client: JsonClient, run_id: str, *, seconds: float = 150) -> dict[str, Any]:

@@ -50,13 +50,6 @@ def test_a_quick_effort_is_a_smaller_one() -> None:
     assert (Effort().choose(100, 3), Effort(quick=True).choose(100, 3)) == (100, 3)
 
 
-async def test_a_worker_answers_from_a_process_of_its_own() -> None:
-    """Question after question, until the block ends."""
-    async with worker(own_environment(), "bare_records") as floor:
-        assert float(await floor.ask("life", nodes=3)) >= 0
-        assert float(await floor.ask("snapshot", nodes=3)) >= 0
-
-
 async def test_a_worker_that_dies_is_named(capfd: pytest.CaptureFixture[str]) -> None:
     """With the question it died of; its own words are on standard error."""
     async with worker(own_environment(), "bare_records") as floor:

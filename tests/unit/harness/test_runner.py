@@ -58,16 +58,6 @@ async def test_a_case_is_posted_with_what_it_says_and_nothing_else() -> None:
     assert service.posted[1] == question
 
 
-async def test_gold_answers_are_kept_from_the_service_unless_the_protocol_says_otherwise() -> None:
-    """The service then has what a caller without the answer gives it."""
-    service = RecordedService()
-
-    await run(service, a_case(gold_answer="42"))
-    await run(service, a_case(gold_answer="42"), protocol="with_gold")
-
-    assert [body.get("gold_answer") for body in service.posted] == [None, "42"]
-
-
 @pytest.mark.req("002/22.2", "002/22.4")
 async def test_every_trial_has_a_run_id_of_its_own_and_the_same_seed() -> None:
     """Each case as often as wanted."""
@@ -155,17 +145,6 @@ async def test_no_more_cases_run_at_a_time_than_wanted() -> None:
 
     assert service.most == 3
     assert len(service.posted) == 9
-
-
-async def test_what_the_listener_raises_ends_the_evaluation() -> None:
-    """A full disk is reported as it is, not as a group of failures."""
-
-    def full(trial: Trial) -> None:
-        raise OSError("no space left")
-
-    runner = Runner(RecordedService(), RunOptions(), evaluation_id="eval-1")
-    with pytest.raises(OSError, match="no space left"):
-        await runner.run([a_case()], full)
 
 
 async def test_what_the_listener_raises_cancels_what_is_under_way() -> None:

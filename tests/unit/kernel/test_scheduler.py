@@ -6,7 +6,7 @@ from app.kernel.facts import SkipStep, StartStep, StepFailed, StepFinished
 from app.kernel.graph import Graph, GraphError
 from app.kernel.scheduler import Scheduler, UnexpectedFactError
 from app.kernel.topology import Topology
-from tests.unit.kernel.drawing import fan, flow, graph, link, row
+from tests.unit.kernel.drawing import fan, flow, graph, row
 
 DEFAULT = frozenset({"default"})
 
@@ -22,19 +22,6 @@ def finished(step_id: str, *handles: str) -> StepFinished:
 DIAMOND = graph("ABCD", flow("A", "B"), flow("A", "C"), flow("B", "D"), flow("C", "D"))
 
 
-def test_a_join_waits_for_every_branch() -> None:
-    """D starts after B and C, never after one of them."""
-    scheduler = scheduler_of(DIAMOND)
-
-    assert scheduler.begin() == [StartStep("A")]
-    assert scheduler.tell(finished("A")) == [StartStep("B"), StartStep("C")]
-    assert scheduler.tell(finished("B")) == []
-    assert scheduler.tell(finished("C")) == [StartStep("D")]
-    assert not scheduler.done
-    assert scheduler.tell(finished("D")) == []
-    assert scheduler.done
-
-
 def test_no_more_steps_run_at_once_than_are_allowed() -> None:
     """The others wait in line, in the order in which they became ready."""
     scheduler = scheduler_of(graph("ABC", max_parallel=2))
@@ -43,75 +30,12 @@ def test_no_more_steps_run_at_once_than_are_allowed() -> None:
     assert scheduler.tell(finished("B")) == [StartStep("C")]
 
 
-@pytest.mark.req("000/P2")
-def test_a_step_does_not_wait_for_its_level() -> None:
-    """C follows A alone, so it starts although B, which began with A, still runs."""
-    scheduler = scheduler_of(graph("ABC", flow("A", "C")))
-
-    assert scheduler.begin() == [StartStep("A"), StartStep("B")]
-    assert scheduler.tell(finished("A")) == [StartStep("C")]
-
-
-def test_a_path_without_a_value_is_dead_to_its_end() -> None:
-    """A produced nothing on its handle `no`: what follows there is skipped, and reported."""
-    scheduler = scheduler_of(
-        graph("ABCD", flow("A", "B", "yes"), flow("A", "C", "no"), flow("C", "D"))
-    )
-    scheduler.begin()
-
-    assert scheduler.tell(finished("A", "yes")) == [SkipStep("C"), SkipStep("D"), StartStep("B")]
-    assert scheduler.tell(finished("B")) == []
-    assert scheduler.done
-
-
-def test_a_join_with_one_live_branch_starts() -> None:
-    """A dead path ends where a live one joins it."""
-    scheduler = scheduler_of(
-        graph("ABCD", flow("A", "B", "yes"), flow("A", "C", "no"), flow("B", "D"), flow("C", "D"))
-    )
-    scheduler.begin()
-
-    assert scheduler.tell(finished("A", "yes")) == [SkipStep("C"), StartStep("B")]
-    assert scheduler.tell(finished("B")) == [StartStep("D")]
-
-
-def test_a_value_that_takes_two_edges_to_one_step_starts_it_once() -> None:
-    """Two handles of A lead to B."""
-    scheduler = scheduler_of(graph("AB", flow("A", "B", "x"), flow("A", "B", "y")))
-    scheduler.begin()
-
-    assert scheduler.tell(finished("A", "x", "y")) == [StartStep("B")]
-
-
 def test_the_keys_of_the_outputs_will_do_as_handles() -> None:
     """Whoever drives the graph need not copy them."""
     scheduler = scheduler_of(graph("ABC", flow("A", "B", "x"), flow("A", "C", "y")))
     scheduler.begin()
 
     assert scheduler.tell(StepFinished("A", {"x": 1}.keys())) == [SkipStep("C"), StartStep("B")]
-
-
-@pytest.mark.req("004/subgraph")
-def test_steps_outside_the_active_subgraph_are_neither_started_nor_skipped() -> None:
-    """A circle among them does no harm, and D does not wait for C."""
-    outside = (flow("X", "Y"), flow("Y", "X"), flow("C", "D"), link("L", "B"))
-    scheduler = scheduler_of(graph("BCDLXY", flow("B", "D"), *outside, entry="B"))
-
-    assert scheduler.begin() == [StartStep("B")]
-    assert scheduler.tell(finished("B")) == [StartStep("D")]
-    assert scheduler.tell(finished("D")) == []
-    assert scheduler.done
-
-
-def test_an_entry_starts_at_once_and_never_twice() -> None:
-    """Although A leads to it."""
-    scheduler = scheduler_of(graph("ABC", flow("A", "B"), flow("B", "C"), entry="AB"))
-
-    assert scheduler.begin() == [StartStep("A"), StartStep("B")]
-    assert scheduler.tell(finished("B")) == [StartStep("C")]
-    assert scheduler.tell(finished("A")) == []
-    assert scheduler.tell(finished("C")) == []
-    assert scheduler.done
 
 
 def test_one_topology_serves_many_executions() -> None:
@@ -128,41 +52,11 @@ def test_one_topology_serves_many_executions() -> None:
     assert first.tell(finished("C")) == [StartStep("D")]
 
 
-def test_links_route_nothing() -> None:
-    """A dependency neither delays the step that needs it nor starts it again."""
-    scheduler = scheduler_of(graph("AB", link("A", "B"), entry="AB"))
-
-    assert scheduler.begin() == [StartStep("A"), StartStep("B")]
-
-
-def test_after_a_failure_nothing_further_is_started() -> None:
-    """What runs may still end; the graph is done then."""
-    scheduler = scheduler_of(graph("ABC", flow("A", "C"), max_parallel=2))
-    scheduler.begin()
-
-    assert scheduler.tell(StepFailed("B")) == []
-    assert not scheduler.done
-    assert scheduler.tell(finished("A")) == []
-    assert scheduler.done
-
-
 def test_a_graph_without_steps_is_done_at_once() -> None:
     """There is nothing to order."""
     scheduler = scheduler_of(graph(""))
 
     assert scheduler.begin() == []
-    assert scheduler.done
-
-
-def test_a_step_that_is_cut_off_after_a_failure_is_told_as_failed() -> None:
-    """Nothing is skipped either: the graph is over."""
-    scheduler = scheduler_of(graph("ABCDE", flow("A", "D", "no"), flow("C", "E")))
-    scheduler.begin()
-
-    assert scheduler.tell(StepFailed("B")) == []
-    assert scheduler.tell(StepFailed("C")) == []
-    assert not scheduler.done
-    assert scheduler.tell(finished("A", "yes")) == []
     assert scheduler.done
 
 

@@ -34,53 +34,6 @@ def test_a_circle_of_flow_is_refused_with_its_path() -> None:
     )
 
 
-@pytest.mark.req("004/materialize")
-def test_a_circle_of_links_is_refused_with_its_path() -> None:
-    """A is executed and needs L, which needs itself by way of M."""
-    circle = graph("ALM", link("L", "A"), link("M", "L"), link("L", "M"))
-
-    (problem,) = problems(circle)
-
-    assert (problem.place, problem.severity) == ("edges.1", ERROR)
-    assert "channel link lead in a circle: L -> M -> L." in problem.message
-
-
-def test_a_step_that_leads_to_itself_is_a_circle() -> None:
-    """By flow and by link."""
-    flow_loop = problems(graph("AB", flow("A", "B"), flow("B", "B")))
-    link_loop = problems(graph("AB", flow("A", "B"), link("B", "B")))
-
-    assert "B -> B." in flow_loop[0].message
-    assert "B -> B." in link_loop[0].message
-    assert flow_loop[0].severity is link_loop[0].severity is ERROR
-
-
-@pytest.mark.req("004/subgraph")
-def test_circles_outside_the_active_subgraph_are_warnings() -> None:
-    """The graph may be executed all the same."""
-    apart = graph(
-        "AXYLM",
-        flow("X", "Y"),
-        flow("Y", "X"),
-        link("L", "M"),
-        link("M", "L"),
-    )
-
-    assert said(apart) == [
-        ("edges.1", WARNING),
-        ("edges.3", WARNING),
-        ("steps.1", WARNING),
-        ("steps.2", WARNING),
-        ("steps.3", WARNING),
-        ("steps.4", WARNING),
-    ]
-
-
-def test_flow_one_way_and_a_link_the_other_are_no_circle() -> None:
-    """What B offers by link does not depend on what flows into it."""
-    assert problems(graph("AB", flow("A", "B"), link("B", "A"))) == ()
-
-
 def test_circles_that_touch_are_told_once_and_others_apart() -> None:
     """The shortest way round, through the step that the graph lists first."""
     knot = [flow("A", "B"), flow("B", "C"), flow("C", "B"), flow("C", "D"), flow("D", "B")]
@@ -90,16 +43,6 @@ def test_circles_that_touch_are_told_once_and_others_apart() -> None:
 
     assert [problem.place for problem in found] == ["edges.2", "edges.6"]
     assert "B -> C -> B." in found[0].message
-
-
-def test_a_circle_through_an_entry_is_refused_although_it_could_begin() -> None:
-    """Its author did not mean half of it; and nothing would come round."""
-    found = problems(graph("AB", flow("A", "B"), flow("B", "A"), entry="A"))
-
-    assert [(problem.place, problem.severity) for problem in found] == [
-        ("edges.1", WARNING),
-        ("edges.1", ERROR),
-    ]
 
 
 def test_an_edge_into_an_entry_is_a_warning() -> None:
@@ -120,60 +63,6 @@ def test_two_parallel_steps_on_one_persistent_node_are_refused() -> None:
         "Steps 'B' and 'C' both use the persistent node 'n' and can run in parallel."
         " Add a dependency between them, or set max_parallel to 1."
     )
-
-
-@pytest.mark.req("000/P4")
-@pytest.mark.parametrize(
-    "apart",
-    [
-        graph("ABC", flow("A", "B"), flow("B", "C")),
-        graph("BAC", flow("B", "A"), flow("A", "C")),
-        graph("BC", max_parallel=1),
-    ],
-    ids=["one after the other", "with a step between them", "one at a time"],
-)
-def test_steps_that_cannot_run_in_parallel_may_share_a_node(apart: Graph) -> None:
-    """Flow or the limit keeps them apart."""
-    assert problems(apart, {"B": "n", "C": "n"}) == ()
-
-
-@pytest.mark.req("000/P4")
-def test_a_link_keeps_no_steps_apart() -> None:
-    """Only flow says what comes first."""
-    assert said(graph("BC", link("B", "C"), entry="BC"), {"B": "n", "C": "n"}) == [
-        ("steps.1", ERROR)
-    ]
-
-
-@pytest.mark.req("000/P4")
-def test_an_edge_into_an_entry_keeps_no_steps_apart() -> None:
-    """The entry does not wait."""
-    both = graph("BC", flow("B", "C"), entry="BC")
-
-    assert said(both, {"B": "n", "C": "n"}) == [("edges.0", WARNING), ("steps.1", ERROR)]
-
-
-@pytest.mark.req("000/P4", "004/subgraph")
-def test_steps_that_share_a_node_outside_the_active_subgraph_are_a_warning() -> None:
-    """And a step outside never runs beside one inside."""
-    apart = graph("AXY", entry="A")
-
-    assert said(apart, {"A": "n", "X": "n", "Y": "n"})[0] == ("steps.2", WARNING)
-    assert said(apart, {"A": "n", "X": "n"}) == [("steps.1", WARNING), ("steps.2", WARNING)]
-    assert "never executed" in problems(apart, {"A": "n", "X": "n"})[0].message
-
-
-@pytest.mark.req("000/P4")
-def test_every_pair_of_neighbours_is_told() -> None:
-    """An edge for each of them mends the graph."""
-    lanes = graph("ABCD", flow("A", "B"))
-    holders = {"A": "n", "B": "nm", "C": "n", "D": "m"}
-
-    pairs = [problem.message.split(" both")[0] for problem in problems(lanes, holders)]
-    mended = graph("ABCD", flow("A", "B"), flow("B", "C"), flow("B", "D"))
-
-    assert pairs == ["Steps 'B' and 'C'", "Steps 'B' and 'D'"]
-    assert problems(mended, holders) == ()
 
 
 @pytest.mark.req("004/subgraph")
@@ -197,13 +86,6 @@ def test_places_are_those_of_the_graph_that_was_given() -> None:
         ("steps.3", ERROR),
     ]
     assert said(graph("ABB", entry="A")) == [("steps.2.id", ERROR), ("steps.1", WARNING)]
-
-
-def test_steps_on_a_circle_are_not_told_to_run_in_parallel() -> None:
-    """Each waits for the other; D waits for both."""
-    circle = (flow("A", "B"), flow("B", "C"), flow("C", "B"), flow("C", "D"))
-
-    assert said(graph("ABCD", *circle), {"B": "n", "C": "n", "D": "n"}) == [("edges.2", ERROR)]
 
 
 @pytest.mark.parametrize("count", [2_000, pytest.param(10_000, marks=pytest.mark.proof)])

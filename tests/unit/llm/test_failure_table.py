@@ -7,8 +7,6 @@ import json
 
 import pytest
 
-from app.control.budget import Budget
-from app.control.usage import BudgetExceededError
 from app.engine.call import CallFailedError
 from tests.support.fake_provider.script import Step
 from tests.unit.llm.asking import Asking, busy, priced, told
@@ -146,33 +144,3 @@ def test_a_provider_that_asks_for_more_patience_than_there_is_is_not_asked_again
         assert failed.value.retry_after_seconds == 60
 
     assert told(story, MODEL).provider.times() == [0]
-
-
-@pytest.mark.req("002/21.2", "002/4.2")
-@pytest.mark.parametrize(("seconds", "times"), [(0.5, [0]), (0.51, [0, 0.5]), (1.6, [0, 0.5, 1.5])])
-def test_no_wait_goes_past_the_time_of_the_run(seconds: float, times: list[float]) -> None:
-    """A retry that could not be made in time is not waited for."""
-
-    async def story(asking: Asking) -> None:
-        asking.provider.script("small", busy(), repeat_last=True)
-        with pytest.raises(CallFailedError):
-            await asking.ask()
-
-    asking = told(story, MODEL, budget=Budget(max_time_seconds=seconds))
-
-    assert asking.provider.times() == pytest.approx(times)
-
-
-@pytest.mark.req("002/21.2")
-def test_retries_stay_inside_the_limit_of_attempts() -> None:
-    """The third is refused, and the limit stops the run."""
-
-    async def story(asking: Asking) -> None:
-        asking.provider.script("small", busy(), repeat_last=True)
-        with pytest.raises(BudgetExceededError) as refused:
-            await asking.ask()
-        assert refused.value.cause.dimension == "api_calls"
-
-    asking = told(story, MODEL, budget=Budget(max_api_calls=2))
-
-    assert asking.provider.times() == [0, 0.5]

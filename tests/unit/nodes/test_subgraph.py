@@ -5,8 +5,6 @@ from typing import Any
 
 import pytest
 
-from app.control.budget import Budget
-from tests.unit.nodes.case.world import ScriptedModel
 from tests.unit.nodes.world import World, flow, function, graph, settle_down, step
 
 
@@ -82,37 +80,6 @@ async def test_an_output_that_a_dead_path_leads_to_is_not_produced() -> None:
 
     assert outcome.steps["s"].outputs == {"yes": 6}
     assert outcome.steps["after"].status == "skipped"
-
-
-@pytest.mark.req("000/B5")
-@pytest.mark.parametrize(("max_steps", "began"), [(3, ["s", "s/a", "s/b"]), (2, ["s", "s/a"])])
-async def test_a_nested_graph_shares_the_budget_of_its_run(
-    max_steps: int, began: list[str]
-) -> None:
-    """Its steps count there, and a limit of the run stops it in the middle."""
-    here = world(budget=Budget(max_steps=max_steps))
-
-    outcome = await here.run(outer(), default=3)
-
-    assert here.began() == began
-    assert here.scope.usage.to_dict()["steps"] == max_steps
-    assert (outcome.stop is None) == (max_steps == 3)
-    assert outcome.steps["s"].outputs == ({"default": 12} if max_steps == 3 else {})
-
-
-@pytest.mark.req("000/B5")
-async def test_a_sub_budget_stops_a_nested_graph_before_the_run_is_out_of_its_own() -> None:
-    """Whichever limit is reached first; what was spent counts in both."""
-    inner = graph(*(step(f"q{n}", "llm", {"prompt": "?"}) for n in range(3)), flow("q0", "q1"))
-    of = outer({**inner, "edges": [flow("q0", "q1"), flow("q1", "q2")]})
-    of["steps"][0]["sub_budget"] = {"max_llm_calls_small": 2}
-    here = world(small=ScriptedModel(["a", "b", "c"]), budget=Budget(max_llm_calls_small=9))
-
-    outcome = await here.run(of)
-
-    assert outcome.stop is not None
-    assert (outcome.stop.cause.dimension, outcome.stop.cause.scope) == ("llm_calls_small", "run/s")
-    assert here.scope.usage.to_dict()["llm_calls_small"] == 2
 
 
 async def test_a_failure_inside_is_a_failure_of_the_step_and_what_was_produced_is_kept() -> None:

@@ -59,39 +59,6 @@ def test_other_seeds_tell_other_stories() -> None:
     assert len({story.digest for story in stories}) > 10
 
 
-def test_virtual_time_does_not_wait() -> None:
-    """A day of sleep takes no time, and timers fire in the order of their times."""
-
-    async def day() -> list[int]:
-        order: list[int] = []
-
-        async def alarm(hour: int) -> None:
-            await asyncio.sleep(hour * 3600)
-            order.append(hour)
-
-        async with asyncio.TaskGroup() as group:
-            for hour in (24, 8, 16):
-                group.create_task(alarm(hour))
-        return order
-
-    story = run(day, 7)
-
-    assert story.result == [8, 16, 24]
-    assert story.virtual_seconds == 24 * 3600
-
-
-def test_a_timeout_fires_in_virtual_time() -> None:
-    """``asyncio.timeout`` ends a wait that nobody answers."""
-
-    async def late() -> None:
-        async with asyncio.timeout(30):
-            await asyncio.Event().wait()
-
-    with pytest.raises(TimeoutError) as caught:
-        run(late, 3)
-    assert caught.value.__notes__ == ["seed 3, step 4, 30 virtual seconds"]
-
-
 def test_a_deadlock_names_the_seed_and_the_places() -> None:
     """Two tasks that wait for each other are reported instead of hanging the test."""
 
@@ -120,17 +87,6 @@ def test_an_endless_story_is_ended() -> None:
 
     with pytest.raises(EndlessStory):
         run(spin, 1, max_steps=500)
-
-
-def test_blocking_functions_run_as_steps_of_the_loop() -> None:
-    """``asyncio.to_thread`` needs no thread, and its errors come back."""
-
-    async def work() -> int:
-        with pytest.raises(ZeroDivisionError):
-            await asyncio.to_thread(lambda: 1 // 0)
-        return await asyncio.to_thread(sum, [1, 2, 3])
-
-    assert run(work, 11).result == 6
 
 
 def test_tasks_that_outlive_the_story_are_named() -> None:
@@ -186,19 +142,3 @@ def test_an_interrupt_at_every_step_finds_the_lost_money() -> None:
     assert 0 in careless
     assert set(careful) == {10}
     assert len(careful) > 3
-
-
-def test_an_interrupt_may_be_a_coroutine() -> None:
-    """What the interrupt returns runs as a task of the same story."""
-    struck: list[float] = []
-
-    async def strike() -> None:
-        await asyncio.sleep(1)
-        struck.append(asyncio.get_running_loop().time())
-
-    async def play() -> None:
-        await asyncio.sleep(5)
-
-    run(play, 4, interrupt=strike, before_step=1)
-
-    assert struck == [1.0]
