@@ -182,7 +182,7 @@ async def test_only_the_call_that_waits_for_an_approval_is_shown_as_waiting(
 
 
 async def test_a_step_shows_the_inputs_that_its_edges_brought(
-    store: MemoryRuns, client: httpx.AsyncClient
+    api: Api, client: httpx.AsyncClient
 ) -> None:
     """The inputs are the outputs of the steps before it, or those of its graph in an entry step."""
     flow = {"channel": "flow"}
@@ -199,7 +199,7 @@ async def test_a_step_shows_the_inputs_that_its_edges_brought(
     }
     request = RunRequest(kind=RunKind.GRAPH, graph=outer, inputs={"default": 5})
     new = NewRun(key=KEY, request=request, request_hash="h")
-    run = (await store.accept(new, worker_id="worker")).run
+    run = (await api.store.accept(new, worker_id="worker")).run
     graph = ExecutionGraph("a")
     root = graph.create_root("graph")
     steps = {each: graph.begin_node(root, "system", each) for each in ("a", "b", "b/c", "b/d")}
@@ -214,7 +214,7 @@ async def test_a_step_shows_the_inputs_that_its_edges_brought(
         for path, node_id in steps.items()
     )
     root_record = CallRecord(node=graph.node(root))
-    await store.write(JournalWrite(key=KEY, fence=run.fence, calls=(root_record, *calls)))
+    await api.journal.write(JournalWrite(key=KEY, fence=run.fence, calls=(root_record, *calls)))
 
     shown = {path: (await call(client, node))["request"] for path, node in steps.items()}
 
