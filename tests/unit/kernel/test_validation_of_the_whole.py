@@ -65,6 +65,14 @@ def test_two_parallel_steps_on_one_persistent_node_are_refused() -> None:
     )
 
 
+@pytest.mark.req("000/P4")
+def test_an_edge_into_an_entry_keeps_no_steps_apart() -> None:
+    """The entry does not wait."""
+    both = graph("BC", flow("B", "C"), entry="BC")
+
+    assert said(both, {"B": "n", "C": "n"}) == [("edges.0", WARNING), ("steps.1", ERROR)]
+
+
 @pytest.mark.req("004/subgraph")
 def test_a_step_that_takes_no_part_is_a_warning() -> None:
     """L does: it is linked."""
