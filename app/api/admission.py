@@ -131,14 +131,7 @@ class GraphAdmission:
     ) -> tuple[DefinitionRef | None, RunnableGraph]:
         if not is_reference(sent, kind):
             return None, await self._definitions.inline(tenant, sent, kind)
-        try:
-            wanted = DefinitionByName.model_validate(sent)
-        except ValidationError as error:
-            found = error.errors(include_url=False, include_input=False)
-            named = ({**wrong, "loc": (kind.value, *wrong["loc"])} for wrong in found)
-            raise ProblemError(INVALID_REQUEST, violations=violations_of(named)) from None
-        ref = DefinitionRef(wanted.name, wanted.version, kind)
-        return await self._definitions.named(tenant, ref)
+        return await self._definitions.named(tenant, reference_from(sent, kind))
 
     def _violations(self, body: GraphRunBody | AgentRunBody) -> Iterator[Violation]:
         most = self._limits.max_body_bytes
@@ -149,6 +142,21 @@ class GraphAdmission:
         if body.input is not None and DEFAULT_HANDLE in (body.inputs or {}):
             message = f"Send this value as input or as inputs.{DEFAULT_HANDLE}, not as both."
             yield Violation(f"inputs.{DEFAULT_HANDLE}", message)
+
+
+def reference_from(sent: Mapping[str, Any], kind: DefinitionKind) -> DefinitionRef:
+    """Return the reference to a definition that a caller sent by name and version.
+
+    Raises:
+        ProblemError: the name or the version is invalid.
+    """
+    try:
+        wanted = DefinitionByName.model_validate(sent)
+    except ValidationError as error:
+        found = error.errors(include_url=False, include_input=False)
+        named = ({**wrong, "loc": (kind.value, *wrong["loc"])} for wrong in found)
+        raise ProblemError(INVALID_REQUEST, violations=violations_of(named)) from None
+    return DefinitionRef(wanted.name, wanted.version, kind)
 
 
 def _inputs(body: GraphRunBody | AgentRunBody) -> Mapping[str, Any]:

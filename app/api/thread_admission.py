@@ -14,6 +14,7 @@ from app.api.admission import (
     as_json,
     fits,
     given_limits,
+    reference_from,
     require_none,
     requires_prices,
     unfit_values,
@@ -155,9 +156,8 @@ class ThreadAdmission:
             return None, _graph_of_agent(given, with_inputs=with_inputs)
         ref, graph = None, dict(given)
         if is_reference(given):
-            named = DefinitionRef(str(given["name"]), given.get("version"))
             try:
-                found = await self._definitions.get(tenant, named)
+                found = await self._definitions.get(tenant, reference_from(given, kind))
             except DefinitionNotFoundError:
                 message = "There is no such graph; GET /graphs lists those there are."
                 raise invalid("graph.name", message) from None

@@ -1,8 +1,9 @@
-"""Threads over HTTP where the store of runs refuses."""
+"""Threads over HTTP whose request, or whose store of runs, is refused."""
 
 from typing import Any
 from unittest.mock import AsyncMock
 
+import httpx
 import pytest
 
 from app.adapters.postgres.runs import PostgresRuns
@@ -56,3 +57,25 @@ async def test_a_repeat_that_overtakes_its_request_is_answered_as_that_was(
 
     assert repeated.is_success, repeated.text
     assert repeated.json()["run"]["run_id"] == stored[0]["run"]["run_id"]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "field"),
+    [
+        ({"version": 3.0}, "graph.version"),
+        ({"version": "3"}, "graph.version"),
+        ({"version": 0}, "graph.version"),
+        ({"version": 2**31}, "graph.version"),
+        ({"version": [1]}, "graph.version"),
+        ({"name": 5}, "graph.name"),
+        ({"name": "\x00"}, "graph.name"),
+    ],
+)
+async def test_an_invalid_reference_to_a_graph_is_refused_and_the_field_is_named(
+    client: httpx.AsyncClient, wrong: dict[str, Any], field: str
+) -> None:
+    """The name and the version of a thread's graph are checked before the database sees them."""
+    refused = await client.post("/threads", json={"graph": {"name": "talk"} | wrong})
+
+    assert refused.status_code == 422
+    assert [each["field"] for each in refused.json()["errors"]] == [field]
