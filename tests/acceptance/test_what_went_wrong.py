@@ -16,6 +16,7 @@ from tests.support.fake_provider.client import FakeProvider
 from tests.support.fake_provider.script import Step
 from tests.support.graph_documents import edge
 from tests.support.service import ServiceProcess, model_settings
+from tests.support.stores import eventually
 
 REFUSED = {"error": {"message": "Unknown parameter: 'frobnicate' of alice@example.org."}}
 
@@ -137,6 +138,11 @@ async def test_prompts_and_replies_can_be_read_call_by_call_also_live(
     path = f"/runs/{run['run_id']}"
     await running_provider.wait_for_arrivals(1, "Second")
 
+    async def second_is_stored_as_sent() -> bool:  # the journal may learn it after the provider
+        nodes = (await read(http, f"{path}/trace")).json()["snapshot"]["nodes"].values()
+        return [each["status"] for each in nodes if each["model"]] == ["success", "running"]
+
+    await eventually(second_is_stored_as_sent)
     trace = (await read(http, f"{path}/trace", payloads="true")).json()
     ids = [each["node_id"] for each in trace["snapshot"]["nodes"].values() if each["model"]]
     first, second = [(await read(http, f"{path}/calls/{one}")).json() for one in ids]
