@@ -61,9 +61,10 @@ test: $(SYNC_STAMP)
 	@$(MAKE) --no-print-directory -j 2 $(CHECKS)
 	$(BIN)/pytest -n 3 --dist worksteal $(ARGS)
 
-# Hypothesis draws new examples here; a failure prints the lines that repeat it.
+# Hypothesis draws new examples here; a failure prints the lines that repeat it. The last lines
+# name the seeds that were drawn.
 proofs: $(SYNC_STAMP)
-	$(BIN)/pytest -n 2 --dist worksteal --timeout 7200 -rP -m "proof or hypothesis" --hypothesis-profile proofs $(ARGS)
+	$(BIN)/pytest -n 2 --dist worksteal --timeout 7200 -m "proof or hypothesis" --hypothesis-profile proofs $(ARGS)
 
 CHECKS := checked-types checked-types-of-all checked-style checked-layers
 

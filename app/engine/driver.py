@@ -17,7 +17,7 @@ from functools import partial
 
 from app.control.budget import Dimension
 from app.control.ledger import HOLDER, Holder
-from app.control.stops import HandOver, Stop, StopKind
+from app.control.stops import Stop, StopKind
 from app.engine.context import FlowContext, Outputs, RunContext
 from app.engine.materializer import GraphRuntime, Materializer
 from app.engine.ports import CallOutcome
@@ -134,7 +134,7 @@ class GraphExecution:
         except GraphError as error:
             self._outcome.error = error
         except Stop as stop:
-            self._outcome.stop = self._weightier(stop)
+            self._outcome.stop = self._run.token.stop or stop
             self._recall()
         except asyncio.CancelledError:
             if self._run.token.stop is None:
@@ -160,13 +160,6 @@ class GraphExecution:
         if self._materializer is None:
             self._materializer = Materializer(self._prepared)
         return GraphRuntime(self._materializer, context)
-
-    def _weightier(self, stop: Stop) -> Stop:
-        """Return the token's stop, which came first; but no run that has ended is handed over."""
-        given = self._run.token.stop
-        if given is None or (isinstance(given, HandOver) and not isinstance(stop, HandOver)):
-            return stop
-        return given
 
     def _recall(self) -> None:
         """Keep what steps had produced before the run was stopped, and then not got to again."""
@@ -217,8 +210,8 @@ class GraphExecution:
         self._recall()
         if self._outcome.stop is not None and _is_limit(self._outcome.stop):
             self._ready.extend(filter(self._began_before, self._reports))
-            if not await self._let_end():
-                self._run.token.check()
+            await self._let_end()
+            self._run.token.check()
         return True
 
     async def _work_side_by_side(self) -> None:
@@ -237,11 +230,10 @@ class GraphExecution:
                         raise cancelled
                 self._take(orders)
         except BaseException as ended:
-            cut_short = _is_limit(ended) and not await self._let_end()
+            if _is_limit(ended):
+                await self._let_end()
             # a cancel that comes meanwhile says less than what came before
             await self._drain(str(ended))
-            if cut_short and isinstance(self._run.token.stop, HandOver):
-                raise self._run.token.stop from None  # what was allowed is answered elsewhere
             raise
 
     def _start_ready(self) -> None:
@@ -283,11 +275,11 @@ class GraphExecution:
         if self._slots_used:
             self._run.slots.give()
 
-    async def _let_end(self) -> bool:
+    async def _let_end(self) -> None:
         """Let steps end that began before a limit was met: what they were allowed is paid for.
 
         Those that began in an earlier execution of the run are among them. The limit refuses
-        whatever else they ask for. A stop ends the wait; return whether none did.
+        whatever else they ask for. A stop of the run ends the wait.
         """
         self._ready = deque(filter(self._began_before, self._ready))
         try:
@@ -299,8 +291,7 @@ class GraphExecution:
                     self._free_slot()
                     forget_failure(self._tasks.pop(step_id))
         except asyncio.CancelledError:
-            return False  # those that are left are drained
-        return self._run.token.stop is None
+            return  # those that are left are drained
 
     def _began_before(self, step_id: str) -> bool:
         """Return whether an earlier execution of the run had begun a step, and not ended it."""

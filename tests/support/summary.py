@@ -2,8 +2,9 @@
 
 Each xdist worker measures CPU seconds (user and system, of itself and of the processes below it)
 whenever the tests move to another directory of ``tests``. The controller adds them up, counts the
-requirements and guarantees that passing tests are marked with, and fails a run in CI that skipped
-a test for a reason which is not on the allow-list, or that left a requirement without proof.
+requirements and guarantees that passing tests are marked with, lists random seeds, and fails a run
+in CI that skipped a test for a reason which is not on the allow-list, or that left a requirement
+without proof.
 """
 
 import csv
@@ -88,6 +89,7 @@ class Summary:
         self.costs = Costs()
         self.proven: dict[str, set[str]] = {marker: set() for marker in TABLES}
         self.skips = Counter[str]()
+        self.seeds: list[str] = []
 
     @pytest.hookimpl
     def pytest_collection_modifyitems(self, items: Sequence[pytest.Item]) -> None:
@@ -106,6 +108,8 @@ class Summary:
             for marker, value in report.user_properties:
                 if marker in self.proven:
                     self.proven[marker].add(str(value))
+            drawn = (line for line in report.capstdout.splitlines() if line.startswith("seed"))
+            self.seeds.extend(f"{line}  {report.nodeid}" for line in drawn)
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
@@ -150,5 +154,7 @@ class Summary:
                 f"{name}: {len(self.proven[marker])} of {len(known)} proven"
             )
         terminalreporter.write_line(f"skips: {sum(self.skips.values())}")
+        for seed in self.seeds:
+            terminalreporter.write_line(seed)
         for complaint in self.complaints(config):
             terminalreporter.write_line(complaint, red=True)

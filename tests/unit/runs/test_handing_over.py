@@ -9,8 +9,9 @@ import pytest
 import structlog
 from structlog.contextvars import merge_contextvars
 
-from app.control.budget import Budget
+from app.control.budget import Budget, Dimension
 from app.engine.context import FlowContext
+from app.engine.events import STEP_CANCELLED
 from app.runs.errors import StoreUnavailableError
 from app.runs.giving_back import GIVE_UP_SECONDS
 from app.runs.run import CallRecord, NewRun, RunKey, RunKind, RunRequest, RunStatus
@@ -100,6 +101,36 @@ def test_a_cancel_request_wins_over_the_end_of_the_process(seed: int) -> None:
         assert RunStatus.QUEUED not in process.store.history(KEY)
 
     run_story(story, seed)
+
+
+def test_a_limit_that_a_process_meets_while_it_ends_is_met_again_by_the_next_one() -> None:
+    """A step ended by the hand-over is not told of, so the run may not end with it."""
+
+    async def story() -> None:
+        async def meets_its_limit(context: FlowContext) -> None:
+            try:
+                await asyncio.sleep(30)
+            except asyncio.CancelledError:
+                context.scope.charge({Dimension.TOOL_CALLS: 1})
+
+        budget = Budget(max_tool_calls=0)
+        first = Process(meets_its_limit)
+        await first.post(new_run(budget=budget))
+        await asyncio.sleep(1)
+        await first.executor.drain(0)
+        assert (await first.service.get(KEY)).status is RunStatus.QUEUED
+
+        async def meets_it_at_once(context: FlowContext) -> None:
+            context.scope.charge({Dimension.TOOL_CALLS: 1})
+
+        second = Process(meets_it_at_once, first.store, name="p2")
+        await second.take()
+        run = await second.end_of()
+        assert run.status is RunStatus.HALTED
+        told = [event.type for event in first.store.rows[KEY].events.values()]
+        assert told.count(STEP_CANCELLED) == 1
+
+    run_story(story)
 
 
 def test_a_run_that_was_lost_is_not_given_back() -> None:
