@@ -159,6 +159,23 @@ class TokenUsage:
         }
 
 
+class Incomplete(StrEnum):
+    """Why an answer is not complete."""
+
+    LENGTH = "length"
+    """The output limit cut it off."""
+    CONTENT_FILTER = "content_filter"
+    """The provider withheld the rest or all of it."""
+    REFUSAL = "refusal"
+    """The model refused to answer."""
+    EMPTY = "empty"
+    """It has no text and no tool call."""
+    CANCELLED = "cancelled"
+    """A stop of the run ended it."""
+    TIMEOUT = "timeout"
+    """The time was over before it ended."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelReply:
     """What a provider answered."""
@@ -169,12 +186,20 @@ class ModelReply:
     usage: TokenUsage | None
     """None if the provider sent no counts; the call is then charged at an estimate."""
     finish_reason: str | None = None
+    """Why the model stopped, in its provider's word."""
+    incomplete: Incomplete | None = None
+    """None only if the answer is complete."""
+    incomplete_reason: str | None = None
+    """What the provider or the model said about it, such as the text of a refusal."""
     tool_calls: tuple[ToolCall, ...] = ()
-    """What the model wants to have called, in its order."""
+    """The tools to call, in the model's order. In an incomplete answer the arguments may be cut
+    off: ``""`` or broken JSON; such a call must not be made."""
     thinking: str = ""
     """What the model has shown of its reasoning."""
     provider_state: Mapping[str, Any] | None = None
     """See :attr:`Message.provider_state`."""
+    repairs: tuple[str, ...] = ()
+    """The kinds of faults in the provider's reply that were repaired, each once."""
 
 
 class ModelFault(StrEnum):
@@ -213,6 +238,7 @@ class ModelError(Exception):
         status: int | None = None,
         retry_after_seconds: float | None = None,
         fault: ModelFault | None = None,
+        raw_reply: str | None = None,
     ) -> None:
         """Describe a failure; ``fault`` follows from the rest unless it is given."""
         super().__init__(message)
@@ -224,6 +250,8 @@ class ModelError(Exception):
         """The HTTP status, where there was one."""
         self.retry_after_seconds = retry_after_seconds
         """The provider's ``Retry-After``."""
+        self.raw_reply = raw_reply
+        """The beginning of the body of the reply, as it came, if one came."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
