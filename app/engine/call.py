@@ -175,10 +175,13 @@ class AttemptError(Exception):
         retryable: bool,
         retry_after_seconds: float | None = None,
         spent: Spent | None = None,
+        told: str | None = None,
     ) -> None:
         super().__init__(message)
         self.error_class = error_class
         self.retryable = retryable
+        self.told = told
+        """What a model may read of it in place of the message; None: the message."""
         self.retry_after_seconds = retry_after_seconds
         self.spent = spent
         """None if it is not known: it is then charged as if the answer had been lost."""
@@ -194,8 +197,11 @@ class CallFailedError(Exception):
         error_class: str,
         attempts: int,
         retry_after_seconds: float | None = None,
+        told: str | None = None,
     ) -> None:
         super().__init__(message)
+        self.told = told or message
+        """What a model may read of it."""
         self.error_class = error_class
         self.attempts = attempts
         self.retry_after_seconds = retry_after_seconds

@@ -19,7 +19,7 @@ class AgentState:
     output: Any = None
     output_valid: bool | None = None
     terminate_reason: str | None = None
-    """``goal``, ``error``, ``incomplete``, ``timeout``, ``max_turns``, ``aborted`` or ``budget``."""
+    """``goal``, ``error``, ``incomplete``, ``timeout``, ``max_turns``, ``aborted``, ``budget``."""
     incomplete: Incomplete | None = None
     """Why ``raw_content`` is not complete; None if it is."""
     incomplete_reason: str | None = None

@@ -164,7 +164,7 @@ async def test_an_incomplete_summary_never_replaces_messages(why: str) -> None:
     assert "Half a summ" not in str([request.messages for request in here.small.requests[1:-1:2]])
 
 
-def _llm(**data: Any) -> dict[str, Any]:
+def _llm(**data: Any) -> Any:
     return step("q", "llm", {"prompt": "Say.", **data})
 
 
