@@ -16,6 +16,7 @@ from app.nodes.agent.definition import (
     AgentDefinition,
     AgentInputError,
     ToolUse,
+    unknown_names,
 )
 from app.nodes.agent.execution import Agents, AgentTask, text_of
 from app.nodes.agent.state import AgentState
@@ -160,8 +161,8 @@ def agent_type(agents: Agents, tools: Container[str], servers: Container[str] = 
     ``tools`` are those that may be used, ``servers`` the tool servers that are configured.
     """
 
-    def faults(data: AgentData) -> list[Fault]:
-        found = data.agent.faults(tools=tools, servers=servers)
+    def unknown(data: Mapping[str, Any]) -> list[Fault]:
+        found = unknown_names(data.get("agent"), tools=tools, servers=servers)
         return [(f"agent.{place}", message) for place, message in found]
 
     return NodeType(
@@ -177,5 +178,5 @@ def agent_type(agents: Agents, tools: Container[str], servers: Container[str] = 
             link_inputs=frozenset({TOOLS}),
             link_outputs=frozenset({TOOLS}),
         ),
-        faults=faults,
+        unknown=unknown,
     )
