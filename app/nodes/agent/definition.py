@@ -5,7 +5,7 @@ inputs that the definition declares, and a value that is put in is never read as
 """
 
 import re
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Collection, Container, Iterator, Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import (
@@ -35,6 +35,9 @@ MAX_TOOLS = 128
 MAX_MESSAGES = 1000
 MAX_FALLBACKS = 8
 MIN_WINDOW_TOKENS = 256
+
+ModelNames = Mapping[str, Collection[str]]
+"""The names of the configured models by tier."""
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}", re.ASCII)
 
@@ -92,6 +95,15 @@ class ModelSpec(StepData):
     """The longest answer; it can only narrow what is configured for the tier."""
     stream: bool = True
     """Whether answers are shown while they are written."""
+
+    def faults(self, configured: Collection[str]) -> Iterator[Fault]:
+        """Yield names of models that are not ``configured`` for the tier."""
+        named = {"model.name": self.name}
+        named |= {f"model.fallbacks.{at}": name for at, name in enumerate(self.fallbacks)}
+        for place, name in named.items():
+            if name is not None and name not in configured:
+                known = listed(configured)
+                yield place, f"This model is not configured for the tier; there are: {known}."
 
 
 class LimitsSpec(StepData):
@@ -328,12 +340,20 @@ class AgentDefinition(StepData):
         return texts
 
     def faults(
-        self, *, tools: Container[str], servers: Container[str] = (), complete: bool = True
+        self,
+        *,
+        tools: Container[str],
+        servers: Container[str] = (),
+        models: ModelNames | None = None,
+        complete: bool = True,
     ) -> Iterator[Fault]:
-        """Yield what does not exist here: tools, MCP servers, and agents that are only named.
+        """Yield what does not exist here: tools, MCP servers, models, and agents only named.
 
-        ``complete`` is False for a definition that is stored: agents in it may be named only.
+        ``models`` are the models that may be named; None: any. ``complete`` is False for a
+        definition that is stored: agents in it may be named only.
         """
+        if models is not None:
+            yield from self.model.faults(models[self.model.tier])
         for index, use in enumerate(self.tools):
             place = f"tools.{index}"
             if use.tool is not None and use.tool not in tools:
@@ -344,7 +364,9 @@ class AgentDefinition(StepData):
             if isinstance(use.agent, AgentReference) and complete:
                 yield f"{place}.agent", "An agent that is only named must be put here in full."
             if use.definition is not None:
-                inner = use.definition.faults(tools=tools, servers=servers, complete=complete)
+                inner = use.definition.faults(
+                    tools=tools, servers=servers, models=models, complete=complete
+                )
                 yield from ((f"{place}.agent.{at}", message) for at, message in inner)
 
 
