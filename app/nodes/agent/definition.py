@@ -5,7 +5,8 @@ inputs that the definition declares, and a value that is put in is never read as
 """
 
 import re
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Collection, Container, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Annotated, Any, Literal
 
 from pydantic import (
@@ -36,6 +37,9 @@ MAX_TOOLS = 128
 MAX_MESSAGES = 1000
 MAX_FALLBACKS = 8
 MIN_WINDOW_TOKENS = 256
+
+ModelNames = Mapping[str, Collection[str]]
+"""The names of the configured models by tier."""
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}", re.ASCII)
 
@@ -93,6 +97,15 @@ class ModelSpec(StepData):
     """The longest answer; it can only narrow what is configured for the tier."""
     stream: bool = True
     """Whether answers are shown while they are written."""
+
+    def faults(self, configured: Collection[str]) -> Iterator[Fault]:
+        """Yield names of models that are not ``configured`` for the tier."""
+        named = {"model.name": self.name}
+        named |= {f"model.fallbacks.{at}": name for at, name in enumerate(self.fallbacks)}
+        for place, name in named.items():
+            if name is not None and name not in configured:
+                known = listed(configured)
+                yield place, f"This model is not configured for the tier; there are: {known}."
 
 
 class LimitsSpec(StepData):
@@ -344,14 +357,26 @@ class AgentDefinition(StepData):
         return texts
 
 
-def unknown_names(agent: Any, *, tools: Container[str], servers: Container[str]) -> Iterator[Fault]:
+def unknown_names(
+    agent: Any,
+    *,
+    tools: Container[str],
+    servers: Container[str] = (),
+    models: ModelNames | None = None,
+) -> Iterator[Fault]:
     """Yield what the JSON of an agent names and this service lacks.
 
-    These are tools, MCP servers, and agents that are only named. What cannot be read is passed
-    over, so that a definition with errors is searched as well.
+    These are tools, MCP servers, models (None: any may be named), and agents that are only named.
+    What cannot be read is passed over, so that a definition with errors is searched as well.
     """
-    listed_tools = agent.get("tools") if isinstance(agent, Mapping) else None
-    for index, given in enumerate(listed_tools if isinstance(listed_tools, list) else ()):
+    if not isinstance(agent, Mapping):
+        return
+    if models is not None:
+        with suppress(ValidationError):
+            model = ModelSpec.model_validate(agent.get("model", {}))
+            yield from model.faults(models[model.tier])
+    given_tools = agent.get("tools")
+    for index, given in enumerate(given_tools if isinstance(given_tools, list) else ()):
         use = _as_use(given)
         if not isinstance(use, Mapping):
             continue
@@ -362,7 +387,7 @@ def unknown_names(agent: Any, *, tools: Container[str], servers: Container[str])
             yield f"{place}.mcp", f"There is no MCP server {quoted(server)} configured."
         if is_reference(inner := use.get("agent")):
             yield f"{place}.agent", "An agent that is only named must be put here in full."
-        for at, message in unknown_names(inner, tools=tools, servers=servers):
+        for at, message in unknown_names(inner, tools=tools, servers=servers, models=models):
             yield f"{place}.agent.{at}", message
 
 
