@@ -24,6 +24,7 @@ from app.llm.message_log import MessageLog, StoredPrompt, message_json
 from app.llm.metering import Metering
 from app.llm.ports import (
     Delta,
+    Incomplete,
     Message,
     ModelError,
     ModelReply,
@@ -63,6 +64,10 @@ class Completion:
     """None if the model's price is not known."""
     finish_reason: str | None = None
     """Why the model stopped writing, in its provider's word."""
+    incomplete: Incomplete | None = None
+    """Why the answer is not complete; None if it is."""
+    incomplete_reason: str | None = None
+    """What the provider or the model said about it, such as the text of a refusal."""
     estimated: bool = False
     """Whether tokens and cost are estimates, because the provider sent no counts."""
     tool_calls: tuple[ToolCall, ...] = ()
@@ -324,6 +329,8 @@ def _journaled(reply: ModelReply, usage: TokenUsage, spent: Spent) -> dict[str, 
     about = {
         "cost_usd": None if spent.cost_usd is None else str(spent.cost_usd),
         "finish_reason": reply.finish_reason and storable(reply.finish_reason),
+        "incomplete": reply.incomplete and reply.incomplete.value,
+        "incomplete_reason": reply.incomplete_reason and storable(reply.incomplete_reason),
         **usage.to_json(),
         "tool_calls": [call.to_json() for call in reply.tool_calls],
         "thinking": reply.thinking,
@@ -345,12 +352,13 @@ def _shown_message(message: Message) -> dict[str, Any]:
 
 def completion_of(exchange: Exchange, value: Mapping[str, Any]) -> Completion:
     """Return an answer as it was journaled, or the JSON in it."""
-    cost = value.get("cost_usd")
+    cost, incomplete = value.get("cost_usd"), value.get("incomplete")
     text = read_json(value["text"]) if exchange.wants_json else value["text"]
     read = {
         "text": text,
         "call_key": exchange.key.text if text == value["text"] else None,
         "cost_usd": None if cost is None else Decimal(cost),
+        "incomplete": None if incomplete is None else Incomplete(incomplete),
         "provider": exchange.model.provider.name,
         "tool_calls": tuple(ToolCall(**call) for call in value.get("tool_calls", ())),
     }

@@ -12,10 +12,19 @@ from pydantic_ai import messages as ai
 from pydantic_ai.tools import ToolDefinition as AIToolDefinition
 from pydantic_ai.usage import RequestUsage
 
-from app.llm.ports import Delta, Message, ModelReply, TokenUsage, ToolCall, ToolDefinition
+from app.llm.ports import (
+    Delta,
+    Incomplete,
+    Message,
+    ModelReply,
+    TokenUsage,
+    ToolCall,
+    ToolDefinition,
+)
 
 _THINKING = "thinking"
 _PROVIDER = "provider"
+_INCOMPLETE = {"length": Incomplete.LENGTH, "content_filter": Incomplete.CONTENT_FILTER}
 _KEPT = ("id", "signature", "provider_details")
 """What is kept of a thought beside its words."""
 
@@ -110,11 +119,18 @@ def reply_of(
     asked = [part for part in called if part.tool_name not in replying]
     texts = [part.content for part in response.parts if isinstance(part, ai.TextPart)]
     thoughts = [part for part in response.parts if isinstance(part, ai.ThinkingPart)]
+    text = _arguments(replies[0]) if replies else "".join(texts)
+    incomplete = _INCOMPLETE.get(response.finish_reason or "")
+    if incomplete is None and not asked and not text.strip():
+        incomplete = Incomplete.EMPTY
     return ModelReply(
-        text=_arguments(replies[0]) if replies else "".join(texts),
+        text=text,
         model=response.model_name or model,
         usage=_usage_of(response.usage),
-        finish_reason="stop" if replies and not asked else response.finish_reason,
+        finish_reason="stop"
+        if replies and not asked and incomplete is None
+        else response.finish_reason,
+        incomplete=incomplete,
         tool_calls=tuple(
             ToolCall(id=part.tool_call_id, name=part.tool_name, arguments=_arguments(part))
             for part in asked
