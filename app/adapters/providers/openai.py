@@ -13,6 +13,7 @@ from app.adapters.providers.reply import (
     WrittenCall,
     count,
     incomplete_of,
+    is_document,
     texts_in,
     tool_calls,
     usage_of,
@@ -173,7 +174,6 @@ class ChatReply:
         self._finish_reason: str | None = None
         self._native_reason: str | None = None
         self._refusal = ""
-        self._filtered: dict[str, None] = {}
         self._field: str | None = None
         """Where the thinking of this reply stands."""
         self._details: list[Any] = []
@@ -207,14 +207,13 @@ class ChatReply:
         text = self._prose.text
         if incomplete is None and not text.strip() and not calls:
             incomplete = Incomplete.EMPTY
-        reason = self._refusal or ", ".join(self._filtered)
         return ModelReply(
             text=text,
             model=self._model,
             usage=self._usage,
             finish_reason=self._finish_reason,
             incomplete=incomplete,
-            incomplete_reason=(reason or None) if incomplete is not None else None,
+            incomplete_reason=self._refusal or None,
             tool_calls=calls,
             thinking=self._prose.thinking,
             provider_state=self._state(state),
@@ -231,13 +230,9 @@ class ChatReply:
         if isinstance(native := choice.get("native_finish_reason"), str):
             self._native_reason = native
         if isinstance(reason := choice.get("finish_reason"), str) and reason:
-            self.ended, self._finish_reason = True, reason
+            self.begun, self.ended, self._finish_reason = True, True, reason
             if reason not in _KNOWN_REASONS:
                 self.repairs.add("finish_reason_unknown")
-        found = choice.get("content_filter_results")  # Azure
-        for name, result in (found if isinstance(found, Mapping) else {}).items():
-            if isinstance(result, Mapping) and result.get("filtered"):
-                self._filtered[name] = None
 
     def _said(self, said: Mapping[str, Any], *, whole: bool) -> Iterator[Delta]:
         for name in _THINKING_FIELDS:
@@ -289,21 +284,27 @@ class ChatReply:
             call.more["extra_content"] = extra
 
     def _begun_by(self, index: Any, call_id: str, name: str) -> WrittenCall | None:
-        """Return the call that a fragment goes on with; None if it begins another one."""
+        """Return the call that a fragment goes on with; None if it begins another one.
+
+        Endpoints give all calls one index, or one id, or another index or id in a later fragment.
+        """
+        same_id = [call for call in self._calls if call_id and call.id == call_id]
         if isinstance(index, int):
             found = [call for call in self._calls if call.index == index]
         else:
-            found = [call for call in self._calls if not call_id or call.id == call_id]
-        if not found:
+            found = [] if call_id else self._calls
+        if not (same_id or found):
             return None
-        call = found[-1]
+        call = (same_id or found)[-1]
         if not name or not call.name:
-            return call  # some send another id with each fragment
+            return call
         other = bool(call_id) and bool(call.id) and call_id != call.id
+        elsewhere = index != call.index and is_document(call.arguments)
         renamed = name != call.name and call.name + name not in self._offered
-        if other or renamed:
-            self.repairs.add("call_index_repeated")
+        if other or elsewhere or renamed:
+            self.repairs.add("call_index_repeated" if index == call.index else "call_id_repeated")
             return None
+        call.index = index
         return call
 
     def _count(self, usage: Any) -> None:

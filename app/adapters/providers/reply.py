@@ -238,6 +238,11 @@ def _read(call: WrittenCall, *, complete: bool, repairs: Repairs) -> list[str]:
     return [written] if len(documents) == 1 else list(texts)
 
 
+def is_document(text: str) -> bool:
+    """Return whether arguments are complete: JSON alone, and not nothing."""
+    return bool(_documents(text))
+
+
 def _documents(text: str) -> list[tuple[str, Any]]:
     """Return the JSON documents that a text consists of; none if it is not JSON alone.
 
