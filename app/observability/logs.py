@@ -21,7 +21,7 @@ LOG_FIELDS = frozenset(
         *("decision", "status", "attempt", "attempts", "count", "error", "error_class", "detail"),
         *("loop", "method", "path", "seconds", "bytes", "account", "folders", "advice"),
         *("model", "provider", "fallback", "server", "agent", "turns", "terminate_reason"),
-        *("queue", "kind", "cost_usd", "tokens", "route", "pid"),
+        *("queue", "kind", "kinds", "cost_usd", "tokens", "route", "pid"),
     }
 )
 """The fields that a log line may have; the value of any other is not shown."""
