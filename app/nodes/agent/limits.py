@@ -58,10 +58,10 @@ class RoomForTurns:
             return None
         for dimension, amount in {**dict.fromkeys(self._calls, 1), **self._dearest}.items():
             left = self.scope.remaining(dimension)
-            if left is None or not amount or left >= 2 * amount:  # type: ignore[operator]
+            if left is None or not amount or left >= 2 * amount:
                 continue
             scope = _tightest(self.scope, dimension)
-            if scope.limits[dimension] >= 2 * amount:  # type: ignore[operator]
+            if scope.limits[dimension] >= 2 * amount:
                 return scope.stop(dimension, amount, kept_for_answer=amount)
         return None
 
