@@ -337,5 +337,8 @@ class SmallModelSettings(TierSettings):
 class ModelsSettings(Section):
     """The models of both tiers; OPENAI_BASE_URL is their base_url where the provider is openai."""
 
+    allow_unlisted: bool = key(
+        False, "Whether agents may name models that are not configured: any of a tier's provider."
+    )
     small: SmallModelSettings = SmallModelSettings()
     big: TierSettings = TierSettings()
