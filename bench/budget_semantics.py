@@ -38,7 +38,11 @@ OTHERS = (
 
 async def run(scenario: dict[str, Any], service: str, budget_value: int) -> Any:
     """Play a scenario in this service with a limit of model calls; return a ``RunResult``."""
-    agent = {"name": "budget", "prompt": {"system": "Use tools as needed."}, "tools": ["calculator"]}
+    agent = {
+        "name": "budget",
+        "prompt": {"system": "Use tools as needed."},
+        "tools": ["calculator"],
+    }
     body = {
         "kind": "agent",
         "agent": {**agent, "limits": {"max_turns": None}},
