@@ -35,7 +35,8 @@ MOST_TURNS = 5
 def reply_of(seed: int, call: str) -> ModelReply:
     """What the model answers to a call, by its path."""
     draw = random.Random(f"{seed}/{call}")
-    turn = int(call.rsplit("/", 1)[1]) if call.rsplit("/", 1)[1].isdecimal() else MOST_TURNS
+    number = call.removesuffix("/last").rsplit("/", 1)[1]
+    turn = int(number) if number.isdecimal() else MOST_TURNS
     text = " ".join(draw.choices(WORDS, k=draw.randint(0, 30)))
     thinking = " ".join(draw.choices(WORDS, k=draw.choice([0, 0, 5])))
     calls: list[ToolCall] = []

@@ -113,7 +113,10 @@ def _about_turns(tale: Tale, path: str, log: Sequence[EventRecord]) -> Iterator[
             yield f"{path}: {kind} {turn} {which} has no end"
         if kind == "usage":
             last = any(e.data.get("last_answer") for e in log if e.data["turn_number"] == turn)
-            said = reply_of(tale.seed, f"{path}/{'wrap_up' if last else f'turn/{turn}'}")
+            call = f"{path}/{'wrap_up' if last else f'turn/{turn}'}"
+            if any(made == f"model {call}/last" for made, _ in tale.made):
+                call += "/last"
+            said = reply_of(tale.seed, call)
             for part, text in (("thinking", said.thinking), ("content_chunk", said.text)):
                 if _text(log, part, turn) != text:
                     yield f"{path}: the {part} of turn {turn} is {_text(log, part, turn)!r}"

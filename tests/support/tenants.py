@@ -11,7 +11,6 @@ from pydantic import SecretStr
 
 from app.bootstrap.process import Process
 from app.bootstrap.server import build_app
-from app.settings.cases import ToolSettings
 from app.settings.schema import AuthSettings, Settings
 
 OPERATOR_KEY = "operator-" + "7" * 32
@@ -49,11 +48,14 @@ class Tenants:
 
 @asynccontextmanager
 async def open_tenants(
-    url: str, *, executes: bool = False, tools: ToolSettings | None = None
+    url: str, *, executes: bool = False, **sections: Any
 ) -> AsyncIterator[Tenants]:
-    """Open the service on a database; its runs stay queued unless it ``executes``."""
+    """Open the service on a database; its runs stay queued unless it ``executes``.
+
+    ``sections`` are sections of the settings.
+    """
     auth = AuthSettings(bootstrap_key=SecretStr(OPERATOR_KEY))
-    settings = Settings(auth=auth, tools=tools or ToolSettings())
+    settings = Settings(auth=auth, **sections)
     process = Process(settings, url, executes=executes)
     transport = httpx.ASGITransport(build_app(process), raise_app_exceptions=False)
     async with (

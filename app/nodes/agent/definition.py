@@ -5,13 +5,15 @@ inputs that the definition declares, and a value that is put in is never read as
 """
 
 import re
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Collection, Container, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Annotated, Any, Literal
 
 from pydantic import (
     AfterValidator,
     BeforeValidator,
     Field,
+    ModelWrapValidatorHandler,
     ValidationError,
     WithJsonSchema,
     model_validator,
@@ -21,9 +23,9 @@ from pydantic_core import InitErrorDetails
 from app.control.budget import MAX_LIMIT, UNLIMITED, Budget
 from app.kernel.problems import listed, quoted
 from app.llm.ports import Role
-from app.nodes.nesting import DefinitionKind, is_reference
+from app.nodes.nesting import is_reference
 from app.nodes.node_type import Fault
-from app.nodes.reading import HandleName, StepData, TextField, read_by, refusal
+from app.nodes.reading import HandleName, StepData, TextField, message_of, read_by, refusal
 from app.nodes.reply_schema import SchemaField
 from app.nodes.templates import TextTemplate
 from app.trace.frozen_json import USUAL_LIMITS, ValueLimits
@@ -35,6 +37,9 @@ MAX_TOOLS = 128
 MAX_MESSAGES = 1000
 MAX_FALLBACKS = 8
 MIN_WINDOW_TOKENS = 256
+
+ModelNames = Mapping[str, Collection[str]]
+"""The names of the configured models by tier."""
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}", re.ASCII)
 
@@ -93,6 +98,15 @@ class ModelSpec(StepData):
     stream: bool = True
     """Whether answers are shown while they are written."""
 
+    def faults(self, configured: Collection[str]) -> Iterator[Fault]:
+        """Yield names of models that are not ``configured`` for the tier."""
+        named = {"model.name": self.name}
+        named |= {f"model.fallbacks.{at}": name for at, name in enumerate(self.fallbacks)}
+        for place, name in named.items():
+            if name is not None and name not in configured:
+                known = listed(configured)
+                yield place, f"This model is not configured for the tier; there are: {known}."
+
 
 class LimitsSpec(StepData):
     """What one execution of the agent may use, inside the limits of its run."""
@@ -123,7 +137,7 @@ class AgentReference(StepData):
 def _read_agent(value: Any) -> "AgentDefinition | AgentReference":
     if not isinstance(value, Mapping):
         raise refusal("This must be an agent, or the name of one as {name, version}.")
-    kind = AgentReference if is_reference(value, DefinitionKind.AGENT) else AgentDefinition
+    kind = AgentReference if is_reference(value) else AgentDefinition
     return kind.model_validate(dict(value))
 
 
@@ -251,15 +265,30 @@ class AgentDefinition(StepData):
     version: Annotated[int, Field(ge=1)] | None = None
     """Of a registered agent that was put here; means nothing."""
 
-    @model_validator(mode="after")
-    def _holds_together(self) -> "AgentDefinition":
-        faults = [*self._unknown_variables(), *self._unfit_defaults(), *self._repeated_tools()]
-        if self.depth > MAX_DEPTH:
+    @model_validator(mode="wrap")
+    @classmethod
+    def _holds_together(
+        cls, given: Any, read: ModelWrapValidatorHandler["AgentDefinition"]
+    ) -> "AgentDefinition":
+        """Read the fields, then compare them with one another, also if some have errors."""
+        found: list[_Fault] = []
+        try:
+            whole = read(given)
+        except ValidationError as error:
+            wrong = error.errors(include_url=False, include_input=False)
+            fields = {one["loc"][0] for one in wrong if one["loc"]}
+            if not isinstance(given, Mapping) or "inputs" in fields:
+                raise
+            found = [(one["loc"], message_of(one)) for one in wrong]
+            kept = {name: value for name, value in given.items() if name not in fields}
+            whole = read({"name": "unreadable", "prompt": {}, **kept})
+        found += [*whole._unknown_variables(), *whole._unfit_defaults(), *whole._repeated_tools()]
+        if whole.depth > MAX_DEPTH:
             message = f"At most {MAX_DEPTH} agents may stand in one another."
-            faults.append((("tools",), message))
-        if faults:
-            raise _refused(faults)
-        return self
+            found.append((("tools",), message))
+        if found:
+            raise _refused(found)
+        return whole
 
     @property
     def depth(self) -> int:
@@ -327,25 +356,39 @@ class AgentDefinition(StepData):
         texts += ((one.role, one.content.render(values, limits)) for one in prompt.messages)
         return texts
 
-    def faults(
-        self, *, tools: Container[str], servers: Container[str] = (), complete: bool = True
-    ) -> Iterator[Fault]:
-        """Yield what does not exist here: tools, MCP servers, and agents that are only named.
 
-        ``complete`` is False for a definition that is stored: agents in it may be named only.
-        """
-        for index, use in enumerate(self.tools):
-            place = f"tools.{index}"
-            if use.tool is not None and use.tool not in tools:
-                message = f"There is no tool {quoted(use.tool)} that may be used; see GET /tools."
-                yield place, message
-            if use.mcp is not None and use.mcp not in servers:
-                yield f"{place}.mcp", f"There is no MCP server {quoted(use.mcp)} configured."
-            if isinstance(use.agent, AgentReference) and complete:
-                yield f"{place}.agent", "An agent that is only named must be put here in full."
-            if use.definition is not None:
-                inner = use.definition.faults(tools=tools, servers=servers, complete=complete)
-                yield from ((f"{place}.agent.{at}", message) for at, message in inner)
+def unknown_names(
+    agent: Any,
+    *,
+    tools: Container[str],
+    servers: Container[str] = (),
+    models: ModelNames | None = None,
+) -> Iterator[Fault]:
+    """Yield what the JSON of an agent names and this service lacks.
+
+    These are tools, MCP servers, models (None: any may be named), and agents that are only named.
+    What cannot be read is passed over, so that a definition with errors is searched as well.
+    """
+    if not isinstance(agent, Mapping):
+        return
+    if models is not None:
+        with suppress(ValidationError):
+            model = ModelSpec.model_validate(agent.get("model", {}))
+            yield from model.faults(models[model.tier])
+    given_tools = agent.get("tools")
+    for index, given in enumerate(given_tools if isinstance(given_tools, list) else ()):
+        use = _as_use(given)
+        if not isinstance(use, Mapping):
+            continue
+        place, tool, server = f"tools.{index}", use.get("tool"), use.get("mcp")
+        if isinstance(tool, str) and tool not in tools:
+            yield place, f"There is no tool {quoted(tool)} that may be used; see GET /tools."
+        if isinstance(server, str) and server not in servers:
+            yield f"{place}.mcp", f"There is no MCP server {quoted(server)} configured."
+        if is_reference(inner := use.get("agent")):
+            yield f"{place}.agent", "An agent that is only named must be put here in full."
+        for at, message in unknown_names(inner, tools=tools, servers=servers, models=models):
+            yield f"{place}.agent.{at}", message
 
 
 _Fault = tuple[tuple[str | int, ...], str]

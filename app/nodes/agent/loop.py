@@ -5,8 +5,9 @@ its place in it, so that an execution which begins again replays what was made a
 there. Nothing is decided about a turn that an earlier execution has begun: what is left of a budget
 then says nothing about what was left before.
 
-Before a turn that would use up the calls of the budget, and after the last one that is allowed, a
-model that is offered no tools is asked once for the best answer it has.
+The last call that the budget allows is a turn in which the model is told that no tool can be called
+any more. After the last turn that is allowed, and where a limit refuses a call of a tool, a model
+that is offered no tools is asked once for the best answer it has.
 """
 
 import asyncio
@@ -40,6 +41,11 @@ _WRAP_UP_REQUEST = (
     "You cannot go on: a limit is reached. Give the best final answer you can from what is known,"
     " and say what is missing. No tools are left."
 )
+_LAST_TURN = (
+    "This is the last reply that a limit allows: no tool can be called after it. Give your final"
+    " answer now. If something is missing, say what."
+)
+_NOT_CALLED = "The tool was not called: a limit leaves no reply that could read its result."
 _SUMMARY_REQUEST = (
     "Summarise this part of a conversation for the one who goes on with it: facts, results,"
     " decisions and what is still open. Be brief and leave out nothing that may be needed."
@@ -98,25 +104,32 @@ class AgentLoop:
         answer = None
         while answer is None:
             number = self.state.turns + 1
-            if not self._begun_before(f"turn/{number}"):
+            last = self._begun_before(f"turn/{number}/last", here=True)
+            if not last and not self._begun_before(f"turn/{number}"):
                 await self._require_room(number)
+                last = self._room.stop_after(number) is not None
             self.state.turns = number
             try:
-                answer = await self._turn(number)
+                answer = await self._turn(number, last=last)
             except BudgetExceededError as refused:
                 if refused.cause.dimension in _LEAVES_ROOM:
                     await self._wrap_up()
                 raise
+            if last and answer is None and (stop := self._room.stop_after(number)):
+                raise stop
 
-    async def _turn(self, number: int) -> Answer | None:
-        """Make a turn; return the answer if it brought one."""
+    async def _turn(self, number: int, *, last: bool) -> Answer | None:
+        """Make a turn; return the answer if it brought one. In the ``last`` one no tool runs."""
         activity = self._activity(number)
         activity.start()
         try:
-            await self._fit(number, activity)
-            completion = await self._readable(number, activity)
+            if last:
+                self.state.conversation.add(Message(role="user", content=_LAST_TURN))
+            await self._fit(number, activity, last=last)
+            key = f"turn/{number}/last" if last else f"turn/{number}"
+            completion = await self._readable(key, activity)
             if completion.tool_calls:
-                answer = await self._called(completion.tool_calls, number, activity)
+                answer = await self._called(completion.tool_calls, number, activity, last=last)
             else:
                 answer = self._output.of_text(completion.text)
             if answer is not None and answer.problem is not None:
@@ -147,17 +160,17 @@ class AgentLoop:
     def _activity(self, number: int) -> TurnActivity:
         return TurnActivity(self.context, number, self.offer.tool_of)
 
-    async def _readable(self, number: int, activity: TurnActivity) -> Completion:
+    async def _readable(self, key: str, activity: TurnActivity) -> Completion:
         """Ask for a turn, and once more if its provider cannot read what the model has written."""
         try:
-            return await self._ask(f"turn/{number}", "turn", activity, self._tools)
+            return await self._ask(key, "turn", activity, self._tools)
         except CallFailedError as failed:
             if failed.error_class != ModelFault.UNREADABLE_REPLY or not self._tools:
                 raise
         known = ", ".join(tool.name for tool in self._tools)
         complaint = Message(role="user", content=_UNREADABLE.format(known=known))
         self.state.conversation.add(complaint)
-        return await self._ask(f"turn/{number}/unreadable", "unreadable", activity, self._tools)
+        return await self._ask(f"{key}/unreadable", "unreadable", activity, self._tools)
 
     async def _ask(
         self,
@@ -243,8 +256,11 @@ class AgentLoop:
                 return self._output.of_finish(args)
         return self._output.of_text(second.text)
 
-    async def _fit(self, number: int, activity: TurnActivity) -> None:
-        """Leave out of a conversation what does not fit into the window, and say so."""
+    async def _fit(self, number: int, activity: TurnActivity, *, last: bool) -> None:
+        """Leave out of a conversation what does not fit into the window, and say so.
+
+        Before the ``last`` turn, which needs the last call, nothing is summarised.
+        """
         spec, conversation = self.definition.conversation, self.state.conversation
         if spec.max_tokens is None:
             return
@@ -253,7 +269,8 @@ class AgentLoop:
             return
         if spec.policy == "refuse":
             raise ConversationTooLongError(cut.tokens_before, spec.max_tokens)
-        summary = await self._summary(cut, number) if spec.policy == "summarise" else None
+        summarises = spec.policy == "summarise" and not last
+        summary = await self._summary(cut, number) if summarises else None
         conversation.replace(cut, summary)
         about = {
             "messages": len(cut.left_out),
@@ -282,14 +299,17 @@ class AgentLoop:
 
     # -- limits --------------------------------------------------------------------------------
 
-    def _begun_before(self, key: str) -> bool:
-        """Return whether an earlier execution has begun a turn, in whatever form it asked."""
+    def _begun_before(self, key: str, *, here: bool = False) -> bool:
+        """Return whether an earlier execution has begun a turn, in whatever form it asked.
+
+        With ``here`` only an execution of this run counts, which had the same limits.
+        """
         path, journal = self.context.path.call(key), self.context.calls.journal
-        forms = (path, path.call("json"), path.call("text"))
-        return any(journal.recorded(form.text) is not None for form in forms)
+        found = (journal.recorded(f.text) for f in (path, path.call("json"), path.call("text")))
+        return any(one is not None and not (here and one.taken_over) for one in found)
 
     async def _require_room(self, number: int) -> None:
-        """Raise the stop that a further turn would meet, after a last answer without tools."""
+        """Raise the stop of a turn that a limit refuses, after a last answer without tools."""
         stop = self._room.stop_before(number)
         if stop is not None:
             await self._wrap_up()
@@ -320,7 +340,7 @@ class AgentLoop:
     # -- tools ---------------------------------------------------------------------------------
 
     async def _called(
-        self, calls: Sequence[ToolCall], number: int, activity: TurnActivity
+        self, calls: Sequence[ToolCall], number: int, activity: TurnActivity, *, last: bool
     ) -> Answer | None:
         """Make the calls of a turn; return the answer if one of them says that this is the end."""
         answers: list[Answer] = []
@@ -328,6 +348,8 @@ class AgentLoop:
         async def perform(index: int, call: ToolCall) -> ToolResult:
             if call.name == FINISH:
                 return self._finish(call, answers)
+            if last:
+                return failure(_NOT_CALLED, "not_called")
             return await self.offer.call(self.context, f"turn/{number}/tool/{index}", call)
 
         def stored_as(index: int, call: ToolCall) -> str | None:

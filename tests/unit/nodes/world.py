@@ -105,6 +105,7 @@ class World:
     echo: EchoTool = field(default_factory=EchoTool)
     journal: Journal = field(default_factory=Journal)
     limits: ValueLimits | None = None
+    wrap_up_reserve: int = 1
     token: CancellationToken = field(default_factory=CancellationToken)
     told: list[Event] = field(default_factory=list)
 
@@ -129,7 +130,7 @@ class World:
             clock=lambda: datetime.now(UTC),
         )
         known = [spec.name for spec in self.tools.usable()]
-        agents = Agents(self.tools, timezone="Europe/Berlin", wrap_up_reserve=1)
+        agents = Agents(self.tools, timezone="Europe/Berlin", wrap_up_reserve=self.wrap_up_reserve)
         return NodeCatalog(
             (
                 agent_type(agents, known),
