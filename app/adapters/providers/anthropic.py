@@ -340,7 +340,8 @@ class MessageReply:
     def _count(self, usage: Any) -> None:
         """Take counts; the last one of each holds, unless it takes one back."""
         if isinstance(usage, Mapping):
-            self._usage |= {name: value for name, value in usage.items() if value}
+            before = self._usage
+            before |= {name: each for name, each in usage.items() if each or name not in before}
 
     def _counted(self) -> TokenUsage | None:
         usage = self._usage
