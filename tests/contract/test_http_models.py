@@ -19,7 +19,9 @@ async def tenants(
     module_database_url: str, running_provider: FakeProvider
 ) -> AsyncIterator[Tenants]:
     """A service whose small model has no known price."""
-    small = SmallModelSettings(provider="openai", base_url=running_provider.openai_url, model="fake-small")
+    small = SmallModelSettings(
+        provider="openai", base_url=running_provider.openai_url, model="fake-small"
+    )
     models = ModelsSettings(small=small)
     async with open_tenants(module_database_url, executes=True, models=models) as tenants:
         yield tenants
