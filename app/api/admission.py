@@ -129,7 +129,7 @@ class GraphAdmission:
     async def _runnable(
         self, tenant: str, kind: DefinitionKind, sent: dict[str, Any]
     ) -> tuple[DefinitionRef | None, RunnableGraph]:
-        if not is_reference(sent, kind):
+        if not is_reference(sent):
             return None, await self._definitions.inline(tenant, sent, kind)
         return await self._definitions.named(tenant, reference_from(sent, kind))
 

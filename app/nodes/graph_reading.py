@@ -90,6 +90,8 @@ class _Reader:
         before = len(self.problems)
         inner = self.at("data")
         found = inner.part(kind.data, data, inner)
+        for place, message in kind.unknown(data):
+            inner.tell(message, place)
         if found is None:
             return None
         for place, message in kind.faults(found):
@@ -190,6 +192,8 @@ def _stand_in(reader: _Reader, value: Any, index: int) -> _ReadStep:
     given = value if isinstance(value, Mapping) else {}
     step_id, type_name, data = given.get("id"), given.get("type"), given.get("data")
     kind = reader.types.get(type_name) if isinstance(type_name, str) else None
+    if kind is None and isinstance(type_name, str):
+        reader.tell(f"There is no step type {quoted(type_name)}.", "type")
     if kind is not None and isinstance(data, Mapping):
         reader.work(kind, data)
     with suppress(ValidationError):  # it is reported already

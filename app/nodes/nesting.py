@@ -115,12 +115,9 @@ class DefinitionReference:
     """None: the newest."""
 
 
-def is_reference(
-    given: Any, kind: DefinitionKind = DefinitionKind.GRAPH
-) -> TypeGuard[Mapping[str, Any]]:
-    """Return whether this stands for a definition and is none: it has nothing but a name."""
-    own = "steps" if kind is DefinitionKind.GRAPH else "prompt"
-    return isinstance(given, Mapping) and "name" in given and own not in given
+def is_reference(given: Any) -> TypeGuard[Mapping[str, Any]]:
+    """Return whether this names a registered definition: a name, at most a version, and no more."""
+    return isinstance(given, Mapping) and "name" in given and given.keys() <= {"name", "version"}
 
 
 def references_in(
@@ -166,7 +163,7 @@ def agents_in(agent: Any, place: Place = (), depth: int = 0) -> Iterator[Definit
     """
     if not isinstance(agent, Mapping) or depth > MAX_NESTING:
         return
-    if is_reference(agent, DefinitionKind.AGENT):
+    if is_reference(agent):
         yield from _reference(agent, place, DefinitionKind.AGENT)
         return
     tools = agent.get("tools")

@@ -1,6 +1,6 @@
 """What a graph may be made of, and what the steps of a run must know of it."""
 
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
@@ -49,6 +49,8 @@ class NodeType:
     """False: its steps can only be linked."""
     faults: Callable[[Any], Iterable[Fault]] = lambda _: ()
     """Finds in data that was read what its model cannot know, such as names that do not exist."""
+    unknown: Callable[[Mapping[str, Any]], Iterable[Fault]] = lambda _: ()
+    """Finds names that do not exist in the JSON of data, whether or not it can be read."""
     flow_outputs: Callable[[Any], Names] | None = None
     """Finds the output handles of a step in its data; None: they are those of ``handles``."""
     holds: Callable[[Any], frozenset[Hashable]] = lambda _: frozenset()

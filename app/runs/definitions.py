@@ -16,7 +16,7 @@ import orjson
 from cachetools import LRUCache
 
 from app.kernel.validation import Problem, Severity
-from app.nodes.nesting import DefinitionKind, DefinitionReference
+from app.nodes.nesting import DefinitionKind, DefinitionReference, is_reference
 from app.runs.errors import ContainedDefinitionGoneError, DefinitionNotFoundError, GraphRefusedError
 from app.runs.expansion import Expansion, GraphSize, Missing, canonical, place_of
 from app.runs.graphs import (
@@ -191,6 +191,9 @@ class Definitions:
         Raises:
             GraphRefusedError: it cannot be executed, or would contain itself.
         """
+        if is_reference(agent):
+            missing = Problem("prompt", "This field is required.")
+            raise GraphRefusedError([missing], DefinitionKind.AGENT)
         name, description = agent.get("name"), agent.get("description")
         ref = DefinitionRef(name if isinstance(name, str) else "", kind=DefinitionKind.AGENT)
         content = {key: value for key, value in agent.items() if key != "version"}

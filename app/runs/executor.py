@@ -39,7 +39,7 @@ from app.runs.giving_back import (
     when_there,
 )
 from app.runs.journal import LostRunError
-from app.runs.observing import RunObservers
+from app.runs.observing import RunObservers, log_context
 from app.runs.outcome import RunOutcome, failed, outcome_of, stopped
 from app.runs.plan import RunGraphs, facts_of, inputs_of
 from app.runs.ports import JournalStore, RunStore
@@ -215,7 +215,7 @@ class RunExecutor:
         self, active: ActiveRun, permitted_at: float, *, after: ActiveRun | None
     ) -> None:
         run = active.run
-        structlog.contextvars.bind_contextvars(tenant=run.key.tenant, run_id=run.key.run_id)
+        structlog.contextvars.bind_contextvars(**log_context(run))
         try:
             if after is not None:
                 await after.ended.wait()

@@ -49,6 +49,25 @@ def agent_of(run: Run) -> dict[str, Any]:
     return agent
 
 
+@pytest.mark.parametrize(
+    ("agent", "missing"),
+    [
+        ({"name": "new"}, ["agent.prompt"]),
+        ({"name": "new", "version": 1}, ["agent.prompt"]),
+        ({"name": "new", "tools": ["no_tool"]}, ["agent.prompt", "agent.tools.0"]),
+    ],
+)
+async def test_an_agent_without_a_prompt_is_told_so(
+    client: httpx.AsyncClient, agent: dict[str, Any], missing: list[str]
+) -> None:
+    """It is not taken for the name of an agent, unless a run names nothing else."""
+    refused = await register(client, agent)
+    asked = await run(client, agent)
+
+    assert sorted(fields(refused)) == missing
+    assert sorted(fields(asked)) == (missing if "tools" in agent else ["agent.name"])
+
+
 @pytest.mark.req("003/FR1.1", "003/FR4.1")
 async def test_an_agent_is_registered_read_listed_and_deleted(client: httpx.AsyncClient) -> None:
     """As graphs are: every change is a version, numbers are not used again."""

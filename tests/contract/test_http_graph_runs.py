@@ -246,7 +246,7 @@ async def test_everything_wrong_with_the_fields_is_said_at_once(client: httpx.As
         ({"name": "g", "version": True}, "graph.version"),
         ({"name": "a/b"}, "graph.name"),
         ({"name": 5}, "graph.name"),
-        ({"name": "g", "edges": []}, "graph.edges"),
+        ({"name": "g", "edges": []}, "graph.steps"),
         ({}, "graph.steps"),
         ({"edges": []}, "graph.steps"),
     ],

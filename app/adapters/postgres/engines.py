@@ -13,7 +13,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
 
 from app.adapters.postgres.connections import Connection, Patience, is_passing
-from app.control.fair_slots import FairSlots
+from app.engine.fair_slots import FairSlots
 from app.runs.errors import StoreUnavailableError
 
 PULSE_SECONDS = 2.0

@@ -5,13 +5,14 @@ inputs that the definition declares, and a value that is put in is never read as
 """
 
 import re
-from collections.abc import Collection, Container, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import (
     AfterValidator,
     BeforeValidator,
     Field,
+    ModelWrapValidatorHandler,
     ValidationError,
     WithJsonSchema,
     model_validator,
@@ -21,9 +22,9 @@ from pydantic_core import InitErrorDetails
 from app.control.budget import MAX_LIMIT, UNLIMITED, Budget
 from app.kernel.problems import listed, quoted
 from app.llm.ports import Role
-from app.nodes.nesting import DefinitionKind, is_reference
+from app.nodes.nesting import is_reference
 from app.nodes.node_type import Fault
-from app.nodes.reading import HandleName, StepData, TextField, read_by, refusal
+from app.nodes.reading import HandleName, StepData, TextField, message_of, read_by, refusal
 from app.nodes.reply_schema import SchemaField
 from app.nodes.templates import TextTemplate
 from app.trace.frozen_json import USUAL_LIMITS, ValueLimits
@@ -135,11 +136,12 @@ class AgentReference(StepData):
 def _read_agent(value: Any) -> "AgentDefinition | AgentReference":
     if not isinstance(value, Mapping):
         raise refusal("This must be an agent, or the name of one as {name, version}.")
-    kind = AgentReference if is_reference(value, DefinitionKind.AGENT) else AgentDefinition
+    kind = AgentReference if is_reference(value) else AgentDefinition
     return kind.model_validate(dict(value))
 
 
-def _as_use(value: Any) -> Any:
+def as_use(value: Any) -> Any:
+    """Return what stands in the list of tools as an object: a text names a tool."""
     return {"tool": value} if isinstance(value, str) else value
 
 
@@ -255,7 +257,7 @@ class AgentDefinition(StepData):
     model: ModelSpec = Field(default_factory=ModelSpec)
     limits: LimitsSpec = Field(default_factory=LimitsSpec)
     tools: Annotated[
-        list[Annotated[ToolUse, BeforeValidator(_as_use)]], Field(max_length=MAX_TOOLS)
+        list[Annotated[ToolUse, BeforeValidator(as_use)]], Field(max_length=MAX_TOOLS)
     ] = Field(default_factory=list)
     inputs: dict[HandleName, InputSpec] = Field(default_factory=dict)
     output: OutputSpec | None = None
@@ -263,15 +265,30 @@ class AgentDefinition(StepData):
     version: Annotated[int, Field(ge=1)] | None = None
     """Of a registered agent that was put here; means nothing."""
 
-    @model_validator(mode="after")
-    def _holds_together(self) -> "AgentDefinition":
-        faults = [*self._unknown_variables(), *self._unfit_defaults(), *self._repeated_tools()]
-        if self.depth > MAX_DEPTH:
+    @model_validator(mode="wrap")
+    @classmethod
+    def _holds_together(
+        cls, given: Any, read: ModelWrapValidatorHandler["AgentDefinition"]
+    ) -> "AgentDefinition":
+        """Read the fields, then compare them with one another, also if some have errors."""
+        found: list[_Fault] = []
+        try:
+            whole = read(given)
+        except ValidationError as error:
+            wrong = error.errors(include_url=False, include_input=False)
+            fields = {one["loc"][0] for one in wrong if one["loc"]}
+            if not isinstance(given, Mapping) or "inputs" in fields:
+                raise
+            found = [(one["loc"], message_of(one)) for one in wrong]
+            kept = {name: value for name, value in given.items() if name not in fields}
+            whole = read({"name": "unreadable", "prompt": {}, **kept})
+        found += [*whole._unknown_variables(), *whole._unfit_defaults(), *whole._repeated_tools()]
+        if whole.depth > MAX_DEPTH:
             message = f"At most {MAX_DEPTH} agents may stand in one another."
-            faults.append((("tools",), message))
-        if faults:
-            raise _refused(faults)
-        return self
+            found.append((("tools",), message))
+        if found:
+            raise _refused(found)
+        return whole
 
     @property
     def depth(self) -> int:
@@ -338,36 +355,6 @@ class AgentDefinition(StepData):
             texts.append(("system", prompt.system.render(values, limits)))
         texts += ((one.role, one.content.render(values, limits)) for one in prompt.messages)
         return texts
-
-    def faults(
-        self,
-        *,
-        tools: Container[str],
-        servers: Container[str] = (),
-        models: ModelNames | None = None,
-        complete: bool = True,
-    ) -> Iterator[Fault]:
-        """Yield what does not exist here: tools, MCP servers, models, and agents only named.
-
-        ``models`` are the models that may be named; None: any. ``complete`` is False for a
-        definition that is stored: agents in it may be named only.
-        """
-        if models is not None:
-            yield from self.model.faults(models[self.model.tier])
-        for index, use in enumerate(self.tools):
-            place = f"tools.{index}"
-            if use.tool is not None and use.tool not in tools:
-                message = f"There is no tool {quoted(use.tool)} that may be used; see GET /tools."
-                yield place, message
-            if use.mcp is not None and use.mcp not in servers:
-                yield f"{place}.mcp", f"There is no MCP server {quoted(use.mcp)} configured."
-            if isinstance(use.agent, AgentReference) and complete:
-                yield f"{place}.agent", "An agent that is only named must be put here in full."
-            if use.definition is not None:
-                inner = use.definition.faults(
-                    tools=tools, servers=servers, models=models, complete=complete
-                )
-                yield from ((f"{place}.agent.{at}", message) for at, message in inner)
 
 
 _Fault = tuple[tuple[str | int, ...], str]

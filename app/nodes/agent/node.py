@@ -21,6 +21,7 @@ from app.nodes.agent.definition import (
 from app.nodes.agent.execution import Agents, AgentTask, text_of
 from app.nodes.agent.state import AgentState
 from app.nodes.agent.tools import LinkedAgent
+from app.nodes.agent.unknown import unknown_names
 from app.nodes.chat import ChatInput, ChatScope
 from app.nodes.node_type import Fault, NodeType
 from app.nodes.reading import JsonField, ObjectField, StepData
@@ -167,8 +168,8 @@ def agent_type(
     ``models`` the models that may be named; None: any.
     """
 
-    def faults(data: AgentData) -> list[Fault]:
-        found = data.agent.faults(tools=tools, servers=servers, models=models)
+    def unknown(data: Mapping[str, Any]) -> list[Fault]:
+        found = unknown_names(data.get("agent"), tools=tools, servers=servers, models=models)
         return [(f"agent.{place}", message) for place, message in found]
 
     return NodeType(
@@ -184,5 +185,5 @@ def agent_type(
             link_inputs=frozenset({TOOLS}),
             link_outputs=frozenset({TOOLS}),
         ),
-        faults=faults,
+        unknown=unknown,
     )

@@ -40,7 +40,7 @@ def test_every_run_that_is_shown_would_be_accepted(name: str, catalog: GraphChec
         return
     if value.get("kind") == "agent":
         agent = AgentRunBody.model_validate(value).agent
-        if is_reference(agent, DefinitionKind.AGENT):
+        if is_reference(agent):
             DefinitionByName.model_validate(agent)
         else:
             assert catalog.examine(graph_of(DefinitionKind.AGENT, agent))[1] == ()

@@ -9,6 +9,7 @@ from app.nodes.agent.definition import (
     AgentDefinition,
     AgentInputError,
 )
+from app.nodes.agent.unknown import unknown_names
 from app.nodes.nesting import DefinitionKind, DefinitionReference, agents_in
 from app.nodes.reading import problems_in
 
@@ -130,15 +131,32 @@ def test_inputs_that_do_not_fit_are_errors_with_their_places() -> None:
 
 def test_what_is_not_known_here_is_a_fault_of_the_definition() -> None:
     """Tools, servers, and agents that were not put in the place of their names."""
-    agent = AgentDefinition.model_validate(WHOLE)
+    missing = ["tools.1", "tools.3.agent", "tools.4.mcp"]
 
-    assert [place for place, _ in agent.faults(tools=("calculator",))] == [
-        "tools.1",
-        "tools.3.agent",
-        "tools.4.mcp",
-    ]
-    stored = agent.faults(tools=("calculator", "calendar"), servers=("files",), complete=False)
-    assert list(stored) == []
+    for agent in (WHOLE, {**WHOLE, "prompt": 5, "limits": []}):
+        found = unknown_names(agent, tools=("calculator",), servers=())
+        assert [place for place, _ in found] == missing
+
+
+def test_an_error_in_one_field_hides_none_in_another() -> None:
+    """Fields are compared with one another as far as they can be read."""
+    tools = [{"tool": "calculator"}, "calculator", {"agent": {"name": "b", "tools": {}}}]
+    inputs = {"many": {"type": "integer", "default": "no"}}
+    prompt = {"system": "About ${topic}."}
+    agent = {"name": "a b", "prompt": prompt, "inputs": inputs, "tools": tools[:2], "odd": 1}
+
+    assert places(agent).keys() == {
+        "agent.name",
+        "agent.odd",
+        "agent.prompt.system",
+        "agent.inputs.many.default",
+        "agent.tools.1",
+    }
+    assert places({"name": "a", "tools": tools}).keys() == {
+        "agent.prompt",
+        "agent.tools.2.agent.prompt",
+        "agent.tools.2.agent.tools",
+    }
 
 
 def test_the_names_that_stand_for_agents_are_found_in_the_json() -> None:

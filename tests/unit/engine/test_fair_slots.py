@@ -2,7 +2,7 @@
 
 import asyncio
 
-from app.control.fair_slots import FairSlots, share_of
+from app.engine.fair_slots import FairSlots, share_of
 
 
 class Waiters:
