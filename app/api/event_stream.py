@@ -18,7 +18,7 @@ from app.access.errors import AccessRefusedError
 from app.api.field_types import Query, View
 from app.api.problem_types import TOO_MANY_STREAMS
 from app.api.problems import ProblemError, invalid
-from app.control.fair_slots import share_of
+from app.engine.fair_slots import share_of
 from app.runs.errors import RunNotFoundError, StoreUnavailableError
 from app.runs.ports import EventPage
 from app.runs.run import EventRecord

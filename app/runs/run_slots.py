@@ -4,7 +4,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Collection, Sequence
 
-from app.control.fair_slots import share_of
+from app.engine.fair_slots import share_of
 from app.engine.supervision import set_within
 from app.runs.run import RunKey
 
