@@ -164,6 +164,16 @@ class Reply:
     """None is charged as if the answer had been lost."""
 
 
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """A call that brought a result, now or in an earlier execution of the run."""
+
+    value: Any
+    """The JSON value of the reply."""
+    node_id: str
+    """Its CallNode: the parent of the calls that the result asks for."""
+
+
 class AttemptError(Exception):
     """An attempt that failed; its message is safe to show."""
 

@@ -161,7 +161,7 @@ class ToolDispatch:
         logged_with = context.run.logged_with
         attempt = partial(_attempt, tool, args, tool_context, keeper, call.key.text, logged_with)
         try:
-            result: ToolResult = await context.calls.perform(
+            answered = await context.calls.perform(
                 call, attempt, parent=context.trace_parent, scope=context.scope
             )
         except OutcomeUnknownError:
@@ -171,6 +171,7 @@ class ToolDispatch:
         except CallFailedError as failed:
             timeout = failed.error_class == "TimeoutError"
             return failure(str(failed), "timeout" if timeout else failed.error_class)
+        result: ToolResult = answered.value
         return result
 
     async def _approved(

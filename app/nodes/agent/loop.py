@@ -11,7 +11,7 @@ model that is offered no tools is asked once for the best answer it has.
 
 import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from app.control.budget import Dimension
@@ -116,7 +116,7 @@ class AgentLoop:
             await self._fit(number, activity)
             completion = await self._readable(number, activity)
             if completion.tool_calls:
-                answer = await self._called(completion.tool_calls, number, activity)
+                answer = await self._called(completion, number, activity)
             else:
                 answer = self._output.of_text(completion.text)
             if answer is not None and answer.problem is not None:
@@ -320,15 +320,16 @@ class AgentLoop:
     # -- tools ---------------------------------------------------------------------------------
 
     async def _called(
-        self, calls: Sequence[ToolCall], number: int, activity: TurnActivity
+        self, completion: Completion, number: int, activity: TurnActivity
     ) -> Answer | None:
         """Make the calls of a turn; return the answer if one of them says that this is the end."""
-        answers: list[Answer] = []
+        calls, answers = completion.tool_calls, list[Answer]()
+        below = replace(self.context, trace_parent=completion.node_id)
 
         async def perform(index: int, call: ToolCall) -> ToolResult:
             if call.name == FINISH:
                 return self._finish(call, answers)
-            return await self.offer.call(self.context, f"turn/{number}/tool/{index}", call)
+            return await self.offer.call(below, f"turn/{number}/tool/{index}", call)
 
         def stored_as(index: int, call: ToolCall) -> str | None:
             journaled = self.offer.is_journaled(call.name)
