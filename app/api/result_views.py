@@ -25,6 +25,8 @@ class Usage(View):
     """Provider attempts."""
     cost_usd: float | None
     """Null if the price of a call is not known."""
+    llm_calls: int = 0
+    """Logical calls of all models."""
     llm_calls_small: int = 0
     llm_calls_big: int = 0
     tool_calls: int = 0

@@ -197,7 +197,7 @@ class ModelGateway:
             temperature=temperature,
             max_output_tokens=max_output_tokens,
             on_delta=on_delta,
-            once={CALLS_OF[tier]: 1, **charge},
+            once={CALLS_OF[tier]: 1, Dimension.LLM_CALLS: 1, **charge},
         )
         models = list(enumerate(_chain(self._tiers[tier], model, fallbacks)))
         while True:

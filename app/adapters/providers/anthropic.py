@@ -137,14 +137,13 @@ class Messages:
                 yield {"role": "user", "content": results}
                 results = []
             if message.role == "assistant":
-                last = message is messages[-1]
-                yield {"role": "assistant", "content": list(self._blocks(message, last=last))}
+                yield {"role": "assistant", "content": list(self._blocks(message))}
             elif message.role == "user" and message.content.strip():
                 yield {"role": "user", "content": [_text(message.content)]}
         if results:
             yield {"role": "user", "content": results}
 
-    def _blocks(self, message: Message, *, last: bool) -> Iterator[dict[str, Any]]:
+    def _blocks(self, message: Message) -> Iterator[dict[str, Any]]:
         for thought in state_of(message, self._origin).get("thinking", ()):
             signature = thought.get("signature")
             if thought.get("id") == "redacted_thinking":
@@ -152,7 +151,7 @@ class Messages:
             elif signature:
                 yield {"type": "thinking", "thinking": thought["content"], "signature": signature}
         if message.content:
-            yield _text(message.content.rstrip() if last else message.content)
+            yield _text(message.content.rstrip())  # the last one may not end with blanks
         for call in message.tool_calls:
             called = {"type": "tool_use", "id": call.id, "name": call.name}
             yield {**called, "input": object_in(call.arguments)}
@@ -340,7 +339,8 @@ class MessageReply:
     def _count(self, usage: Any) -> None:
         """Take counts; the last one of each holds, unless it takes one back."""
         if isinstance(usage, Mapping):
-            self._usage |= {name: value for name, value in usage.items() if value}
+            before = self._usage
+            before |= {name: each for name, each in usage.items() if each or name not in before}
 
     def _counted(self) -> TokenUsage | None:
         usage = self._usage

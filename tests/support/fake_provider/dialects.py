@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tests.support.fake_provider.script import Step
+from tests.support.fake_provider.strictness import refused_by_anthropic, refused_by_openai
 
 CHAT = "/v1/chat/completions"
 MESSAGES = "/v1/messages"
@@ -55,6 +56,12 @@ def read_prompt(path: str, body: dict[str, Any]) -> Prompt:
         stream=bool(body.get("stream")),
         forced_tool=tools[-1].get("name") if forced and tools else None,
     )
+
+
+def refusal(path: str, body: dict[str, Any]) -> Step | None:
+    """Return how a request is refused that the real API would refuse."""
+    said = refused_by_openai(body) if path == CHAT else refused_by_anthropic(body)
+    return None if said is None else Step(status=400, text=said)
 
 
 def _texts(value: Any) -> Iterator[str]:
