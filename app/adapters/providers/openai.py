@@ -169,6 +169,7 @@ class ChatReply:
         self._origin = origin
         self._offered = offered
         self._id = ""
+        self._in_parts = False
         self._calls: list[WrittenCall] = []
         self._usage: TokenUsage | None = None
         self._finish_reason: str | None = None
@@ -222,11 +223,14 @@ class ChatReply:
 
     def _choice(self, choice: Mapping[str, Any]) -> Iterator[Delta]:
         self._count(choice.get("usage"))  # Kimi
-        whole = choice.get("message")
-        said = whole if isinstance(whole, Mapping) else choice.get("delta")
+        said = choice.get("delta")
+        if isinstance(said, Mapping):
+            self._in_parts = True
+        elif not self._in_parts:  # some repeat the message so far beside each part
+            said = choice.get("message")
         if isinstance(said, Mapping):
             self.begun = True
-            yield from self._said(said, whole=said is whole)
+            yield from self._said(said)
         if isinstance(native := choice.get("native_finish_reason"), str):
             self._native_reason = native
         if isinstance(reason := choice.get("finish_reason"), str) and reason:
@@ -234,7 +238,7 @@ class ChatReply:
             if reason not in _KNOWN_REASONS:
                 self.repairs.add("finish_reason_unknown")
 
-    def _said(self, said: Mapping[str, Any], *, whole: bool) -> Iterator[Delta]:
+    def _said(self, said: Mapping[str, Any]) -> Iterator[Delta]:
         for name in _THINKING_FIELDS:
             if thought := texts_in(said.get(name)):
                 self._field = self._field or name
@@ -255,12 +259,11 @@ class ChatReply:
         calls = said.get("tool_calls")
         for call in calls if isinstance(calls, list) else ():
             if isinstance(call, Mapping):
-                self._call(call, whole=whole)
+                self._call(call)
         if isinstance(function := said.get("function_call"), Mapping):
-            self.repairs.add("function_call")
-            self._call({"index": 0, "function": function}, whole=whole)
+            self._call({"index": 0, "function": function})
 
-    def _call(self, piece: Mapping[str, Any], *, whole: bool) -> None:
+    def _call(self, piece: Mapping[str, Any]) -> None:
         function = piece.get("function")
         function = function if isinstance(function, Mapping) else piece
         call_id, name, index = piece.get("id"), function.get("name"), piece.get("index")
@@ -270,7 +273,9 @@ class ChatReply:
         if isinstance(arguments, Mapping):
             self.repairs.add("arguments_object")
             arguments = json.dumps(arguments, ensure_ascii=False)
-        call = None if whole else self._begun_by(index, call_id, name)
+        if not (call_id or name or arguments):
+            return
+        call = self._begun_by(index, call_id, name) if self._in_parts else None
         if call is None:
             call = WrittenCall(index=index if isinstance(index, int) else None)
             self._calls.append(call)
