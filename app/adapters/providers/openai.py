@@ -13,7 +13,7 @@ from app.adapters.providers.reply import (
     WrittenCall,
     count,
     incomplete_of,
-    is_document,
+    is_object,
     texts_in,
     tool_calls,
     usage_of,
@@ -171,6 +171,9 @@ class ChatReply:
         self._id = ""
         self._in_parts = False
         self._calls: list[WrittenCall] = []
+        self._by_id: dict[str, WrittenCall] = {}
+        self._by_index: dict[int, WrittenCall] = {}
+        """The newest call of each id and each index."""
         self._usage: TokenUsage | None = None
         self._finish_reason: str | None = None
         self._native_reason: str | None = None
@@ -277,9 +280,14 @@ class ChatReply:
             return
         call = self._begun_by(index, call_id, name) if self._in_parts else None
         if call is None:
-            call = WrittenCall(index=index if isinstance(index, int) else None)
+            call = WrittenCall()
             self._calls.append(call)
         call.id = call.id or call_id
+        if call_id:
+            self._by_id[call_id] = call
+        if isinstance(index, int):
+            self._by_index[index] = call
+            call.index = index
         if name and call.name != name:
             call.name += name
         elif name and call.fragments:
@@ -293,24 +301,19 @@ class ChatReply:
 
         Endpoints give all calls one index, or one id, or another index or id in a later fragment.
         """
-        same_id = [call for call in self._calls if call_id and call.id == call_id]
-        if isinstance(index, int):
-            found = [call for call in self._calls if call.index == index]
-        else:
-            found = [] if call_id else self._calls
-        if not (same_id or found):
-            return None
-        call = (same_id or found)[-1]
-        if not name or not call.name:
+        call = self._by_id.get(call_id)
+        if call is None and isinstance(index, int):
+            call = self._by_index.get(index)
+        elif call is None and not call_id and self._calls:
+            call = self._calls[-1]
+        if call is None or not name or not call.name:
             return call
         other = bool(call_id) and bool(call.id) and call_id != call.id
-        elsewhere = index != call.index and is_document(call.arguments)
+        elsewhere = index != call.index and is_object(call.arguments)
         renamed = name != call.name and call.name + name not in self._offered
-        if other or elsewhere or renamed:
-            self.repairs.add("call_index_repeated" if index == call.index else "call_id_repeated")
-            return None
-        call.index = index
-        return call
+        if other or renamed:
+            self.repairs.add("call_index_repeated")
+        return None if other or elsewhere or renamed else call
 
     def _count(self, usage: Any) -> None:
         """Take counts; the last ones hold, for some endpoints send those so far with each chunk."""
