@@ -316,6 +316,7 @@ _TITLES: Mapping[Dimension, str] = {
     Dimension.STEPS: "Step",
     Dimension.API_CALLS: "API call",
     Dimension.COST_USD: "Cost",
+    Dimension.LLM_CALLS: "LLM call",
     Dimension.LLM_CALLS_SMALL: "Small-tier LLM call",
     Dimension.LLM_CALLS_BIG: "Big-tier LLM call",
     Dimension.TOOL_CALLS: "Tool call",

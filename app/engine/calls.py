@@ -295,12 +295,18 @@ class _Performance:
         """End with the failure of the last attempt; return that of the call."""
         kind, message, attempts = failure.error_class, str(failure), self._attempts.made
         value = {"error_class": kind, "message": message, "attempts": attempts}
+        if failure.told is not None:
+            value["told"] = failure.told
         if failure.raw_reply is not None:
             value["raw_reply"] = failure.raw_reply
         self.end(CallOutcome.FAILURE, self._graph.mark_failure, kind, message, value=value)
         after = failure.retry_after_seconds
         return CallFailedError(
-            message, error_class=kind, attempts=attempts, retry_after_seconds=after
+            message,
+            error_class=kind,
+            attempts=attempts,
+            retry_after_seconds=after,
+            told=failure.told,
         )
 
     def annotate(self, metadata: Mapping[str, Any]) -> None:
@@ -383,7 +389,10 @@ def _replay(recorded: Recorded) -> Any:
         return recorded.value
     failed = recorded.value
     raise CallFailedError(
-        failed["message"], error_class=failed["error_class"], attempts=failed["attempts"]
+        failed["message"],
+        error_class=failed["error_class"],
+        attempts=failed["attempts"],
+        told=failed.get("told"),
     )
 
 

@@ -44,6 +44,15 @@ OnDelta = Callable[[int, Delta], None]
 """Called with the number of the attempt, from 1, and a part of its reply."""
 
 
+class ModelAnswerIncomplete(Exception):  # noqa: N818 - the class of the failure as callers see it
+    """A model's answer is not complete."""
+
+    def __init__(self, incomplete: Incomplete, said: str | None = None) -> None:
+        """Say why; ``said`` is the message of the provider or the model, if it sent one."""
+        reason = f"The answer of the model is not complete (incomplete: {incomplete.value})."
+        super().__init__(f"{reason} {said}" if said else reason)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Completion:
     """What a model answered and what that cost; it may be replayed from the journal."""
@@ -80,6 +89,11 @@ class Completion:
     """What its provider wants to see again; see :attr:`Message.provider_state`."""
     call_key: str | None = None
     """Of the call with which this very text is journaled."""
+
+    def require_complete(self) -> None:
+        """Raise ModelAnswerIncomplete if the answer is not complete."""
+        if self.incomplete is not None:
+            raise ModelAnswerIncomplete(self.incomplete, self.incomplete_reason)
 
     @property
     def message(self) -> Message:

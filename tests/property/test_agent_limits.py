@@ -16,7 +16,14 @@ from app.llm.ports import ModelReply, ModelRequest, TokenUsage
 from tests.unit.nodes.agent.world import agent, asking, result, wants
 from tests.unit.nodes.world import World
 
-_LIMITS = {"llm_calls_small": 1, "api_calls": 1, "turns": 1, "tool_calls": 0, "tokens": 5}
+_LIMITS = {
+    "llm_calls": 1,
+    "llm_calls_small": 1,
+    "api_calls": 1,
+    "turns": 1,
+    "tool_calls": 0,
+    "tokens": 5,
+}
 """The dimensions that are limited, with the lowest limit that is drawn."""
 
 
@@ -39,6 +46,7 @@ class Plan:
         """What the agent uses if nothing limits it."""
         calls = len(self.tools) + 1
         return {
+            "llm_calls": calls,
             "llm_calls_small": calls,
             "api_calls": calls,
             "turns": calls,
@@ -131,7 +139,7 @@ def test_a_limit_that_is_too_low_halts_at_exactly_the_limit(
     assert (outcome.stop.cause.dimension, outcome.stop.cause.limit) == (name, limit)
     assert result(outcome)["success"] is False
     assert here.scope.usage.to_dict().get(name, 0) == limit
-    is_of_calls = name in ("llm_calls_small", "api_calls")
+    is_of_calls = name in ("llm_calls", "llm_calls_small", "api_calls")
     assert f"limit {limit}" in str(outcome.stop.cause.reason)
     reserved = outcome.stop.cause.reserved
     assert (reserved or 0) == (1 if is_of_calls and reserve and limit >= 2 else 0)

@@ -66,8 +66,8 @@ class RoomForTurns:
         return None
 
     @property
-    def _calls(self) -> tuple[Dimension, Dimension]:
-        return CALLS_OF[self.tier], Dimension.API_CALLS
+    def _calls(self) -> tuple[Dimension, ...]:
+        return CALLS_OF[self.tier], Dimension.LLM_CALLS, Dimension.API_CALLS
 
 
 def _tightest(scope: Scope, dimension: Dimension) -> Scope:

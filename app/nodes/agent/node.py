@@ -17,11 +17,11 @@ from app.nodes.agent.definition import (
     AgentInputError,
     ModelNames,
     ToolUse,
-    unknown_names,
 )
 from app.nodes.agent.execution import Agents, AgentTask, text_of
 from app.nodes.agent.state import AgentState
 from app.nodes.agent.tools import LinkedAgent
+from app.nodes.agent.unknown import unknown_names
 from app.nodes.chat import ChatInput, ChatScope
 from app.nodes.node_type import Fault, NodeType
 from app.nodes.reading import JsonField, ObjectField, StepData

@@ -43,6 +43,8 @@ class Usage(Answer):
     """Attempts at a model provider."""
     cost_usd: float | None = None
     """None if the price of a call is not known."""
+    llm_calls: int = 0
+    """Logical calls of all models."""
     llm_calls_small: int = 0
     llm_calls_big: int = 0
     tool_calls: int = 0

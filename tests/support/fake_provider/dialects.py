@@ -90,7 +90,8 @@ def _chat_completion(prompt: Prompt, step: Step, text: str) -> dict[str, Any]:
         message["reasoning_content"] = step.thinking
     if step.tool_calls:
         message["tool_calls"] = [_chat_call(call) for call in step.tool_calls]
-    reason = "tool_calls" if step.tool_calls else step.finish_reason
+    asks = step.tool_calls and step.finish_reason == "stop"
+    reason = "tool_calls" if asks else step.finish_reason
     choice = {"index": 0, "message": message, "finish_reason": reason}
     document: dict[str, Any] = {
         "id": "chatcmpl-fake",

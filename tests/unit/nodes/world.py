@@ -106,12 +106,15 @@ class World:
     journal: Journal = field(default_factory=Journal)
     limits: ValueLimits | None = None
     wrap_up_reserve: int = 1
+    expose_errors: bool = False
     token: CancellationToken = field(default_factory=CancellationToken)
     told: list[Event] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         registry = ToolRegistry([Calculator(), Respond(), self.echo, *self.more_tools])
-        self.tools = tool_dispatch(registry, ToolPolicy(deny=self.deny))
+        self.tools = tool_dispatch(
+            registry, ToolPolicy(deny=self.deny), expose_errors=self.expose_errors
+        )
         models = {Tier.SMALL: self.small, Tier.BIG: self.big}
         self.gateway = ModelGateway(
             {tier: tier_model(provider=model, model=tier.value) for tier, model in models.items()},

@@ -126,7 +126,9 @@ async def test_no_turns_means_no_calls() -> None:
 
 
 @pytest.mark.parametrize("reserve", [0, 1, 2])
-@pytest.mark.parametrize("limit", ["max_llm_calls_small", "max_api_calls", "max_turns"])
+@pytest.mark.parametrize(
+    "limit", ["max_llm_calls", "max_llm_calls_small", "max_api_calls", "max_turns"]
+)
 async def test_an_agent_that_needs_exactly_its_limit_completes(limit: str, reserve: int) -> None:
     """Two calls are allowed and two are needed: the answer in the second is a goal."""
     here = world(
