@@ -37,9 +37,10 @@ from app.engine.call import (
     SpentSum,
     Turn,
 )
+from app.engine.call_entries import failed_call, failure_entry, if_lost, replayed
 from app.engine.cancellation import CancellationToken, is_being_cancelled
 from app.engine.events import CALL_STARTED, Event, EventSink, call_ended
-from app.engine.ports import IF_LOST, CallOutcome, Entry, Journal, Recorded
+from app.engine.ports import CallOutcome, Entry, Journal, Recorded
 from app.engine.reserving import reserved
 from app.engine.step_path import StepPath
 from app.engine.supervision import DetachedWork
@@ -99,7 +100,7 @@ class Calls:
         """
         before = self._earlier_try_of(call)
         if before is not None and before.outcome is not CallOutcome.UNKNOWN:
-            return _replay(before)
+            return replayed(before)
         self.token.check()
         self.detached.check(call.key)
         once = call.once if before is None or before.taken_over else NOTHING
@@ -292,26 +293,15 @@ class _Performance:
         """Journal what was spent so far; return whether to try again, if the policy allows it."""
         if not isinstance(failure, AttemptError):
             return False
-        self._note(None, value=_if_lost(self._spent))
+        self._note(None, value=if_lost(self._spent))
         return failure.retryable
 
     def fail(self, failure: AttemptError) -> CallFailedError:
         """End with the failure of the last attempt; return that of the call."""
         kind, message, attempts = failure.error_class, str(failure), self._attempts.made
-        value = {"error_class": kind, "message": message, "attempts": attempts}
-        if failure.told is not None:
-            value["told"] = failure.told
-        if failure.raw_reply is not None:
-            value["raw_reply"] = failure.raw_reply
+        value = failure_entry(failure, attempts)
         self.end(CallOutcome.FAILURE, self._graph.mark_failure, kind, message, value=value)
-        after = failure.retry_after_seconds
-        return CallFailedError(
-            message,
-            error_class=kind,
-            attempts=attempts,
-            retry_after_seconds=after,
-            told=failure.told,
-        )
+        return failed_call(value, retry_after_seconds=failure.retry_after_seconds)
 
     def annotate(self, metadata: Mapping[str, Any]) -> None:
         """Add to the metadata of the call's node."""
@@ -347,7 +337,7 @@ class _Performance:
         if lost != FREE:
             usage.add(lost)
             counted = sum_of((counted, lost.charge))
-        self._note(None, counted, value=_if_lost(usage))
+        self._note(None, counted, value=if_lost(usage))
 
     def _emit(self, kind: str, data: Mapping[str, Any]) -> None:
         events, call = self._calls.events, self._call
@@ -388,25 +378,5 @@ async def _within_time(call: CallSpec) -> AsyncIterator[None]:
         raise AttemptError(message, error_class="CancelledError", retryable=False) from None
 
 
-def _replay(recorded: Recorded) -> Answered:
-    if recorded.outcome is CallOutcome.RESULT:
-        return Answered(recorded.value, recorded.node_id)
-    failed = recorded.value
-    raise CallFailedError(
-        failed["message"],
-        error_class=failed["error_class"],
-        attempts=failed["attempts"],
-        told=failed.get("told"),
-    )
-
-
 def _no_room(dimension: Dimension) -> Amount:
     return 0
-
-
-def _if_lost(usage: SpentSum) -> Mapping[str, Any] | None:
-    """Return what is journaled of a call that has not ended: what it has used if it never does."""
-    if usage == SpentSum():
-        return None
-    cost = None if usage.cost_usd is None else str(usage.cost_usd)
-    return {IF_LOST: {**usage.usage(), "cost_usd": cost, ESTIMATED: usage.estimated}}

@@ -21,13 +21,8 @@ from app.engine.call import CallFailedError
 from app.engine.context import FlowContext
 from app.engine.ports import CallOutcome
 from app.engine.step_path import StepPath
-from app.llm.exchange import (
-    Completion,
-    Exchange,
-    Exchanges,
-    ModelAnswerIncomplete,
-    OnDelta,
-)
+from app.llm.completion import Completion, ModelAnswerIncomplete
+from app.llm.exchange import Exchange, Exchanges, OnDelta
 from app.llm.forms import ReplyForm, forms_for, in_form, is_prose
 from app.llm.message_log import MessageLog
 from app.llm.ports import Message, ModelFault, ModelRequest, ToolDefinition

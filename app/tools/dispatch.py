@@ -67,8 +67,8 @@ class ToolDispatch:
         payloads: Payloads,
         retry: RetryPolicy,
         approval_timeout_seconds: float,
+        expose_errors: bool,
         servers: ToolServers | None = None,
-        expose_errors: bool = False,
     ) -> None:
         """Use the tools that ``policy`` allows; traces show arguments as ``payloads`` says.
 

@@ -16,7 +16,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from app.control.budget import Dimension
-from app.control.stops import Stop, StopCause, StopKind
 from app.control.usage import BudgetExceededError
 from app.engine.call import CallFailedError
 from app.engine.context import FlowContext
@@ -24,12 +23,13 @@ from app.engine.events import CONVERSATION_SUMMARISED, CONVERSATION_TRIMMED
 from app.engine.report import class_of
 from app.llm.gateway import Completion, ModelGateway, Tier
 from app.llm.ports import Incomplete, Message, ModelFault, ToolCall, ToolDefinition
+from app.nodes.agent import requests
 from app.nodes.agent.activity import TurnActivity
 from app.nodes.agent.conversation import ConversationTooLongError, Cut, plain
 from app.nodes.agent.definition import AgentDefinition
 from app.nodes.agent.limits import RoomForTurns
 from app.nodes.agent.output import FINISH, Answer, Output, OutputInvalidError
-from app.nodes.agent.rounds import SAME_ROUNDS, Rounds, ToolRound
+from app.nodes.agent.rounds import SAME_ROUNDS, Rounds, ToolRound, loop_stop
 from app.nodes.agent.state import AgentState
 from app.nodes.agent.tools import ToolOffer, arguments_of
 from app.nodes.node_type import RunFacts
@@ -37,32 +37,6 @@ from app.observability.errors import message_of_error
 from app.tools.ports import ToolResult, failure
 
 _WRAP_UP = "wrap_up"
-_WRAP_UP_REQUEST = (
-    "You cannot go on: a limit is reached. Give the best final answer you can from what is known,"
-    " and say what is missing. No tools are left."
-)
-_LAST_TURN = (
-    "This is the last reply that a limit allows: no tool can be called after it. Give your final"
-    " answer now. If something is missing, say what."
-)
-_NOT_CALLED = "The tool was not called: a limit leaves no reply that could read its result."
-_CUT_OFF = (
-    "The tool was not called: your reply ended before the arguments were complete ({incomplete})."
-    " Call it again, with shorter arguments if need be."
-)
-_EMPTY = "Your last reply was empty. Give your answer, or call a tool."
-_SUMMARY_REQUEST = (
-    "Summarise this part of a conversation for the one who goes on with it: facts, results,"
-    " decisions and what is still open. Be brief and leave out nothing that may be needed."
-)
-_UNREADABLE = (
-    "Your last reply could not be read. Reply with the call of one tool and nothing else, or with"
-    " plain text. The tools are: {known}."
-)
-_AGAIN = (
-    "You have made these calls before, with the same results. Make the call that is still needed,"
-    " or give the answer."
-)
 _LEAVES_ROOM = (Dimension.TOOL_CALLS, Dimension.TOKENS, Dimension.COST_USD)
 """Limits that refuse a call of a turn and may allow a last answer, which is shorter."""
 
@@ -130,7 +104,7 @@ class AgentLoop:
         activity.start()
         try:
             if last:
-                self.state.conversation.add(Message(role="user", content=_LAST_TURN))
+                self.state.conversation.add(Message(role="user", content=requests.LAST_TURN))
             await self._fit(number, activity, last=last)
             key = f"turn/{number}/last" if last else f"turn/{number}"
             completion = await self._readable(key, activity)
@@ -174,12 +148,12 @@ class AgentLoop:
             completion = await self._ask(key, "turn", activity, self._tools)
             if completion.incomplete is not Incomplete.EMPTY:
                 return completion
-            empty, again, complaint = completion, "empty", _EMPTY
+            empty, again, complaint = completion, "empty", requests.EMPTY
         except CallFailedError as failed:
             if failed.error_class != ModelFault.UNREADABLE_REPLY or not self._tools:
                 raise
             known = ", ".join(tool.name for tool in self._tools)
-            again, complaint = "unreadable", _UNREADABLE.format(known=known)
+            again, complaint = "unreadable", requests.UNREADABLE.format(known=known)
         self.state.conversation.add(Message(role="user", content=complaint))
         try:
             return await self._ask(f"{key}/{again}", again, activity, self._tools)
@@ -318,7 +292,7 @@ class AgentLoop:
             key=f"turn/{number}/summary",
             name="summary",
             messages=(
-                Message(role="system", content=_SUMMARY_REQUEST),
+                Message(role="system", content=requests.SUMMARY_REQUEST),
                 Message(role="user", content=said),
             ),
             **self._asked(),
@@ -354,7 +328,7 @@ class AgentLoop:
         """
         if not self._room.allows_wrap_up(self.state.turns):
             return
-        request = Message(role="user", content=_WRAP_UP_REQUEST)
+        request = Message(role="user", content=requests.WRAP_UP_REQUEST)
         messages = (*self.state.conversation.plain(), request)
         activity = self._activity(self.state.turns + 1)
         activity.start(last_answer=True)
@@ -385,11 +359,13 @@ class AgentLoop:
 
         async def perform(index: int, call: ToolCall) -> ToolResult:
             if incomplete and not (call.arguments.strip() and arguments_of(call) is not None):
-                return failure(_CUT_OFF.format(incomplete=incomplete.value), "incomplete_call")
+                return failure(
+                    requests.CUT_OFF.format(incomplete=incomplete.value), "incomplete_call"
+                )
             if call.name == FINISH:
                 return self._finish(call, answers)
             if last:
-                return failure(_NOT_CALLED, "not_called")
+                return failure(requests.NOT_CALLED, "not_called")
             return await self.offer.call(below, f"turn/{number}/tool/{index}", call)
 
         def stored_as(index: int, call: ToolCall) -> str | None:
@@ -404,9 +380,9 @@ class AgentLoop:
             self.state.conversation.add(*made.messages())
         same = 0 if answers else self._rounds.same(made.signature())
         if same >= SAME_ROUNDS:
-            raise _loop(self.context, calls)
+            raise loop_stop(self.context, calls)
         if same > 1:
-            self.state.conversation.add(Message(role="user", content=_AGAIN))
+            self.state.conversation.add(Message(role="user", content=requests.AGAIN))
         return answers[-1] if answers else None
 
     def _finish(self, call: ToolCall, answers: list[Answer]) -> ToolResult:
@@ -418,14 +394,3 @@ class AgentLoop:
         if answer.problem is None:
             return {"finished": True}
         return failure(self._output.complaint(answer.problem), "invalid_output")
-
-
-def _loop(context: FlowContext, calls: Sequence[ToolCall]) -> Stop:
-    names = ", ".join(call.name for call in calls)[:200]
-    cause = StopCause(
-        kind=StopKind.LOOP,
-        scope=context.scope.name,
-        step_id=context.path.text,
-        reason=f"The same calls brought the same results {SAME_ROUNDS} times in a row: {names}.",
-    )
-    return Stop(cause)

@@ -4,7 +4,8 @@ import asyncio
 import json
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 
-from app.control.stops import Stop
+from app.control.stops import Stop, StopCause, StopKind
+from app.engine.context import FlowContext
 from app.llm.ports import Message, ToolCall
 from app.nodes.agent.activity import TurnActivity
 from app.nodes.agent.tools import arguments_of
@@ -135,3 +136,15 @@ def _cut(text: str) -> str:
     if len(text) <= MAX_RESULT_CHARS:
         return text
     return f"{text[:MAX_RESULT_CHARS]} [cut: {len(text) - MAX_RESULT_CHARS:,} characters more]"
+
+
+def loop_stop(context: FlowContext, calls: Sequence[ToolCall]) -> Stop:
+    """Return the stop of an agent whose turns repeat the same calls with the same results."""
+    names = ", ".join(call.name for call in calls)[:200]
+    cause = StopCause(
+        kind=StopKind.LOOP,
+        scope=context.scope.name,
+        step_id=context.path.text,
+        reason=f"The same calls brought the same results {SAME_ROUNDS} times in a row: {names}.",
+    )
+    return Stop(cause)
