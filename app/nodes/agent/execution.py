@@ -124,6 +124,7 @@ class Agents:
         context = replace(context, scope=scope)
         state = AgentState(conversation)
         begun(state)
+        context.run.trace.annotate(context.trace_parent, {"agent": definition.name})
         begun_at = time.monotonic()
         try:
             async with asyncio.timeout(most_seconds) as limit:
