@@ -103,7 +103,7 @@ async def main(service: str, port: int) -> None:
                 end = {"natural": "", "budget": " halted"}.get(result.stopped_by, " error")
                 cells.append(f"{len(model.LEDGER)}{end}")
         if cells:
-            print("|", framework, "|", " | ".join(cells), "|", flush=True)  # noqa: T201
+            print("|", framework, "|", " | ".join(cells), "|", flush=True)
     server.shutdown()
 
 

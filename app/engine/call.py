@@ -166,6 +166,16 @@ class Reply:
     """Added to the metadata of the call's node."""
 
 
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """A call that brought a result, now or in an earlier execution of the run."""
+
+    value: Any
+    """The JSON value of the reply."""
+    node_id: str
+    """Its CallNode: the parent of the calls that the result asks for."""
+
+
 class AttemptError(Exception):
     """An attempt that failed; its message is safe to show."""
 

@@ -170,7 +170,7 @@ class ToolDispatch:
         logged_with = context.run.logged_with
         attempt = partial(_attempt, tool, args, tool_context, keeper, call.key.text, logged_with)
         try:
-            result: ToolResult = await context.calls.perform(
+            answered = await context.calls.perform(
                 call, attempt, parent=context.trace_parent, scope=context.scope
             )
         except OutcomeUnknownError:
@@ -181,6 +181,7 @@ class ToolDispatch:
             timeout = failed.error_class == "TimeoutError"
             said = str(failed) if self._expose_errors else failed.told
             return failure(said, "timeout" if timeout else failed.error_class)
+        result: ToolResult = answered.value
         return result
 
     async def _approved(

@@ -17,7 +17,12 @@ from app.llm.ports import Incomplete, ModelReply, ModelRequest
 from app.runs.run import EventRecord, RunStatus
 from tests.property.agent_stories import WHY, Model, Tale, reply_of, told, turn_of
 from tests.support.event_log import event_problems
-from tests.support.graph_invariants import stored_steps, unlike_journal, violations
+from tests.support.graph_invariants import (
+    stored_steps,
+    unasked_calls,
+    unlike_journal,
+    violations,
+)
 from tests.support.memory_rows import journal_of
 from tests.support.seeded_loop import run
 from tests.support.seeds import seeds
@@ -96,6 +101,7 @@ def problems(tale: Tale) -> Iterator[str]:
     yield from event_problems(tale.events, tale.final.status)
     row = tale.store.rows[KEY]
     stored = {node_id: record.node for node_id, record in row.calls.items()}
+    yield from unasked_calls(row.calls.values())
     for snapshot in row.snapshots:
         yield from violations(snapshot)
         yield from unlike_journal(snapshot, stored)

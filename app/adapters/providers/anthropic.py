@@ -3,7 +3,7 @@
 import json
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -183,7 +183,10 @@ class _Block:
     call: WrittenCall | None = None
     given: str = ""
     """The arguments that came with the beginning of a call."""
-    thought: dict[str, Any] | None = None
+    thought: list[str] | None = None
+    """The pieces of a thought."""
+    sealed: dict[str, str] = field(default_factory=dict)
+    """Its signature, and its kind if it is redacted."""
 
 
 class MessageReply:
@@ -248,7 +251,11 @@ class MessageReply:
         text = replies[0] if replies else self._prose.text
         if incomplete is None and not text.strip() and not calls:
             incomplete = Incomplete.EMPTY
-        thoughts = [block.thought for block in self._blocks if block.thought]
+        thoughts = [
+            {"content": "".join(block.thought), **block.sealed}
+            for block in self._blocks
+            if block.thought is not None
+        ]
         return ModelReply(
             text=text,
             model=self._model,
@@ -292,12 +299,12 @@ class MessageReply:
             if written and kept.call.name == self._replying:
                 yield Delta("content", kept.given)
         elif kind == "redacted_thinking":
-            kept.thought = {"id": kind, "content": "", "signature": texts_in(block.get("data"))}
+            kept.thought, kept.sealed = [], {"id": kind, "signature": texts_in(block.get("data"))}
         elif kind == "thinking":
-            kept.thought = {"content": texts_in(block.get("thinking"))}
+            kept.thought = [texts_in(block.get("thinking"))]
             if signature := texts_in(block.get("signature")):
-                kept.thought["signature"] = signature
-            yield from self._prose.thought(kept.thought["content"])
+                kept.sealed["signature"] = signature
+            yield from self._prose.thought(kept.thought[0])
         else:
             yield from self._prose.said(texts_in(block.get("text")))
 
@@ -309,12 +316,12 @@ class MessageReply:
             case "text_delta":
                 yield from self._prose.said(texts_in(delta.get("text")))
             case "thinking_delta":
-                thought, piece = kept.thought or {"content": ""}, texts_in(delta.get("thinking"))
-                kept.thought = {**thought, "content": thought["content"] + piece}
-                yield from self._prose.thought(piece)
-            case "signature_delta" if kept.thought is not None:
-                before = kept.thought.get("signature", "")
-                kept.thought["signature"] = before + texts_in(delta.get("signature"))
+                kept.thought = kept.thought or []
+                kept.thought.append(texts_in(delta.get("thinking")))
+                yield from self._prose.thought(kept.thought[-1])
+            case "signature_delta":
+                before = kept.sealed.get("signature", "")
+                kept.sealed["signature"] = before + texts_in(delta.get("signature"))
             case "input_json_delta" if kept.call is not None:
                 piece = texts_in(delta.get("partial_json"))
                 kept.call.fragments.append(piece)

@@ -12,7 +12,7 @@ that is offered no tools is asked once for the best answer it has.
 
 import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from app.control.budget import Dimension
@@ -379,8 +379,9 @@ class AgentLoop:
 
         The results of calls that are not made say why.
         """
-        answers: list[Answer] = []
-        calls, incomplete = completion.tool_calls, completion.incomplete
+        calls, answers = completion.tool_calls, list[Answer]()
+        incomplete = completion.incomplete
+        below = replace(self.context, trace_parent=completion.node_id)
 
         async def perform(index: int, call: ToolCall) -> ToolResult:
             if incomplete and not (call.arguments.strip() and arguments_of(call) is not None):
@@ -389,7 +390,7 @@ class AgentLoop:
                 return self._finish(call, answers)
             if last:
                 return failure(_NOT_CALLED, "not_called")
-            return await self.offer.call(self.context, f"turn/{number}/tool/{index}", call)
+            return await self.offer.call(below, f"turn/{number}/tool/{index}", call)
 
         def stored_as(index: int, call: ToolCall) -> str | None:
             journaled = self.offer.is_journaled(call.name)

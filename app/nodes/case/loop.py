@@ -122,7 +122,7 @@ class CaseLoop:
         ran = False
         try:
             result = await self._tools.run(
-                replace(context, scope=scope),
+                replace(context, scope=scope, trace_parent=state.planned_by),
                 name=action.tool,
                 args=action.args,
                 key=f"{state.path}/act/{number}",

@@ -73,6 +73,7 @@ class Planner:
             json_schema=work.tools.schema,
         )
         self._dialogue.add_reply(completion.text)
+        state.planned_by = completion.node_id
         state.models[state.tier] = ModelName(completion.provider, completion.model)
         work.log.add(
             "plan",

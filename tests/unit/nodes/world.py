@@ -36,6 +36,7 @@ from app.tools.registry import ToolPolicy, ToolRegistry
 from app.tools.respond import Respond
 from app.trace.execution_graph import ExecutionGraph
 from app.trace.frozen_json import ValueLimits
+from tests.support.graph_invariants import violations
 from tests.support.limits import case_defaults, retry_policy, tier_model, tool_dispatch
 from tests.unit.nodes.case.world import Journal, ScriptedModel
 
@@ -184,7 +185,9 @@ class World:
 
     async def run(self, of: Mapping[str, Any], **inputs: Any) -> GraphOutcome:
         """Execute a graph."""
-        return await self.execution(of, **inputs).run()
+        outcome = await self.execution(of, **inputs).run()
+        assert violations(self.trace.snapshot()) == []
+        return outcome
 
     async def value(self, of: Mapping[str, Any], step_id: str, **inputs: Any) -> Any:
         """Execute a graph and return what a step has put on its usual handle."""
