@@ -15,7 +15,7 @@ import structlog
 
 from app.control.budget import Dimension
 from app.control.ledger import Scope
-from app.control.stops import Stop, StopKind
+from app.control.stops import HandOver, Stop, StopKind
 from app.control.usage import NOTHING
 from app.engine.context import FlowContext
 from app.engine.ports import CallOutcome, step_entry
@@ -140,7 +140,8 @@ class Agents:
         except BaseException as ended:
             late = isinstance(ended, TimeoutError) and limit.expired()
             stop = scope.out_of_own_time() if late else None
-            state.terminate_reason = _terminate_reason(stop or ended, context.token.stop)
+            if not isinstance(context.token.stop, HandOver):  # else it goes on elsewhere
+                state.terminate_reason = _terminate_reason(stop or ended, context.token.stop)
             if state.incomplete is Incomplete.CANCELLED and state.terminate_reason == "timeout":
                 state.incomplete = Incomplete.TIMEOUT
             if stop is not None:
@@ -149,8 +150,9 @@ class Agents:
         else:
             state.terminate_reason = "goal"
         finally:
+            suspended = isinstance(context.token.stop, HandOver)
             log.info(
-                "agent.ended",
+                "agent.suspended" if suspended else "agent.ended",
                 agent=definition.name,
                 step_id=context.path.text,
                 turns=state.turns,
