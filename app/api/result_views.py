@@ -170,6 +170,8 @@ class AgentResult(View):
     raw_content: str
     """The answer as the model wrote it."""
     terminate_reason: Literal["goal", "error", "timeout", "max_turns", "aborted", "budget"] | None
+    error: str | None = None
+    """What failed or stopped it; null after ``goal``."""
     turn_count: int
     messages: list[dict[str, Any]]
     """The conversation, as much of its end as the limits allow."""

@@ -204,10 +204,13 @@ class CallFailedError(Exception):
         error_class: str,
         attempts: int,
         retry_after_seconds: float | None = None,
+        node_id: str = "",
     ) -> None:
         super().__init__(message)
         self.error_class = error_class
         self.attempts = attempts
+        self.node_id = node_id
+        """The CallNode of the call."""
         self.retry_after_seconds = retry_after_seconds
         """When the other side wants to be asked again, if it said so."""
 

@@ -75,6 +75,8 @@ class Completion:
     """Of the call with which this very text is journaled."""
     node_id: str = ""
     """The CallNode of the call: the parent of the calls that the model asks for."""
+    failed: tuple[str, ...] = ()
+    """The CallNodes of the calls that failed before, in other forms or of other models."""
 
     @property
     def message(self) -> Message:

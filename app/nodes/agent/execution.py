@@ -138,7 +138,9 @@ class Agents:
         except BaseException as ended:
             late = isinstance(ended, TimeoutError) and limit.expired()
             stop = scope.out_of_own_time() if late else None
+            ending = stop or context.token.stop or next(causes(ended))
             state.terminate_reason = _terminate_reason(stop or ended, context.token.stop)
+            state.error = message_of_error(ending) if isinstance(ending, Exception) else str(ending)
             if stop is not None:
                 raise stop from None
             raise

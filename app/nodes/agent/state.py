@@ -18,6 +18,8 @@ class AgentState:
     output_valid: bool | None = None
     terminate_reason: str | None = None
     """``goal``, ``error``, ``timeout``, ``max_turns``, ``aborted`` or ``budget``."""
+    error: str | None = None
+    """What failed or stopped it; None after ``goal``."""
 
     def take(self, answer: Answer) -> None:
         """Take an answer as what the agent came to."""
@@ -35,6 +37,7 @@ class AgentState:
             "output_valid": self.output_valid,
             "raw_content": self.raw_content,
             "terminate_reason": self.terminate_reason,
+            "error": self.error,
             "turn_count": self.turns,
             **self.conversation.shown(max_bytes, named=named),
         }
