@@ -36,4 +36,4 @@ with connected(
         elif event.type == "tool_call_end":
             print("  got", event.data["result"])
     ended = client.get_run(run.run_id)
-    print(ended.status, ended.result["turn_count"], "turns:", ended.result["output"])
+    print(ended.status, ended.result.turn_count, "turns:", ended.result.output)

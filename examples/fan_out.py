@@ -28,6 +28,6 @@ GRAPH = {
 
 with connected() as client:
     run = client.run_graph(GRAPH, wait_seconds=20)
-    for step_id, outputs in run.result["outputs"].items():
+    for step_id, outputs in run.result.outputs.items():
         print(step_id, outputs["default"]["expression"], "=", outputs["default"]["value"])
     print(run.status)

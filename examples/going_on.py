@@ -29,7 +29,7 @@ with connected() as client:
     second = client.create_run(
         {"from": {"run_id": first.run_id}, "budget": {"max_tool_calls": 10}}, wait_seconds=20
     )
-    outputs = second.result["outputs"]
+    outputs = second.result.outputs
     print(second.status, {name: each["default"]["value"] for name, each in outputs.items()})
     print("tool calls made anew:", second.usage.tool_calls)
     for node_id, node in client.get_trace(second.run_id).snapshot["nodes"].items():

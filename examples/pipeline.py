@@ -52,6 +52,6 @@ with connected(
     )
     run = client.wait_for_run(run.run_id)
     for step_id in ("answer", "write"):
-        print(f"{step_id}: {run.result['outputs'][step_id]['default']}")
+        print(f"{step_id}: {run.result.outputs[step_id]['default']}")
     print(run.status, "after", run.usage.turns, "turns and", run.usage.tool_calls, "tool call")
     print(client.explain_run(run.run_id).partition("\nWhere the time went")[0])

@@ -73,7 +73,8 @@ class CallDetails(View):
     """Of a model: messages, max_output_tokens, temperature, seed, json_schema. Of a tool: args.
     Of a step: its inputs, by handle; null for what a map or a fallback executes."""
     reply: Any
-    """Of a model: text, model, finish_reason, tokens. Of a tool: its result. Of a step: its
+    """Of a model: text, model, finish_reason, incomplete, repairs, tokens; if it failed, raw_reply,
+    the beginning of what came. Of a tool: its result. Of a step: its
     outputs, by handle. Null while there is none."""
     metadata: dict[str, Any]
     """Such as tier, provider and the form in which JSON was asked for."""

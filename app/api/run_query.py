@@ -14,6 +14,7 @@ from app.runs.ports import RunFilter
 from app.runs.run import RunKind, RunStatus
 
 METADATA_PREFIX = "metadata."
+MAX_METADATA_FILTERS = 10
 
 
 class CancelQuery(Query):
@@ -48,7 +49,7 @@ def metadata_filter(query: QueryParams) -> dict[str, str]:
     """Return the values by key of the parameters ``metadata.<key>``.
 
     Raises:
-        ProblemError: a key stands there twice, or a text cannot be stored.
+        ProblemError: a key stands there twice, a text cannot be stored, or there are too many.
     """
     found: dict[str, str] = {}
     for name, value in query.multi_items():
@@ -57,6 +58,8 @@ def metadata_filter(query: QueryParams) -> dict[str, str]:
         key = name.removeprefix(METADATA_PREFIX)
         if key in found or not key or not (is_storable(key) and is_storable(value)):
             raise invalid("metadata", "Send metadata.<key>=<value>, every key once, without NUL.")
+        if len(found) == MAX_METADATA_FILTERS:
+            raise invalid("metadata", f"Send at most {MAX_METADATA_FILTERS} metadata filters.")
         found[key] = value
     return found
 
@@ -78,7 +81,13 @@ class CancelRunsBody(Body):
     """Runs of one kind."""
     agent: Annotated[str, StringConstraints(max_length=64), STORABLE] | None = None
     """Runs of the registered agent of this name, whatever its version."""
-    metadata: dict[StorableText, StorableText | bool | int | float | None] | None = None
+    metadata: (
+        Annotated[
+            dict[StorableText, StorableText | bool | int | float | None],
+            Field(max_length=MAX_METADATA_FILTERS),
+        ]
+        | None
+    ) = None
     """Values that the metadata of the runs must have."""
     created_after: Instant | None = None
     """Runs accepted later than this."""

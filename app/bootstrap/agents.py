@@ -17,6 +17,7 @@ from app.llm.gateway import ModelGateway, Tier, TierModel
 from app.llm.ports import ModelEndpoint, RateLimit, RateLimits
 from app.llm.pricing import ListPrice, TokenPrice, no_list_price
 from app.llm.turns import Turns
+from app.nodes.agent.definition import ModelNames
 from app.nodes.agent.execution import Agents
 from app.nodes.agent.node import agent_type
 from app.nodes.approval import approval_type
@@ -68,6 +69,7 @@ def build_tools(
         payloads=payloads_of(settings),
         retry=retry_policy(settings.retry),
         servers=servers,
+        expose_errors=settings.tools.expose_errors,
     )
 
 
@@ -157,7 +159,7 @@ def build_catalog(
     agents = Agents(tools, timezone=defaults.timezone, wrap_up_reserve=defaults.wrap_up_reserve)
     return NodeCatalog(
         (
-            agent_type(agents, tools, tools.servers),
+            agent_type(agents, tools, tools.servers, _nameable_models(settings, models)),
             approval_type(),
             case_type(case),
             chat_start_type(),
@@ -170,6 +172,13 @@ def build_catalog(
             toolset_type(tools, tools.servers),
         )
     )
+
+
+def _nameable_models(settings: Settings, models: ModelGateway) -> ModelNames | None:
+    """Return the models that agents may name; None: any of a tier's provider."""
+    if settings.models.allow_unlisted:
+        return None
+    return {tier.value: {each.model for each in models.model_of(tier).chain} for tier in Tier}
 
 
 def _case_defaults(settings: Settings) -> CaseDefaults:

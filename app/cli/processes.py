@@ -177,7 +177,7 @@ async def _show_demo(url: str) -> None:
         show(f"The example case failed: {error}")
     else:
         out.print(Rule("An example case", align="left"))
-        show(f"question  {DEMO_QUESTION}\nanswer    {(run.result or {}).get('answer')}")
+        show(f"question  {DEMO_QUESTION}\nanswer    {run.result and run.result.answer}")
         out.print(Rule("Its trace", align="left"))
         show(explained)
         show(f"The same run in a browser: {url}/ui/runs/{run.run_id}\n")

@@ -172,7 +172,7 @@ def post(
 
 def show_end(run: Run) -> None:
     """Print how a run stands, and what came of it."""
-    result = run.result or {}
+    result = {} if run.result is None else run.result.as_json()
     show(f"run     {run.run_id}\nstatus  {run.status}")
     answer = result.get("answer", result.get("output"))
     if answer is None:

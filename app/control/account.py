@@ -70,14 +70,27 @@ class Account:
         for dimension, amount in charge.items():
             self.held[dimension] -= amount  # type: ignore[operator]
 
-    def stop(self, dimension: Dimension, requested: Amount | None = None) -> BudgetExceededError:
-        """Return the stop that names a limit of this scope, and how it stands."""
+    def stop(
+        self,
+        dimension: Dimension,
+        requested: Amount | None = None,
+        *,
+        kept_for_answer: Amount = 0,
+    ) -> BudgetExceededError:
+        """Return the stop that names a limit of this scope, and how it stands.
+
+        ``kept_for_answer`` is the amount that an agent reserves for its last answer.
+        """
         limit, reserved = self.budget.limits()[dimension], self.held.get(dimension, 0)
         if requested is None:
             described = self.usage.describe(dimension, limit)
         else:
             described = self.usage.describe(
-                dimension, limit, reserved=reserved, requested=requested
+                dimension,
+                limit,
+                reserved=kept_for_answer or reserved,
+                requested=requested,
+                for_answer=bool(kept_for_answer),
             )
         return BudgetExceededError(
             self.usage,
@@ -85,7 +98,7 @@ class Account:
             f"{described} (scope {self.name})",
             dimension=dimension,
             scope=self.name,
-            reserved=None if requested is None else reserved,
+            reserved=None if requested is None else kept_for_answer or reserved,
             requested=requested,
         )
 

@@ -31,6 +31,8 @@ class Dimension(StrEnum):
     API_CALLS = "api_calls"
     """Provider attempts."""
     COST_USD = "cost_usd"
+    LLM_CALLS = "llm_calls"
+    """Logical calls of all models, reprompts included."""
     LLM_CALLS_SMALL = "llm_calls_small"
     """Logical calls of the small tier, reprompts included."""
     LLM_CALLS_BIG = "llm_calls_big"
@@ -96,6 +98,8 @@ class Budget:
     """Provider attempts, retries included."""
     max_cost_dollars: Dollars | None = None
     """US dollars; refuses a model whose price is not known."""
+    max_llm_calls: Count | None = None
+    """Logical calls of all models together, reprompts included."""
     max_llm_calls_small: Count | None = None
     """Logical calls of the small tier, reprompts included."""
     max_llm_calls_big: Count | None = None
@@ -124,6 +128,7 @@ class Budget:
         max_tool_calls: int | None = None,
         max_turns: int | None = None,
         *,
+        max_llm_calls: int | None = None,
         max_seconds: float | None = None,
         max_cost_usd: float | Decimal | None = None,
     ) -> None:
@@ -139,6 +144,7 @@ class Budget:
             "max_steps": max_steps,
             "max_api_calls": max_api_calls,
             "max_cost_dollars": _one_of("max_cost_dollars", max_cost_dollars, max_cost_usd),
+            "max_llm_calls": max_llm_calls,
             "max_llm_calls_small": max_llm_calls_small,
             "max_llm_calls_big": max_llm_calls_big,
             "max_tool_calls": max_tool_calls,

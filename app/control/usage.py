@@ -168,11 +168,17 @@ class ResourceUsage:
         *,
         reserved: Amount | None = None,
         requested: Amount | None = None,
+        for_answer: bool = False,
     ) -> str:
-        """Say in one line which limit was hit: what was used, reserved, requested and allowed."""
+        """Say in one line which limit was hit: what was used, reserved, requested and allowed.
+
+        ``for_answer``: what is reserved is a part of what was used, for the last answer.
+        """
         amounts = {"used": self.of(dimension), "reserved": reserved, "requested": requested}
         known = ((name, amount) for name, amount in amounts.items() if amount is not None)
         parts = [f"{shown_amount(dimension, amount)} {name}" for name, amount in known]
+        if for_answer:
+            parts[1] = f"of which {parts[1]} for the last answer"
         allowed = f"limit {shown_amount(dimension, limit)}"
         return f"{_TITLES[dimension]} limit exceeded: {', '.join((*parts, allowed))}"
 
@@ -310,6 +316,7 @@ _TITLES: Mapping[Dimension, str] = {
     Dimension.STEPS: "Step",
     Dimension.API_CALLS: "API call",
     Dimension.COST_USD: "Cost",
+    Dimension.LLM_CALLS: "LLM call",
     Dimension.LLM_CALLS_SMALL: "Small-tier LLM call",
     Dimension.LLM_CALLS_BIG: "Big-tier LLM call",
     Dimension.TOOL_CALLS: "Tool call",

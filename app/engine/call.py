@@ -162,6 +162,8 @@ class Reply:
     value: Any
     spent: Spent | None = None
     """None is charged as if the answer had been lost."""
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    """Added to the metadata of the call's node."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,10 +187,16 @@ class AttemptError(Exception):
         retryable: bool,
         retry_after_seconds: float | None = None,
         spent: Spent | None = None,
+        told: str | None = None,
+        raw_reply: str | None = None,
     ) -> None:
         super().__init__(message)
         self.error_class = error_class
         self.retryable = retryable
+        self.told = told
+        """What a model may read of it in place of the message; None: the message."""
+        self.raw_reply = raw_reply
+        """The beginning of what came in place of an answer, as far as it may be kept."""
         self.retry_after_seconds = retry_after_seconds
         self.spent = spent
         """None if it is not known: it is then charged as if the answer had been lost."""
@@ -205,8 +213,11 @@ class CallFailedError(Exception):
         attempts: int,
         retry_after_seconds: float | None = None,
         node_id: str = "",
+        told: str | None = None,
     ) -> None:
         super().__init__(message)
+        self.told = told or message
+        """What a model may read of it."""
         self.error_class = error_class
         self.attempts = attempts
         self.node_id = node_id

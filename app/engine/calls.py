@@ -107,6 +107,7 @@ class Calls:
         self.working[call.key.text] = call.key
         try:
             reply = await self.retries.run(made.attempt, call.retry, scope, failed=made.failed)
+            made.annotate(reply.metadata)
             made.end(CallOutcome.RESULT, self.graph.mark_success, value=reply.value)
         except AttemptError as failure:
             raise made.fail(failure) from None
@@ -298,6 +299,10 @@ class _Performance:
         """End with the failure of the last attempt; return that of the call."""
         kind, message, attempts = failure.error_class, str(failure), self._attempts.made
         value = {"error_class": kind, "message": message, "attempts": attempts}
+        if failure.told is not None:
+            value["told"] = failure.told
+        if failure.raw_reply is not None:
+            value["raw_reply"] = failure.raw_reply
         self.end(CallOutcome.FAILURE, self._graph.mark_failure, kind, message, value=value)
         after = failure.retry_after_seconds
         return CallFailedError(
@@ -306,7 +311,13 @@ class _Performance:
             attempts=attempts,
             retry_after_seconds=after,
             node_id=self.node,
+            told=failure.told,
         )
+
+    def annotate(self, metadata: Mapping[str, Any]) -> None:
+        """Add to the metadata of the call's node."""
+        if metadata:
+            self._graph.annotate(self.node, metadata)
 
     @property
     def unknown(self) -> CallOutcome | None:
@@ -384,7 +395,11 @@ def _replay(recorded: Recorded) -> Answered:
     failed = recorded.value
     kind, attempts = failed["error_class"], failed["attempts"]
     raise CallFailedError(
-        failed["message"], error_class=kind, attempts=attempts, node_id=recorded.node_id
+        failed["message"],
+        error_class=kind,
+        attempts=attempts,
+        told=failed.get("told"),
+        node_id=recorded.node_id,
     )
 
 

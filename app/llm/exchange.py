@@ -24,6 +24,7 @@ from app.llm.message_log import MessageLog, StoredPrompt, message_json
 from app.llm.metering import Metering
 from app.llm.ports import (
     Delta,
+    Incomplete,
     Message,
     ModelError,
     ModelReply,
@@ -41,6 +42,15 @@ log = structlog.get_logger(__name__)
 
 OnDelta = Callable[[int, Delta], None]
 """Called with the number of the attempt, from 1, and a part of its reply."""
+
+
+class ModelAnswerIncomplete(Exception):  # noqa: N818 - the class of the failure as callers see it
+    """A model's answer is not complete."""
+
+    def __init__(self, incomplete: Incomplete, said: str | None = None) -> None:
+        """Say why; ``said`` is the message of the provider or the model, if it sent one."""
+        reason = f"The answer of the model is not complete (incomplete: {incomplete.value})."
+        super().__init__(f"{reason} {said}" if said else reason)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +73,12 @@ class Completion:
     """None if the model's price is not known."""
     finish_reason: str | None = None
     """Why the model stopped writing, in its provider's word."""
+    incomplete: Incomplete | None = None
+    """Why the answer is not complete; None if it is."""
+    incomplete_reason: str | None = None
+    """What the provider or the model said about it, such as the text of a refusal."""
+    repairs: tuple[str, ...] = ()
+    """The kinds of faults in the provider's reply that were repaired."""
     estimated: bool = False
     """Whether tokens and cost are estimates, because the provider sent no counts."""
     tool_calls: tuple[ToolCall, ...] = ()
@@ -77,6 +93,11 @@ class Completion:
     """The CallNode of the call: the parent of the calls that the model asks for."""
     failed: tuple[str, ...] = ()
     """The CallNodes of the calls that failed before, in other forms or of other models."""
+
+    def require_complete(self) -> None:
+        """Raise ModelAnswerIncomplete if the answer is not complete."""
+        if self.incomplete is not None:
+            raise ModelAnswerIncomplete(self.incomplete, self.incomplete_reason)
 
     @property
     def message(self) -> Message:
@@ -226,7 +247,7 @@ class Exchanges:
             request = exchange.request if metering is None else metering.next_attempt()
             parts = None if on_delta is None else _Parts(on_delta, number)
             request = replace(request, origin=origin, on_delta=parts)
-            return await _attempt(chosen, request, metering, self._turns)
+            return await self._attempt(chosen, request, metering)
 
         before = context.calls.journal.recorded(exchange.key.text)
         answered = await context.calls.perform(
@@ -235,6 +256,44 @@ class Exchanges:
         if before is None or before.request_hash == call.request_hash:
             exchange.note_stored()
         return completion_of(exchange, answered)
+
+    async def _attempt(
+        self, chosen: TierModel, request: ModelRequest, metering: Metering | None
+    ) -> Reply:
+        where = _where(chosen, request)
+        try:
+            reply = await chosen.provider.complete(chosen.model, request)
+        except ModelError as error:
+            log.warning(
+                "model.failed",
+                **where,
+                error_class=error.fault.value,
+                error=str(error),
+                status=error.status,
+            )
+            if self._turns is not None and chosen.limit is not None:
+                self._turns.refused(chosen.limit, error)
+            raw = error.raw_reply and storable(error.raw_reply)
+            raise AttemptError(
+                str(error),
+                error_class=error.fault.value,
+                retryable=error.retryable,
+                retry_after_seconds=error.retry_after_seconds,
+                spent=FREE if metering is None else metering.failed(error),
+                raw_reply=self._payloads.shown(raw),
+            ) from error
+        if isinstance(request.on_delta, _Parts):
+            request.on_delta.add_missing(reply)
+        if metering is None:
+            usage = reply.usage or TokenUsage(tokens_in=0, tokens_out=0)
+            spent = Spent(tokens_in=usage.tokens_in, tokens_out=usage.tokens_out)
+        else:
+            usage, spent = metering.answered(reply)
+        repaired: dict[str, Any] = {}
+        if reply.repairs:
+            repaired["repairs"] = list(reply.repairs)
+            log.info("model.reply_repaired", **where, kinds=repaired["repairs"])
+        return Reply(_journaled(reply, usage, spent), spent, repaired)
 
     def _turn_of(self, chosen: TierModel, context: FlowContext) -> Callable[[], Turn] | None:
         if self._turns is None or chosen.limit is None:
@@ -287,40 +346,15 @@ def _refusal(chosen: TierModel, metering: Metering, scope: Scope) -> Stop | None
     return Stop(cause)
 
 
-async def _attempt(
-    chosen: TierModel, request: ModelRequest, metering: Metering | None, turns: Turns | None
-) -> Reply:
-    try:
-        reply = await chosen.provider.complete(chosen.model, request)
-    except ModelError as error:
-        origin = request.origin
-        log.warning(
-            "model.failed",
-            model=chosen.model,
-            provider=chosen.provider.name,
-            call_key=None if origin is None else origin.call,
-            attempt=None if origin is None else origin.attempt,
-            error_class=error.fault.value,
-            error=str(error),
-            status=error.status,
-        )
-        if turns is not None and chosen.limit is not None:
-            turns.refused(chosen.limit, error)
-        raise AttemptError(
-            str(error),
-            error_class=error.fault.value,
-            retryable=error.retryable,
-            retry_after_seconds=error.retry_after_seconds,
-            spent=FREE if metering is None else metering.failed(error),
-        ) from error
-    if isinstance(request.on_delta, _Parts):
-        request.on_delta.add_missing(reply)
-    if metering is None:
-        usage = reply.usage or TokenUsage(tokens_in=0, tokens_out=0)
-        spent = Spent(tokens_in=usage.tokens_in, tokens_out=usage.tokens_out)
-    else:
-        usage, spent = metering.answered(reply)
-    return Reply(_journaled(reply, usage, spent), spent)
+def _where(chosen: TierModel, request: ModelRequest) -> dict[str, Any]:
+    """Return what a log line says of an attempt."""
+    origin = request.origin
+    return {
+        "model": chosen.model,
+        "provider": chosen.provider.name,
+        "call_key": None if origin is None else origin.call,
+        "attempt": None if origin is None else origin.attempt,
+    }
 
 
 def _journaled(reply: ModelReply, usage: TokenUsage, spent: Spent) -> dict[str, Any]:
@@ -328,10 +362,13 @@ def _journaled(reply: ModelReply, usage: TokenUsage, spent: Spent) -> dict[str, 
     about = {
         "cost_usd": None if spent.cost_usd is None else str(spent.cost_usd),
         "finish_reason": reply.finish_reason and storable(reply.finish_reason),
+        "incomplete": reply.incomplete and reply.incomplete.value,
+        "incomplete_reason": reply.incomplete_reason and storable(reply.incomplete_reason),
         **usage.to_json(),
         "tool_calls": [call.to_json() for call in reply.tool_calls],
         "thinking": reply.thinking,
         "provider_state": reply.provider_state,
+        "repairs": reply.repairs,
         "estimated": spent.estimated,
     }
     counted = {
@@ -350,14 +387,16 @@ def _shown_message(message: Message) -> dict[str, Any]:
 def completion_of(exchange: Exchange, answered: Answered) -> Completion:
     """Return an answer as it was journaled, or the JSON in it."""
     value: Mapping[str, Any] = answered.value
-    cost = value.get("cost_usd")
+    cost, incomplete = value.get("cost_usd"), value.get("incomplete")
     text = read_json(value["text"]) if exchange.wants_json else value["text"]
     read = {
         "text": text,
         "call_key": exchange.key.text if text == value["text"] else None,
         "node_id": answered.node_id,
         "cost_usd": None if cost is None else Decimal(cost),
+        "incomplete": None if incomplete is None else Incomplete(incomplete),
         "provider": exchange.model.provider.name,
+        "repairs": tuple(value.get("repairs", ())),
         "tool_calls": tuple(ToolCall(**call) for call in value.get("tool_calls", ())),
     }
     return Completion(**{**value, **read})

@@ -13,8 +13,7 @@ from app.kernel.graph import Channel
 from app.kernel.validation import Handles
 from app.nodes.node_type import NONE, Fault, NodeType
 from app.nodes.reading import ObjectField, StepData, TextField
-from app.tools.arguments import ArgumentCheck, UnfitSchemaError
-from app.tools.ports import ToolSpec
+from app.tools.caller_schema import CallerSchema
 
 APPROVED, REFUSED = "approved", "refused"
 """The output handles."""
@@ -85,12 +84,12 @@ def approval_type() -> NodeType:
     def faults(data: ApprovalData) -> list[Fault]:
         if data.changes is None:
             return []
-        try:
-            ArgumentCheck(
-                ToolSpec(name="approval", description="", parameters=data.changes), foreign=True
-            )
-        except UnfitSchemaError:
+        if data.changes.get("type") != "object":
             return [("changes", "This must be a JSON Schema of type object.")]
+        try:
+            CallerSchema(data.changes)
+        except ValueError as error:
+            return [("changes", str(error))]
         return []
 
     return NodeType(

@@ -1,67 +1,40 @@
 """JSON that a model was asked for: the schema it must follow, and how its reply is read."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from math import isfinite
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any
 
-from jsonschema_rs import Draft202012Validator, RegexOptions, ValidationError
+from jsonschema_rs import ValidationError
 from pydantic import WithJsonSchema
 
 from app.llm.forms import NO_CHARACTER
 from app.nodes.reading import field_of, read_by, refusal
-from app.nodes.schema_size import SchemaSize
-from app.tools.arguments import errors_in
+from app.tools.caller_schema import CallerSchema, TooMuchWorkError
 from app.trace.json_values import MAX_DEPTH
 
 MAX_REPLY_CHARS = 1_000_000
-MAX_COMPILED_BYTES = 64 * 1024
-"""Of one pattern; every character of a text may visit all of it."""
-
-MAX_WORK = 20_000_000
-"""Characters of a reply times what is asked of each, in checks of a subschema."""
-
 MAX_FAULTS = 3
-
-_MASK = "the value"
 
 
 class UnfitReplyError(ValueError):
     """A reply that is no JSON or does not follow its schema; the message quotes nothing of it."""
 
 
-class ReplySchema:
-    """A JSON Schema (draft 2020-12) that refers to nothing outside itself.
-
-    Compiling and checking hold the interpreter, so both are bounded beforehand: the schema by its
-    size and its patterns, a reply by its length times what the schema asks of each part of it.
-    """
-
-    def __init__(self, schema: Mapping[str, Any]) -> None:
-        """Compile a schema, or raise ValueError: it is none, is too large, or refers elsewhere."""
-        self.schema = schema
-        self._size = SchemaSize.of(schema)
-        try:
-            self._validator = Draft202012Validator(
-                dict(schema),
-                retriever=_refuse,
-                mask=_MASK,
-                pattern_options=RegexOptions(
-                    size_limit=MAX_COMPILED_BYTES, dfa_size_limit=MAX_COMPILED_BYTES
-                ),
-            )
-        except (ValidationError, ValueError):
-            raise ValueError(
-                "This is no JSON Schema (draft 2020-12) that stands by itself, with patterns"
-                f" that take linear time and {MAX_COMPILED_BYTES:,} bytes at most."
-            ) from None
+class ReplySchema(CallerSchema):
+    """A JSON Schema that the reply of a model must follow."""
 
     def read(self, reply: str) -> Any:
         """Return the JSON of a reply, or raise UnfitReplyError."""
-        value, depth = _json_in(reply)
-        if self._size.work(len(reply), depth) > MAX_WORK:
-            raise UnfitReplyError("The reply is too long, or too deep, for so large a JSON Schema.")
-        faults = [_shown(error) for error in errors_in(self._validator, value, len(reply))]
+        value = _json_in(reply)
+        try:
+            errors = self.errors(value, len(reply))
+        except TooMuchWorkError:
+            message = "The reply is too long, or too deep, for so large a JSON Schema."
+            raise UnfitReplyError(message) from None
+        if errors is None:
+            raise UnfitReplyError("The reply does not follow its JSON Schema.")
+        faults = [_shown(error) for error in errors]
         if faults:
             more = len(faults) - MAX_FAULTS
             shown_faults = "; ".join(faults[:MAX_FAULTS]) + (
@@ -76,8 +49,8 @@ def _shown(error: ValidationError) -> str:
     return f"{error.kind.name} at {place}"
 
 
-def _json_in(reply: str) -> tuple[Any, int]:
-    """Return the value in a reply, and how deep it is nested."""
+def _json_in(reply: str) -> Any:
+    """Return the value in a reply."""
     if len(reply) > MAX_REPLY_CHARS:
         raise UnfitReplyError(f"The reply is longer than {MAX_REPLY_CHARS} characters.")
     try:
@@ -90,7 +63,7 @@ def _json_in(reply: str) -> tuple[Any, int]:
         depth += 1
         if depth > MAX_DEPTH:
             raise UnfitReplyError("The reply is nested too deeply.")
-    return value, depth
+    return value
 
 
 def _inside(value: Any) -> Iterator[Any]:
@@ -110,10 +83,6 @@ def _finite(written: str) -> float:
     if not isfinite(number):
         raise ValueError("no number of JSON, or one that is too large")
     return number
-
-
-def _refuse(uri: str) -> NoReturn:
-    raise ValueError(f"a reference to another document ({uri})")
 
 
 def _read_schema(value: Any) -> ReplySchema:

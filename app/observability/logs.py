@@ -2,7 +2,6 @@
 
 import logging
 import sys
-from contextlib import AbstractContextManager
 from functools import lru_cache
 from typing import Any, Literal, TextIO
 
@@ -11,16 +10,18 @@ from structlog.typing import EventDict, ExcInfo, Processor, WrappedLogger
 
 from app.observability.errors import format_error
 from app.observability.redaction import redact_text, redact_value
+from app.observability.trace_context import current_trace_id
 
 LOG_FIELDS = frozenset(
     {
         *("ts", "level", "logger", "event", "exception", "stack"),
         *("run_id", "tenant", "request_id", "worker_id", "node_id", "step_id", "call_key"),
+        "trace_id",
         *("tier", "step_type", "tool", "args", "token_usage", "output_summary", "metric"),
         *("decision", "status", "attempt", "attempts", "count", "error", "error_class", "detail"),
         *("loop", "method", "path", "seconds", "bytes", "account", "folders", "advice"),
         *("model", "provider", "fallback", "server", "agent", "turns", "terminate_reason"),
-        *("queue", "kind", "cost_usd", "tokens", "route", "pid"),
+        *("queue", "kind", "kinds", "cost_usd", "tokens", "route", "pid"),
     }
 )
 """The fields that a log line may have; the value of any other is not shown."""
@@ -58,8 +59,9 @@ def configure_logging(
     """Write everything that is logged in this process, by whatever library, in one form.
 
     ``stream`` is standard error unless given. Lines of the service itself and of libraries look
-    alike, carry what `run_logging` has bound, and are redacted. Those of the service are written
-    without the records of the standard library, which take as long as everything else together.
+    alike, carry what structlog's context variables hold, and are redacted. Those of the service
+    are written without the records of the standard library, which take as long as everything else
+    together.
     """
     threshold = logging.getLevelNamesMapping()[level.upper()]
     handler = logging.StreamHandler(stream or sys.stderr)
@@ -93,11 +95,6 @@ def configure_logging(
     )
 
 
-def run_logging(*, run_id: str, tenant: str) -> AbstractContextManager[None]:
-    """Give every line logged in the context, also in tasks it starts, the run it belongs to."""
-    return structlog.contextvars.bound_contextvars(run_id=run_id, tenant=tenant)
-
-
 class _LineLogger:
     """Writes lines where a handler does; one that cannot be written is dropped, as there."""
 
@@ -128,10 +125,19 @@ def _collecting() -> list[Processor]:
     """Collect what a line says; the same for our lines and for those of libraries."""
     return [
         structlog.contextvars.merge_contextvars,
+        _add_trace_id,
         structlog.stdlib.add_logger_name,
         structlog.stdlib.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True, key="ts"),
     ]
+
+
+def _add_trace_id(logger: WrappedLogger, method: str, line: EventDict) -> EventDict:
+    """Name the trace of the current span, unless the line belongs to a run, which has its own."""
+    del logger, method
+    if "trace_id" not in line and (trace_id := current_trace_id()) is not None:
+        line["trace_id"] = trace_id
+    return line
 
 
 def _rendering(form: LogFormat) -> list[Processor]:

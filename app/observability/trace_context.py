@@ -30,6 +30,12 @@ def current_traceparent() -> str | None:
     return f"00-{span.trace_id:032x}-{span.span_id:016x}-{span.trace_flags:02x}"
 
 
+def current_trace_id() -> str | None:
+    """Return the trace ID of the current span, 32 hexadecimal digits; None if there is none."""
+    span = trace.get_current_span().get_span_context()
+    return f"{span.trace_id:032x}" if span.is_valid else None
+
+
 @contextmanager
 def below_caller(headers: Iterable[tuple[bytes, bytes]]) -> Iterator[None]:
     """Make the span current that the headers of a request name, unless another one is."""

@@ -10,9 +10,16 @@ from typing import Any, Protocol
 import structlog
 
 from app.runs.run import Run, RunStatus
-from app.trace.spans import SpanOf
+from app.trace.spans import SpanOf, context_of_run
 
 log = structlog.get_logger(__name__)
+
+
+def log_context(run: Run) -> dict[str, str]:
+    """Return the fields of every log line of a run; ``trace_id`` is that of its spans."""
+    tenant, run_id = run.key.tenant, run.key.run_id
+    context = context_of_run(tenant, run_id, run.request.traceparent)
+    return {"tenant": tenant, "run_id": run_id, "trace_id": context.trace_id}
 
 
 class RunObserver(Protocol):

@@ -143,8 +143,13 @@ class PayloadReading:
 
 
 def _reply_of(record: CallRecord) -> Any:
-    """Return what a call brought, or a step produced; a failure stands in its node."""
+    """Return what a call brought, or a step produced; a failure stands in its node.
+
+    Of a failed call of a model it is the beginning of the raw reply, if one came.
+    """
     if record.outcome == CallOutcome.RESULT:
         return record.value
-    partial = record.value.get("outputs") if isinstance(record.value, Mapping) else None
-    return partial or None
+    failed = record.value if isinstance(record.value, Mapping) else {}
+    if (raw := failed.get("raw_reply")) is not None:
+        return {"raw_reply": raw}
+    return failed.get("outputs") or None

@@ -81,7 +81,9 @@ class BudgetSettings(LimitSettings):
     min_output_tokens: Positive = key(
         256, "Output tokens a model call asks for at least; a budget with little left lowers it."
     )
-    wrap_up_reserve: Count = key(1, "Small calls, of a limit above 1, kept for the final answer.")
+    wrap_up_reserve: Count = key(
+        1, "Calls, of a limit above 1, reserved for the final answer; 0 turns it off."
+    )
 
 
 @limited(
@@ -267,6 +269,10 @@ class ToolSettings(Section):
         86_400.0, "How long a person may take to approve a call; then it is not made."
     )
     plugins: Names = key((), "Tools to add, by dotted name such as my_package.tools:Weather.")
+    expose_errors: bool = key(
+        False,
+        "Whether models read the texts of tools' unexpected exceptions, or the class alone.",
+    )
     prices: PriceSettings = PriceSettings()
     mcp: McpSettings = McpSettings()
 
@@ -331,5 +337,8 @@ class SmallModelSettings(TierSettings):
 class ModelsSettings(Section):
     """The models of both tiers; OPENAI_BASE_URL is their base_url where the provider is openai."""
 
+    allow_unlisted: bool = key(
+        False, "Whether agents may name models that are not configured: any of a tier's provider."
+    )
     small: SmallModelSettings = SmallModelSettings()
     big: TierSettings = TierSettings()

@@ -6,9 +6,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from jsonschema_rs import Draft202012Validator, RegexOptions, ValidationError
+from jsonschema_rs import Draft202012Validator, ValidationError
 
 from app.observability.redaction import redact_text
+from app.tools.caller_schema import CallerSchema, TooMuchWorkError, first_error
 from app.tools.ports import ToolContext, ToolRefusedError, ToolResult, ToolSpec, failure
 from app.trace.json_values import copy_object
 
@@ -16,8 +17,8 @@ MAX_PROBLEMS = 3
 MAX_LISTED_CHARS = 5000
 """Of a longer value only the first error is found."""
 _MASK = "the value"
-_LINEAR = RegexOptions(size_limit=1 << 20, dfa_size_limit=1 << 20)
 _NOT_JSON = "The arguments are not plain JSON, or are nested too deeply: simplify them."
+_TOO_LONG = "The arguments are too long, or too deep, for so large a schema: shorten them."
 _NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
 """An escaped NUL in a JSON text, which no database text can hold."""
 
@@ -76,8 +77,8 @@ class ArgumentCheck:
     def __init__(self, spec: ToolSpec, *, foreign: bool = False) -> None:
         """Compile the schema.
 
-        A ``foreign`` one was written by somebody else: it may accept unknown arguments, and its
-        patterns must take linear time.
+        A ``foreign`` schema was written by a caller or an MCP server: it is bounded, and may accept
+        unknown arguments.
 
         Raises:
             UnfitSchemaError: the schema is unfit; the message names the tool.
@@ -89,14 +90,14 @@ class ArgumentCheck:
                 f"the schema of tool {spec.name!r} must be an object without additionalProperties"
             )
         self._known = ", ".join(sorted(schema.get("properties", ()))) or "no arguments"
+        self._bounded: CallerSchema | None = None
         try:
-            self._validator = Draft202012Validator(
-                schema,
-                retriever=_refuse,
-                mask=_MASK,
-                validate_formats=True,
-                pattern_options=_LINEAR if foreign else None,
-            )
+            if foreign:
+                self._bounded = CallerSchema(schema, formats=True)
+            else:
+                self._validator = Draft202012Validator(
+                    schema, retriever=_refuse, mask=_MASK, validate_formats=True
+                )
         except (ValidationError, ValueError) as error:
             raise UnfitSchemaError(f"the schema of tool {spec.name!r} is unfit: {error}") from error
 
@@ -115,7 +116,15 @@ class ArgumentCheck:
         if text is None:
             return [("", _NOT_JSON)]
         try:
-            errors = errors_in(self._validator, dict(args), len(text))
+            if self._bounded is None:
+                errors = _errors_in(self._validator, dict(args), len(text))
+            else:
+                found = self._bounded.errors(dict(args), len(text))
+                if found is None:
+                    return [("", "They do not fit their schema: compare them with it.")]
+                errors = found
+        except TooMuchWorkError:
+            return [("", _TOO_LONG)]
         except ValueError:
             return [("", _NOT_JSON)]
         return [(".".join(map(str, e.instance_path)), self._message(e)) for e in errors]
@@ -171,8 +180,8 @@ class CheckedTool(ABC):
         """
 
 
-def errors_in(validator: Draft202012Validator, value: Any, chars: int) -> list[ValidationError]:
-    """Return what is wrong with a value of so many characters; of a long one, the first error.
+def _errors_in(validator: Draft202012Validator, value: Any, chars: int) -> list[ValidationError]:
+    """Return the errors of a value of ``chars`` characters; only the first one of a long value.
 
     The library makes all errors at once, and half a million of them take seconds.
     """
@@ -180,11 +189,7 @@ def errors_in(validator: Draft202012Validator, value: Any, chars: int) -> list[V
         return []
     if chars <= MAX_LISTED_CHARS:
         return list(validator.iter_errors(value))
-    try:
-        validator.validate(value)
-    except ValidationError as error:
-        return [error]
-    return []
+    return first_error(validator, value)
 
 
 def is_storable(value: Mapping[str, Any]) -> bool:

@@ -117,7 +117,7 @@ def _served(
         for _ in range(times):
             run = await client.run_agent(agent, "How much is it?", budget=budget, wait_seconds=30)
             assert run.result is not None
-            assert run.result["turn_count"] == TURNS, run
+            assert run.result.turn_count == TURNS, run
         return 1e3 * (clock() - before) / times / TURNS
 
     return measure

@@ -15,6 +15,8 @@ import pytest_asyncio
 from opentelemetry import trace
 from opentelemetry.trace import SpanContext
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+from structlog.contextvars import merge_contextvars
+from structlog.testing import capture_logs
 
 from app.bootstrap.process import Process
 from app.bootstrap.server import build_app
@@ -157,6 +159,21 @@ async def test_what_a_run_calls_is_told_of_the_span_that_calls_it(world: World) 
         assert told.trace_flags.sampled, name
     in_message = read(tool.message["params"]["_meta"])
     assert f"{in_message.span_id:016x}" == shown["execute_tool web.echo"]
+
+
+@pytest.mark.asyncio(loop_scope="module")
+@pytest.mark.parametrize("headers", [{"traceparent": CALLER}, {}])
+async def test_the_log_lines_of_a_run_name_its_trace(world: World, headers: dict[str, str]) -> None:
+    """The caller's, or the one that its spans are shown in."""
+    run_id = f"logged-{len(headers)}"
+    with capture_logs(processors=[merge_contextvars]) as lines:
+        await world.arrivals(run_id, headers)
+    told = await world.http.get(f"/runs/{run_id}/trace", params={"format": "otlp"})
+    [scope] = told.json()["resourceSpans"][0]["scopeSpans"]
+
+    [finished] = [line for line in lines if line["event"] == "run.finished"]
+    assert {span["traceId"] for span in scope["spans"]} == {finished["trace_id"]}
+    assert (finished["trace_id"] == TRACE_ID) == bool(headers)
 
 
 @pytest.mark.asyncio(loop_scope="module")

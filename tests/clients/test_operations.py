@@ -68,7 +68,7 @@ async def test_what_a_run_asks_is_listed_and_approved_with_other_arguments(
     assert [each.field for each in unfit.value.errors] == ["arguments.amount"]
     assert (decided.open, decided.decision.decision) == (False, "approved")
     assert (decided.decision.arguments, decided.decision.reason) == ({"amount": 3}, "less will do")
-    assert run.result["outputs"]["ask"] == {"approved": {"amount": 3}}
+    assert run.result.outputs["ask"] == {"approved": {"amount": 3}}
     assert kept == decided
 
 

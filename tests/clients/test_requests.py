@@ -96,14 +96,28 @@ async def test_a_run_with_an_id_or_a_key_needs_no_other(callers: Callers) -> Non
     assert keyed.headers["idempotency-key"] == "mine"
 
 
-async def test_an_agent_is_run_by_its_name_or_as_it_is(callers: Callers) -> None:
+@pytest.mark.parametrize(
+    ("given", "sent"),
+    [
+        ({"name": "a", "prompt": {}}, {"name": "a", "prompt": {}}),
+        ("a", {"name": "a"}),
+        ("a@3", {"name": "a", "version": 3}),
+        ("a@x", {"name": "a", "version": "x"}),  # the service says what is wrong
+    ],
+)
+async def test_a_definition_is_run_by_its_name_or_as_it_is(
+    callers: Callers, given: Any, sent: dict[str, Any]
+) -> None:
     """What was not given is not sent."""
     service = Service(ACCEPTED)
+    caller = callers.answered_by(service)
 
-    await callers.answered_by(service).do("run_agent", {"name": "a"}, "Hi", run_id="r")
+    await caller.do("run_agent", given, "Hi", run_id="r")
+    await caller.do("run_graph", given, run_id="r")
 
-    sent = httpx.Response(200, content=service.asked[0].content).json()
-    assert sent == {"kind": "agent", "agent": {"name": "a"}, "input": "Hi", "run_id": "r"}
+    agent, graph = (json.loads(request.content) for request in service.asked)
+    assert agent == {"kind": "agent", "agent": sent, "input": "Hi", "run_id": "r"}
+    assert graph == {"kind": "graph", "graph": sent, "inputs": {}, "run_id": "r"}
 
 
 async def test_what_is_registered_has_its_name_beside_it_or_in_it(callers: Callers) -> None:

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from app.adapters.providers.pydantic_ai.anthropic import anthropic_provider
-from app.adapters.providers.pydantic_ai.openai import openai_provider
+from app.adapters.providers.anthropic import anthropic_provider
+from app.adapters.providers.openai import openai_provider
 from app.llm.ports import ModelFault
 from app.nodes.case.prompt import ToolOffer
 from app.tools.calculator import Calculator

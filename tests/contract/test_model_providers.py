@@ -14,7 +14,7 @@ from email.utils import format_datetime
 
 import pytest
 
-from app.adapters.providers.pydantic_ai.openai import openai_provider
+from app.adapters.providers.openai import openai_provider
 from app.llm.ports import Message, ModelError, ModelProvider, ModelRequest, Role, TokenUsage
 from tests.support.fake_provider import DEFAULT_PLAN, FakeProvider, Step
 from tests.support.model_line import FLAVOURS, KEY, Flavour, Line
@@ -28,7 +28,7 @@ async def test_a_prompt_is_sent_once_and_answered(
 
     assert json.loads(reply.text) == DEFAULT_PLAN
     assert reply.model == flavour.model
-    assert reply.finish_reason == "stop"
+    assert reply.finish_reason == flavour.stop
     (arrival,) = await fake.arrivals(line.marker)
     assert arrival.question == line.marker
     assert arrival.headers["accept-encoding"] == "identity"

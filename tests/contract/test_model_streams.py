@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from app.adapters.providers.pydantic_ai.openai import openai_provider
-from app.adapters.providers.pydantic_ai.transport import ModelTransport
+from app.adapters.providers.openai import openai_provider
+from app.adapters.providers.transport import ModelTransport
 from app.llm.ports import (
     Delivery,
     Delta,
@@ -54,7 +54,7 @@ def _words(deltas: list[Delta], kind: str) -> str:
     return "".join(delta.text for delta in deltas if delta.kind == kind)
 
 
-async def test_a_stream_brings_the_whole_reply_in_parts(line: Line) -> None:
+async def test_a_stream_brings_the_whole_reply_in_parts(line: Line, flavour: Flavour) -> None:
     """The parts together are the text, and the counts are those of the last chunk."""
     deltas = list[Delta]()
     step = Step(text="It is forty-two.", tokens_in=11, tokens_out=7, tokens_cached=4)
@@ -63,13 +63,15 @@ async def test_a_stream_brings_the_whole_reply_in_parts(line: Line) -> None:
 
     assert reply.text == _words(deltas, "content") == "It is forty-two."
     assert len(deltas) > 1
-    assert reply.finish_reason == "stop"
+    assert reply.finish_reason == flavour.stop
     assert reply.usage == TokenUsage(tokens_in=11, tokens_out=7, tokens_cached=4)
     assert (await line.sent())["stream"] is True
 
 
 @pytest.mark.parametrize("streamed", [False, True], ids=["whole", "streamed"])
-async def test_calls_of_tools_come_with_the_text_beside_them(line: Line, streamed: bool) -> None:
+async def test_calls_of_tools_come_with_the_text_beside_them(
+    line: Line, flavour: Flavour, streamed: bool
+) -> None:
     """Arguments are put together from fragments that break anywhere."""
     deltas = list[Delta]()
     listening: dict[str, Any] = {"on_delta": deltas.append} if streamed else {}
@@ -85,7 +87,7 @@ async def test_calls_of_tools_come_with_the_text_beside_them(line: Line, streame
         {"a": 3, "b": 4},
     ]
     assert (reply.text, reply.thinking) == ("Let me add.", "One and one, I think.")
-    assert reply.finish_reason == "tool_call"
+    assert reply.finish_reason == flavour.calling
     if streamed:
         assert _words(deltas, "content") == reply.text
         assert _words(deltas, "thinking") == reply.thinking
@@ -93,7 +95,7 @@ async def test_calls_of_tools_come_with_the_text_beside_them(line: Line, streame
 
 @pytest.mark.parametrize("streamed", [False, True], ids=["whole", "streamed"])
 async def test_both_protocols_say_the_same(fake: FakeProvider, streamed: bool) -> None:
-    """Reply and parts are alike, but for the model's name and what the provider keeps."""
+    """Reply and parts are alike, but for names, words and what the provider keeps."""
     said: list[tuple[ModelReply, list[Delta]]] = []
     for flavour in FLAVOURS:
         provider, deltas = flavour.build(fake), list[Delta]()
@@ -104,7 +106,8 @@ async def test_both_protocols_say_the_same(fake: FakeProvider, streamed: bool) -
             replace(call, arguments=json.dumps(json.loads(call.arguments)))
             for call in reply.tool_calls
         )
-        said.append((replace(reply, model="", provider_state=None, tool_calls=calls), deltas))
+        alike = replace(reply, model="", finish_reason="", provider_state=None, tool_calls=calls)
+        said.append((alike, deltas))
 
     assert said[0] == said[1]
 
@@ -287,7 +290,7 @@ async def test_a_stream_is_read_up_to_the_limit_of_a_reply(fake: FakeProvider) -
     flavour = FLAVOURS[0]
     limited = replace(
         flavour,
-        build=lambda fake: openai_provider(base_url=fake.openai_url, http=ModelTransport(20_000)),
+        build=lambda fake: openai_provider(base_url=fake.openai_url, wire=ModelTransport(20_000)),
     )
     provider = limited.build(fake)
     line, deltas = Line(fake, provider, limited), list[Delta]()

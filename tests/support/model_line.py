@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from app.adapters.providers.pydantic_ai.anthropic import anthropic_provider
-from app.adapters.providers.pydantic_ai.openai import openai_provider
+from app.adapters.providers.anthropic import anthropic_provider
+from app.adapters.providers.openai import openai_provider
 from app.llm.ports import Message, ModelError, ModelProvider, ModelReply, ModelRequest
 from tests.support.fake_provider import FakeProvider, Step
 
@@ -24,6 +24,10 @@ class Flavour:
     name: str
     build: Callable[[FakeProvider], ModelProvider]
     model: str
+    stop: str = "stop"
+    """Its word for the end of an answer."""
+    calling: str = "tool_calls"
+    """Its word for an answer that asks for calls."""
 
 
 FLAVOURS = (
@@ -32,6 +36,8 @@ FLAVOURS = (
         "anthropic",
         lambda fake: anthropic_provider(base_url=fake.url, api_key=KEY),
         "claude-haiku-4-5",
+        stop="end_turn",
+        calling="tool_use",
     ),
 )
 

@@ -203,14 +203,14 @@ def _is_the_fork() -> bool:
 if __name__ == "__main__":
     import app.adapters.providers.offline.provider
     import app.bootstrap.server  # noqa: F401
-    from app.adapters.providers.pydantic_ai.openai import openai_provider
+    from app.adapters.providers.openai import openai_provider
     from app.cli import main
     from app.tools.dates.reader import DateReader
 
     for tool in entry_points(group="caseworker.tools"):
         tool.load()
     DateReader()  # fills caches that a fork keeps
-    openai_provider()  # and this imports the rest of its SDK, and reads the certificates
+    openai_provider()  # reads the certificates
     gc.collect()
     gc.freeze()  # a fork shares what is there, as long as nothing writes to it
     if _is_the_fork():

@@ -7,11 +7,11 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import httpx
+from fastapi import FastAPI
 from pydantic import SecretStr
 
 from app.bootstrap.process import Process
 from app.bootstrap.server import build_app
-from app.settings.cases import ToolSettings
 from app.settings.schema import AuthSettings, Settings
 
 OPERATOR_KEY = "operator-" + "7" * 32
@@ -26,8 +26,9 @@ _VARYING = re.compile(
 class Tenants:
     """Sends requests as callers of any tenant."""
 
-    def __init__(self, client: httpx.AsyncClient) -> None:
+    def __init__(self, client: httpx.AsyncClient, app: FastAPI) -> None:
         self.client = client
+        self.app = app
         self.keys: dict[str, str] = {}
 
     async def ask(
@@ -49,18 +50,22 @@ class Tenants:
 
 @asynccontextmanager
 async def open_tenants(
-    url: str, *, executes: bool = False, tools: ToolSettings | None = None
+    url: str, *, executes: bool = False, **sections: Any
 ) -> AsyncIterator[Tenants]:
-    """Open the service on a database; its runs stay queued unless it ``executes``."""
+    """Open the service on a database; its runs stay queued unless it ``executes``.
+
+    ``sections`` are sections of the settings.
+    """
     auth = AuthSettings(bootstrap_key=SecretStr(OPERATOR_KEY))
-    settings = Settings(auth=auth, tools=tools or ToolSettings())
+    settings = Settings(auth=auth, **sections)
     process = Process(settings, url, executes=executes)
-    transport = httpx.ASGITransport(build_app(process), raise_app_exceptions=False)
+    app = build_app(process)
+    transport = httpx.ASGITransport(app, raise_app_exceptions=False)
     async with (
         process.opened(),
         httpx.AsyncClient(transport=transport, base_url="http://localhost") as client,
     ):
-        yield Tenants(client)
+        yield Tenants(client, app)
 
 
 def said(answer: httpx.Response, names: Mapping[str, str]) -> tuple[int, str]:

@@ -14,13 +14,10 @@ from mcp.types import Tool as ListedTool
 from mcp.types import ToolAnnotations
 
 from app.adapters.mcp.config import ServerConfig
-from app.nodes.reply_schema import MAX_WORK
-from app.nodes.schema_size import SchemaSize
 from app.observability.redaction import redact_text
 from app.tools.arguments import ArgumentCheck, is_storable
 from app.tools.ports import ToolSpec
 from app.tools.servers import SERVER_LOST
-from app.trace.json_values import MAX_DEPTH
 
 log = structlog.get_logger(__name__)
 
@@ -37,13 +34,6 @@ class ServerTool:
 
     spec: ToolSpec
     check: ArgumentCheck
-    size: SchemaSize
-
-    def problem(self, args: Mapping[str, Any], chars: int) -> str | None:
-        """Return what is wrong with arguments of so many characters of JSON, or None."""
-        if self.size.work(chars, MAX_DEPTH if self.size.recursions > 1 else 1) > MAX_WORK:
-            return "The arguments are too long for so large a schema: shorten them."
-        return self.check.problem(args)
 
 
 def spec_of(
@@ -92,7 +82,6 @@ def _checked(config: ServerConfig, tool: ListedTool) -> ServerTool:
     if not is_storable(tool.input_schema):
         raise ValueError("Its schema holds what no JSON text in a database can hold.")
     parameters = {**tool.input_schema, "type": "object"}
-    size = SchemaSize.of(parameters)
     description = _CONTROL.sub(" ", tool.description or tool.title or "")
     spec = spec_of(
         config,
@@ -101,4 +90,4 @@ def _checked(config: ServerConfig, tool: ListedTool) -> ServerTool:
         parameters=parameters,
         hints=tool.annotations,
     )
-    return ServerTool(spec, ArgumentCheck(spec, foreign=True), size)
+    return ServerTool(spec, ArgumentCheck(spec, foreign=True))

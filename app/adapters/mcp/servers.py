@@ -1,7 +1,6 @@
 """The MCP servers of a process: each started at its first use, and again after it was lost."""
 
 import asyncio
-import json
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
@@ -83,7 +82,7 @@ class McpTool:
             found = session.tools.get(self._tool)
             if found is None:
                 return failure(f"The server has no tool {self._tool!r} now.", "unknown_tool")
-            problem = found.problem(args, len(json.dumps(dict(args), default=str)))
+            problem = found.check.problem(args)
             if problem is not None:
                 return failure(problem, "invalid_arguments")
             return await result_of(self.spec.name, await session.call(self._tool, args), context)

@@ -13,6 +13,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
 
 from app.adapters.postgres.connections import Connection, Patience, is_passing
+from app.engine.fair_slots import FairSlots
 from app.runs.errors import StoreUnavailableError
 
 PULSE_SECONDS = 2.0
@@ -41,7 +42,7 @@ class Pool:
         self.in_use = 0
         """How many are in use now."""
         self._wait_seconds = wait_seconds
-        self._free = asyncio.Semaphore(size)
+        self._slots = FairSlots(size)
         self._engine = create_async_engine(
             "postgresql+psycopg://",
             async_creator=connect,
@@ -52,8 +53,8 @@ class Pool:
         )
 
     @asynccontextmanager
-    async def begin(self) -> AsyncIterator[AsyncConnection]:
-        """Open a transaction that commits when the block ends.
+    async def begin(self, tenant: str | None = None) -> AsyncIterator[AsyncConnection]:
+        """Open a transaction that commits when the block ends; ``tenant`` bounds it to a share.
 
         Raises:
             TimeoutError: all connections were in use for too long.
@@ -61,14 +62,14 @@ class Pool:
             psycopg.Error: no connection could be made.
         """
         async with asyncio.timeout(self._wait_seconds):
-            await self._free.acquire()
+            await self._slots.acquire(tenant)
         self.in_use += 1
         try:
             async with self._engine.begin() as connection:
                 yield connection
         finally:
             self.in_use -= 1
-            self._free.release()
+            self._slots.release(tenant)
 
     async def dispose(self) -> None:
         """Close all connections."""
@@ -131,15 +132,26 @@ Where the role could not be made, the statements alone keep tenants apart.
 
 
 @asynccontextmanager
-async def transaction(pool: Pool, tenant: str | None = None) -> AsyncIterator[AsyncConnection]:
+async def transaction(
+    pool: Pool,
+    tenant: str | None = None,
+    *,
+    on_behalf_of: str | None = None,
+    statement_ms: int | None = None,
+) -> AsyncIterator[AsyncConnection]:
     """Open a transaction that commits when the block ends; with a ``tenant``, on its rows alone.
+
+    ``on_behalf_of`` names the tenant whose share of the pool is used, without that restriction.
+    ``statement_ms`` is the time limit of each statement.
 
     Raises:
         StoreUnavailableError: the database cannot be reached, went away, or is too busy. If it
             went away while the transaction was being committed, nobody knows whether it was.
     """
     try:
-        async with pool.begin() as connection:
+        async with pool.begin(tenant or on_behalf_of) as connection:
+            if statement_ms is not None:
+                await connection.exec_driver_sql(f"SET LOCAL statement_timeout = {statement_ms:d}")
             if tenant is not None:
                 raw = await connection.get_raw_connection()
                 driver = cast("psycopg.AsyncConnection[Any]", raw.driver_connection)

@@ -26,6 +26,8 @@ from app.adapters.postgres.tables import runs
 from app.runs.ports import RunFilter, json_of_text
 from app.runs.run import TERMINAL, RunKind, RunStatus
 
+LIST_STATEMENT_MS = 3000
+"""How long the query for a page may take: a filter that no index serves reads all runs."""
 RUN_BYTES = 1000
 """What a run takes on a page beside its metadata, about."""
 

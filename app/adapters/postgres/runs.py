@@ -3,7 +3,7 @@
 import asyncio
 import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -41,7 +41,7 @@ from app.adapters.postgres.rows import (
     event_to_json,
     run_from_row,
 )
-from app.adapters.postgres.run_listing import page_of, stoppable
+from app.adapters.postgres.run_listing import LIST_STATEMENT_MS, page_of, stoppable
 from app.adapters.postgres.run_statements import (
     ADD_LATE,
     CLAIM,
@@ -140,7 +140,7 @@ class PostgresRuns:
     async def stoppable(self, tenant: str, wanted: RunFilter) -> Sequence[RunKey]:
         """Return the oldest runs that fit, have not ended and were not asked to stop."""
         query = stoppable(tenant, wanted).order_by(runs.c.created_at, runs.c.run_id)
-        async with transaction(self.engines.work, _wall(tenant, wanted)) as connection:
+        async with self._listing(tenant, wanted) as connection:
             found = (await connection.execute(query.limit(wanted.limit))).scalars().all()
         return [RunKey(tenant, run_id) for run_id in found]
 
@@ -179,10 +179,20 @@ class PostgresRuns:
             row = (await connection.execute(wanted)).mappings().one_or_none()
         return None if row is None else run_from_row(row)
 
+    def _listing(
+        self, tenant: str, wanted: RunFilter
+    ) -> AbstractAsyncContextManager[AsyncConnection]:
+        return transaction(
+            self.engines.work,
+            _wall(tenant, wanted),
+            on_behalf_of=tenant,
+            statement_ms=LIST_STATEMENT_MS,
+        )
+
     async def find(self, tenant: str, wanted: RunFilter) -> Page:
         """Return a page of runs, newest first."""
         page = page_of(tenant, wanted)
-        async with transaction(self.engines.work, _wall(tenant, wanted)) as connection:
+        async with self._listing(tenant, wanted) as connection:
             rows = (await connection.execute(page)).mappings().all()
         found = [run_from_row(row) for row in rows[: wanted.limit]]
         if not rows or rows[0]["there_are"] == len(found):
@@ -190,10 +200,12 @@ class PostgresRuns:
         last = found[-1]
         return Page(found, encode_cursor([last.created_at.isoformat(), last.key.run_id]))
 
-    async def claim(self, key: RunKey | None, worker_id: str) -> Run | None:
+    async def claim(
+        self, key: RunKey | None, worker_id: str, *, excluding: Sequence[str] = ()
+    ) -> Run | None:
         """Take the queued run that is next, or the one of a key; None if there is none to take."""
         one = (None, None) if key is None else (key.tenant, key.run_id)
-        asked = (worker_id, self.limits.quota.max_running, *one)
+        asked = (worker_id, self.limits.quota.max_running, *one, list(excluding))
         async with transaction(self.engines.work) as connection:
             claimed = await connection.exec_driver_sql(CLAIM, asked)
             row = claimed.mappings().one_or_none()

@@ -76,6 +76,7 @@ class RunMetrics:
         self._labels = tuple(labels)
         self._values = {label: Bounded() for label in labels}
         self._models, self._tools, self._stops = Bounded(), Bounded(), Bounded()
+        self._repaired = Bounded()
         self._counting: set[asyncio.Task[None]] = set()
 
         def declare(
@@ -133,6 +134,9 @@ class RunMetrics:
             "cost_usd",
             "Known cost in US dollars, estimates included.",
             ("model", *own),
+        )
+        self._repairs = declare(
+            Counter, "model_reply_repairs", "Faults repaired in replies of models.", ("kind",)
         )
         self._retries = declare(Counter, "retries", "Further attempts after a failure.", ("kind",))
         self._request_seconds = declare(
@@ -201,6 +205,8 @@ class RunMetrics:
                 self._tool_seconds(self._tools(node["name"]), node["status"]).observe(seconds)
                 continue
             model = self._models(node["model"])
+            for repair in node["metadata"].get("repairs", ()) if node["metadata"] else ():
+                self._repairs(self._repaired(repair)).inc()
             self._model_seconds(model, node["status"]).observe(seconds)
             if node["tokens_in"]:
                 self._tokens(model, "input").inc(node["tokens_in"])

@@ -5,7 +5,7 @@ inputs that the definition declares, and a value that is put in is never read as
 """
 
 import re
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import (
@@ -36,6 +36,9 @@ MAX_TOOLS = 128
 MAX_MESSAGES = 1000
 MAX_FALLBACKS = 8
 MIN_WINDOW_TOKENS = 256
+
+ModelNames = Mapping[str, Collection[str]]
+"""The names of the configured models by tier."""
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}", re.ASCII)
 
@@ -94,6 +97,15 @@ class ModelSpec(StepData):
     stream: bool = True
     """Whether answers are shown while they are written."""
 
+    def faults(self, configured: Collection[str]) -> Iterator[Fault]:
+        """Yield names of models that are not ``configured`` for the tier."""
+        named = {"model.name": self.name}
+        named |= {f"model.fallbacks.{at}": name for at, name in enumerate(self.fallbacks)}
+        for place, name in named.items():
+            if name is not None and name not in configured:
+                known = listed(configured)
+                yield place, f"This model is not configured for the tier; there are: {known}."
+
 
 class LimitsSpec(StepData):
     """What one execution of the agent may use, inside the limits of its run."""
@@ -128,7 +140,8 @@ def _read_agent(value: Any) -> "AgentDefinition | AgentReference":
     return kind.model_validate(dict(value))
 
 
-def _as_use(value: Any) -> Any:
+def as_use(value: Any) -> Any:
+    """Return what stands in the list of tools as an object: a text names a tool."""
     return {"tool": value} if isinstance(value, str) else value
 
 
@@ -244,7 +257,7 @@ class AgentDefinition(StepData):
     model: ModelSpec = Field(default_factory=ModelSpec)
     limits: LimitsSpec = Field(default_factory=LimitsSpec)
     tools: Annotated[
-        list[Annotated[ToolUse, BeforeValidator(_as_use)]], Field(max_length=MAX_TOOLS)
+        list[Annotated[ToolUse, BeforeValidator(as_use)]], Field(max_length=MAX_TOOLS)
     ] = Field(default_factory=list)
     inputs: dict[HandleName, InputSpec] = Field(default_factory=dict)
     output: OutputSpec | None = None
@@ -342,28 +355,6 @@ class AgentDefinition(StepData):
             texts.append(("system", prompt.system.render(values, limits)))
         texts += ((one.role, one.content.render(values, limits)) for one in prompt.messages)
         return texts
-
-
-def unknown_names(agent: Any, *, tools: Container[str], servers: Container[str]) -> Iterator[Fault]:
-    """Yield what the JSON of an agent names and this service lacks.
-
-    These are tools, MCP servers, and agents that are only named. What cannot be read is passed
-    over, so that a definition with errors is searched as well.
-    """
-    listed_tools = agent.get("tools") if isinstance(agent, Mapping) else None
-    for index, given in enumerate(listed_tools if isinstance(listed_tools, list) else ()):
-        use = _as_use(given)
-        if not isinstance(use, Mapping):
-            continue
-        place, tool, server = f"tools.{index}", use.get("tool"), use.get("mcp")
-        if isinstance(tool, str) and tool not in tools:
-            yield place, f"There is no tool {quoted(tool)} that may be used; see GET /tools."
-        if isinstance(server, str) and server not in servers:
-            yield f"{place}.mcp", f"There is no MCP server {quoted(server)} configured."
-        if is_reference(inner := use.get("agent")):
-            yield f"{place}.agent", "An agent that is only named must be put here in full."
-        for at, message in unknown_names(inner, tools=tools, servers=servers):
-            yield f"{place}.agent.{at}", message
 
 
 _Fault = tuple[tuple[str | int, ...], str]

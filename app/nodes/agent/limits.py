@@ -1,11 +1,12 @@
-"""Whether an agent has room for a further turn beside its last answer.
+"""Limits of an agent: which turn is the last one, and which is refused.
 
-What is left of a budget must pay the turn and, where the limit allows two calls or more, a last
-answer after it. The answer is expected to cost what the dearest call of the agent so far has cost:
-it reads the same conversation, and a little more.
+A limit of N calls allows N. Where the limit is 2 or more, its last call is reserved for an answer
+(``wrap_up_reserve``): it is an ordinary turn in which the model is told that no tool can be called
+any more. An answer in it is a completion; a call of a tool in it would need a further turn, which
+the limit refuses. For tokens and cost the reserve is what the most expensive call of the agent so
+far has used, because a later call reads the same conversation and a little more.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from decimal import Decimal
 
@@ -42,30 +43,31 @@ class RoomForTurns:
         return bool(self.wrap_up_reserve and turns and not few)
 
     def stop_before(self, number: int) -> Stop | None:
-        """Return the stop that a turn would meet, or that would leave no room for an answer."""
+        """Return the stop of a turn that exceeds a limit of turns or calls."""
         most = self.max_turns
         if most is not None and number > most:
             return _turn_limit(self.scope, most)
-        used_up = next(self._used_up(begun=number > 1), None)
-        if used_up is None:
-            return None
-        dimension, requested = used_up
-        return _tightest(self.scope, dimension).stop(dimension, requested)
+        for dimension in (Dimension.TURNS, *self._calls):
+            if self.scope.remaining(dimension) == 0:
+                return _tightest(self.scope, dimension).stop(dimension, 1)
+        return None
 
-    def _used_up(self, *, begun: bool) -> Iterator[tuple[Dimension, Amount]]:
-        """Yield what leaves no room for a turn beside a last answer, and how much that needs."""
-        for dimension in (Dimension.TURNS, CALLS_OF[self.tier], Dimension.API_CALLS):
+    def stop_after(self, number: int) -> Stop | None:
+        """Return the stop of the turn after ``number``, if ``number`` is paid from the reserve."""
+        if number < 2 or not self.wrap_up_reserve:
+            return None
+        for dimension, amount in {**dict.fromkeys(self._calls, 1), **self._dearest}.items():
             left = self.scope.remaining(dimension)
-            kept = 0
-            if begun and left is not None and dimension is not Dimension.TURNS:
-                limit = _tightest(self.scope, dimension).limits[dimension]
-                kept = self.wrap_up_reserve if limit >= 2 else 0
-            if left is not None and left <= kept:
-                yield dimension, 1
-        for dimension, most in self._dearest.items():
-            left = self.scope.remaining(dimension)
-            if self.wrap_up_reserve and left is not None and most <= left < 2 * most:
-                yield dimension, 2 * most
+            if left is None or not amount or left >= 2 * amount:
+                continue
+            scope = _tightest(self.scope, dimension)
+            if scope.limits[dimension] >= 2 * amount:
+                return scope.stop(dimension, amount, kept_for_answer=amount)
+        return None
+
+    @property
+    def _calls(self) -> tuple[Dimension, ...]:
+        return CALLS_OF[self.tier], Dimension.LLM_CALLS, Dimension.API_CALLS
 
 
 def _tightest(scope: Scope, dimension: Dimension) -> Scope:

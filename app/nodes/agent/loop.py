@@ -5,8 +5,9 @@ its place in it, so that an execution which begins again replays what was made a
 there. Nothing is decided about a turn that an earlier execution has begun: what is left of a budget
 then says nothing about what was left before.
 
-Before a turn that would use up the calls of the budget, and after the last one that is allowed, a
-model that is offered no tools is asked once for the best answer it has.
+The last call that the budget allows is a turn in which the model is told that no tool can be called
+any more. After the last turn that is allowed, and where a limit refuses a call of a tool, a model
+that is offered no tools is asked once for the best answer it has.
 """
 
 import asyncio
@@ -22,7 +23,7 @@ from app.engine.context import FlowContext
 from app.engine.events import CONVERSATION_SUMMARISED, CONVERSATION_TRIMMED
 from app.engine.report import class_of
 from app.llm.gateway import Completion, ModelGateway, Tier
-from app.llm.ports import Message, ModelFault, ToolCall, ToolDefinition
+from app.llm.ports import Incomplete, Message, ModelFault, ToolCall, ToolDefinition
 from app.nodes.agent.activity import TurnActivity
 from app.nodes.agent.conversation import ConversationTooLongError, Cut, plain
 from app.nodes.agent.definition import AgentDefinition
@@ -40,6 +41,16 @@ _WRAP_UP_REQUEST = (
     "You cannot go on: a limit is reached. Give the best final answer you can from what is known,"
     " and say what is missing. No tools are left."
 )
+_LAST_TURN = (
+    "This is the last reply that a limit allows: no tool can be called after it. Give your final"
+    " answer now. If something is missing, say what."
+)
+_NOT_CALLED = "The tool was not called: a limit leaves no reply that could read its result."
+_CUT_OFF = (
+    "The tool was not called: your reply ended before the arguments were complete ({incomplete})."
+    " Call it again, with shorter arguments if need be."
+)
+_EMPTY = "Your last reply was empty. Give your answer, or call a tool."
 _SUMMARY_REQUEST = (
     "Summarise this part of a conversation for the one who goes on with it: facts, results,"
     " decisions and what is still open. Be brief and leave out nothing that may be needed."
@@ -91,6 +102,7 @@ class AgentLoop:
 
         Raises:
             CallFailedError: the model failed, its retries included.
+            ModelAnswerIncomplete: its last answer is cut off, withheld, refused or empty.
             OutputInvalidError: the answer does not follow its schema, which is strict.
             ConversationTooLongError: the messages do not fit into the window.
             Stop: a limit or a cancel request ended it.
@@ -98,26 +110,34 @@ class AgentLoop:
         answer = None
         while answer is None:
             number = self.state.turns + 1
-            if not self._begun_before(f"turn/{number}"):
+            last = self._begun_before(f"turn/{number}/last", here=True)
+            if not last and not self._begun_before(f"turn/{number}"):
                 await self._require_room(number)
+                last = self._room.stop_after(number) is not None
             self.state.turns = number
             try:
-                answer = await self._turn(number)
+                answer = await self._turn(number, last=last)
             except BudgetExceededError as refused:
                 if refused.cause.dimension in _LEAVES_ROOM:
                     await self._wrap_up()
                 raise
+            if last and answer is None and (stop := self._room.stop_after(number)):
+                raise stop
 
-    async def _turn(self, number: int) -> Answer | None:
-        """Make a turn; return the answer if it brought one."""
+    async def _turn(self, number: int, *, last: bool) -> Answer | None:
+        """Make a turn; return the answer if it brought one. In the ``last`` one no tool runs."""
         activity = self._activity(number)
         activity.start()
         try:
-            await self._fit(number, activity)
-            completion = await self._readable(number, activity)
+            if last:
+                self.state.conversation.add(Message(role="user", content=_LAST_TURN))
+            await self._fit(number, activity, last=last)
+            key = f"turn/{number}/last" if last else f"turn/{number}"
+            completion = await self._readable(key, activity)
             if completion.tool_calls:
-                answer = await self._called(completion, number, activity)
+                answer = await self._called(completion, number, activity, last=last)
             else:
+                completion.require_complete()
                 answer = self._output.of_text(completion.text)
             if answer is not None and answer.problem is not None:
                 answer = await self._again(answer, completion, number, activity)
@@ -147,17 +167,26 @@ class AgentLoop:
     def _activity(self, number: int) -> TurnActivity:
         return TurnActivity(self.context, number, self.offer.tool_of)
 
-    async def _readable(self, number: int, activity: TurnActivity) -> Completion:
-        """Ask for a turn, and once more if its provider cannot read what the model has written."""
+    async def _readable(self, key: str, activity: TurnActivity) -> Completion:
+        """Ask for a turn, and once more if the provider cannot read the reply or it is empty."""
+        empty: Completion | None = None
         try:
-            return await self._ask(f"turn/{number}", "turn", activity, self._tools)
+            completion = await self._ask(key, "turn", activity, self._tools)
+            if completion.incomplete is not Incomplete.EMPTY:
+                return completion
+            empty, again, complaint = completion, "empty", _EMPTY
         except CallFailedError as failed:
             if failed.error_class != ModelFault.UNREADABLE_REPLY or not self._tools:
                 raise
-        known = ", ".join(tool.name for tool in self._tools)
-        complaint = Message(role="user", content=_UNREADABLE.format(known=known))
-        self.state.conversation.add(complaint)
-        return await self._ask(f"turn/{number}/unreadable", "unreadable", activity, self._tools)
+            known = ", ".join(tool.name for tool in self._tools)
+            again, complaint = "unreadable", _UNREADABLE.format(known=known)
+        self.state.conversation.add(Message(role="user", content=complaint))
+        try:
+            return await self._ask(f"{key}/{again}", again, activity, self._tools)
+        except BudgetExceededError as refused:
+            if empty is None or refused.cause.dimension is Dimension.SECONDS:
+                raise
+            return empty
 
     async def _ask(
         self,
@@ -166,11 +195,12 @@ class AgentLoop:
         activity: TurnActivity,
         tools: Sequence[ToolDefinition],
     ) -> Completion:
-        """Ask the model to go on; its message is added to the conversation."""
+        """Ask the model to go on; its message is added to the conversation unless it is empty."""
         window = self.state.conversation.window
         completion = await self._complete(key, name, activity, window, tools)
-        self.state.conversation.add(completion.message)
-        self.state.raw_content = completion.text or self.state.raw_content
+        if completion.incomplete is not Incomplete.EMPTY:
+            self.state.conversation.add(completion.message)
+        self.state.hear(completion)
         return completion
 
     async def _complete(
@@ -189,17 +219,24 @@ class AgentLoop:
         if self.is_late():
             raise asyncio.CancelledError
         stream = activity.stream() if self.definition.model.stream else None
-        completion = await self.context.service(ModelGateway).complete(
-            self.context,
-            key=key,
-            name=name,
-            messages=messages,
-            tools=tools,
-            json_schema=None if tools else self._output.schema,
-            on_delta=None if stream is None else stream.on_delta,
-            charge={Dimension.TURNS: 1} if name == "turn" else {},
-            **self._asked(),
-        )
+        try:
+            completion = await self.context.service(ModelGateway).complete(
+                self.context,
+                key=key,
+                name=name,
+                messages=messages,
+                tools=tools,
+                json_schema=None if tools else self._output.schema,
+                on_delta=None if stream is None else stream.on_delta,
+                charge={Dimension.TURNS: 1} if name == "turn" else {},
+                **self._asked(),
+            )
+        except BaseException as ended:
+            if text := activity.shown():
+                late = getattr(ended, "error_class", None) == "TimeoutError"
+                self.state.raw_content = text
+                self.state.incomplete = Incomplete.TIMEOUT if late else Incomplete.CANCELLED
+            raise
         activity.answered(completion, name)
         self._room.answered(completion)
         return completion
@@ -241,10 +278,14 @@ class AgentLoop:
             args = arguments_of(call) if call.name == FINISH else None
             if args is not None:
                 return self._output.of_finish(args)
+        second.require_complete()
         return self._output.of_text(second.text)
 
-    async def _fit(self, number: int, activity: TurnActivity) -> None:
-        """Leave out of a conversation what does not fit into the window, and say so."""
+    async def _fit(self, number: int, activity: TurnActivity, *, last: bool) -> None:
+        """Leave out of a conversation what does not fit into the window, and say so.
+
+        Before the ``last`` turn, which needs the last call, nothing is summarised.
+        """
         spec, conversation = self.definition.conversation, self.state.conversation
         if spec.max_tokens is None:
             return
@@ -253,9 +294,13 @@ class AgentLoop:
             return
         if spec.policy == "refuse":
             raise ConversationTooLongError(cut.tokens_before, spec.max_tokens)
-        summary = await self._summary(cut, number) if spec.policy == "summarise" else None
+        summarises = spec.policy == "summarise" and not last
+        summary = await self._summary(cut, number) if summarises else None
+        about: dict[str, Any] = {}
+        if isinstance(summary, Incomplete):
+            about, summary = {"summary_incomplete": summary.value}, None
         conversation.replace(cut, summary)
-        about = {
+        about |= {
             "messages": len(cut.left_out),
             "tokens_before": cut.tokens_before,
             "tokens_after": cut.tokens_after,
@@ -265,7 +310,8 @@ class AgentLoop:
         shown = {f"{kind}.turn_{number}": about["messages"]}
         self.context.run.trace.annotate(self.context.trace_parent, shown)
 
-    async def _summary(self, cut: Cut, number: int) -> Message:
+    async def _summary(self, cut: Cut, number: int) -> Message | Incomplete:
+        """Return a summary of what was cut, or why it is not complete."""
         said = "\n\n".join(f"{one.role}: {one.content}" for one in plain(cut.left_out))
         completion = await self.context.service(ModelGateway).complete(
             self.context,
@@ -277,19 +323,24 @@ class AgentLoop:
             ),
             **self._asked(),
         )
+        if completion.incomplete is not None:
+            return completion.incomplete
         told = f"Summary of what was said before: {completion.text}"
         return Message(role="user", content=told)
 
     # -- limits --------------------------------------------------------------------------------
 
-    def _begun_before(self, key: str) -> bool:
-        """Return whether an earlier execution has begun a turn, in whatever form it asked."""
+    def _begun_before(self, key: str, *, here: bool = False) -> bool:
+        """Return whether an earlier execution has begun a turn, in whatever form it asked.
+
+        With ``here`` only an execution of this run counts, which had the same limits.
+        """
         path, journal = self.context.path.call(key), self.context.calls.journal
-        forms = (path, path.call("json"), path.call("text"))
-        return any(journal.recorded(form.text) is not None for form in forms)
+        found = (journal.recorded(f.text) for f in (path, path.call("json"), path.call("text")))
+        return any(one is not None and not (here and one.taken_over) for one in found)
 
     async def _require_room(self, number: int) -> None:
-        """Raise the stop that a further turn would meet, after a last answer without tools."""
+        """Raise the stop of a turn that a limit refuses, after a last answer without tools."""
         stop = self._room.stop_before(number)
         if stop is not None:
             await self._wrap_up()
@@ -314,21 +365,31 @@ class AgentLoop:
         finally:
             if not activity.goes_on_elsewhere:
                 activity.end()
-        self.state.conversation.add(request, completion.message)
-        self.state.take(self._output.of_text(completion.text))
+        self.state.hear(completion)
+        if completion.incomplete is None:
+            self.state.conversation.add(request, completion.message)
+            self.state.take(self._output.of_text(completion.text))
 
     # -- tools ---------------------------------------------------------------------------------
 
     async def _called(
-        self, completion: Completion, number: int, activity: TurnActivity
+        self, completion: Completion, number: int, activity: TurnActivity, *, last: bool
     ) -> Answer | None:
-        """Make the calls of a turn; return the answer if one of them says that this is the end."""
+        """Make the calls of a turn; return the answer if one of them says that this is the end.
+
+        The results of calls that are not made say why.
+        """
         calls, answers = completion.tool_calls, list[Answer]()
+        incomplete = completion.incomplete
         below = replace(self.context, trace_parent=completion.node_id)
 
         async def perform(index: int, call: ToolCall) -> ToolResult:
+            if incomplete and not (call.arguments.strip() and arguments_of(call) is not None):
+                return failure(_CUT_OFF.format(incomplete=incomplete.value), "incomplete_call")
             if call.name == FINISH:
                 return self._finish(call, answers)
+            if last:
+                return failure(_NOT_CALLED, "not_called")
             return await self.offer.call(below, f"turn/{number}/tool/{index}", call)
 
         def stored_as(index: int, call: ToolCall) -> str | None:

@@ -15,12 +15,13 @@ from app.nodes.agent.definition import (
     MAX_MESSAGES,
     AgentDefinition,
     AgentInputError,
+    ModelNames,
     ToolUse,
-    unknown_names,
 )
 from app.nodes.agent.execution import Agents, AgentTask, text_of
 from app.nodes.agent.state import AgentState
 from app.nodes.agent.tools import LinkedAgent
+from app.nodes.agent.unknown import unknown_names
 from app.nodes.chat import ChatInput, ChatScope
 from app.nodes.node_type import Fault, NodeType
 from app.nodes.reading import JsonField, ObjectField, StepData
@@ -155,14 +156,20 @@ def _outputs(state: AgentState, max_bytes: int, *, named: bool) -> dict[str, Any
     return outputs
 
 
-def agent_type(agents: Agents, tools: Container[str], servers: Container[str] = ()) -> NodeType:
+def agent_type(
+    agents: Agents,
+    tools: Container[str],
+    servers: Container[str] = (),
+    models: ModelNames | None = None,
+) -> NodeType:
     """Return the type of steps that execute agents.
 
-    ``tools`` are those that may be used, ``servers`` the tool servers that are configured.
+    ``tools`` are those that may be used, ``servers`` the tool servers that are configured and
+    ``models`` the models that may be named; None: any.
     """
 
     def unknown(data: Mapping[str, Any]) -> list[Fault]:
-        found = unknown_names(data.get("agent"), tools=tools, servers=servers)
+        found = unknown_names(data.get("agent"), tools=tools, servers=servers, models=models)
         return [(f"agent.{place}", message) for place, message in found]
 
     return NodeType(

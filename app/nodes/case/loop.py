@@ -186,7 +186,7 @@ async def _wrap_up(work: CaseWork) -> None:
             raise
         log(event="wrap_up_refused", reason=str(refused.cause.dimension))
     else:
-        answer = _answer_in(completion.text)
+        answer = _answer_in(completion.text) if completion.incomplete is None else None
         if answer is not None and not _is_grounded(answer, work):
             answer = None
             log(event="wrap_up_invented", model=completion.model)

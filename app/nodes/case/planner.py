@@ -82,6 +82,8 @@ class Planner:
             token_usage=token_usage(completion),
             output_summary=summary(completion.text),
         )
+        if completion.incomplete is not None:
+            return PlanSchemaError(f"It is not complete ({completion.incomplete.value}).")
         try:
             return parse_plan(completion.text)
         except PlanSchemaError as error:

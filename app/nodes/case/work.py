@@ -308,6 +308,7 @@ class CaseWork:
         """
         usage = self.state.usage.values()
         used: dict[Dimension, Amount] = {
+            Dimension.LLM_CALLS: sum(tier.calls for tier in usage),
             Dimension.TOOL_CALLS: self.state.tool_calls,
             Dimension.TOKENS: sum(tier.tokens for tier in usage),
         }

@@ -63,6 +63,7 @@ export const LIMITS = {
   max_steps: ["Steps", "steps"],
   max_api_calls: ["API calls", "api_calls"],
   max_cost_usd: ["Cost", "cost_usd"],
+  max_llm_calls: ["Model calls", "llm_calls"],
   max_llm_calls_small: ["Small model calls", "llm_calls_small"],
   max_llm_calls_big: ["Big model calls", "llm_calls_big"],
   max_tool_calls: ["Tool calls", "tool_calls"],

@@ -43,6 +43,8 @@ class Usage(Answer):
     """Attempts at a model provider."""
     cost_usd: float | None = None
     """None if the price of a call is not known."""
+    llm_calls: int = 0
+    """Logical calls of all models."""
     llm_calls_small: int = 0
     llm_calls_big: int = 0
     tool_calls: int = 0
@@ -106,12 +108,78 @@ class RunSummary(Answer):
         return self.finished_at is not None
 
 
+class CaseResult(Answer):
+    """What a case came to."""
+
+    answer: str | None = None
+    verified: bool
+    """True if the checks of the answer hold, and one of them is independent of the plan."""
+    verification: dict[str, Any] = Field(default_factory=dict)
+    finish_reason: str | None = None
+    logs: list[dict[str, Any]] = Field(default_factory=list[dict[str, Any]])
+    evidence: list[dict[str, Any]] = Field(default_factory=list[dict[str, Any]])
+    artifacts: list[dict[str, Any]] = Field(default_factory=list[dict[str, Any]])
+    counters: dict[str, Any] = Field(default_factory=dict)
+    models: dict[str, Any] = Field(default_factory=dict)
+
+
+class AgentResult(Answer):
+    """What an agent came to."""
+
+    success: bool
+    """True if it ended by itself."""
+    output: Any = None
+    """Its answer: text, or JSON that follows the schema of its output."""
+    output_valid: bool | None = None
+    """Whether the answer follows the schema; None without one, and where there is no answer."""
+    raw_content: str = ""
+    """The answer as the model wrote it."""
+    terminate_reason: str | None = None
+    """``goal``, ``error``, ``timeout``, ``max_turns``, ``aborted`` or ``budget``."""
+    turn_count: int = 0
+    messages: list[dict[str, Any]] = Field(default_factory=list[dict[str, Any]])
+    """The conversation, as much of its end as the limits allow."""
+
+
+class StepResult(Answer):
+    """How a step of a graph stands."""
+
+    status: str
+    error: str | None = None
+    error_class: str | None = None
+
+
+class GraphResult(Answer):
+    """What a graph came to."""
+
+    outputs: dict[str, dict[str, Any]]
+    """Values by step and output handle."""
+    steps: dict[str, StepResult] = Field(default_factory=dict[str, StepResult])
+
+
 class Run(RunSummary):
     """A run and what came of it."""
 
-    result: dict[str, Any] | None = None
-    """Of a case with ``answer`` and ``verified``, of a graph with ``outputs`` and ``steps``, of an
-    agent with ``output`` and ``messages``. What there is of it stays if the run ends early."""
+    result: CaseResult | AgentResult | GraphResult | None = None
+    """Of its kind. What there is of it stays if the run ends early."""
+
+
+class CaseRun(Run):
+    """A run of a case."""
+
+    result: CaseResult | None = None  # pyright: ignore[reportIncompatibleVariableOverride] # frozen
+
+
+class AgentRun(Run):
+    """A run of an agent."""
+
+    result: AgentResult | None = None  # pyright: ignore[reportIncompatibleVariableOverride] # frozen
+
+
+class GraphRun(Run):
+    """A run of a graph."""
+
+    result: GraphResult | None = None  # pyright: ignore[reportIncompatibleVariableOverride] # frozen
 
 
 class RunList(Answer):

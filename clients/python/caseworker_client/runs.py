@@ -13,6 +13,7 @@ from caseworker_client.errors import CaseworkerError, WaitTimeoutError
 from caseworker_client.events import LAST_SEQ, SILENCE_SECONDS, stream_request
 from caseworker_client.flow import Emit, Feed, Flow, ReadChunk, Request, Sleep, ask, fetch
 from caseworker_client.models import (
+    AgentRun,
     Approval,
     ApprovalList,
     Artifact,
@@ -20,6 +21,8 @@ from caseworker_client.models import (
     Call,
     CancelledRuns,
     CancelReceipt,
+    CaseRun,
+    GraphRun,
     Run,
     RunList,
     RunSummary,
@@ -102,37 +105,31 @@ def run_case(
     wait_seconds: float = 0,
     idempotency_key: str | None = None,
     **fields: Unpack[CaseFields],
-) -> Flow[Run]:
+) -> Flow[CaseRun]:
     """Post a case: a question that is answered with tools and verified."""
     body = {"input": input, **fields}
-    return (
-        yield from create_run(
-            settings, body, wait_seconds=wait_seconds, idempotency_key=idempotency_key
-        )
-    )
+    request = posting(settings, "/runs", body, wait_seconds, idempotency_key)
+    return (yield from fetch(settings, request, CaseRun))
 
 
 def run_graph(
     settings: Settings,
-    graph: Mapping[str, Any],
+    graph: str | Mapping[str, Any],
     *,
     inputs: Mapping[str, Any] | None = None,
     wait_seconds: float = 0,
     idempotency_key: str | None = None,
     **fields: Unpack[RunFields],
-) -> Flow[Run]:
-    """Post a run of a graph, given itself or as ``{"name", "version"?}``."""
-    body = {"kind": "graph", "graph": dict(graph), "inputs": dict(inputs or {}), **fields}
-    return (
-        yield from create_run(
-            settings, body, wait_seconds=wait_seconds, idempotency_key=idempotency_key
-        )
-    )
+) -> Flow[GraphRun]:
+    """Post a run of a graph, given itself or as ``"name"`` or ``"name@version"``."""
+    body = {"kind": "graph", "graph": _definition(graph), "inputs": dict(inputs or {}), **fields}
+    request = posting(settings, "/runs", body, wait_seconds, idempotency_key)
+    return (yield from fetch(settings, request, GraphRun))
 
 
 def run_agent(
     settings: Settings,
-    agent: Mapping[str, Any],
+    agent: str | Mapping[str, Any],
     input: str | None = None,  # noqa: A002 - the name of the field
     *,
     messages: Sequence[Mapping[str, Any]] | None = None,
@@ -140,23 +137,30 @@ def run_agent(
     wait_seconds: float = 0,
     idempotency_key: str | None = None,
     **fields: Unpack[RunFields],
-) -> Flow[Run]:
-    """Post a run of an agent, given itself or as ``{"name", "version"?}``.
+) -> Flow[AgentRun]:
+    """Post a run of an agent, given itself or as ``"name"`` or ``"name@version"``.
 
     It is told ``input`` or ``messages``; ``inputs`` are the variables of its prompt.
     """
     told = {"input": input, "messages": messages, "inputs": inputs}
     body = {
         "kind": "agent",
-        "agent": dict(agent),
+        "agent": _definition(agent),
         **{name: value for name, value in told.items() if value is not None},
         **fields,
     }
-    return (
-        yield from create_run(
-            settings, body, wait_seconds=wait_seconds, idempotency_key=idempotency_key
-        )
-    )
+    request = posting(settings, "/runs", body, wait_seconds, idempotency_key)
+    return (yield from fetch(settings, request, AgentRun))
+
+
+def _definition(given: str | Mapping[str, Any]) -> dict[str, Any]:
+    """Return a definition or the reference to a registered one, as the API takes it."""
+    if not isinstance(given, str):
+        return dict(given)
+    name, at, version = given.partition("@")
+    if not at:
+        return {"name": name}
+    return {"name": name, "version": int(version) if version.isdecimal() else version}
 
 
 def get_run(settings: Settings, run_id: str) -> Flow[Run]:

@@ -6,28 +6,34 @@ take seconds are exact and take none.
 
 import asyncio
 import json
-from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
+from urllib.parse import urlsplit
 
-import httpx2
-
-from app.adapters.providers.pydantic_ai.transport import note_sent
+from app.adapters.providers.transport import ConnectionFailedError, Wire, WireReply
 from tests.support.fake_provider import dialects
 from tests.support.fake_provider.script import Playbook, Script, Step
 
 
-class _Wire(httpx2.AsyncBaseTransport):
-    """Hands each request to whoever answers it."""
+@dataclass(slots=True)
+class Replied:
+    """A reply of these parts; ``held`` keeps the connection open behind the last one."""
 
-    def __init__(
-        self, answer: Callable[[httpx2.Request], Coroutine[Any, Any, httpx2.Response]]
-    ) -> None:
-        self._answer = answer
+    content: tuple[bytes, ...]
+    status: int = 200
+    headers: Mapping[str, str] = field(default_factory=dict)
+    held: bool = False
 
-    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
-        """Return the answer."""
-        return await self._answer(request)
+    async def parts(self) -> AsyncGenerator[bytes]:
+        """Yield the parts."""
+        for part in self.content:
+            yield part
+        if self.held:
+            await asyncio.Event().wait()
+
+    def close(self) -> None:
+        """Close nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,9 +63,12 @@ class VirtualProvider:
         script = Script(marker="", steps=list(steps), model=model, repeat_last=repeat_last)
         self.playbook.add(script)
 
-    def transport(self) -> httpx2.AsyncBaseTransport:
+    def wire(self) -> Wire:
         """Return what brings every request here."""
-        return _Wire(self._answer)
+        return self
+
+    async def aclose(self) -> None:
+        """Close nothing."""
 
     def times(self, model: str | None = None) -> list[float]:
         """When requests came, for one model or for all."""
@@ -69,25 +78,29 @@ class VirtualProvider:
         """Which models were asked, in order."""
         return [came.model for came in self.arrivals]
 
-    async def _answer(self, request: httpx2.Request) -> httpx2.Response:
-        prompt = dialects.read_prompt(request.url.path, json.loads(request.content))
+    async def post(
+        self, url: str, headers: Mapping[str, str], content: bytes, note_sent: Callable[[], None]
+    ) -> WireReply:
+        """Answer as scripted."""
+        path, asked = urlsplit(url).path, json.loads(content)
+        prompt = dialects.read_prompt(path, asked)
         now = asyncio.get_running_loop().time()
-        step, _ = self.playbook.next_step(prompt.text, prompt.model)
+        step = dialects.refusal(path, asked)
+        if step is None:
+            step, _ = self.playbook.next_step(prompt.text, prompt.model)
         if step.cut != "before":
             note_sent()
-        self.arrivals.append(VirtualArrival(now, prompt.model, request.content))
+        self.arrivals.append(VirtualArrival(now, prompt.model, content))
         if step.hang:
             await asyncio.Event().wait()
         await asyncio.sleep(step.delay_seconds)
-        if step.cut == "before":
-            raise httpx2.ConnectError("The connection was refused.")
-        if step.cut == "middle":
-            raise httpx2.RemoteProtocolError("The connection was cut.")
+        if step.cut is not None:
+            raise ConnectionFailedError
+        given = {name.lower(): value for name, value in step.headers.items()}
         if step.raw_body is not None:
-            return httpx2.Response(step.status, headers=step.headers, content=step.raw_body)
+            return Replied((step.raw_body.encode(),), step.status, given)
         if prompt.stream and step.status == 200:
-            headers = {"content-type": "text/event-stream", **step.headers}
             events = list(dialects.stream(prompt, step))
-            sent = events[: step.after_events] if step.breaks_off else events
-            return httpx2.Response(200, headers=headers, content=b"".join(sent))
-        return httpx2.Response(step.status, headers=step.headers, json=dialects.reply(prompt, step))
+            return Replied(tuple(events[: step.after_events] if step.breaks_off else events))
+        body = json.dumps(dialects.reply(prompt, step)).encode()
+        return Replied((body,), step.status, given)

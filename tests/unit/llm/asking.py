@@ -7,8 +7,8 @@ from decimal import Decimal
 from types import SimpleNamespace
 from typing import Any, cast
 
-from app.adapters.providers.pydantic_ai.anthropic import anthropic_provider
-from app.adapters.providers.pydantic_ai.openai import openai_provider
+from app.adapters.providers.anthropic import anthropic_provider
+from app.adapters.providers.openai import openai_provider
 from app.control.budget import Budget
 from app.engine.context import FlowContext, RunContext
 from app.engine.ports import CallOutcome, Recorded
@@ -71,7 +71,7 @@ class Asking:
         """Go on in a process that knows nothing of the models yet."""
         build = openai_provider if self.flavour == "openai" else anthropic_provider
         models = (
-            replace(model, provider=build(base_url=ENDPOINT, http=self.provider.transport()))
+            replace(model, provider=build(base_url=ENDPOINT, wire=self.provider.wire()))
             for model in self.tier.chain
         )
         tier = chain(*(replace(model, fallbacks=()) for model in models))

@@ -1,6 +1,7 @@
 """When a model of a tier cannot answer, the next one is asked: one logical call, honestly paid."""
 
 from decimal import Decimal
+from functools import partial
 
 import pytest
 from structlog.testing import capture_logs
@@ -9,8 +10,9 @@ from app.control.budget import Budget
 from app.control.stops import Stop
 from app.control.usage import BudgetExceededError
 from app.engine.call import CallFailedError
+from app.llm.gateway import Tier
 from tests.support.fake_provider.script import Step
-from tests.unit.llm.asking import Asking, busy, chain, priced, told, unpriced
+from tests.unit.llm.asking import QUESTION, Asking, busy, chain, priced, told, unpriced
 
 FIRST, SECOND, THIRD = priced("first", 1), priced("second", 10), priced("third", 100)
 COUNTED = Step(text="ok", tokens_in=3, tokens_out=2)
@@ -32,6 +34,7 @@ def test_a_model_whose_retries_are_used_up_hands_over_to_the_next() -> None:
     assert asking.provider.times("first") == pytest.approx([0, 0.5, 1.5])
     assert asking.provider.times("second") == pytest.approx([1.5, 2])
     assert asking.run.spent() == {
+        "llm_calls": 1,
         "llm_calls_small": 1,
         "api_calls": 5,
         "tokens": 5,
@@ -138,7 +141,8 @@ def test_a_limited_cost_refuses_the_first_model_whose_price_is_not_known(
     refused = asking.calls()[-1]
     assert (refused["model"], refused["status"]) == ("house-model", "halt")
     assert "not known" in str(refused["stop_reason"])
-    assert asking.run.spent() == ({"llm_calls_small": 1, "api_calls": 1} if failing else {})
+    asked = {"llm_calls": 1, "llm_calls_small": 1, "api_calls": 1}
+    assert asking.run.spent() == (asked if failing else {})
 
 
 def test_an_unlimited_cost_lets_a_model_answer_whose_price_is_not_known() -> None:
@@ -163,6 +167,25 @@ def test_a_limit_of_attempts_counts_those_of_all_models() -> None:
 
     assert asking.provider.models() == ["first"]
     assert asking.calls()[-1]["status"] == "halt"
+
+
+def test_a_limit_of_calls_holds_for_all_models_together() -> None:
+    """Two calls of either tier are allowed; a fallback belongs to its call."""
+
+    async def story(asking: Asking) -> None:
+        asking.provider.script("first", Step(status=401))
+        await asking.ask()
+        complete = partial(asking.models.complete, asking.context, name="plan", messages=QUESTION)
+        await complete(tier=Tier.BIG, key="big")
+        for tier in Tier:
+            with pytest.raises(BudgetExceededError) as refused:
+                await complete(tier=tier, key=f"more/{tier}")
+            assert refused.value.cause.dimension == "llm_calls"
+
+    asking = told(story, chain(FIRST, SECOND), budget=Budget(max_llm_calls=2))
+
+    spent = asking.run.spent()
+    assert (spent["llm_calls"], spent["llm_calls_small"], spent["llm_calls_big"]) == (2, 1, 1)
 
 
 @pytest.mark.req("002/22.4")

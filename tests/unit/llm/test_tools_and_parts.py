@@ -9,6 +9,7 @@ import pytest
 from app.llm.exchange import Exchange, OnDelta
 from app.llm.ports import (
     Delta,
+    Incomplete,
     Message,
     ModelProvider,
     ModelReply,
@@ -86,6 +87,41 @@ def test_calls_of_tools_and_thinking_are_answers_and_are_replayed() -> None:
     told(story, PRICED)
 
     assert [request.tools[0].description for request in provider.requests] == ["Adds.", "Adds two."]
+
+
+def test_an_incomplete_answer_says_so_when_it_is_replayed() -> None:
+    """The journal keeps why the answer is incomplete and what the model said about it."""
+    refused = replace(SPOKEN, incomplete=Incomplete.REFUSAL, incomplete_reason="I must not.")
+
+    async def story(asking: Asking) -> None:
+        _asked_by(asking, Scripted(refused))
+        first = await asking.ask()
+        asking.begin(asking.run.journal)
+        assert await asking.ask() == first
+        assert (first.incomplete, first.incomplete_reason) == (Incomplete.REFUSAL, "I must not.")
+
+    told(story, PRICED)
+
+
+@pytest.mark.parametrize(
+    ("step", "incomplete"),
+    [
+        (Step(text="It is", finish_reason="length"), Incomplete.LENGTH),
+        (Step(text="It is", finish_reason="content_filter"), Incomplete.CONTENT_FILTER),
+        (Step(text=" \n"), Incomplete.EMPTY),
+        (Step(text="It is so."), None),
+    ],
+)
+def test_a_cut_blocked_or_empty_answer_is_incomplete(
+    step: Step, incomplete: Incomplete | None
+) -> None:
+    """A complete answer is not."""
+
+    async def story(asking: Asking) -> None:
+        asking.provider.script("first", step)
+        assert (await asking.ask()).incomplete is incomplete
+
+    told(story, PRICED)
 
 
 def test_the_parts_of_a_reply_are_those_of_its_attempts() -> None:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from app.nodes.router import Condition, same
+from app.nodes.router import Condition, Work, same
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers(-3, 3) | st.floats(-2, 2) | st.text("ab1", max_size=2),
@@ -21,7 +21,7 @@ JSON = st.recursive(
 def met(op: str, found: Any, *value: Any) -> bool:
     """Whether a value meets a comparison."""
     return condition(path="default", op=op, **({"value": value[0]} if value else {})).holds(
-        {"default": found}
+        {"default": found}, Work()
     )
 
 
@@ -87,8 +87,8 @@ def test_a_value_that_is_not_there_meets_nothing_but_missing() -> None:
     ops = {"eq": 1, "ne": 1, "gt": 1, "in": [1], "contains": 1, "starts_with": "", "exists": None}
     for op, value in ops.items():
         given_value = {} if op == "exists" else {"value": value}
-        assert not condition(path="other.x", op=op, **given_value).holds({"default": 1}), op
-    assert condition(path="other.x", op="missing").holds({"default": 1})
+        assert not condition(path="other.x", op=op, **given_value).holds({"default": 1}, Work()), op
+    assert condition(path="other.x", op="missing").holds({"default": 1}, Work())
 
 
 def test_conditions_are_joined_by_all_any_and_not() -> None:
@@ -101,8 +101,14 @@ def test_conditions_are_joined_by_all_any_and_not() -> None:
         ]
     )
 
-    assert [joined.holds({"n": n}) for n in (1, 2, 3, 4, 6)] == [False, True, False, True, False]
-    assert joined.holds({"n": 6, "big": True})
+    assert [joined.holds({"n": n}, Work()) for n in (1, 2, 3, 4, 6)] == [
+        False,
+        True,
+        False,
+        True,
+        False,
+    ]
+    assert joined.holds({"n": 6, "big": True}, Work())
 
 
 @given(JSON, JSON)
@@ -113,14 +119,14 @@ def test_no_two_values_break_a_comparison(found: Any, value: Any) -> None:
             checked = condition(path="default", op=op, value=value)
         except ValidationError:
             continue
-        assert checked.holds({"default": found}) in (True, False)
-    assert same(found, value) == (not met("ne", found, value))
+        assert checked.holds({"default": found}, Work()) in (True, False)
+    assert same(found, value, Work()) == (not met("ne", found, value))
 
 
 @given(JSON)
 def test_everything_equals_its_copy(value: Any) -> None:
     """However it was written."""
-    assert same(value, json.loads(json.dumps(value)))
+    assert same(value, json.loads(json.dumps(value)), Work())
 
 
 @given(st.integers(-3, 3) | st.floats(-3, 3), st.integers(-3, 3) | st.floats(-3, 3))
@@ -174,7 +180,7 @@ def test_the_deepest_condition_that_is_accepted_can_be_met() -> None:
             deepest = condition(**nested)
         except ValidationError:
             break
-    assert deepest.holds({"a": 1}) in (True, False)
+    assert deepest.holds({"a": 1}, Work()) in (True, False)
 
 
 @pytest.mark.parametrize(
@@ -206,4 +212,4 @@ def test_a_text_that_is_a_number_counts_as_one_beside_a_number(
     """The calculator's exact results are such texts. Two texts are compared as texts."""
     condition = Condition.model_validate({"path": "default.value", "op": op, "value": value})
 
-    assert condition.holds({"default": {"value": found}}) is holds
+    assert condition.holds({"default": {"value": found}}, Work()) is holds

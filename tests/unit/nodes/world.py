@@ -106,12 +106,16 @@ class World:
     echo: EchoTool = field(default_factory=EchoTool)
     journal: Journal = field(default_factory=Journal)
     limits: ValueLimits | None = None
+    wrap_up_reserve: int = 1
+    expose_errors: bool = False
     token: CancellationToken = field(default_factory=CancellationToken)
     told: list[Event] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         registry = ToolRegistry([Calculator(), Respond(), self.echo, *self.more_tools])
-        self.tools = tool_dispatch(registry, ToolPolicy(deny=self.deny))
+        self.tools = tool_dispatch(
+            registry, ToolPolicy(deny=self.deny), expose_errors=self.expose_errors
+        )
         models = {Tier.SMALL: self.small, Tier.BIG: self.big}
         self.gateway = ModelGateway(
             {tier: tier_model(provider=model, model=tier.value) for tier, model in models.items()},
@@ -130,7 +134,7 @@ class World:
             clock=lambda: datetime.now(UTC),
         )
         known = [spec.name for spec in self.tools.usable()]
-        agents = Agents(self.tools, timezone="Europe/Berlin", wrap_up_reserve=1)
+        agents = Agents(self.tools, timezone="Europe/Berlin", wrap_up_reserve=self.wrap_up_reserve)
         return NodeCatalog(
             (
                 agent_type(agents, known),

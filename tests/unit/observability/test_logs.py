@@ -20,8 +20,8 @@ from app.observability.logs import (
     LOG_FIELDS,
     NOT_LISTED,
     configure_logging,
-    run_logging,
 )
+from app.observability.trace_context import within_span
 
 
 @pytest.fixture
@@ -39,6 +39,20 @@ def stream() -> Iterator[io.StringIO]:
 
 def lines(stream: io.StringIO) -> list[dict[str, Any]]:
     return [json.loads(line) for line in stream.getvalue().splitlines()]
+
+
+def test_a_line_names_the_trace_of_the_current_span(stream: io.StringIO) -> None:
+    """Lines of requests, where requests have spans, and of libraries; a run has its own trace."""
+    configure_logging(stream=stream)
+
+    with within_span("ab" * 16, "cd" * 8, sampled=True):
+        structlog.get_logger("app").info("asked")
+        logging.getLogger("library").info("asked")
+        structlog.get_logger("app").info("asked", trace_id="ef" * 16)
+    structlog.get_logger("app").info("asked")
+
+    told = [line.get("trace_id") for line in lines(stream)]
+    assert told == ["ab" * 16, "ab" * 16, "ef" * 16, None]
 
 
 @pytest.mark.req("002/19.1")
@@ -69,7 +83,7 @@ async def test_lines_carry_the_run_they_belong_to(stream: io.StringIO) -> None:
     async def child() -> None:
         logging.getLogger("some.library").warning("from a task")
 
-    with run_logging(run_id="run-1", tenant="acme"):
+    with structlog.contextvars.bound_contextvars(run_id="run-1", tenant="acme"):
         structlog.get_logger().info("begun")
         await asyncio.create_task(child())
     structlog.get_logger().info("idle")

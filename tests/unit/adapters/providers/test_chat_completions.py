@@ -1,36 +1,35 @@
 """Chat Completions as they come over the wire, in whichever parts."""
 
-import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import Callable, Mapping
 from typing import Any
 
-import httpx2
 import pytest
 
-from app.adapters.providers.pydantic_ai.openai import openai_provider
+from app.adapters.providers.openai import openai_provider
 from app.llm.ports import Delta, Message, ModelError, ModelReply, ModelRequest
+from tests.support.fake_provider.virtual import Replied
 
 SAID = "Zwei\u2028Zeilen, größer"
 
 
-class _Wire(httpx2.AsyncBaseTransport):
+class _Wire:
     """Answers with these parts, and keeps what it was asked."""
 
     def __init__(self, *parts: bytes) -> None:
-        self._parts = parts
-        self.request: httpx2.Request | None = None
+        self._reply = Replied(parts, held=parts[-1].startswith(b"data: [DONE]"))
+        self.url = ""
+        self.headers: Mapping[str, str] = {}
 
-    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
-        self.request = request
+    async def post(
+        self, url: str, headers: Mapping[str, str], content: bytes, note_sent: Callable[[], None]
+    ) -> Replied:
+        """Answer."""
+        self.url, self.headers = url, headers
+        return self._reply
 
-        async def parts() -> AsyncIterator[bytes]:
-            for part in self._parts:
-                yield part
-            if self._parts[-1].startswith(b"data: [DONE]"):
-                await asyncio.Event().wait()  # the connection is held open
-
-        return httpx2.Response(200, content=parts())
+    async def aclose(self) -> None:
+        """Close nothing."""
 
 
 def _chunk(delta: dict[str, Any], reason: str | None = None, **more: Any) -> str:
@@ -39,7 +38,7 @@ def _chunk(delta: dict[str, Any], reason: str | None = None, **more: Any) -> str
 
 
 async def _ask(wire: _Wire, deltas: list[Delta]) -> ModelReply:
-    provider = openai_provider(base_url="http://models.test/v1/", api_key="key", http=wire)
+    provider = openai_provider(base_url="http://models.test/v1/", api_key="key", wire=wire)
     message = Message(role="user", content="a question")
     request = ModelRequest(messages=(message,), on_delta=deltas.append, timeout_seconds=20)
     return await provider.complete("gpt-5-nano", request)
@@ -68,9 +67,8 @@ async def test_a_stream_is_read_in_whatever_parts_it_comes(size: int, end: str) 
 
     assert (reply.text, reply.finish_reason) == (SAID, "stop")
     assert deltas == [Delta("content", SAID)]
-    assert wire.request is not None
-    assert str(wire.request.url) == "http://models.test/v1/chat/completions"
-    assert wire.request.headers["authorization"] == "Bearer key"
+    assert wire.url == "http://models.test/v1/chat/completions"
+    assert wire.headers["authorization"] == "Bearer key"
 
 
 async def test_the_end_of_a_connection_is_not_waited_for() -> None:

@@ -7,13 +7,12 @@ import zlib
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 
-import httpx2
 import pytest
 
-from app.adapters.providers.pydantic_ai.anthropic import anthropic_provider
-from app.adapters.providers.pydantic_ai.openai import openai_provider
-from app.adapters.providers.pydantic_ai.provider import PydanticAIProvider
-from app.adapters.providers.pydantic_ai.transport import ModelTransport, ReplyRefusedError
+from app.adapters.providers.anthropic import anthropic_provider
+from app.adapters.providers.endpoint import EndpointProvider
+from app.adapters.providers.openai import openai_provider
+from app.adapters.providers.transport import ModelTransport, ReplyRefusedError, WireReply
 from app.llm.ports import Message, ModelError, ModelRequest
 
 LIMIT = 200_000
@@ -62,16 +61,16 @@ async def transport() -> AsyncIterator[ModelTransport]:
     await transport.aclose()
 
 
-async def _opened(transport: ModelTransport, url: str) -> httpx2.Response:
-    return await transport.handle_async_request(httpx2.Request("POST", url))
+async def _opened(transport: ModelTransport, url: str, content: bytes = b"") -> WireReply:
+    return await transport.post(url, {}, content, lambda: None)
 
 
 async def _read(transport: ModelTransport, url: str) -> bytes:
-    response = await _opened(transport, url)
+    reply = await _opened(transport, url)
     try:
-        return await response.aread()
+        return b"".join([part async for part in reply.parts()])
     finally:
-        await response.aclose()
+        reply.close()
 
 
 async def test_one_call_after_the_other_needs_one_connection(transport: ModelTransport) -> None:
@@ -87,7 +86,7 @@ async def test_a_reply_that_is_not_read_leaves_no_connection(transport: ModelTra
     """What is left of it would be taken for the next reply."""
     async with _serving(b"x" * LIMIT) as server:
         for _ in range(2):
-            await (await _opened(transport, server.url)).aclose()
+            (await _opened(transport, server.url)).close()
 
     assert server.connections == 2
 
@@ -134,8 +133,7 @@ async def test_a_stop_delivers_nothing_more_of_a_request(transport: ModelTranspo
     body = b"x" * 30_000_000
     async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
         url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1"
-        request = httpx2.Request("POST", url, content=body)
-        sending = asyncio.create_task(transport.handle_async_request(request))
+        sending = asyncio.create_task(_opened(transport, url, body))
         await began.wait()
         sending.cancel()
         await asyncio.wait({sending})
@@ -212,7 +210,7 @@ async def test_a_proxy_may_be_named_by_its_address_and_one_port_be_excepted(
 
 @pytest.mark.parametrize("build", [openai_provider, anthropic_provider])
 async def test_nothing_of_the_environment_goes_to_another_server(
-    build: Callable[..., PydanticAIProvider], monkeypatch: pytest.MonkeyPatch
+    build: Callable[..., EndpointProvider], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What the SDKs would read there belongs to the servers of their makers."""
     for name in ("API_KEY", "AUTH_TOKEN", "ORG_ID", "PROJECT_ID", "WEBHOOK_SECRET"):

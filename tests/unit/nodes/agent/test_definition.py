@@ -8,8 +8,8 @@ from pydantic import ValidationError
 from app.nodes.agent.definition import (
     AgentDefinition,
     AgentInputError,
-    unknown_names,
 )
+from app.nodes.agent.unknown import unknown_names
 from app.nodes.nesting import DefinitionKind, DefinitionReference, agents_in
 from app.nodes.reading import problems_in
 

@@ -125,34 +125,74 @@ async def test_no_turns_means_no_calls() -> None:
     assert here.small.requests == []
 
 
-async def test_the_last_call_of_the_budget_is_kept_for_an_answer() -> None:
-    """A limit of three calls lets two turns through."""
-    calls = [said("", calculate(f"{n}+1")) for n in range(2)]
-    here = world(*calls, "About 2.", budget=Budget(max_llm_calls_small=3))
+@pytest.mark.parametrize("reserve", [0, 1, 2])
+@pytest.mark.parametrize(
+    "limit", ["max_llm_calls", "max_llm_calls_small", "max_api_calls", "max_turns"]
+)
+async def test_an_agent_that_needs_exactly_its_limit_completes(limit: str, reserve: int) -> None:
+    """Two calls are allowed and two are needed: the answer in the second is a goal."""
+    here = world(
+        said("", calculate("6*7")), "42", budget=Budget(**{limit: 2}), wrap_up_reserve=reserve
+    )
+
+    outcome = await here.run(asking(agent(tools=["calculator"])), default="?")
+
+    assert outcome.steps["a"].status is StepStatus.COMPLETED
+    found = result(outcome)
+    assert (found["success"], found["terminate_reason"]) == (True, "goal")
+    assert (found["output"], found["turn_count"]) == ("42", 2)
+    assert [tool.name for tool in here.small.requests[1].tools] == ["calculator", "finish"]
+    told = "last reply that a limit allows" in here.small.requests[1].messages[-1].content
+    assert told is (reserve > 0 and limit != "max_turns")
+
+
+async def test_the_last_call_of_the_budget_is_told_to_the_model() -> None:
+    """A call of a tool in it is not made; the reason of the stop names what was reserved."""
+    calls = [said(f"{n} so far.", calculate(f"{n}+1")) for n in range(3)]
+    here = world(*calls, budget=Budget(max_llm_calls_small=3))
 
     outcome = await here.run(asking(agent(tools=["calculator"])), default="?")
 
     assert outcome.stop is not None
-    assert outcome.stop.cause.dimension == "llm_calls_small"
+    cause = outcome.stop.cause
+    assert (cause.dimension, cause.used, cause.reserved) == ("llm_calls_small", 3, 1)
+    assert "3 used, of which 1 reserved for the last answer, 1 requested, limit 3" in str(cause)
     found = result(outcome)
-    assert (found["terminate_reason"], found["output"]) == ("budget", "About 2.")
-    assert text_of(events(here), 3) == "About 2."
+    assert (found["success"], found["terminate_reason"]) == (False, "budget")
+    assert (found["raw_content"], found["output"]) == ("2 so far.", None)
+    assert text_of(events(here), 3) == "2 so far."
     assert kinds(here).count("turn_start") == kinds(here).count("turn_end") == 3
-    assert here.small.requests[-1].on_delta is not None
-    assert here.scope.usage.to_dict()["llm_calls_small"] == 3
+    used = here.scope.usage.to_dict()
+    assert (used["llm_calls_small"], used["tool_calls"]) == (3, 2)
+    assert found["messages"][-1]["role"] == "tool"
+    assert "not_called" in found["messages"][-1]["content"]
 
 
-async def test_the_tokens_of_a_last_answer_are_kept_back() -> None:
-    """Turns of 15 tokens: the third would fit, and leave too little for the answer."""
-    calls = [said("", calculate(f"{n}+1")) for n in range(2)]
-    here = world(*calls, "About 2.", budget=Budget(max_tokens=50))
+async def test_the_tool_that_ends_an_agent_may_be_called_in_the_last_call() -> None:
+    """It is an answer; another tool beside it is not called."""
+    end = said("", calculate("9*9"), wants("finish", "c2", answer="Two."))
+    here = world(said("", calculate("1+1")), end, budget=Budget(max_llm_calls_small=2))
 
     outcome = await here.run(asking(agent(tools=["calculator"])), default="?")
 
-    assert outcome.stop is not None
-    assert outcome.stop.cause.dimension == "tokens"
+    assert (result(outcome)["success"], result(outcome)["output"]) == (True, "Two.")
+    assert here.scope.usage.to_dict()["tool_calls"] == 1
+
+
+@pytest.mark.parametrize(("ends", "terminate_reason"), [(True, "goal"), (False, "budget")])
+async def test_the_tokens_of_a_last_answer_are_kept_back(ends: bool, terminate_reason: str) -> None:
+    """Turns of 15 tokens: the third is the last one, because a fourth would exceed the limit."""
+    calls = [said("", calculate(f"{n}+1")) for n in range(3)]
+    here = world(*calls[: 2 if ends else 3], "About 2.", budget=Budget(max_tokens=50))
+
+    outcome = await here.run(asking(agent(tools=["calculator"])), default="?")
+
     found = result(outcome)
-    assert (found["turn_count"], found["output"]) == (2, "About 2.")
+    assert (found["turn_count"], found["terminate_reason"]) == (3, terminate_reason)
+    assert "last reply" in here.small.requests[2].messages[-1].content
+    if not ends:
+        assert outcome.stop is not None
+        assert "45 used, of which 15 reserved for the last answer" in str(outcome.stop.cause)
 
 
 async def test_a_reply_that_cannot_be_read_is_asked_for_once_more() -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from app.adapters.providers.pydantic_ai.openai import openai_provider
+from app.adapters.providers.openai import openai_provider
 from app.llm.forms import StructuredOutput
 from app.llm.gateway import ModelGateway, Tier
 from app.llm.pricing import no_list_price
@@ -20,7 +20,7 @@ async def requests(form: StructuredOutput, seed: int | None) -> list[bytes]:
     fake = VirtualProvider()
     fake.script("small", *SMALL, repeat_last=True)
     fake.script("big", *BIG)
-    provider = openai_provider(base_url="http://models.test/v1", http=fake.transport())
+    provider = openai_provider(base_url="http://models.test/v1", wire=fake.wire())
     models = ModelGateway(
         {
             tier: tier_model(provider=provider, model=tier.value, structured_output=form)

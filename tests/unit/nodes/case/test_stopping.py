@@ -76,6 +76,18 @@ async def test_a_call_that_is_cut_off_counts() -> None:
     assert (result["evidence"], result["finish_reason"]) == ([], None)
 
 
+async def test_a_limit_of_calls_of_all_models_stops_a_case_before_the_big_one() -> None:
+    """It would be the third call, and two are allowed."""
+    here = world([WRONG, WRONG], big=[plan(calculate("6 * 7"))], budget=Budget(max_llm_calls=2))
+
+    outcome = await here.run()
+
+    assert outcome.stop is not None
+    assert outcome.stop.cause.dimension == "llm_calls"
+    assert result_of(outcome)["finish_reason"] == "budget"
+    assert (len(here.small.requests), len(here.big.requests)) == (2, 0)
+
+
 async def test_a_call_that_was_refused_does_not_count() -> None:
     """It never began."""
     outcome = await world([WRONG], budget=Budget(max_api_calls=0)).run()

@@ -1,7 +1,7 @@
-"""How much work a JSON Schema makes, found before anything is compiled.
+"""Measures a JSON Schema before it is compiled.
 
-Subschemas that are referred to count wherever they are, so that a few definitions which refer to
-one another twice are seen as the thousands that they stand for.
+A subschema counts once for each reference to it. A few definitions that refer to each other twice
+can expand to thousands of subschemas.
 """
 
 import json
@@ -14,8 +14,8 @@ from app.trace.json_values import MAX_DEPTH
 
 MAX_BYTES: Final = 64 * 1024
 MAX_SUBSCHEMAS: Final = 5000
-MAX_VISITED: Final = 100_000
-"""Values of any kind that are looked at, those behind references once for each of these."""
+MAX_VALUES: Final = 25_000
+"""JSON values of any kind, counted once for each reference to them."""
 MAX_PATTERNS: Final = 50
 MAX_PATTERN_CHARS: Final = 256
 PATTERN_WORK: Final = 150
@@ -23,21 +23,30 @@ PATTERN_WORK: Final = 150
 
 _BY_NAME: Final = frozenset({"properties", "patternProperties", "dependentSchemas"})
 """Keywords with subschemas by names of a caller's choice."""
-_NO_SCHEMAS: Final = frozenset({"$defs", "definitions", "enum", "const", "examples", "default"})
+_NO_SCHEMAS: Final = frozenset({"$defs", "definitions", "examples", "default"})
 """Keywords in which nothing is checked, or only where it is referred to."""
+_CONSTANTS: Final = frozenset({"enum", "const"})
+"""Keywords with JSON values that an instance is compared with."""
+_BRANCHES: Final = frozenset({"anyOf", "oneOf"})
+"""Keywords whose errors contain the errors of every branch."""
 _REFUSED: Final = frozenset({"$id", "$dynamicRef", "$recursiveRef"})
 """Keywords that change what a reference means."""
 
 
 @dataclass(frozen=True, slots=True)
 class SchemaSize:
-    """What a check with a schema takes."""
+    """Measured size of a JSON Schema."""
 
     subschemas: int
-    """With those that are referred to; of recursive ones, one round."""
+    """Expanded subschemas plus the lists and objects in ``enum`` and ``const``; a recursive
+    reference is followed once."""
+    values: int
+    """Expanded JSON values; a subschema reports at most one error for each of its values."""
     patterns: int
     recursions: int
     """References that lead back into what they stand in."""
+    has_branches: bool
+    """Whether ``anyOf`` or ``oneOf`` occurs anywhere."""
 
     @classmethod
     def of(cls, schema: Mapping[str, Any]) -> Self:
@@ -59,13 +68,25 @@ class SchemaSize:
                 f" {MAX_PATTERN_CHARS} characters each."
             )
         expansion = _Expansion(schema)
-        expansion.visit(schema, ())
-        return cls(expansion.subschemas, len(patterns), expansion.recursions)
+        expansion.visit(schema)
+        return cls(
+            subschemas=expansion.subschemas,
+            values=expansion.values,
+            patterns=len(patterns),
+            recursions=expansion.recursions,
+            has_branches=any(_BRANCHES & one.keys() for one in _objects_in(schema)),
+        )
 
     def work(self, chars: int, depth: int) -> float:
-        """Return what checking a reply takes at most, in checks of a subschema."""
-        rounds = float(max(1, self.recursions)) ** depth
-        return chars * (self.subschemas + PATTERN_WORK * self.patterns) * rounds
+        """Return the maximum number of subschema checks for an instance of ``chars`` characters."""
+        return chars * (self.subschemas + PATTERN_WORK * self.patterns) * self._rounds(depth)
+
+    def errors(self, values: int, depth: int) -> float:
+        """Return the maximum number of errors that an instance of ``values`` values can have."""
+        return values * self.values * self._rounds(depth)
+
+    def _rounds(self, depth: int) -> float:
+        return float(max(1, self.recursions)) ** depth
 
 
 def _objects_in(schema: Any) -> Iterator[Mapping[str, Any]]:
@@ -89,7 +110,7 @@ def _patterns_in(schema: Mapping[str, Any]) -> Iterator[str]:
 
 
 class _Expansion:
-    """Walks a schema with references followed; every object in it counts as a subschema."""
+    """Walk over a schema that follows references; each object counts as a subschema."""
 
     def __init__(self, schema: Mapping[str, Any]) -> None:
         self._root = schema
@@ -98,38 +119,56 @@ class _Expansion:
             for one in _objects_in(schema)
             if isinstance(one.get("$anchor"), str)
         }
-        self.subschemas = self.recursions = 0
-        self._visited = 0
+        self.subschemas = self.values = self.recursions = 0
+        self._inside: set[int] = set()
+        """The objects that are being visited, by their ids."""
 
-    def visit(self, value: Any, inside: tuple[int, ...]) -> None:
-        """Count what stands in ``value``, which is inside the objects ``inside``."""
-        if len(inside) > 4 * MAX_DEPTH:
+    def visit(self, value: Any) -> None:
+        """Count a subschema or a list of them."""
+        if len(self._inside) > 4 * MAX_DEPTH:
             raise ValueError("A JSON Schema may not be nested so deeply.")
-        self._visited += 1
+        self._count()
         if isinstance(value, list):
             for one in value:
-                self.visit(one, inside)
+                self.visit(one)
         if not isinstance(value, Mapping):
             return
-        if id(value) in inside:
+        if id(value) in self._inside:
             self.recursions += 1
             return
         self.subschemas += 1
-        if self.subschemas > MAX_SUBSCHEMAS or self._visited > MAX_VISITED:
-            raise ValueError(
-                f"A JSON Schema may come to at most {MAX_SUBSCHEMAS:,} subschemas and"
-                f" {MAX_VISITED:,} values, with those that it refers to wherever it does."
-            )
-        within = (*inside, id(value))
+        is_root = not self._inside
+        self._inside.add(id(value))
         for name, one in value.items():
             if name == "$ref" and isinstance(one, str):
-                self.visit(self._target(one), within)
+                self.visit(self._target(one))
             elif name in _BY_NAME and isinstance(one, Mapping):
-                self.visit(list(one.values()), within)
-            elif name in _REFUSED and isinstance(one, str) and (inside or name != "$id"):
+                self.visit(list(one.values()))
+            elif name in _REFUSED and isinstance(one, str) and not (is_root and name == "$id"):
                 raise ValueError(f"A JSON Schema may not use {name} here.")
+            elif name in _CONSTANTS:
+                self._compare(one)
             elif name not in _NO_SCHEMAS:
-                self.visit(one, within)
+                self.visit(one)
+        self._inside.discard(id(value))
+
+    def _compare(self, constant: Any) -> None:
+        """Count values that an instance is compared with; only lists and objects take long."""
+        unseen = [constant]
+        while unseen:
+            one = unseen.pop()
+            self._count()
+            if isinstance(one, Mapping | list):
+                self.subschemas += 1
+                unseen += one.values() if isinstance(one, Mapping) else one
+
+    def _count(self) -> None:
+        self.values += 1
+        if self.subschemas > MAX_SUBSCHEMAS or self.values > MAX_VALUES:
+            raise ValueError(
+                f"A JSON Schema may come to at most {MAX_SUBSCHEMAS:,} subschemas and"
+                f" {MAX_VALUES:,} values, with those that it refers to wherever it does."
+            )
 
     def _target(self, reference: str) -> Any:
         """Return what a reference leads to; None if that is nothing here, which compiling finds."""

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from app.nodes.reply_schema import ReplySchema, UnfitReplyError
-from app.nodes.schema_size import SchemaSize
+from app.tools.schema_size import SchemaSize
 
 
 def patterns(count: int, pattern: str = "a") -> dict[str, Any]:

@@ -1,27 +1,28 @@
 """HTTP for model calls: connections without an upper bound, and replies with one.
 
 A bounded pool can be poisoned permanently by requests that are cancelled while they wait in it, so
-ours has no bound and calls wait in a semaphore before it. The connections are aiohttp's, which
-takes a quarter of the time and half of the memory of what the SDKs bring along.
+this one has no bound and calls wait in a semaphore before it.
 """
 
 import asyncio
 import ssl
 import zlib
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextvars import ContextVar
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
 from functools import cache, lru_cache
+from typing import Protocol
+from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 
 import aiohttp
 import httpx2
 from aiohttp.abc import AbstractStreamWriter
 
-from app.llm.ports import MAX_REPLY_BYTES, Delivery
+from app.llm.ports import MAX_REPLY_BYTES
 from app.observability.trace_context import HEADER, current_traceparent
 
 _KEEP_ALIVE_SECONDS = 4.0
-"""Servers usually close what has been quiet for five: a request that meets the close is lost."""
+"""Servers usually close a connection that was idle for five: a request that meets the close is
+lost."""
 _CONNECT_SECONDS = 10.0
 _HEADER_BYTES = 64 * 1024
 _UNCOMPRESSED = frozenset({"", "identity"})
@@ -31,20 +32,18 @@ _PIECE_BYTES = 64 * 1024
 _EVENT_BYTES = 1024
 """What each event of a streamed reply may add to its text: its JSON repeats ids and names."""
 _MOST_FRAMING = 15
-"""What all of that may come to, in limits: a stream is not read for ever."""
+"""The most that all events may add, as a multiple of the limit."""
 _NOT_ADDED = ("User-Agent", "Accept", "Accept-Encoding", "Content-Type")
 """Headers that aiohttp would add where a request has none."""
 _FAILURES = (aiohttp.ClientError, OSError, ValueError)
-_ENCODING = b"content-encoding"
-
-DELIVERY: ContextVar[Delivery | None] = ContextVar("delivery", default=None)
-"""Where is noted that the request of this context is sent."""
 
 
-def note_sent() -> None:
-    """Note that the request is about to be sent."""
-    if (delivery := DELIVERY.get()) is not None:
-        delivery.sent = True
+class ConnectionFailedError(Exception):
+    """The connection could not be made, or was cut."""
+
+    def __init__(self, *, timed_out: bool = False) -> None:
+        super().__init__()
+        self.timed_out = timed_out
 
 
 class ReplyRefusedError(Exception):
@@ -55,8 +54,54 @@ class ProxyUnusableError(Exception):
     """A proxy of the environment that is spoken to in another way than by HTTP."""
 
 
-class ModelTransport(httpx2.AsyncBaseTransport):
-    """Sends requests, and reads of a reply no more than ``max_reply_bytes``, unfolded.
+class WireReply(Protocol):
+    """A reply whose head has come."""
+
+    @property
+    def status(self) -> int:
+        """The HTTP status."""
+        ...
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """The headers by their names in lower case; of one that is repeated, the last."""
+        ...
+
+    def parts(self) -> AsyncGenerator[bytes]:
+        """Yield the body as it comes, unfolded.
+
+        Raises:
+            ConnectionFailedError: the connection was cut.
+            ReplyRefusedError: it is longer than allowed, or packed in an unknown way.
+        """
+        ...
+
+    def close(self) -> None:
+        """Close the connection, unless the reply was read to its end."""
+        ...
+
+
+class Wire(Protocol):
+    """Sends requests."""
+
+    async def post(
+        self, url: str, headers: Mapping[str, str], content: bytes, note_sent: Callable[[], None]
+    ) -> WireReply:
+        """Send one request; ``note_sent`` is called when its body is about to leave.
+
+        Raises:
+            ConnectionFailedError: there is no connection, or it was cut.
+            ProxyUnusableError: the environment names a proxy that does not speak HTTP.
+        """
+        ...
+
+    async def aclose(self) -> None:
+        """Close all connections."""
+        ...
+
+
+class ModelTransport:
+    """A `Wire` that reads of a reply no more than ``max_reply_bytes``, unfolded.
 
     Of a streamed one it reads more, for most of it is not text but repeated around each piece.
 
@@ -70,32 +115,27 @@ class ModelTransport(httpx2.AsyncBaseTransport):
         self._tls = _tls()
         self._session: aiohttp.ClientSession | None = None
 
-    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+    async def post(
+        self, url: str, headers: Mapping[str, str], content: bytes, note_sent: Callable[[], None]
+    ) -> WireReply:
         """Send one request and return the reply, whose body is yet to be read."""
         if self._session is None:
             self._session = self._open_session()
-        headers = {**dict(request.headers), "accept-encoding": "identity"}
+        sent = {**headers, "accept-encoding": "identity"}
         if (span := current_traceparent()) is not None:
-            headers[HEADER] = span
+            sent[HEADER] = span
+        target = urlsplit(url)
         try:
-            response = await self._session.request(
-                request.method,
-                str(request.url),
-                headers=headers,
-                data=_Body(request.content),
+            response = await self._session.post(
+                url,
+                headers=sent,
+                data=_Body(content, note_sent),
                 allow_redirects=False,
-                proxy=_proxy_for(request.url.scheme, request.url.host, request.url.netloc.decode()),
+                proxy=_proxy_for(target.scheme, target.hostname or "", target.netloc),
             )
         except _FAILURES as error:
-            raise _as_httpx2(error) from error
-        unfold = _unfolding(",".join(response.headers.getall("content-encoding", ())))
-        return httpx2.Response(
-            response.status,
-            headers=[each for each in response.raw_headers if each[0].lower() != _ENCODING],
-            stream=_Reply(response, unfold, self._max_reply_bytes),
-            request=request,
-            extensions={"http_version": b"HTTP/1.1"},
-        )
+            raise ConnectionFailedError(timed_out=isinstance(error, TimeoutError)) from error
+        return _Reply(response, self._max_reply_bytes)
 
     async def aclose(self) -> None:
         """Close all connections."""
@@ -122,10 +162,14 @@ Unfold = Callable[[bytes], Iterator[bytes]]
 class _Body(aiohttp.BytesPayload):
     """A request's body, which is written once there is a connection and its headers are sent."""
 
+    def __init__(self, content: bytes, note_sent: Callable[[], None]) -> None:
+        super().__init__(content)
+        self._note_sent = note_sent
+
     async def write_with_length(
         self, writer: AbstractStreamWriter, content_length: int | None
     ) -> None:
-        note_sent()
+        self._note_sent()
         transport = getattr(writer, "transport", None)  # which the writer forgets when it is closed
         try:
             await super().write_with_length(writer, content_length)
@@ -134,21 +178,23 @@ class _Body(aiohttp.BytesPayload):
             raise
 
 
-class _Reply(httpx2.AsyncByteStream):
+class _Reply:
     """A reply's bytes as they come from the wire, unfolded, up to a limit."""
 
-    def __init__(self, response: aiohttp.ClientResponse, unfold: Unfold, limit: int) -> None:
+    def __init__(self, response: aiohttp.ClientResponse, limit: int) -> None:
+        self.status = response.status
+        self.headers = {name.lower(): value for name, value in response.headers.items()}
         self._response = response
-        self._unfold = unfold
         self._limit = limit
 
-    async def __aiter__(self) -> AsyncIterator[bytes]:
+    async def parts(self) -> AsyncGenerator[bytes]:
         wire, received, most = 0, 0, self._limit
         streamed = self._response.content_type == "text/event-stream"
+        unfold = _unfolding(",".join(self._response.headers.getall("content-encoding", ())))
         try:
             async for packed in self._response.content.iter_any():
                 wire += len(packed)
-                for part in self._unfold(packed):
+                for part in unfold(packed):
                     received += len(part)
                     if streamed:
                         framing = _EVENT_BYTES * part.count(b"data:")
@@ -160,10 +206,9 @@ class _Reply(httpx2.AsyncByteStream):
                 if wire > most:  # it unfolds to less than nothing
                     raise ReplyRefusedError
         except _FAILURES as error:
-            raise _as_httpx2(error) from error
+            raise ConnectionFailedError from error
 
-    async def aclose(self) -> None:
-        """Close the connection, unless the reply was read to its end; nothing more is sent."""
+    def close(self) -> None:
         if (connection := self._response.connection) is not None:
             _drop(connection.transport)
         self._response.close()
@@ -173,11 +218,6 @@ def _drop(transport: asyncio.Transport | None) -> None:
     """Hang up, and forget what is not sent yet: a close would first deliver it."""
     if transport is not None:
         transport.abort()
-
-
-def _as_httpx2(error: Exception) -> httpx2.TransportError:
-    kind = httpx2.ConnectTimeout if isinstance(error, TimeoutError) else httpx2.NetworkError
-    return kind(str(error))
 
 
 @cache

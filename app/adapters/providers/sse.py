@@ -1,0 +1,82 @@
+"""Server-sent events, as the HTML standard parses them, from bytes in whatever pieces they come.
+
+https://html.spec.whatwg.org/multipage/server-sent-events.html
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+ERROR = "error"
+
+_LINE_END = re.compile(rb"\r\n|\n|\r")
+_BOM = b"\xef\xbb\xbf"
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One event that has data."""
+
+    name: str
+    """The field ``event``; "" if there was none."""
+    data: str
+    """The lines of data, joined by a line end."""
+
+
+class EventParser:
+    """Parses a stream; ``feed`` it every piece and ``end`` it once.
+
+    Differs from the standard in three points that endpoints need: an event without a blank line
+    behind it counts at the end, an event whose data is blank is dropped, and a line
+    ``error: {...}`` (llama.cpp) is an event named ``error``.
+    """
+
+    def __init__(self) -> None:
+        self._begun: list[bytes] = []
+        """Pieces of a line whose end has not come."""
+        self._after_cr = False
+        """Whether the last piece ended with a carriage return, which a line feed may follow."""
+        self._first = True
+        self._name = ""
+        self._data: list[str] = []
+
+    def feed(self, piece: bytes) -> Iterator[Event]:
+        """Yield the events that a piece completes."""
+        if self._after_cr and piece:
+            self._after_cr = False
+            piece = piece.removeprefix(b"\n")
+        *complete, rest = _LINE_END.split(piece)
+        for line in complete:
+            yield from self._line(b"".join((*self._begun, line)))
+            self._begun.clear()
+        if rest:
+            self._begun.append(rest)
+        self._after_cr = self._after_cr or piece.endswith(b"\r")
+
+    def end(self) -> Iterator[Event]:
+        """Yield the event whose end was not sent."""
+        if self._begun:
+            yield from self._line(b"".join(self._begun))
+        yield from self._dispatch()
+
+    def _line(self, line: bytes) -> Iterator[Event]:
+        if self._first:
+            self._first = False
+            line = line.removeprefix(_BOM)
+        if not line:
+            yield from self._dispatch()
+            return
+        field, _, value = line.decode(errors="replace").partition(":")
+        value = value.removeprefix(" ")
+        if field == "data":
+            self._data.append(value)
+        elif field == "event":
+            self._name = value
+        elif field == ERROR and value:
+            yield Event(ERROR, value)
+
+    def _dispatch(self) -> Iterator[Event]:
+        data, name = "\n".join(self._data), self._name
+        self._data, self._name = [], ""
+        if data.strip():
+            yield Event(name, data)

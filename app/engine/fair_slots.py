@@ -1,0 +1,77 @@
+"""Slots that several tenants share, such as database connections.
+
+A tenant holds at most nine tenths of the slots, rounded down and at least one. A freed slot goes to
+the waiting tenant that holds the fewest; among equals to the one that was served longest ago, so
+tenants alternate where there is a single slot. Requests of one tenant are served in order.
+"""
+
+import asyncio
+from dataclasses import dataclass, field
+
+
+def share_of(size: int) -> int:
+    """Return the number of slots that one tenant may hold of ``size``."""
+    return max(1, size * 9 // 10)
+
+
+@dataclass(slots=True)
+class _Tenant:
+    held: int = 0
+    served: int = 0
+    """Number of the last grant; 0 before the first."""
+    waiting: list["asyncio.Future[None]"] = field(default_factory=list)
+
+
+class FairSlots:
+    """A semaphore that knows which tenant holds how many slots."""
+
+    def __init__(self, size: int) -> None:
+        self._free = size
+        self._share = share_of(size)
+        self._grants = 0
+        self._tenants: dict[str | None, _Tenant] = {}
+
+    async def acquire(self, tenant: str | None) -> None:
+        """Take a slot, waiting if there is none; None is the service itself, without a share."""
+        own = self._tenants.setdefault(tenant, _Tenant())
+        slot = asyncio.get_running_loop().create_future()
+        own.waiting.append(slot)
+        self._grant()
+        try:
+            await slot
+        except asyncio.CancelledError:
+            if slot.done() and not slot.cancelled():
+                self.release(tenant)
+            else:
+                own.waiting.remove(slot)
+                self._forget(tenant)
+            raise
+
+    def release(self, tenant: str | None) -> None:
+        """Give a slot back."""
+        self._tenants[tenant].held -= 1
+        self._free += 1
+        self._forget(tenant)
+        self._grant()
+
+    def _grant(self) -> None:
+        """Give free slots to tenants that wait and may hold one more."""
+        while self._free:
+            able = [
+                each
+                for name, each in self._tenants.items()
+                if each.waiting and (name is None or each.held < self._share)
+            ]
+            if not able:
+                return
+            chosen = min(able, key=lambda each: (each.held, each.served))
+            self._free -= 1
+            self._grants += 1
+            chosen.held += 1
+            chosen.served = self._grants
+            chosen.waiting.pop(0).set_result(None)
+
+    def _forget(self, tenant: str | None) -> None:
+        own = self._tenants[tenant]
+        if not (own.held or own.waiting):
+            del self._tenants[tenant]

@@ -1,0 +1,46 @@
+"""Names in the JSON of an agent that this service does not know."""
+
+from collections.abc import Container, Iterator, Mapping
+from contextlib import suppress
+from typing import Any
+
+from pydantic import ValidationError
+
+from app.kernel.problems import quoted
+from app.nodes.agent.definition import ModelNames, ModelSpec, as_use
+from app.nodes.nesting import is_reference
+from app.nodes.node_type import Fault
+
+
+def unknown_names(
+    agent: Any,
+    *,
+    tools: Container[str],
+    servers: Container[str] = (),
+    models: ModelNames | None = None,
+) -> Iterator[Fault]:
+    """Yield what the JSON of an agent names and this service lacks.
+
+    These are tools, MCP servers, models (None: any may be named), and agents that are only named.
+    What cannot be read is passed over, so that a definition with errors is searched as well.
+    """
+    if not isinstance(agent, Mapping):
+        return
+    if models is not None:
+        with suppress(ValidationError):
+            model = ModelSpec.model_validate(agent.get("model", {}))
+            yield from model.faults(models[model.tier])
+    given_tools = agent.get("tools")
+    for index, given in enumerate(given_tools if isinstance(given_tools, list) else ()):
+        use = as_use(given)
+        if not isinstance(use, Mapping):
+            continue
+        place, tool, server = f"tools.{index}", use.get("tool"), use.get("mcp")
+        if isinstance(tool, str) and tool not in tools:
+            yield place, f"There is no tool {quoted(tool)} that may be used; see GET /tools."
+        if isinstance(server, str) and server not in servers:
+            yield f"{place}.mcp", f"There is no MCP server {quoted(server)} configured."
+        if is_reference(inner := use.get("agent")):
+            yield f"{place}.agent", "An agent that is only named must be put here in full."
+        for at, message in unknown_names(inner, tools=tools, servers=servers, models=models):
+            yield f"{place}.agent.{at}", message

@@ -1,0 +1,76 @@
+"""Slots are shared by tenants: a share each, and the tenant that holds the fewest is next."""
+
+import asyncio
+
+from app.engine.fair_slots import FairSlots, share_of
+
+
+class Waiters:
+    """Acquires slots in tasks and records who got one."""
+
+    def __init__(self, size: int) -> None:
+        self.slots = FairSlots(size)
+        self.served: list[str] = []
+        self.tasks: list[asyncio.Task[None]] = []
+
+    async def ask(self, *tenants: str) -> None:
+        async def take(tenant: str) -> None:
+            await self.slots.acquire(tenant)
+            self.served.append(tenant)
+
+        self.tasks += [asyncio.create_task(take(tenant)) for tenant in tenants]
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+
+    async def release(self, tenant: str) -> None:
+        self.slots.release(tenant)
+        await asyncio.sleep(0)
+
+
+def test_a_share_is_nine_tenths_rounded_down_and_at_least_one() -> None:
+    """Of ten slots nine, of four three, of one that one."""
+    assert [share_of(size) for size in (1, 2, 4, 10, 2000)] == [1, 1, 3, 9, 1800]
+
+
+async def test_a_tenant_gets_no_more_than_its_share() -> None:
+    """The last slot is left to another tenant, and to the service itself."""
+    waiters = Waiters(3)
+
+    await waiters.ask(*"aaa", "b")
+
+    assert waiters.served == ["a", "a", "b"]
+
+
+async def test_a_freed_slot_goes_to_the_tenant_that_holds_the_fewest() -> None:
+    """Although the other one has waited for longer."""
+    waiters = Waiters(4)
+    await waiters.ask(*"aaa", *"b", *"aa", *"b", *"c")
+
+    await waiters.release("a")
+
+    assert waiters.served == ["a", "a", "a", "b", "c"]
+
+
+async def test_tenants_alternate_where_there_is_a_single_slot() -> None:
+    """A tenant with many waiters does not keep the slot."""
+    waiters = Waiters(1)
+    await waiters.ask(*"aaa", *"bb")
+
+    for served in "abab":
+        await waiters.release(served)
+
+    assert waiters.served == list("ababa")
+
+
+async def test_a_cancelled_waiter_leaves_nothing_behind() -> None:
+    """Neither a slot nor a position in the queue."""
+    waiters = Waiters(1)
+    await waiters.ask("a", "b", "b")
+    waiters.tasks[1].cancel()
+    await asyncio.sleep(0)
+
+    await waiters.release("a")
+    await waiters.release("b")
+    await waiters.ask("c")
+
+    assert waiters.served == ["a", "b", "c"]
