@@ -67,7 +67,7 @@ async def identify(request: Request, api: "ApiContext") -> Caller:
         return await authentication.caller_of(shown)
     if not await authentication.is_open():
         raise CredentialRequiredError
-    return anonymous_caller(request, api.limits.anonymous)
+    return anonymous_caller(request, api.limits.anonymous, api.limits)
 
 
 def shown_credential(request: Request) -> str | None:
@@ -84,8 +84,13 @@ def shown_credential(request: Request) -> str | None:
     return bearer[1].decode("ascii")
 
 
-def anonymous_caller(request: Request, anonymous: AnonymousFrom) -> Caller:
+def anonymous_caller(
+    request: Request, anonymous: AnonymousFrom, limits: ApiLimits | None = None
+) -> Caller:
     """Return who calls without a credential, while there are none.
+
+    Web pages of other origins are refused everywhere: a browser sends their requests with the
+    rights of whoever reads them. ``limits`` has the origins and host names of the configuration.
 
     A peer counts as local if its address is, and if no header says that a proxy forwards a request
     of another peer. No header makes a caller local: anyone can write one. A peer without an address
@@ -94,16 +99,50 @@ def anonymous_caller(request: Request, anonymous: AnonymousFrom) -> Caller:
     Raises:
         ProblemError: anonymous callers are not served from there.
     """
+    _refuse_other_pages(request, frozenset() if limits is None else limits.cors_origins)
     if anonymous == "anywhere":
         return ANYBODY
     if request.client is None or not is_loopback(request.client.host):
         raise ProblemError(types.ANONYMOUS_REFUSED)
     if any(name in _OF_PROXIES for name, _ in request.headers.raw):
         raise ProblemError(types.ANONYMOUS_REFUSED)
-    if request.headers.get("sec-fetch-site") == "cross-site":
-        # A web page somewhere makes the browser of someone on this machine call us.
-        raise ProblemError(types.ANONYMOUS_REFUSED, "Web pages of other sites are not served.")
+    if limits is not None and not _is_own_host(request, limits.allowed_hosts or frozenset()):
+        message = "Call the service as localhost, or add the host to server.allowed_hosts."
+        raise ProblemError(types.ANONYMOUS_REFUSED, message)
     return LOCAL
+
+
+def _refuse_other_pages(request: Request, origins: frozenset[str]) -> None:
+    """Refuse a request that a browser sends for a page of another origin.
+
+    Raises:
+        ProblemError: it is one.
+    """
+    sent = [value.lower() for value in request.headers.getlist("origin")]
+    host = request.headers.get("host", "").lower()
+    own = {f"http://{host}", f"https://{host}", *origins}
+    cross_site = request.headers.get("sec-fetch-site") == "cross-site" and not (
+        sent and set(sent) <= origins
+    )
+    if cross_site or not own.issuperset(sent):
+        message = "Pages of other origins are not served; list theirs in server.cors_origins."
+        raise ProblemError(types.ANONYMOUS_REFUSED, message)
+
+
+def _is_own_host(request: Request, names: frozenset[str]) -> bool:
+    """Return whether a request was sent to this machine's loopback or to a configured name."""
+    sent = request.headers.get("host", "").lower()
+    name = (sent.rpartition("]")[0].lstrip("[") or sent.partition(":")[0]).rstrip(".")
+    if not name or name == "localhost" or is_loopback(name):
+        return True
+    return name in map(str.lower, names) and not _is_every_address(name)
+
+
+def _is_every_address(name: str) -> bool:
+    try:
+        return ip_address(name).is_unspecified
+    except ValueError:
+        return False
 
 
 def is_loopback(host: str) -> bool:

@@ -10,6 +10,7 @@ from typing import Any, Literal
 from app.api.field_types import View
 from app.control.stops import StopKind
 from app.kernel.facts import StepStatus
+from app.llm.ports import Incomplete
 
 
 class Usage(View):
@@ -171,7 +172,13 @@ class AgentResult(View):
     """Whether the answer follows the schema; null without one, and where there is no answer."""
     raw_content: str
     """The answer as the model wrote it."""
-    terminate_reason: Literal["goal", "error", "timeout", "max_turns", "aborted", "budget"] | None
+    terminate_reason: (
+        Literal["goal", "error", "incomplete", "timeout", "max_turns", "aborted", "budget"] | None
+    )
+    incomplete: Incomplete | None = None
+    """Why ``raw_content`` is not complete; null if it is."""
+    incomplete_reason: str | None = None
+    """What the provider or the model said about it, such as the text of a refusal."""
     turn_count: int
     messages: list[dict[str, Any]]
     """The conversation, as much of its end as the limits allow."""

@@ -135,6 +135,8 @@ class ApiLimits:
     """Of all request bodies that a process is receiving at once."""
     allowed_hosts: frozenset[str] | None
     """The host names that requests may be sent to, besides addresses; None is any name."""
+    cors_origins: frozenset[str]
+    """Origins of web pages that may send requests without a credential."""
     max_delay_days: int
     """How far ahead a run may be accepted that begins later."""
     webhook_urls: UrlRules

@@ -65,6 +65,9 @@ class MessageView(View):
     content: str | None
     """Of an assistant what its run came to, so far. Null while it has said nothing, and where a
     whole tree is shown."""
+    incomplete: str | None = None
+    """Of an answer that is not complete, why: ``length``, ``content_filter``, ``refusal``,
+    ``empty``, ``cancelled`` or ``timeout``."""
     status: str | None
     """Of an assistant: the status of its run, ``not_started`` if that was never accepted, or
     ``erased``; the last two can be retried. Null of a user."""
@@ -83,6 +86,7 @@ class MessageView(View):
             parent_id=message.parent_id,
             role=message.role,
             content=message.content,
+            incomplete=message.incomplete,
             status=_status_of(message) if answers else None,
             run_id=message.run_id,
             siblings=list(siblings),

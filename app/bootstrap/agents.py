@@ -69,6 +69,7 @@ def build_tools(
         payloads=payloads_of(settings),
         retry=retry_policy(settings.retry),
         servers=servers,
+        expose_errors=settings.tools.expose_errors,
     )
 
 

@@ -5,6 +5,7 @@ closes in the opposite order: it takes nothing more, lets runs end or gives them
 beating, and lets go of the database last.
 """
 
+import asyncio
 import gc
 import os
 import socket
@@ -36,7 +37,7 @@ from app.adapters.postgres.runs import PostgresRuns
 from app.adapters.postgres.threads import PostgresThreads
 from app.adapters.postgres.workers import PostgresWorkers, StaleRunRecovery, any_taking
 from app.adapters.providers.recorded import Recorder
-from app.adapters.queue.worker import QueueWorker
+from app.adapters.queue.worker import QueueWorker, claims_at_once
 from app.api.services import PartState
 from app.bootstrap.access import authentication_of
 from app.bootstrap.agents import build_catalog, build_models, build_tools, payloads_of
@@ -276,6 +277,7 @@ class Process:
             executor=executor,
             times=queue_times(self.settings),
             patience=patience,
+            claiming=asyncio.Semaphore(claims_at_once(worker.max_runs)),
         )
         recovery = StaleRunRecovery(
             pool=self._engines.work,

@@ -12,6 +12,7 @@ from app.adapters.postgres.engines import Engines
 from app.adapters.telemetry.metrics import RunMetrics
 from app.adapters.telemetry.process_metrics import MetricsPage
 from app.api.services import MetricsAccess
+from app.bootstrap.loop_watch import LoopWatch
 from app.runs.executor import RunExecutor
 from app.runs.heartbeat import Loops
 from app.runs.observing import RunObserver, RunObservers
@@ -31,6 +32,7 @@ class Telemetry:
         # The age of each series would be as many series again.
         disable_created_metrics()  # type: ignore[no-untyped-call]
         self._registry = CollectorRegistry()
+        self._loop_watch = LoopWatch(self._registry)
         self.requests: RunMetrics | None = None
         """Counts the requests of the API; None if nobody reads that."""
         observers: list[RunObserver] = []
@@ -93,6 +95,7 @@ class Telemetry:
 
     def keep(self, loops: Loops) -> None:
         """Begin to watch the event loop, and to send metrics."""
+        loops.keep("loop watch", self._loop_watch.run)
         if self._page is not None:
             loops.keep("event loop", self._page.watch_loop)
         if self._sending is not None:

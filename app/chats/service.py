@@ -98,7 +98,8 @@ class Chats:
         """Return messages with what they say."""
         wanted = [message.message_id for message in messages]
         said = await self.store.contents(thread.tenant, thread.thread_id, wanted)
-        return [replace(one, content=said.get(one.message_id)) for one in messages]
+        found = ((one, said.get(one.message_id, (None, None))) for one in messages)
+        return [replace(one, content=text, incomplete=why) for one, (text, why) in found]
 
     async def saying(self, thread: Thread, content: str, parent_id: str | None) -> Turn:
         """Return the turn in which the user says something, at the end of the newest branch.

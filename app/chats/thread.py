@@ -83,6 +83,8 @@ class ChatMessage:
     role: Role
     content: str | None = None
     """None where it was not asked for, and of an assistant that has said nothing yet."""
+    incomplete: str | None = None
+    """Why the content of an answer is not complete, as agents report it; None if it is."""
     run_id: str | None = None
     """Of an assistant's message."""
     ends: Sequence[str] = ()
@@ -202,8 +204,11 @@ class ThreadStore(Protocol):
 
     async def contents(
         self, tenant: str, thread_id: str, message_ids: Sequence[str]
-    ) -> Mapping[str, str]:
-        """Return what some messages say, by id; an assistant may have said nothing."""
+    ) -> Mapping[str, tuple[str | None, str | None]]:
+        """Return the content of some messages, by id, and why it is not complete (None: it is).
+
+        The content of an assistant that has said nothing is None.
+        """
         ...
 
     async def that_called(

@@ -6,6 +6,7 @@ cancel, a budget, a deadline) is no failure and is never judged.
 """
 
 import math
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
@@ -71,6 +72,11 @@ class ErrorPolicy:
     be interrupted: it ends by itself, and what it returns too late is not taken."""
     fallback_value: Any = None
     fallback_node: Any = None
+    retry_on: Collection[str] | None = None
+    """Names of error classes, base classes and codes of tools included: after any other failure no
+    further attempt is made. None: all failures."""
+    no_retry_on: Collection[str] = ()
+    """Names after which no further attempt is made, whatever ``retry_on`` says."""
 
     def __post_init__(self) -> None:
         if self.on_error not in get_args(OnError):
@@ -94,6 +100,19 @@ class ErrorPolicy:
             raise ValueError("fallback_node is used with on_error fallback only.")
         if self.on_error != "skip" and self.fallback_value is not None:
             raise ValueError("fallback_value is used with on_error skip only.")
+
+    def retries(self, error: Exception) -> bool:
+        """Return whether a further attempt may follow a failure, as far as its class decides.
+
+        A failure whose ``retryable`` is False would be met again; ``error_class`` is another name
+        of its class.
+        """
+        if getattr(error, "retryable", True) is False:
+            return False
+        names = {kind.__name__ for kind in type(error).__mro__}
+        names.add(str(getattr(error, "error_class", "")))
+        wanted = self.retry_on is None or not names.isdisjoint(self.retry_on)
+        return wanted and names.isdisjoint(self.no_retry_on)
 
     @property
     def retry(self) -> RetryPolicy:

@@ -166,6 +166,16 @@ class Reply:
     """Added to the metadata of the call's node."""
 
 
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """A call that brought a result, now or in an earlier execution of the run."""
+
+    value: Any
+    """The JSON value of the reply."""
+    node_id: str
+    """Its CallNode: the parent of the calls that the result asks for."""
+
+
 class AttemptError(Exception):
     """An attempt that failed; its message is safe to show."""
 
@@ -177,11 +187,14 @@ class AttemptError(Exception):
         retryable: bool,
         retry_after_seconds: float | None = None,
         spent: Spent | None = None,
+        told: str | None = None,
         raw_reply: str | None = None,
     ) -> None:
         super().__init__(message)
         self.error_class = error_class
         self.retryable = retryable
+        self.told = told
+        """What a model may read of it in place of the message; None: the message."""
         self.raw_reply = raw_reply
         """The beginning of what came in place of an answer, as far as it may be kept."""
         self.retry_after_seconds = retry_after_seconds
@@ -199,8 +212,11 @@ class CallFailedError(Exception):
         error_class: str,
         attempts: int,
         retry_after_seconds: float | None = None,
+        told: str | None = None,
     ) -> None:
         super().__init__(message)
+        self.told = told or message
+        """What a model may read of it."""
         self.error_class = error_class
         self.attempts = attempts
         self.retry_after_seconds = retry_after_seconds

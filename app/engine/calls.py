@@ -24,6 +24,7 @@ from app.control.ledger import Reservation, Room, Scope
 from app.control.usage import NOTHING, Charge, sum_of
 from app.engine.call import (
     FREE,
+    Answered,
     Attempt,
     AttemptError,
     AttemptLog,
@@ -83,10 +84,13 @@ class Calls:
         self.working: dict[str, StepPath] = {}
         """The steps and calls that have begun and not ended, by the texts of their paths."""
 
-    async def perform(self, call: CallSpec, attempt: Attempt, *, parent: str, scope: Scope) -> Any:
+    async def perform(
+        self, call: CallSpec, attempt: Attempt, *, parent: str, scope: Scope
+    ) -> Answered:
         """Make a call, or take its result from the journal.
 
-        ``attempt`` makes one try; ``parent`` is the CallNode that the call belongs to.
+        ``attempt`` makes one try; ``parent`` is the CallNode of the step, or of the call that asks
+        for this one.
 
         Raises:
             CallFailedError: it failed, and its retries are used up or would not help.
@@ -120,7 +124,7 @@ class Calls:
             raise
         finally:
             self.working.pop(call.key.text, None)
-        return reply.value
+        return Answered(reply.value, made.node)
 
     def in_span(self, node_id: str) -> AbstractContextManager[None]:
         """Have the span of a CallNode be the current one, if what is called may know it."""
@@ -163,13 +167,13 @@ class _Performance:
         self._once = once
         self._scope = scope
         self._graph = calls.graph
-        self._node = calls.graph.begin_node(
+        self.node = calls.graph.begin_node(
             parent, call.kind, call.name, call.model, {"call_key": call.key.text, **call.metadata}
         )
         self._parent = parent
         if call.request is not None:
-            calls.journal.note_request(self._node, call.request)
-        self._attempts = AttemptLog(calls.graph, self._node)
+            calls.journal.note_request(self.node, call.request)
+        self._attempts = AttemptLog(calls.graph, self.node)
         self._estimate = call.estimate
         self._spent = SpentSum()
         self._charged: dict[Dimension, Any] = {}
@@ -183,12 +187,12 @@ class _Performance:
         counted = sum_of((NOTHING if self._attempts.made else self._once, call.per_attempt))
         reservation = await self._let_through(counted)
         if self._attempts.made:
-            self._graph.increment_retries(self._node)
+            self._graph.increment_retries(self.node)
         else:
             self._emit(CALL_STARTED, {})
         spent: Spent | None = None
         try:
-            with self._attempts, self._calls.in_span(self._node):
+            with self._attempts, self._calls.in_span(self.node):
                 async with _within_time(call):
                     reply = await self._attempt()
             spent = reply.spent
@@ -231,7 +235,7 @@ class _Performance:
             if self._waits_since_ms is not None:
                 self._waited_ms += self._graph.now_ms() - self._waits_since_ms
                 self._waits_since_ms = None
-                self._graph.annotate(self._node, {WAITED_MS: self._waited_ms})
+                self._graph.annotate(self.node, {WAITED_MS: self._waited_ms})
 
     def _waits(self) -> None:
         """Note that the call waits, which may be long."""
@@ -267,7 +271,7 @@ class _Performance:
             await turn.wait()
         finally:
             self._waited_for_model_ms += self._graph.now_ms() - since_ms
-            self._graph.annotate(self._node, {WAITED_FOR_MODEL_MS: self._waited_for_model_ms})
+            self._graph.annotate(self.node, {WAITED_FOR_MODEL_MS: self._waited_for_model_ms})
 
     async def _let_through(self, counted: Charge) -> Reservation:
         """Reserve what an attempt may cost, and ask whether it may begin."""
@@ -295,18 +299,24 @@ class _Performance:
         """End with the failure of the last attempt; return that of the call."""
         kind, message, attempts = failure.error_class, str(failure), self._attempts.made
         value = {"error_class": kind, "message": message, "attempts": attempts}
+        if failure.told is not None:
+            value["told"] = failure.told
         if failure.raw_reply is not None:
             value["raw_reply"] = failure.raw_reply
         self.end(CallOutcome.FAILURE, self._graph.mark_failure, kind, message, value=value)
         after = failure.retry_after_seconds
         return CallFailedError(
-            message, error_class=kind, attempts=attempts, retry_after_seconds=after
+            message,
+            error_class=kind,
+            attempts=attempts,
+            retry_after_seconds=after,
+            told=failure.told,
         )
 
     def annotate(self, metadata: Mapping[str, Any]) -> None:
         """Add to the metadata of the call's node."""
         if metadata:
-            self._graph.annotate(self._node, metadata)
+            self._graph.annotate(self.node, metadata)
 
     @property
     def unknown(self) -> CallOutcome | None:
@@ -323,12 +333,12 @@ class _Performance:
         """Journal and mark the end; what was spent is kept even if the run had ended before."""
         spent, usage = self._spent, self._spent.usage()
         if spent.estimated:
-            self._graph.annotate(self._node, {ESTIMATED: spent.estimated})
+            self._graph.annotate(self.node, {ESTIMATED: spent.estimated})
         self._note(outcome, value=value)  # may refuse the value: then the end is another one
         if self._attempts.made:
             self._emit(*call_ended(why, self._attempts.made, spent.tokens_in, spent.tokens_out))
-        if not mark(self._node, *why, **usage) and self._spent != SpentSum():  # it was abandoned
-            self._graph.add_late_usage(self._node, **usage)
+        if not mark(self.node, *why, **usage) and self._spent != SpentSum():  # it was abandoned
+            self._graph.add_late_usage(self.node, **usage)
 
     def _note_in_flight(self, counted: Charge) -> None:
         """Journal what the call has cost if its worker is lost while it is in flight."""
@@ -343,8 +353,8 @@ class _Performance:
         events, call = self._calls.events, self._call
         if events is not None:
             about = {"kind": call.kind, "name": call.name, "model": call.model, **data}
-            step_id = self._graph.name_of(self._parent)
-            events.emit(Event(type=kind, step_id=step_id, node_id=self._node, data=about))
+            step_id = self._graph.step_of(self._parent)
+            events.emit(Event(type=kind, step_id=step_id, node_id=self.node, data=about))
 
     def _note(
         self, outcome: CallOutcome | None, in_flight: Charge = NOTHING, *, value: Any = None
@@ -357,7 +367,7 @@ class _Performance:
             outcome=outcome,
             value=value,
         )
-        self._calls.journal.note(self._node, entry)
+        self._calls.journal.note(self.node, entry)
 
 
 @asynccontextmanager
@@ -378,12 +388,15 @@ async def _within_time(call: CallSpec) -> AsyncIterator[None]:
         raise AttemptError(message, error_class="CancelledError", retryable=False) from None
 
 
-def _replay(recorded: Recorded) -> Any:
+def _replay(recorded: Recorded) -> Answered:
     if recorded.outcome is CallOutcome.RESULT:
-        return recorded.value
+        return Answered(recorded.value, recorded.node_id)
     failed = recorded.value
     raise CallFailedError(
-        failed["message"], error_class=failed["error_class"], attempts=failed["attempts"]
+        failed["message"],
+        error_class=failed["error_class"],
+        attempts=failed["attempts"],
+        told=failed.get("told"),
     )
 
 

@@ -231,7 +231,7 @@ class FlowContext:
     path: StepPath
     """Where the step, or this attempt of it, stands in its run; the calls made here are in it."""
     trace_parent: str
-    """The CallNode of the step; calls made by the step are its children."""
+    """The CallNode of the step, or of the call whose result asks for what is made here."""
     scope: Scope
     """What the step may spend."""
     keep: Callable[[Callable[[], Outputs]], None]

@@ -102,13 +102,10 @@ class GraphExecution:
         """Return what the steps have produced so far, by step and handle."""
         return self._routing.outputs()
 
-    def completed(self) -> Mapping[str, Outputs]:
-        """Return what the steps have produced that are completed, by step and handle."""
-        return {
-            step_id: report.outputs
-            for step_id, report in self._reports.items()
-            if report.status is StepStatus.COMPLETED
-        }
+    @property
+    def reports(self) -> Mapping[str, StepReport]:
+        """How each step stands."""
+        return self._reports
 
     async def result(self) -> Mapping[str, Outputs]:
         """Execute the graph and return what its steps produced, by step and handle.

@@ -39,6 +39,8 @@ from app.observability.errors import message_of_error
 
 log = structlog.get_logger(__name__)
 
+_FINAL = "final"
+"""Key of the journaled failure of an attempt after whose class the policy makes no other one."""
 _NEXT_BEGUN = "next_begun"
 """Key of the journaled failure of an attempt: whether the one after it has begun."""
 
@@ -64,7 +66,7 @@ async def _under_policy(
 ) -> Outputs:
     if report.failed_before is None:
         try:
-            failed = partial(_note_failed, context, report, 1)
+            failed = partial(_note_failed, policy, context, report, 1)
             return await _in_time(step.work, policy, inputs, context, failed)
         except Exception as error:
             failure = error
@@ -188,9 +190,17 @@ def _pass_on(item: Any, context: FlowContext) -> None:
         )
 
 
-def _note_failed(context: FlowContext, report: StepReport, number: int, error: Exception) -> None:
-    """Journal that so many attempts of a step have failed: none of them is made again."""
+def _note_failed(
+    policy: ErrorPolicy, context: FlowContext, report: StepReport, number: int, error: Exception
+) -> dict[str, Any]:
+    """Journal that so many attempts of a step have failed, none of which is made again.
+
+    Return the last failure as it is journaled.
+    """
     report.attempts = number
+    noted = report.failed_before if isinstance(error, RecordedFailureError) else None
+    final = noted.get(_FINAL, False) if noted else not policy.retries(error)
+    failed = failure_of(error, failed_attempts=number, **({_FINAL: True} if final else {}))
     if context.run.journal is not None:
         log.warning(
             "step.attempt_failed",
@@ -201,9 +211,9 @@ def _note_failed(context: FlowContext, report: StepReport, number: int, error: E
             error=message_of_error(error),
             exc_info=context.run.logged_with(error),
         )
-        failed = failure_of(error, failed_attempts=number)
         entry = step_entry(context.path, report.charge, value=failed)
         context.run.journal.note(context.trace_parent, entry)
+    return failed
 
 
 async def _in_time(
@@ -351,9 +361,8 @@ class Recovery:
             )
 
     def _failed(self, error: Exception, number: int) -> bool:
-        self._last = failure_of(error, failed_attempts=number)
-        _note_failed(self._context, self._report, number, error)
-        return True
+        self._last = _note_failed(self._policy, self._context, self._report, number, error)
+        return _FINAL not in self._last
 
     async def _recovered(self, error: Exception) -> Outputs:
         """Return what takes the place of a failed step's output, or raise its failure."""

@@ -15,7 +15,7 @@ from app.control.budget import Amount, Dimension
 from app.control.ledger import Scope
 from app.control.retry import RetryPolicy
 from app.control.stops import Stop, StopCause, StopKind
-from app.engine.call import FREE, AttemptError, CallSpec, Reply, Spent, Turn
+from app.engine.call import FREE, Answered, AttemptError, CallSpec, Reply, Spent, Turn
 from app.engine.context import FlowContext
 from app.engine.ports import HASH_CHARS
 from app.engine.step_path import StepPath
@@ -42,6 +42,15 @@ log = structlog.get_logger(__name__)
 
 OnDelta = Callable[[int, Delta], None]
 """Called with the number of the attempt, from 1, and a part of its reply."""
+
+
+class ModelAnswerIncomplete(Exception):  # noqa: N818 - the class of the failure as callers see it
+    """A model's answer is not complete."""
+
+    def __init__(self, incomplete: Incomplete, said: str | None = None) -> None:
+        """Say why; ``said`` is the message of the provider or the model, if it sent one."""
+        reason = f"The answer of the model is not complete (incomplete: {incomplete.value})."
+        super().__init__(f"{reason} {said}" if said else reason)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,6 +89,13 @@ class Completion:
     """What its provider wants to see again; see :attr:`Message.provider_state`."""
     call_key: str | None = None
     """Of the call with which this very text is journaled."""
+    node_id: str = ""
+    """The CallNode of the call: the parent of the calls that the model asks for."""
+
+    def require_complete(self) -> None:
+        """Raise ModelAnswerIncomplete if the answer is not complete."""
+        if self.incomplete is not None:
+            raise ModelAnswerIncomplete(self.incomplete, self.incomplete_reason)
 
     @property
     def message(self) -> Message:
@@ -232,12 +248,12 @@ class Exchanges:
             return await self._attempt(chosen, request, metering)
 
         before = context.calls.journal.recorded(exchange.key.text)
-        value = await context.calls.perform(
+        answered = await context.calls.perform(
             call, attempt, parent=context.trace_parent, scope=context.scope
         )
         if before is None or before.request_hash == call.request_hash:
             exchange.note_stored()
-        return completion_of(exchange, value)
+        return completion_of(exchange, answered)
 
     async def _attempt(
         self, chosen: TierModel, request: ModelRequest, metering: Metering | None
@@ -366,13 +382,15 @@ def _shown_message(message: Message) -> dict[str, Any]:
     return {"role": message.role, "content": message.content, **message.extras()}
 
 
-def completion_of(exchange: Exchange, value: Mapping[str, Any]) -> Completion:
+def completion_of(exchange: Exchange, answered: Answered) -> Completion:
     """Return an answer as it was journaled, or the JSON in it."""
+    value: Mapping[str, Any] = answered.value
     cost, incomplete = value.get("cost_usd"), value.get("incomplete")
     text = read_json(value["text"]) if exchange.wants_json else value["text"]
     read = {
         "text": text,
         "call_key": exchange.key.text if text == value["text"] else None,
+        "node_id": answered.node_id,
         "cost_usd": None if cost is None else Decimal(cost),
         "incomplete": None if incomplete is None else Incomplete(incomplete),
         "provider": exchange.model.provider.name,

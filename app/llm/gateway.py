@@ -21,7 +21,13 @@ from app.engine.call import CallFailedError
 from app.engine.context import FlowContext
 from app.engine.ports import CallOutcome
 from app.engine.step_path import StepPath
-from app.llm.exchange import Completion, Exchange, Exchanges, OnDelta
+from app.llm.exchange import (
+    Completion,
+    Exchange,
+    Exchanges,
+    ModelAnswerIncomplete,
+    OnDelta,
+)
 from app.llm.forms import ReplyForm, forms_for, in_form, is_prose
 from app.llm.message_log import MessageLog
 from app.llm.ports import Message, ModelFault, ModelRequest, ToolDefinition
@@ -32,7 +38,7 @@ from app.trace.payloads import REDACTED, Payloads
 
 log = structlog.get_logger(__name__)
 
-__all__ = ["Completion", "ModelGateway", "Tier", "TierModel"]
+__all__ = ["Completion", "ModelAnswerIncomplete", "ModelGateway", "Tier", "TierModel"]
 
 _SIMPLER_FORM = frozenset({ModelFault.FORM_UNSUPPORTED, ModelFault.SCHEMA_REFUSED})
 """Failures of one form that a simpler one need not have."""
@@ -225,7 +231,8 @@ class ModelGateway:
                 if failed.error_class == ModelFault.FORM_UNSUPPORTED:
                     self._learned[_endpoint(chosen)] = forms[0]
             else:
-                prose = not completion.tool_calls and is_prose(completion.text)
+                whole = completion.incomplete is None and not completion.tool_calls
+                prose = whole and is_prose(completion.text)
                 if forms and form is ReplyForm.SCHEMA and prose:
                     self._learned[_endpoint(chosen)] = forms[0]
                 return completion

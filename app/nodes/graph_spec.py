@@ -31,6 +31,8 @@ StepId = Annotated[
     Field(json_schema_extra={"pattern": f"^{_STEP_ID.pattern}$"}),
 ]
 TypeName = Annotated[str, Field(min_length=1, max_length=64)]
+ErrorName = Annotated[str, Field(min_length=1, max_length=128)]
+MAX_ERROR_NAMES = 32
 
 
 class WorkSpec(StepData):
@@ -53,6 +55,12 @@ class PolicySpec(StepData):
     """The time of one attempt; null is unlimited."""
     fallback_value: Any = None
     """The output of a step that is skipped."""
+    retry_on: Annotated[list[ErrorName], Field(max_length=MAX_ERROR_NAMES)] | None = None
+    """Error classes, or codes of tools, after which further attempts are made; null: all."""
+    no_retry_on: Annotated[list[ErrorName], Field(max_length=MAX_ERROR_NAMES)] = Field(
+        default_factory=list
+    )
+    """Error classes, or codes of tools, after which no further attempt is made."""
     fallback: WorkSpec | None = None
     """Works in place of a step that failed, on the same inputs."""
 

@@ -10,7 +10,7 @@ from app.engine.context import FlowContext, Outputs
 from app.engine.node import ExecutionResult
 from app.kernel.graph import DEFAULT_HANDLE
 from app.kernel.validation import Handles
-from app.llm.gateway import ModelGateway, Tier
+from app.llm.gateway import ModelAnswerIncomplete, ModelGateway, Tier
 from app.llm.ports import Message
 from app.nodes.agent.definition import (
     AgentDefinition,
@@ -20,6 +20,7 @@ from app.nodes.agent.definition import (
     PromptSpec,
 )
 from app.nodes.agent.execution import Agents, AgentTask
+from app.nodes.agent.state import AgentState
 from app.nodes.node_type import NONE, NodeType, RunFacts
 from app.nodes.reading import StepData, TextField
 from app.nodes.reply_schema import ReplySchema, SchemaField, UnfitReplyError
@@ -46,6 +47,8 @@ class LlmData(StepData):
     """The answer is then JSON that follows this; a reply that does not is asked for once more."""
     max_output_tokens: Annotated[int, Field(ge=1, le=MAX_LIMIT)] | None = None
     """The longest answer; it can only narrow what is configured for the tier."""
+    allow_incomplete: bool = False
+    """Whether an answer that is cut off, withheld, refused or empty is taken as it is."""
     seed: Annotated[int, Field(ge=-MAX_LIMIT - 1, le=MAX_LIMIT)] | None = None
     """Makes sampling repeatable where the provider supports it; left out, the run's own."""
 
@@ -87,6 +90,7 @@ class LlmNode:
 
         Raises:
             MissingValueError: the prompt has a place for which there is no value.
+            ModelAnswerIncomplete: the answer is cut off, withheld, refused or empty.
             UnfitReplyError: the answer does not follow its schema, also when it was asked again.
             CallFailedError: the provider failed, its retries included.
             Stop: a limit or a cancel request keeps it from being asked, or ended it.
@@ -109,8 +113,14 @@ class LlmNode:
         self, data: LlmData, messages: Sequence[Message], linked: Toolset, context: FlowContext
     ) -> ExecutionResult:
         task = AgentTask(definition=data.agent(), inputs={}, messages=messages, linked=linked)
-        state = await self._agents.run(task, context, lambda _: None)
-        return ExecutionResult({DEFAULT_HANDLE: state.output})
+        states: list[AgentState] = []
+        try:
+            await self._agents.run(task, context, states.append)
+        except ModelAnswerIncomplete:
+            if not data.allow_incomplete:
+                raise
+            return ExecutionResult({DEFAULT_HANDLE: states[0].raw_content})
+        return ExecutionResult({DEFAULT_HANDLE: states[0].output})
 
 
 async def _ask(data: LlmData, context: FlowContext, messages: Sequence[Message], name: str) -> str:
@@ -126,6 +136,8 @@ async def _ask(data: LlmData, context: FlowContext, messages: Sequence[Message],
         seed=seed,
         max_output_tokens=data.max_output_tokens,
     )
+    if not data.allow_incomplete:
+        completion.require_complete()
     return completion.text
 
 

@@ -1,18 +1,22 @@
 """Steps that execute graphs: one graph on its inputs, or the same for every item of a list."""
 
+from collections import Counter
 from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import product
-from typing import Annotated, Any, cast
+from typing import Annotated, Any, Literal, cast
 
 from pydantic import Field, model_validator
 
+from app.control.retry import ErrorPolicy
 from app.engine.context import FlowContext, Outputs
 from app.engine.driver import GraphExecution
 from app.engine.node import Execution, ExecutionResult
 from app.engine.ports import CallOutcome
 from app.engine.prepared import BoundNode, PreparedGraph, PreparedStep
+from app.engine.report import StepReport
 from app.engine.step_values import Total
+from app.kernel.facts import StepStatus
 from app.kernel.graph import DEFAULT_HANDLE, Graph, Step
 from app.kernel.problems import Names, listed, quoted
 from app.kernel.validation import Handles
@@ -20,6 +24,7 @@ from app.nodes.graph_spec import MAX_PARALLEL, StepId
 from app.nodes.nesting import GraphField, InnerGraph, InnerStep, StepField
 from app.nodes.node_type import NONE, Fault, NodeType
 from app.nodes.reading import HandleName, PathField, StepData, refusal, usual_path
+from app.observability.errors import message_of_error
 
 
 class OutputSpec(StepData):
@@ -116,6 +121,11 @@ def subgraph_type() -> NodeType:
     )
 
 
+ITEMS = "items"
+"""The output handle of how many items are completed, failed and so on."""
+MAX_ERROR_CHARS = 200
+"""Of the error of an item."""
+
 INDEX = "index"
 """The input handle on which the number of an item comes, from 0."""
 
@@ -141,6 +151,10 @@ class MapData(GivenOutputs):
     """How many items may be worked on at once."""
     max_items: Annotated[int, Field(ge=0, le=HIGHEST_MAX_ITEMS)] = DEFAULT_MAX_ITEMS
     """A longer list is a failure of the step."""
+
+    on_item_error: Literal["fail", "skip", "collect"] = "fail"
+    """When an item fails: ``fail`` cancels the others and fails the step; ``skip`` and ``collect``
+    put null in its place and go on. ``items`` counts it as skipped, or has its error."""
 
     @model_validator(mode="after")
     def _has_one_form(self) -> "MapData":
@@ -186,23 +200,45 @@ class MapData(GivenOutputs):
         ``known`` are the results of items that were worked on in an earlier attempt.
         """
         kind = "subgraph" if self.step is None else self.step.type
+        policy = None if self.on_item_error == "fail" else _GO_ON
         lock = None if self.step is None else self.step.work.lock
         prepared = {}
         for index, item in enumerate(items):
             step = Step(id=str(index), type=kind)
             inside = {**inputs, DEFAULT_HANDLE: item, INDEX: index}
             work = BoundNode(_ITEM, _Item(self, inside, known.get(step.id)), lock)
-            prepared[step.id] = PreparedStep(step=step, work=work)
+            prepared[step.id] = PreparedStep(step=step, work=work, policy=policy)
         steps = tuple(each.step for each in prepared.values())
         graph = Graph(id=graph_id, steps=steps, max_parallel=self.max_parallel)
         return PreparedGraph(graph, prepared)
 
-    def results(self, produced: Mapping[str, Outputs], count: int) -> list[Any]:
-        """Return the results in the order of the items; null where there is none."""
-        found = (produced.get(str(index)) for index in range(count))
-        if self.graph is None:
-            return [None if one is None else one.get(DEFAULT_HANDLE) for one in found]
-        return [None if one is None else dict(one) for one in found]
+    def outputs_of(self, reports: Mapping[str, StepReport], count: int) -> dict[str, Any]:
+        """Return the results in the order of the items, null where there is none, and ``items``."""
+        results: list[Any] = []
+        failed: list[dict[str, Any]] = []
+        counts = Counter[str]()
+        for index in range(count):
+            report = reports[str(index)]
+            outputs = report.so_far()
+            if report.error is None and outputs:
+                whole = self.graph is not None
+                results.append(dict(outputs) if whole else outputs.get(DEFAULT_HANDLE))
+            else:
+                results.append(None)
+            if report.error is not None and self.on_item_error == "skip":
+                counts["skipped"] += 1
+            elif report.error is not None:
+                error = message_of_error(report.error)[:MAX_ERROR_CHARS]
+                failed.append({INDEX: index, "error": error})
+            else:
+                counts[_COUNTED.get(report.status, "cancelled")] += 1
+        about = {"total": count, **{name: counts[name] for name in _COUNTS}, "failed": failed}
+        return {DEFAULT_HANDLE: results, ITEMS: about}
+
+
+_GO_ON = ErrorPolicy(on_error="skip")
+_COUNTED = {StepStatus.COMPLETED: "completed", StepStatus.NOT_STARTED: "not_started"}
+_COUNTS = ("completed", "not_started", "skipped", "cancelled")
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,6 +271,8 @@ class MapNode:
     ) -> ExecutionResult:
         """Work on all items; their results, in the order of the items, are the output ``default``.
 
+        How many are completed, failed, skipped and so on is the output ``items``.
+
         Raises:
             MissingValueError: there is no list of items.
             UnfitListError: it is no list, or too long.
@@ -242,17 +280,21 @@ class MapNode:
         """
         items = data.items_in(inputs)
         if not items:
-            return ExecutionResult({DEFAULT_HANDLE: []})
+            return ExecutionResult(data.outputs_of({}, 0))
         known = _answered_before(context, len(items))
         graph = data.graph_for(items, inputs, context.node_id, known)
         total = Total.of_items(context.run.limits)
         execution = GraphExecution.inside(context, graph, {}, total)
-        context.keep(lambda: {DEFAULT_HANDLE: data.results(execution.outputs(), len(items))})
+        context.keep(lambda: data.outputs_of(execution.reports, len(items)))
         try:
-            produced = await execution.result()
+            await execution.result()
         finally:
-            known.update(execution.completed())
-        return ExecutionResult({DEFAULT_HANDLE: data.results(produced, len(items))})
+            known.update(
+                (step_id, report.outputs)
+                for step_id, report in execution.reports.items()
+                if report.status is StepStatus.COMPLETED and report.error is None
+            )
+        return ExecutionResult(data.outputs_of(execution.reports, len(items)))
 
 
 def _answered_before(context: FlowContext, count: int) -> dict[str, Outputs]:
@@ -275,7 +317,8 @@ def map_type() -> NodeType:
     return NodeType(
         name="map",
         description="Executes a graph or a step for each item of a list, in parallel if"
-        " max_parallel allows it. The results leave on default, in the order of the items.",
+        " max_parallel allows it. The results leave on default, in the order of the items, and what"
+        " became of them on items.",
         node=MapNode(),
         data=MapData,
         faults=lambda data: data.faults(),

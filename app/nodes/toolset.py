@@ -169,9 +169,13 @@ _CALL = "call"
 class ToolFailedError(Exception):
     """A tool returned an error, and no edge leads on from there."""
 
-    def __init__(self, tool: str, result: ToolResult) -> None:
+    def __init__(self, tool: str, result: ToolResult, *, deterministic: bool = False) -> None:
+        """Say which ``tool`` failed; a ``deterministic`` one fails again, unless it had no time."""
         reason = redact_text(str(result["error"]), max_chars=MAX_REASON_CHARS)
-        super().__init__(f"Tool {tool} failed ({result.get('code', 'error')}): {reason}")
+        self.error_class = str(result.get("code", "error"))
+        """The code of the error."""
+        self.retryable = not deterministic or self.error_class == "timeout"
+        super().__init__(f"Tool {tool} failed ({self.error_class}): {reason}")
 
 
 class ToolData(StepData):
@@ -218,7 +222,9 @@ class ToolNode:
             context.node_id, channel=Channel.FLOW, source_handle=ERROR
         )
         if not awaited:
-            raise ToolFailedError(data.tool, result)
+            tool = self._tools.tool(data.tool)
+            deterministic = tool is not None and tool.spec.deterministic
+            raise ToolFailedError(data.tool, result, deterministic=deterministic)
         return ExecutionResult({ERROR: result})
 
 

@@ -6,6 +6,7 @@ telephones (phonenumbers) and by the word before them.
 
 import ipaddress
 import re
+from functools import cache
 
 import phonenumbers
 from stdnum import iban, luhn
@@ -26,6 +27,19 @@ _CARD = re.compile(
 )
 """How the numbers of Visa, Mastercard, Maestro, American Express, Diners Club, JCB, Discover and
 UnionPay begin, and how long they are."""
+_IBAN_LENGTHS = {
+    country: int(length)
+    for country, length in re.findall(
+        r"([A-Z]{2})(\d\d)",
+        "AD24 AE23 AL28 AT20 AZ28 BA20 BE16 BG22 BH22 BI27 BR29 BY28 CH21 CR22 CY28 CZ24 DE22 "
+        "DJ27 DK18 DO28 EE20 EG29 ES24 FI18 FK18 FO18 FR27 GB22 GE22 GI23 GL18 GR27 GT28 HN28 "
+        "HR21 HU28 IE22 IL23 IQ23 IS26 IT27 JO30 KW30 KZ20 LB28 LC32 LI21 LT20 LU20 LV21 LY25 "
+        "MC27 MD24 ME22 MK19 MN20 MR27 MT31 MU30 NI28 NL18 NO15 OM23 PK24 PL28 PS29 PT25 QA29 "
+        "RO24 RS22 RU33 SA24 SC31 SD18 SE24 SI19 SK24 SM27 SO23 ST25 SV28 TL23 TN24 TR26 UA29 "
+        "VA22 VG24 XK20 YE30 ",
+    )
+}
+"""Characters of an account number by its country (ISO 13616)."""
 _CARD_GROUPS = ((4, 4, 4, 4), (4, 6, 5), (4, 6, 4), (4, 4, 4, 3))
 
 _LABELS = (
@@ -56,9 +70,12 @@ def _card(found: re.Match[str]) -> str | None:
 def _account(found: re.Match[str]) -> str | None:
     """Judge a word and the words behind it, of which some may not belong to the number."""
     text = found.group()
-    while text:
-        if iban.is_valid(text.replace("+", " ")):
-            return "[account number]" + found.group()[len(text) :]
+    length = _IBAN_LENGTHS.get(text[:2].upper())
+    while length is not None and text:
+        plain = re.sub(r"[ .+-]", "", text)
+        if len(plain) <= length:
+            is_account = len(plain) == length and iban.is_valid(plain)
+            return "[account number]" + found.group()[len(text) :] if is_account else None
         text = text.rpartition(" ")[0].rstrip()
     return None
 
@@ -70,15 +87,38 @@ def _international(found: re.Match[str]) -> str | None:
     is_sum = before[-1:].isdecimal() or before.endswith((")", "%"))
     if is_sum and not re.search(r"[ (\u00a0]", text):
         return None
-    return _possible(re.sub(r"^(?:00|011)", "+", text), None)
+    digits = re.sub(r"\D|^(?:00|011)", "", text)
+    return "[phone number]" if _is_possible(digits) else None
 
 
-def _possible(text: str, region: str | None) -> str | None:
-    try:
-        number = phonenumbers.parse(text, region)
-    except phonenumbers.NumberParseException:
-        return None
-    return "[phone number]" if phonenumbers.is_possible_number(number) else None
+def _is_possible(digits: str) -> bool:
+    """Return whether a numbering plan has numbers of this length, given with the country code.
+
+    Parsing with phonenumbers takes fifty times as long.
+    """
+    for end in (1, 2, 3):
+        code = int(digits[:end])
+        if code in phonenumbers.COUNTRY_CODE_TO_REGION_CODE:
+            lengths, rest = _lengths_of(code), digits[end:]
+            return len(rest) in lengths or (rest[:1] == "0" and len(rest) - 1 in lengths)
+    return False
+
+
+@cache
+def _lengths_of(code: int) -> frozenset[int]:
+    """Return the lengths that numbers behind a country code may have."""
+    found: set[int] = set()
+    for region in phonenumbers.COUNTRY_CODE_TO_REGION_CODE[code]:
+        is_country = region != phonenumbers.REGION_CODE_FOR_NON_GEO_ENTITY
+        plan = (
+            phonenumbers.PhoneMetadata.metadata_for_region(region, None)
+            if is_country
+            else phonenumbers.PhoneMetadata.metadata_for_nongeo_region(code, None)
+        )
+        if plan is not None and plan.general_desc is not None:
+            found.update(plan.general_desc.possible_length)
+            found.update(plan.general_desc.possible_length_local_only)
+    return frozenset(found)
 
 
 def _grouped(sizes: tuple[int, ...]) -> str:
@@ -122,7 +162,7 @@ PERSONAL_DATA: tuple[Rule, ...] = (
     rule(
         r"(?<![\w.+-])(?:1[ .-])?(?:\([2-9]\d\d\) ?|[2-9]\d\d[.-])[2-9]\d\d[ .-]\d{4}"
         r"(?![\w-]|\.\d)",
-        lambda found: _possible(found.group(), "US"),
+        "[phone number]",
         shape=_NUMBER,
     ),
 )

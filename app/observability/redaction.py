@@ -27,6 +27,9 @@ _SMALLEST_CARD_NUMBER = 10**12
 _MAX_DEPTH = 12
 _MAX_ITEMS = 200
 _MAX_PASSES = 8
+_LEAST_PASSES = 3
+_CHARS_OF_PASSES = 16_000
+"""Characters times passes that one text is given; a longer text gets fewer passes."""
 _LOOKAHEAD_CHARS = 256
 """How much is read beyond what is shown, so that a cut leaves no part of a secret unrecognised."""
 _NAMING = frozenset({"name", "key", "header", "field"})
@@ -140,7 +143,8 @@ def _redacted(text: str) -> str:
 
 def _applied(text: str) -> str:
     """Apply the rules until nothing changes: a mark ends a word, beside which another may begin."""
-    for _ in range(_MAX_PASSES):
+    affordable = _CHARS_OF_PASSES // (len(text) or 1)
+    for _ in range(max(_LEAST_PASSES, min(affordable, _MAX_PASSES))):
         before = text
         text = _RULES.apply(before)
         if text == before:

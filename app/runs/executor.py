@@ -23,7 +23,7 @@ from app.engine.driver import GraphExecution
 from app.engine.events import RUN_RESUMED, RUN_STARTED, Event
 from app.engine.prepared import PreparedGraph
 from app.engine.report import GraphOutcome
-from app.engine.supervision import DetachedError, Supervisor, deadline_of, seconds_of, set_within
+from app.engine.supervision import DetachedError, Supervisor, deadline_of, seconds_of
 from app.nodes.catalog import GraphProblemsError, NodeCatalog
 from app.nodes.chat import chat_services
 from app.nodes.node_type import RunFacts
@@ -45,6 +45,7 @@ from app.runs.plan import RunGraphs, facts_of, inputs_of
 from app.runs.ports import JournalStore, RunStore
 from app.runs.replay import spent_before
 from app.runs.run import CallRecord, CancelRequest, Run, RunKey
+from app.runs.run_slots import RunSlots
 from app.tools.artifacts import ArtifactKeeper
 from app.trace.frozen_json import USUAL_LIMITS, ValueLimits
 
@@ -99,8 +100,7 @@ class RunExecutor:
         """How often a run has begun or ended here."""
         self._active: dict[RunKey, ActiveRun] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        self._reserved = 0
-        self._room = asyncio.Event()
+        self.slots = RunSlots(limits.max_runs, self._active.keys())
         self._freed = asyncio.Event()
         self._releasing = asyncio.Semaphore(RELEASES_AT_ONCE)
         self._declined = Declined()
@@ -115,25 +115,20 @@ class RunExecutor:
     @property
     def free_slots(self) -> int:
         """How many more runs may be started now."""
-        return self._limits.max_runs - len(self._active) - self._reserved if self._open else 0
+        return self.slots.free if self._open else 0
 
-    def reserve(self) -> bool:
+    def reserve(self, tenant: str | None = None) -> bool:
         """Keep a slot for a run that is about to be claimed; False if there is none."""
-        if self.free_slots <= 0:
-            return False
-        self._reserved += 1
-        return True
+        return self._open and self.slots.reserve(tenant)
 
-    def unreserve(self) -> None:
+    def unreserve(self, tenant: str | None = None) -> None:
         """Give a kept slot back."""
-        self._reserved -= 1
-        self._room.set()
+        self.slots.unreserve(tenant)
 
     async def room(self) -> None:
         """Wait until there may be a free slot."""
         while self.free_slots <= 0:
-            self._room.clear()
-            await self._room.wait()
+            await self.slots.change()
 
     async def freed(self) -> None:
         """Wait until a run has ended for which others of its tenant may have waited."""
@@ -157,6 +152,7 @@ class RunExecutor:
         if self._handing_over:
             active.token.trip(shutting_down())
         self._active[run.key] = active
+        self.slots.served(run.key.tenant)
         self.changes += 1
         self._keep(self._execute(active, permitted_at, after=lost), f"run {run.key.run_id}")
 
@@ -201,14 +197,13 @@ class RunExecutor:
         for active in self._active.values():
             active.token.trip(shutting_down())
         patience = self._supervisor.grace_seconds + GIVE_UP_SECONDS
-        while self._reserved or self._tasks:
-            left = self._reserved, len(self._tasks)
-            if self._reserved:  # a run may just be being claimed
-                self._room.clear()
-                await set_within(self._room, CLAIM_SECONDS)
+        while self.slots.reserved or self._tasks:
+            left = self.slots.reserved, len(self._tasks)
+            if self.slots.reserved:  # a run may just be being claimed
+                await self.slots.change_within(CLAIM_SECONDS)
             else:
                 await asyncio.wait(self._tasks, timeout=patience)
-            if left == (self._reserved, len(self._tasks)):
+            if left == (self.slots.reserved, len(self._tasks)):
                 break
         if self._tasks:
             log.warning("runs.left_behind", count=len(self._active))
@@ -230,11 +225,13 @@ class RunExecutor:
             log.exception("run.broken")
             self.broken[run.key] = run.fence
         finally:
+            if run.key.tenant in self.slots.full_tenants:
+                self._freed.set()  # queued runs of the tenant have no jobs any more
             if self._active.get(run.key) is active:
                 del self._active[run.key]
                 self.changes += 1
             active.ended.set()
-            self._room.set()
+            self.slots.freed()
 
     async def _run(self, active: ActiveRun, permitted_at: float) -> None:
         run = active.run

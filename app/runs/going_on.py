@@ -10,12 +10,15 @@ It is either everything, or what had ended when one of its nodes ended. Of that,
 - what was open then, or had failed or was stopped with something taken over inside it, goes on;
 - everything else is not taken over, and made anew when the graph gets there.
 
+What an LLM call has asked for is not inside that call, which had ended before: it counts as a call
+of the step or agent around both.
+
 Times are in milliseconds, so of two nodes that ended in the same one the older counts as the first.
 Whatever a node depends on is older than it and had ended before, so it is taken over as well.
 """
 
 from collections.abc import Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from app.engine.ports import CallOutcome
 from app.runs.errors import InvalidRunError
@@ -70,6 +73,7 @@ def taken_over(lines: Sequence[NodeLine], until: str | None) -> TakenOver:
     Raises:
         InvalidRunError: there is no node ``until``.
     """
+    lines = _by_what_they_are_inside(lines)
     nodes = {line.node_id: line for line in lines}
     last = None if until is None else _last(nodes, until)
     around = frozenset() if last is None else frozenset(_above(nodes, last))
@@ -89,6 +93,17 @@ def taken_over(lines: Sequence[NodeLine], until: str | None) -> TakenOver:
         unknown=_numbers(lines, unknown | superseded),
         open=_numbers(lines, still_open - superseded),
     )
+
+
+def _by_what_they_are_inside(lines: Sequence[NodeLine]) -> Sequence[NodeLine]:
+    """Return the lines with the node that each is inside as its parent."""
+    around = {line.node_id: line.parent_id for line in lines if line.kind == "llm"}
+    return [
+        replace(line, parent_id=around[line.parent_id])
+        if line.parent_id in around and not line.is_attempt
+        else line
+        for line in lines
+    ]
 
 
 def _last(nodes: Mapping[str, NodeLine], until: str) -> NodeLine:

@@ -213,8 +213,12 @@ class RunStore(Protocol):
         """
         ...
 
-    async def claim(self, key: RunKey | None, worker_id: str) -> Run | None:
+    async def claim(
+        self, key: RunKey | None, worker_id: str, *, excluding: Sequence[str] = ()
+    ) -> Run | None:
         """Take the queued run that is next, or the one of a key; None if there is none to take.
+
+        Runs of the tenants ``excluding`` are passed over.
 
         Tenants take turns; of the runs of one, the one with the highest priority is next, and of
         those the oldest. A run is passed over while its tenant, or its concurrency key, has as many

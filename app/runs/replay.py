@@ -40,8 +40,11 @@ def _waiting_to_go_on(earlier: Sequence[CallRecord]) -> frozenset[str]:
     waiting = {earlier[0].node_id}
     for record in earlier[1:]:
         node = record.node  # where its parent does not wait, that was begun here, and lost
-        untouched = node["status"] == "created" and node["parent_id"] in waiting
-        if untouched and CONTINUES in node["metadata"]:
+        if node["parent_id"] not in waiting:
+            continue
+        untouched = node["status"] == "created" and CONTINUES in node["metadata"]
+        asks = node["kind"] == "llm" and node["status"] in TERMINAL  # for an agent that goes on
+        if untouched or asks:
             waiting.add(record.node_id)
     return frozenset(waiting)
 

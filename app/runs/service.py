@@ -262,13 +262,13 @@ class RunService:
     async def _accept(self, new: NewRun) -> Accepted:
         executor = self._executor
         delayed = new.request.start_at is not None and new.request.start_at > datetime.now(UTC)
-        if executor is None or delayed or not executor.reserve():
+        if executor is None or delayed or not executor.reserve(new.key.tenant):
             return await self._store.accept(new, worker_id=None)
         permitted_at = time.monotonic()
         try:
             accepted = await self._store.accept(new, worker_id=executor.worker_id)
         finally:
-            executor.unreserve()
+            executor.unreserve(new.key.tenant)
         if accepted.created and accepted.run.status is RunStatus.RUNNING:
             executor.start(accepted.run, permitted_at=permitted_at, prepared=new.prepared)
         return accepted

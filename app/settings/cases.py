@@ -269,6 +269,10 @@ class ToolSettings(Section):
         86_400.0, "How long a person may take to approve a call; then it is not made."
     )
     plugins: Names = key((), "Tools to add, by dotted name such as my_package.tools:Weather.")
+    expose_errors: bool = key(
+        False,
+        "Whether models read the texts of tools' unexpected exceptions, or the class alone.",
+    )
     prices: PriceSettings = PriceSettings()
     mcp: McpSettings = McpSettings()
 

@@ -5,7 +5,7 @@
 
 import json
 import re
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -118,7 +118,8 @@ class EnvironmentSource(InitSettingsSource):
         self._given = {name: text.strip() for name, text in environ.items() if text.strip()}
         self._merged = file()
         self.origins: dict[Location, str] = {}  # the variables that values come from
-        self.warnings = tuple(self._judge_names())
+        empty = sorted(name for name, text in environ.items() if not text.strip())
+        self.warnings = (*_judge_empty(empty), *self._judge_names())
         self.near_misses = tuple(line for line in self.warnings if _NEAR_MISS in line)
         for path, _ in keys_of(Settings):
             self._set(path, variable_of(path))
@@ -189,6 +190,26 @@ class EnvironmentSource(InitSettingsSource):
                 raise SettingsError(f"{name}: unknown setting; {hint}")
             elif near and near[0] not in self._given:
                 yield f"{name}{_NEAR_MISS} {hint}"
+
+
+def _judge_empty(names: Sequence[str]) -> Iterator[str]:
+    """Yield a warning about keys and endpoints of providers that are empty.
+
+    Raises:
+        SettingsError: a secret of ``auth`` is empty, without which the service might be open.
+    """
+    paths = {variable_of(path): path for path, _ in keys_of(Settings)}
+    unset = []
+    for name in names:
+        bare = name.removeprefix(PREFIX)
+        path = paths.get(bare, ())
+        if path[:1] == ("auth",) and SecretStr in types_in(_field_at(path).annotation):
+            raise SettingsError(f"{name}: set, but empty; give the secret or remove the variable")
+        of_provider = path[-1:] in (("api_key",), ("base_url",)) or bare in SHARED_VARIABLES
+        if of_provider and bare.endswith(("_KEY", "_BASE_URL")):
+            unset.append(name)
+    if unset:
+        yield f"{', '.join(unset)}: empty, and so not set"
 
 
 def _refuse_secrets(value: Any, path: Location, shown: str) -> None:

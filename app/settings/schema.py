@@ -46,6 +46,14 @@ def _host_names(names: tuple[str, ...]) -> tuple[str, ...]:
     return names
 
 
+def _origins(given: tuple[str, ...]) -> tuple[str, ...]:
+    for origin in given:
+        parts = urlsplit(origin)
+        if parts.scheme not in ("http", "https") or origin != f"{parts.scheme}://{parts.netloc}":
+            raise ValueError("must be origins such as https://app.example.com, without a path")
+    return tuple(origin.lower() for origin in given)
+
+
 class ServerSettings(Section):
     """The HTTP server."""
 
@@ -57,6 +65,9 @@ class ServerSettings(Section):
     allowed_hosts: Annotated[tuple[Text, ...], AfterValidator(_host_names)] | None = None
     """Host names that requests may be sent to, besides `host`, localhost and every address; null is
     no other name, or with `auth.anonymous: anywhere` any name."""
+    cors_origins: Annotated[tuple[Text, ...], AfterValidator(_origins)] = ()
+    """Origins of web pages, such as https://app.example.com, that may send requests without a key;
+    pages of the service itself always may."""
     max_connections: Positive = key(
         2000, "Open connections; more are answered 503, or idle closed."
     )

@@ -31,7 +31,14 @@ from app.observability.errors import message_of_error
 from app.observability.redaction import MAX_TEXT_CHARS, redact_text
 from app.tools.arguments import ArgumentCheck
 from app.tools.artifacts import ArtifactKeeper, ArtifactTooLargeError, with_references
-from app.tools.ports import Tool, ToolContext, ToolResult, ToolSpec, failure
+from app.tools.ports import (
+    Tool,
+    ToolContext,
+    ToolRefusedError,
+    ToolResult,
+    ToolSpec,
+    failure,
+)
 from app.tools.registry import ToolPolicy, ToolRegistry
 from app.tools.servers import NoServers, ServerListing, ServerUnavailableError, ToolServers
 from app.trace.payloads import Payloads
@@ -61,17 +68,19 @@ class ToolDispatch:
         retry: RetryPolicy,
         approval_timeout_seconds: float,
         servers: ToolServers | None = None,
+        expose_errors: bool = False,
     ) -> None:
         """Use the tools that ``policy`` allows; traces show arguments as ``payloads`` says.
 
         ``retry`` is for tools that name transient failures; all others get one attempt.
         ``approval_timeout_seconds`` is how long a person may take to approve a call. ``servers``
-        have tools of their own.
+        have tools of their own. With ``expose_errors`` a model reads the texts of exceptions.
 
         Raises:
             UnfitSchemaError: a schema is unfit; the message names the tool.
         """
         self._servers: ToolServers = servers or NoServers()
+        self._expose_errors = expose_errors
         self._payloads = payloads
         self._retry = retry
         self._approval_timeout_seconds = approval_timeout_seconds
@@ -161,7 +170,7 @@ class ToolDispatch:
         logged_with = context.run.logged_with
         attempt = partial(_attempt, tool, args, tool_context, keeper, call.key.text, logged_with)
         try:
-            result: ToolResult = await context.calls.perform(
+            answered = await context.calls.perform(
                 call, attempt, parent=context.trace_parent, scope=context.scope
             )
         except OutcomeUnknownError:
@@ -170,7 +179,9 @@ class ToolDispatch:
             )
         except CallFailedError as failed:
             timeout = failed.error_class == "TimeoutError"
-            return failure(str(failed), "timeout" if timeout else failed.error_class)
+            said = str(failed) if self._expose_errors else failed.told
+            return failure(said, "timeout" if timeout else failed.error_class)
+        result: ToolResult = answered.value
         return result
 
     async def _approved(
@@ -235,15 +246,20 @@ async def _attempt(
     sink = None if keeper is None else keeper.sink_of(call_key)
     try:
         given = context if sink is None else replace(context, artifacts=sink)
-        result = dict(await tool.run(args, given))
+        try:
+            result = dict(await tool.run(args, given))
+        except ToolRefusedError as refusal:
+            result = refusal.result()
     except ArtifactTooLargeError as refusal:
         raise AttemptError(str(refusal), error_class=TOO_LARGE, retryable=False) from refusal
     except Exception as error:
         log.warning(
             "tool.broke", tool=tool.spec.name, call_key=call_key, exc_info=logged_with(error)
         )
+        name = type(error).__name__
         said = f"The tool broke: {message_of_error(error)}"
-        raise AttemptError(said, error_class=type(error).__name__, retryable=False) from error
+        told = f"The tool broke ({name})."
+        raise AttemptError(said, error_class=name, retryable=False, told=told) from error
     if "error" in result:
         # It may quote arguments or data, and traces and events show it.
         said = redact_text(str(result["error"]), max_chars=MAX_ERROR_CHARS)

@@ -105,7 +105,9 @@ class CrossChecked(Protocol):
         ...
 
 
-def failure(message: str, code: str, *, retry_after_seconds: float | None = None) -> ToolResult:
+def failure(
+    message: str, code: str = "failed", *, retry_after_seconds: float | None = None
+) -> ToolResult:
     """Return the dict that every failing tool returns."""
     result: ToolResult = {"error": message, "code": code}
     if retry_after_seconds is not None:
@@ -114,7 +116,7 @@ def failure(message: str, code: str, *, retry_after_seconds: float | None = None
 
 
 class ToolRefusedError(Exception):
-    """A built-in tool cannot do what was asked; the message says what to ask instead."""
+    """A tool cannot do what was asked. A model reads the message: say what to ask instead."""
 
     def __init__(
         self,

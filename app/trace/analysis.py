@@ -5,13 +5,13 @@ open counts as lasting until the snapshot was taken.
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterable, Iterator, Set
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any, Final, Literal, TypeVar
 
 from app.trace.call_tree import CUT_OFF, ROOT_ENDED, WAITS
-from app.trace.node import ATTEMPT, Node, NodeStatus, estimated_of, made_by, number_of
+from app.trace.node import ATTEMPT, Node, NodeStatus, estimated_of, made_by, number, number_of
 from app.trace.snapshot import Snapshot
 
 Key = TypeVar("Key", bound=Hashable)
@@ -78,7 +78,8 @@ class Segment:
 
 def time_shares(snapshot: Snapshot) -> list[TimeShare]:
     """Return where the time went, the longest first; attempts count as part of their call."""
-    children, ends, names = children_of(snapshot), _subtree_ends(snapshot), _items(snapshot)
+    children, names = _worked_within(snapshot), _items(snapshot)
+    ends = _ends_with(children, snapshot)
     own = defaultdict[tuple[str, str, str | None], list[int]](list)
     for node_id, node in snapshot["nodes"].items():
         if not is_attempt(node):
@@ -128,15 +129,21 @@ def waiting_nodes(snapshot: Snapshot) -> frozenset[str]:
 
 
 def _halted_last(snapshot: Snapshot) -> list[Node]:
-    """Return the halted nodes that were not begun anew, nor is anything around them."""
+    """Return the halted nodes that were not begun anew, nor is anything around them.
+
+    A call that replays the answer of an earlier try belongs to the later try of what is around it.
+    """
     nodes = snapshot["nodes"].values()
     latest = {(node["parent_id"], node["kind"], node["name"]): node for node in nodes}
-    cut_off: set[str] = set()
+    cut_off: dict[str | None, Node] = {}
     halted: list[Node] = []
     for node in nodes:
         again = latest[node["parent_id"], node["kind"], node["name"]]
-        if node["parent_id"] in cut_off or _began_anew(node, again):
-            cut_off.add(node["node_id"])
+        around = cut_off.get(node["parent_id"])
+        if around is not None and number(node) < number(around):
+            cut_off[node["node_id"]] = around
+        elif _began_anew(node, again):
+            cut_off[node["node_id"]] = again
         elif node["status"] == "halt":
             halted.append(node)
     return halted
@@ -156,8 +163,8 @@ def critical_path(snapshot: Snapshot) -> list[Segment]:
     """
     if (root_id := snapshot["root_id"]) is None:
         return []
-    nodes, ends = snapshot["nodes"], _subtree_ends(snapshot)
-    children = children_of(snapshot)
+    nodes, children = snapshot["nodes"], _worked_within(snapshot)
+    ends = _ends_with(children, snapshot)
     segments: list[Segment] = []
     frames = [_Frame(root_id, ends[root_id], _latest_first(children[root_id], ends))]
     while frames:
@@ -187,6 +194,30 @@ def children_of(snapshot: Snapshot) -> defaultdict[str, list[Node]]:
         if node["parent_id"] is not None:
             children[node["parent_id"]].append(node)
     return children
+
+
+def _worked_within(snapshot: Snapshot) -> defaultdict[str, list[Node]]:
+    """Return the nodes by the one in whose time they worked, in the order of creation.
+
+    That is the parent, except where an LLM call had ended when what it asked for began: then it is
+    the step or agent around it, in its latest try.
+    """
+    nodes = snapshot["nodes"]
+    within = defaultdict[str, list[Node]](list)
+    latest: dict[tuple[str | None, str, str], str] = {}
+    for node_id in sorted(nodes, key=number_of):
+        node = nodes[node_id]
+        latest[node["parent_id"], node["kind"], node["name"]] = node_id
+        if node["parent_id"] is None:
+            continue
+        above = nodes[node["parent_id"]]
+        ended_before = _end_ms(above, snapshot) <= node["start_ts_ms"]
+        if above["kind"] == "llm" and above["parent_id"] is not None and ended_before:
+            around = nodes[above["parent_id"]]
+            within[latest[around["parent_id"], around["kind"], around["name"]]].append(node)
+        else:
+            within[above["node_id"]].append(node)
+    return within
 
 
 def duration_ms(node: Node, snapshot: Snapshot) -> int:
@@ -237,14 +268,12 @@ def _end_ms(node: Node, snapshot: Snapshot) -> int:
     return snapshot["snapshot_ts_ms"] if end is None else end
 
 
-def _subtree_ends(snapshot: Snapshot) -> dict[str, int]:
-    """Return when each node and all below it were over: a child may outlast its parent."""
-    nodes = snapshot["nodes"]
-    ends = {node_id: _end_ms(node, snapshot) for node_id, node in nodes.items()}
-    for node_id in sorted(nodes, key=number_of, reverse=True):
-        parent_id = nodes[node_id]["parent_id"]
-        if parent_id is not None:
-            ends[parent_id] = max(ends[parent_id], ends[node_id])
+def _ends_with(within: Mapping[str, Iterable[Node]], snapshot: Snapshot) -> dict[str, int]:
+    """Return when each node and all inside it were over: a child may outlast its parent."""
+    ends: dict[str, int] = {}
+    for node_id in sorted(snapshot["nodes"], key=number_of, reverse=True):
+        inside = (ends[node["node_id"]] for node in within.get(node_id, ()))
+        ends[node_id] = max([_end_ms(snapshot["nodes"][node_id], snapshot), *inside])
     return ends
 
 

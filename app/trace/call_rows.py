@@ -126,7 +126,8 @@ class CallRows:
             return
         if asked := _asked(payload.request):
             yield f"asked: {asked}"
-        if payload.reply is not None:
+        raw = isinstance(payload.reply, Mapping) and "raw_reply" in payload.reply
+        if payload.reply is not None and not raw:  # the error says already what came
             yield f"got: {_excerpt(_said(payload.reply))}"
 
     def _was_first(self, node: Node, run_id: str) -> bool:

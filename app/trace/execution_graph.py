@@ -355,11 +355,16 @@ class ExecutionGraph:
         """
         return self.capture().as_dict()
 
-    def name_of(self, node_id: str) -> str:
-        """Return the name of a node, at a small part of the cost of a copy of it."""
+    def step_of(self, node_id: str) -> str:
+        """Return the name of the step or agent that a node is, or that its calls belong to."""
         with self._lock:
-            self._tree.refuse_unknown(node_id)
-            return (self._tree.open.get(node_id) or self._tree.record(node_id))["name"]
+            tree = self._tree
+            while True:
+                tree.refuse_unknown(node_id)
+                record = tree.open.get(node_id) or tree.record(node_id)
+                if record["kind"] == "system":
+                    return record["name"]
+                node_id = record["parent_id"] or ""
 
     def node(self, node_id: str) -> Node:
         """Return a copy of one node as it is now."""

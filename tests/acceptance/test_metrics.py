@@ -370,7 +370,7 @@ async def test_rules_and_dashboard_ask_for_metrics_that_there_are(watched: Watch
         grouped = [
             part for by in re.findall(r"by \(([^)]*)\)", expression) for part in by.split(", ")
         ]
-        assert {*matched, *grouped} <= known | {"model", "direction"}, expression
+        assert {*matched, *grouped} <= known | {"model", "direction", "kind"}, expression
     shown = {name for expression in asked for name in _NAME.findall(expression)}
     families = {re.sub(r"_(total|bucket|count|sum)$", "", name) for name in shown}
     told = {name for name in (await watched.families()) if name.startswith("caseworker_")}

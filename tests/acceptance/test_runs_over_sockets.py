@@ -27,6 +27,7 @@ async def test_a_case_is_answered_and_its_trace_shows_every_call(
     assert run["result"]["finish_reason"] == "success"
     assert run["usage"]["llm_calls_small"] == run["usage"]["tool_calls"] == 1
     assert [(n["kind"], n["name"]) for n in nodes][2:] == [("llm", "plan"), ("tool", "calculator")]
+    assert nodes[3]["parent_id"] == nodes[2]["node_id"]
     assert {n["status"] for n in nodes} == {"success"}
     assert nodes[2]["tokens_in"] > 0
     assert violations(trace["snapshot"]) == []

@@ -190,7 +190,7 @@ async def test_a_place_that_is_none_is_refused(
 
 async def test_streams_are_bounded_and_give_their_places_back(api: Api) -> None:
     """Whether their client hung up, their run ended, or there was no such run."""
-    app = api.app(api_limits(max_event_streams=2))
+    app = api.app(api_limits(max_event_streams=3))
     async with client_of(app) as client:
         await client.post("/runs", json={"run_id": "a", "input": "2+2?"})
         await api.store.claim(KEY, "worker")

@@ -13,7 +13,7 @@ from tests.support.limits import api_limits
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
-OWN = ("localhost", "LOCALHOST:8080", "localhost.", "127.0.0.1:8080", "[::1]:8080", "10.2.3.4:80")
+OWN = ("localhost", "LOCALHOST:8080", "localhost.", "127.0.0.1:8080", "[::1]:8080")
 FOREIGN = ("evil.example:8701", "localhost.evil.example", "127.0.0.1.evil.example", "[evil]", "a,b")
 
 
@@ -85,3 +85,53 @@ async def test_only_a_plain_name_can_be_allowed(name: str) -> None:
     """Anything else would never match, and nobody would notice."""
     with pytest.raises(ValueError, match="plain host names"):
         ServerSettings(allowed_hosts=(name,))
+
+
+@pytest.mark.parametrize("host", ["10.2.3.4:80", "0.0.0.0:8080", "192.168.1.5"])
+async def test_anonymous_callers_call_this_machine_by_loopback_or_a_configured_name(
+    api: Api, host: str
+) -> None:
+    """In mode loopback; with a key, or from anywhere, every address is served."""
+    assert (await asked(api, "/runs", host)).status_code == 403
+    assert (await asked(api, "/runs", host, anonymous="anywhere")).status_code == 200
+    named = frozenset({host.partition(":")[0]})
+    status = (await asked(api, "/runs", host, allowed_hosts=named)).status_code
+    assert status == (403 if host.startswith("0.") else 200)
+
+
+OTHER_PAGES = [
+    {"Origin": "http://evil.example"},
+    {"Origin": "null"},
+    {"Origin": "http://localhost:3000", "Sec-Fetch-Site": "same-site"},
+    {"Origin": "http://localhost.evil.example"},
+    {"Origin": "http://evil.example", "Sec-Fetch-Site": "cross-site"},
+    {"Sec-Fetch-Site": "cross-site"},
+]
+OWN_PAGES: list[dict[str, str]] = [
+    {},
+    {"Origin": "http://localhost", "Sec-Fetch-Site": "same-origin"},
+    {"Origin": "HTTPS://LOCALHOST"},
+    {"Origin": "https://app.example.com", "Sec-Fetch-Site": "cross-site"},
+    {"Sec-Fetch-Site": "none"},
+]
+
+
+@pytest.mark.parametrize("anonymous", ["loopback", "anywhere"])
+@pytest.mark.parametrize(
+    ("headers", "served"),
+    [*((one, False) for one in OTHER_PAGES), *((one, True) for one in OWN_PAGES)],
+)
+async def test_pages_of_other_origins_are_refused_without_a_credential(
+    api: Api, headers: dict[str, str], served: bool, anonymous: str
+) -> None:
+    """Also where a request has no body, which a browser sends without asking first."""
+    limits = api_limits(anonymous=anonymous, cors_origins=frozenset({"https://app.example.com"}))
+    async with client_of(api.app(limits)) as client:
+        for method, path in (
+            ("POST", "/runs/x/cancel"),
+            ("POST", "/webhooks/secret"),
+            ("GET", "/runs"),
+        ):
+            answer = await client.request(method, path, headers=headers)
+            refused = "anonymous-refused" in answer.text
+            assert refused is not served, (method, path, answer.text)

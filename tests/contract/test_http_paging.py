@@ -84,8 +84,9 @@ every_list = pytest.mark.parametrize(
 
 @pytest_asyncio.fixture(loop_scope="module")
 async def tenants(api: Api) -> AsyncIterator[Tenants]:
-    async with client_of(api.app(bootstrap_key=OPERATOR_KEY)) as client:
-        yield Tenants(client)
+    app = api.app(bootstrap_key=OPERATOR_KEY)
+    async with client_of(app) as client:
+        yield Tenants(client, app)
 
 
 async def page_of(

@@ -90,8 +90,9 @@ async def test_the_limit_of_schedules_counts_those_of_the_tenant_alone(api: Api)
     """A schedule that exists can still be changed."""
     schedules = replace(api.background.schedules, max_schedules=1)
     body = {"cron": "0 6 * * *", "run": RUN}
-    async with client_of(api.app(bootstrap_key=OPERATOR_KEY, schedules=schedules)) as client:
-        tenants = Tenants(client)
+    app = api.app(bootstrap_key=OPERATOR_KEY, schedules=schedules)
+    async with client_of(app) as client:
+        tenants = Tenants(client, app)
         statuses = [
             (await tenants.ask(tenant, "PUT", f"/schedules/{name}", body)).status_code
             for tenant, name in (("a", "x"), ("a", "y"), ("b", "x"), ("a", "x"))

@@ -8,12 +8,12 @@ import asyncio
 import json
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from app.control.budget import Budget
 from app.llm.gateway import ModelGateway, Tier
-from app.llm.ports import Delta, ModelReply, ModelRequest, TokenUsage, ToolCall
+from app.llm.ports import Delta, Incomplete, ModelReply, ModelRequest, TokenUsage, ToolCall
 from app.llm.pricing import no_list_price
 from app.nodes.agent.execution import Agents
 from app.nodes.agent.node import agent_type
@@ -30,20 +30,39 @@ from tests.unit.runs.world import KEY, Process
 
 WORDS = ("so", "what", "we", "were", "asked", "to", "find", "came", "as", "promised")
 MOST_TURNS = 5
+WHY = (Incomplete.LENGTH, Incomplete.CONTENT_FILTER, Incomplete.REFUSAL, Incomplete.EMPTY)
+"""Why an answer may be incomplete before anything stops the run."""
 
 
 def reply_of(seed: int, call: str) -> ModelReply:
     """What the model answers to a call, by its path."""
     draw = random.Random(f"{seed}/{call}")
-    number = call.removesuffix("/last").rsplit("/", 1)[1]
+    number = turn_of(call).rsplit("/", 1)[1]
     turn = int(number) if number.isdecimal() else MOST_TURNS
+    incomplete = draw.choice(list(WHY)) if draw.random() < 0.3 else None
+    usage = TokenUsage(tokens_in=10, tokens_out=5)
+    if incomplete is Incomplete.EMPTY:
+        return ModelReply(text="", model="m", usage=usage, incomplete=incomplete)
     text = " ".join(draw.choices(WORDS, k=draw.randint(0, 30)))
     thinking = " ".join(draw.choices(WORDS, k=draw.choice([0, 0, 5])))
     calls: list[ToolCall] = []
     if turn < MOST_TURNS and draw.random() < 0.8:
         calls = [_wanted(draw, call, n) for n in range(draw.randint(1, 3))]
-    usage = TokenUsage(tokens_in=10, tokens_out=5)
-    return ModelReply(text=text, model="m", usage=usage, tool_calls=tuple(calls), thinking=thinking)
+    if incomplete and calls and draw.random() < 0.7:
+        calls[-1] = replace(calls[-1], arguments=calls[-1].arguments[: draw.choice([0, 3])])
+    return ModelReply(
+        text=text,
+        model="m",
+        usage=usage,
+        tool_calls=tuple(calls),
+        thinking=thinking,
+        incomplete=incomplete,
+    )
+
+
+def turn_of(call: str) -> str:
+    """Return the key of the turn that a call of the model belongs to."""
+    return call.removesuffix("/empty").removesuffix("/last")
 
 
 def _wanted(draw: random.Random, call: str, number: int) -> ToolCall:

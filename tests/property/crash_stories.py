@@ -9,13 +9,13 @@ import asyncio
 import json
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from functools import cache
 from typing import Any
 
 from app.llm.gateway import ModelGateway, Tier
-from app.llm.ports import ModelReply, ModelRequest, TokenUsage, ToolCall
+from app.llm.ports import Incomplete, ModelReply, ModelRequest, TokenUsage, ToolCall
 from app.llm.pricing import TokenPrice, no_list_price
 from app.nodes.agent.execution import Agents
 from app.nodes.agent.node import agent_type
@@ -33,6 +33,15 @@ from tests.support.seeded_loop import run as run_seeded
 
 TOKENS_IN, TOKENS_OUT = 10, 5
 TURNS = {"outer": 6, "inner": 3}
+INCOMPLETE = {
+    (False, 1): Incomplete.LENGTH,
+    (False, 3): Incomplete.EMPTY,
+    (True, 3): Incomplete.REFUSAL,
+}
+"""Answers that are not complete, by whether the inner agent gives them and in which turn.
+
+In the first one of two calls has no arguments; the last one is what the inner agent comes to.
+"""
 ITEMS = 12
 
 WORLDS: dict[SeededLoop, CrashingCluster] = {}
@@ -90,11 +99,21 @@ class ScriptedModel:
         call = request.origin.call
         world().arrived(call, "model")
         await asyncio.sleep(_seconds(call))
-        turn = int(call.rsplit("/", 1)[1])
+        turn = int(call.removesuffix("/empty").rsplit("/", 1)[1])
         inner = call.count("turn") > 1
         calls = _wanted(call, turn, inner) if turn < TURNS["inner" if inner else "outer"] else ()
         usage = TokenUsage(tokens_in=TOKENS_IN, tokens_out=TOKENS_OUT)
-        return ModelReply(text=f"said {call}", model="m", usage=usage, tool_calls=calls)
+        text = f"said {call}"
+        incomplete = INCOMPLETE.get((inner, turn))
+        if incomplete is Incomplete.EMPTY and not call.endswith("/empty"):
+            text, calls = "", ()
+        elif incomplete is Incomplete.EMPTY:
+            incomplete = None
+        elif incomplete and calls:
+            calls = (*calls[:-1], replace(calls[-1], arguments=""))
+        return ModelReply(
+            text=text, model="m", usage=usage, tool_calls=calls, incomplete=incomplete
+        )
 
     async def aclose(self) -> None:
         """Nothing to close."""

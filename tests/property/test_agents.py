@@ -13,11 +13,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.control.budget import Budget
-from app.llm.ports import ModelReply, ModelRequest
+from app.llm.ports import Incomplete, ModelReply, ModelRequest
 from app.runs.run import EventRecord, RunStatus
-from tests.property.agent_stories import Model, Tale, reply_of, told
+from tests.property.agent_stories import WHY, Model, Tale, reply_of, told, turn_of
 from tests.support.event_log import event_problems
-from tests.support.graph_invariants import stored_steps, unlike_journal, violations
+from tests.support.graph_invariants import (
+    stored_steps,
+    unasked_calls,
+    unlike_journal,
+    violations,
+)
 from tests.support.memory_rows import journal_of
 from tests.support.seeded_loop import run
 from tests.support.seeds import seeds
@@ -43,10 +48,17 @@ def test_events_of_agents_come_in_order_and_tell_everything(seed: int) -> None:
     tale, story = told(seed)
 
     assert [*problems(tale), *story.leftover] == []
-    assert tale.final.status in (RunStatus.COMPLETED, RunStatus.HALTED)
+    if tale.final.status is RunStatus.FAILED:
+        assert tale.final.stop is not None
+        assert tale.final.stop["error_class"] == "ModelAnswerIncomplete"
+        assert tale.final.result is not None
+        found = tale.final.result["outputs"]["a"]["result"]
+        assert (found["terminate_reason"], found["incomplete"] in WHY) == ("incomplete", True)
+    else:
+        assert tale.final.status in (RunStatus.COMPLETED, RunStatus.HALTED)
     for path, log in _by_path(tale.events).items():
         shown = "".join(_LETTERS[event.type] for event in log)
-        assert re.fullmatch(r"(?:<c*u[()]*>)*(?:<c*>)?", shown), (path, shown)
+        assert re.fullmatch(r"(?:<(?:c*u){1,2}[()]*>)*(?:<c*>)?", shown), (path, shown)
 
 
 @pytest.mark.req("003/resume", "003/FR3.4", "003/NFR2.2")
@@ -73,10 +85,12 @@ def test_the_tales_are_worth_their_time() -> None:
         seen["halted"] += tale.final.status is RunStatus.HALTED
         offsets = [e.data["offset"] for e in tale.events if e.type == "content_chunk"]
         seen["written anew"] += any(a >= b for a, b in pairwise(offsets))
+        seen["failed"] += tale.final.status is RunStatus.FAILED
         seen["inner"] += any("tool" in str(e.step_id) for e in tale.events)
 
     assert seen["interrupted"] > 12
-    assert min(seen[kind] for kind in ("replayed", "halted", "written anew", "inner")) >= 3, seen
+    wanted = ("replayed", "halted", "failed", "written anew", "inner")
+    assert min(seen[kind] for kind in wanted) >= 3, seen
 
 
 def problems(tale: Tale) -> Iterator[str]:
@@ -87,6 +101,7 @@ def problems(tale: Tale) -> Iterator[str]:
     yield from event_problems(tale.events, tale.final.status)
     row = tale.store.rows[KEY]
     stored = {node_id: record.node for node_id, record in row.calls.items()}
+    yield from unasked_calls(row.calls.values())
     for snapshot in row.snapshots:
         yield from violations(snapshot)
         yield from unlike_journal(snapshot, stored)
@@ -106,20 +121,33 @@ def _about_turns(tale: Tale, path: str, log: Sequence[EventRecord]) -> Iterator[
         for event in log
         if event.type in WHOLE
     )
-    yield from (f"{path}: {event} came {count} times" for event, count in once.items() if count > 1)
+    for event, count in once.items():
+        if count > 1 + (event[0] == "usage" and _is_empty(tale, _call(tale, path, event[1], log))):
+            yield f"{path}: {event} came {count} times"
     for kind, turn, which in once:
         other = {"turn_start": "turn_end", "tool_call_start": "tool_call_end"}.get(kind)
         if other is not None and (other, turn, which) not in once:
             yield f"{path}: {kind} {turn} {which} has no end"
         if kind == "usage":
-            last = any(e.data.get("last_answer") for e in log if e.data["turn_number"] == turn)
-            call = f"{path}/{'wrap_up' if last else f'turn/{turn}'}"
-            if any(made == f"model {call}/last" for made, _ in tale.made):
-                call += "/last"
+            call = _call(tale, path, turn, log)
+            again = f"{call}/empty"
+            if _is_empty(tale, call) and f"model {again}" in dict(tale.made):
+                call = again
             said = reply_of(tale.seed, call)
             for part, text in (("thinking", said.thinking), ("content_chunk", said.text)):
                 if _text(log, part, turn) != text:
                     yield f"{path}: the {part} of turn {turn} is {_text(log, part, turn)!r}"
+
+
+def _call(tale: Tale, path: str, turn: int, log: Sequence[EventRecord]) -> str:
+    """Return the path of the call of the model that a turn begins with."""
+    last = any(e.data.get("last_answer") for e in log if e.data["turn_number"] == turn)
+    call = f"{path}/{'wrap_up' if last else f'turn/{turn}'}"
+    return f"{call}/last" if f"model {call}/last" in dict(tale.made) else call
+
+
+def _is_empty(tale: Tale, call: str) -> bool:
+    return reply_of(tale.seed, call).incomplete is Incomplete.EMPTY
 
 
 def _which(event: EventRecord) -> Any:
@@ -167,7 +195,7 @@ def _by_path(events: Sequence[EventRecord]) -> dict[str, list[EventRecord]]:
 def _key_of_tool(about: str) -> str:
     """Return the key of the call that a model has asked for, by its place in the answer."""
     turn, _, number = about.rpartition("/")
-    return f"{turn}/tool/{int(number) + 1}"
+    return f"{turn_of(turn)}/tool/{int(number) + 1}"
 
 
 class _Slow(Tale):

@@ -10,7 +10,7 @@ from app.trace.node import TAKEN_OVER
 from tests.property.agent_stories import Tale
 from tests.property.forked_stories import changed, ended_well, expected
 from tests.support.event_log import event_problems
-from tests.support.graph_invariants import violations
+from tests.support.graph_invariants import unasked_calls, violations
 from tests.support.memory_rows import journal_of
 from tests.support.seeded_loop import run
 from tests.support.seeds import seeds
@@ -60,6 +60,7 @@ class Forks:
         self.whole += not self.tale.made
         self.inner += any("/tool/" in str(before[id_].call_key) for id_ in taken)
         yield from violations(row.snapshots[0])
+        yield from unasked_calls(after.values())
         yield from event_problems([row.events[seq] for seq in sorted(row.events)], run.status)
         for node_id in taken:
             yield from changed(before[node_id].node, after[node_id].node, KEY.run_id)

@@ -147,7 +147,9 @@ class Wire:
     async def accept(self, new: NewRun, *, worker_id: str | None) -> Accepted:
         return await self._pass("accept", lambda: self._database.accept(new, worker_id=worker_id))
 
-    async def claim(self, key: RunKey | None, worker_id: str) -> Run | None:
+    async def claim(
+        self, key: RunKey | None, worker_id: str, *, excluding: Sequence[str] = ()
+    ) -> Run | None:
         return await self._pass("claim", lambda: self._cluster.claimed(key, worker_id))
 
     async def write(self, write: JournalWrite) -> Permission:

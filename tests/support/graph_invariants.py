@@ -1,6 +1,7 @@
 """The oracle for every stored or returned snapshot of an ExecutionGraph."""
 
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from math import isclose
 from typing import Any
@@ -8,6 +9,12 @@ from typing import Any
 from app.runs.run import CallRecord
 from app.trace.invariants import node_violations
 from app.trace.node import TERMINAL, number_of
+
+_ASKED_FOR = re.compile(
+    r"(?P<asked>.*/turn/\d+)/tool/(?P<place>\d+)(?:/approval)?"
+    r"|(?P<plan>.*/(?:small|big)/\d+)/act/\d+(?:/approval)?"
+)
+"""Paths of what a model has asked for: by the turn of an agent, or by the pass of a case."""
 
 _CONSTANT = ("parent_id", "kind", "name", "start_ts_ms", "model", "metadata")
 
@@ -23,11 +30,13 @@ def assert_no_regression(earlier: Mapping[str, Any], later: Mapping[str, Any]) -
     assert regressions(earlier, later) == []
 
 
-def violations(snapshot: Mapping[str, Any]) -> list[str]:
+def violations(snapshot: Mapping[str, Any], *, calls_in_place: bool = True) -> list[str]:
     """Return one sentence for every broken rule of a snapshot; none means it is sound.
 
     Checked are the five invariants of the graph, the 15 fields, that no open node stands below a
-    closed root, and that the aggregates are the sums over the nodes.
+    closed root, that what a model asked for is a child of that call, and that the aggregates are
+    the sums over the nodes. Without ``calls_in_place`` that may be a child of its step, as it was
+    in earlier versions.
     """
     missing = {"chain_id", "root_id", "nodes", "aggregates", "snapshot_ts_ms"} - snapshot.keys()
     if missing:
@@ -38,8 +47,30 @@ def violations(snapshot: Mapping[str, Any]) -> list[str]:
     root_id = next((key for key, node in nodes.items() if node["parent_id"] is None), None)
     if snapshot["root_id"] != root_id:
         problems.append(f"root_id is {snapshot['root_id']}, but the root is {root_id}")
+    if calls_in_place:
+        problems.extend(_misplaced(nodes))
     problems.extend(_wrong_sums(snapshot["aggregates"], nodes))
     return problems
+
+
+def unasked_calls(records: Iterable[CallRecord]) -> Iterator[str]:
+    """Yield the calls in a journal that the answer of their parent does not name.
+
+    The answer of a turn names a tool, or an agent, at the place that the key of the call says.
+    """
+    stored = {record.node_id: record for record in records}
+    for record in stored.values():
+        path = _path_of(record.node)
+        found = _ASKED_FOR.fullmatch(path or "")
+        if found is None or found["place"] is None:
+            continue
+        parent = stored[str(record.node["parent_id"])]
+        wanted = (parent.value or {}).get("tool_calls", ())
+        place = int(found["place"])
+        asked = wanted[place - 1]["name"] if place <= len(wanted) else None
+        called = record.node["metadata"].get("agent") or record.node["name"]
+        if asked is None or asked not in (called, str(called).removeprefix("approval of ")):
+            yield f"{path} calls {called}, but {parent.node_id} asked for {asked}"
 
 
 def unlike_journal(
@@ -104,6 +135,31 @@ def depths(nodes: Mapping[str, Mapping[str, Any]]) -> dict[str, int]:
         parent_id = nodes[node_id]["parent_id"]
         found[node_id] = 0 if parent_id is None else found[parent_id] + 1
     return found
+
+
+def _misplaced(nodes: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
+    """Yield what a model has asked for and is no child of that call."""
+    for node_id, node in nodes.items():
+        found = _ASKED_FOR.fullmatch(_path_of(node) or "")
+        if found is None or node["parent_id"] is None:
+            continue
+        parent = nodes[node["parent_id"]]
+        by = str(parent["metadata"].get("call_key"))
+        asked = found["asked"]
+        if asked is None:
+            fits = by.startswith((f"{found['plan']}/plan", f"{found['plan']}/reprompt"))
+        else:
+            fits = by == asked or (by.startswith(f"{asked}/") and "/tool/" not in by[len(asked) :])
+        if parent["kind"] != "llm" or not fits:
+            yield f"{node_id} ({_path_of(node)}) is a child of {by or parent['name']}"
+
+
+def _path_of(node: Mapping[str, Any]) -> str | None:
+    """Return the path of a call, an approval or an agent that was called as a tool."""
+    if "agent" in node["metadata"]:
+        return str(node["name"])
+    key: str | None = node["metadata"].get("call_key")
+    return key
 
 
 def _wrong_sums(

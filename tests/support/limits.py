@@ -113,9 +113,18 @@ def tier_model(**given: Any) -> TierModel:
 
 
 def tool_dispatch(
-    registry: ToolRegistry, policy: ToolPolicy, retry: RetryPolicy = ONE_ATTEMPT
+    registry: ToolRegistry,
+    policy: ToolPolicy,
+    retry: RetryPolicy = ONE_ATTEMPT,
+    *,
+    expose_errors: bool = False,
 ) -> ToolDispatch:
     """The door to some tools; traces show what they were called with, redacted."""
     return ToolDispatch(
-        registry, policy, payloads=REDACTED, retry=retry, approval_timeout_seconds=60.0
+        registry,
+        policy,
+        payloads=REDACTED,
+        retry=retry,
+        approval_timeout_seconds=60.0,
+        expose_errors=expose_errors,
     )

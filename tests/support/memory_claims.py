@@ -1,7 +1,7 @@
 """Which queued run is next, in memory."""
 
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 
 from app.runs.quotas import few_of_queue
@@ -9,7 +9,9 @@ from app.runs.run import Run, RunKey, RunStatus
 from tests.support.memory_rows import Row
 
 
-def next_row(rows: Mapping[RunKey, Row], now: datetime) -> Row | None:
+def next_row(
+    rows: Mapping[RunKey, Row], now: datetime, excluding: Sequence[str] = ()
+) -> Row | None:
     """Return the queued run of the tenant with the fewest running that is next."""
     runs = [row.run for row in rows.values() if row.run is not None]
     running = Counter(run.key.tenant for run in runs if run.status is RunStatus.RUNNING)
@@ -17,6 +19,7 @@ def next_row(rows: Mapping[RunKey, Row], now: datetime) -> Row | None:
         (running[run.key.tenant], -run.queueing.priority, number)
         for number, run in enumerate(runs)
         if run.status is RunStatus.QUEUED
+        and run.key.tenant not in excluding
         and not waits_for_its_key(rows, run)
         and (rows[run.key].not_before or now) <= now
     ]

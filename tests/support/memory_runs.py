@@ -131,9 +131,11 @@ class MemoryRuns(MemoryTraces):
         async with transaction():
             return self._by_idempotency_key(key.tenant, idempotency_key)
 
-    async def claim(self, key: RunKey | None, worker_id: str) -> Run | None:
+    async def claim(
+        self, key: RunKey | None, worker_id: str, *, excluding: Sequence[str] = ()
+    ) -> Run | None:
         async with transaction():
-            row = next_row(self.rows, self.now()) if key is None else self.rows.get(key)
+            row = next_row(self.rows, self.now(), excluding) if key is None else self.rows.get(key)
             if row is None or row.run is None or row.run.status is not RunStatus.QUEUED:
                 return None
             if row.not_before is not None and row.not_before > self.now():

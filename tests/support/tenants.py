@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import httpx
+from fastapi import FastAPI
 from pydantic import SecretStr
 
 from app.bootstrap.process import Process
@@ -25,8 +26,9 @@ _VARYING = re.compile(
 class Tenants:
     """Sends requests as callers of any tenant."""
 
-    def __init__(self, client: httpx.AsyncClient) -> None:
+    def __init__(self, client: httpx.AsyncClient, app: FastAPI) -> None:
         self.client = client
+        self.app = app
         self.keys: dict[str, str] = {}
 
     async def ask(
@@ -57,12 +59,13 @@ async def open_tenants(
     auth = AuthSettings(bootstrap_key=SecretStr(OPERATOR_KEY))
     settings = Settings(auth=auth, **sections)
     process = Process(settings, url, executes=executes)
-    transport = httpx.ASGITransport(build_app(process), raise_app_exceptions=False)
+    app = build_app(process)
+    transport = httpx.ASGITransport(app, raise_app_exceptions=False)
     async with (
         process.opened(),
         httpx.AsyncClient(transport=transport, base_url="http://localhost") as client,
     ):
-        yield Tenants(client)
+        yield Tenants(client, app)
 
 
 def said(answer: httpx.Response, names: Mapping[str, str]) -> tuple[int, str]:

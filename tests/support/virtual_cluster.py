@@ -176,9 +176,10 @@ class CallingNode:
         async def attempt() -> Reply:
             return await self._outside.call(key, call, work.trouble)
 
-        return await context.calls.perform(
+        made = await context.calls.perform(
             call, attempt, parent=context.trace_parent, scope=context.scope
         )
+        return made.value
 
 
 def _call(work: Work, key: str) -> CallSpec:

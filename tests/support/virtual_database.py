@@ -131,8 +131,10 @@ class Database(MemoryRuns):
     async def cancel(self, key: RunKey, cancel_request: CancelRequest) -> CancelStatus:
         return await self._travel(super().cancel(key, cancel_request))
 
-    async def claim(self, key: RunKey | None, worker_id: str) -> Run | None:
-        return await self._travel(super().claim(key, worker_id))
+    async def claim(
+        self, key: RunKey | None, worker_id: str, *, excluding: Sequence[str] = ()
+    ) -> Run | None:
+        return await self._travel(super().claim(key, worker_id, excluding=excluding))
 
     async def release(
         self,

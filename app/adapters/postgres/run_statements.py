@@ -222,7 +222,7 @@ SELECT run.* FROM {_ASKED}, LATERAL (
 """  # noqa: S608
 """Return the state of runs that a statement passed over; one that is not returned is lost."""
 
-CLAIM = "SELECT * FROM caseworker_claim(%s, %s::integer, %s::text, %s::text)"
+CLAIM = "SELECT * FROM caseworker_claim(%s, %s::integer, %s::text, %s::text, %s::text[])"
 """Take the queued run that is next, or the one that is named, unless it has to wait.
 
 Next is a run of the tenant with the fewest running; of its runs the one with the highest priority,

@@ -200,10 +200,12 @@ class PostgresRuns:
         last = found[-1]
         return Page(found, encode_cursor([last.created_at.isoformat(), last.key.run_id]))
 
-    async def claim(self, key: RunKey | None, worker_id: str) -> Run | None:
+    async def claim(
+        self, key: RunKey | None, worker_id: str, *, excluding: Sequence[str] = ()
+    ) -> Run | None:
         """Take the queued run that is next, or the one of a key; None if there is none to take."""
         one = (None, None) if key is None else (key.tenant, key.run_id)
-        asked = (worker_id, self.limits.quota.max_running, *one)
+        asked = (worker_id, self.limits.quota.max_running, *one, list(excluding))
         async with transaction(self.engines.work) as connection:
             claimed = await connection.exec_driver_sql(CLAIM, asked)
             row = claimed.mappings().one_or_none()

@@ -31,14 +31,15 @@ _MESSAGE = ("message_id", "parent_id", "run_id", "ends", "request_hash", "create
 
 _CONTENTS = text(
     """
-    SELECT m.message_id, m.content, answer.parts
+    SELECT m.message_id, m.content, answer.parts, answer.incomplete
     FROM messages m
     LEFT JOIN runs r ON r.tenant_id = m.tenant_id AND r.run_id = m.run_id
         AND m.run_erased_at IS NULL
         AND r.request #>> '{chat,thread_id}' = m.thread_id
     LEFT JOIN LATERAL (
         SELECT jsonb_agg(jsonb_build_array(given -> 'default', given #> '{result,raw_content}')
-            ORDER BY place) AS parts
+                ORDER BY place) AS parts,
+            max(given #>> '{result,incomplete}') AS incomplete
         FROM jsonb_array_elements_text(m.ends) WITH ORDINALITY AS ending(step, place),
         LATERAL (SELECT r.result -> 'outputs' -> step AS given) found
         WHERE given IS NOT NULL
@@ -164,13 +165,12 @@ class PostgresThreads:
 
     async def contents(
         self, tenant: str, thread_id: str, message_ids: Sequence[str]
-    ) -> Mapping[str, str]:
-        """Return what some messages say, by id."""
+    ) -> Mapping[str, tuple[str | None, str | None]]:
+        """Return what some messages say, by id, and why it is not complete."""
         asked = {"tenant": tenant, "thread": thread_id, "wanted": list(message_ids)}
         async with transaction(self._engines.work, tenant) as connection:
             rows = (await connection.execute(_CONTENTS, asked)).all()
-        said = {row.message_id: row.content or _answer(row.parts) for row in rows}
-        return {message_id: content for message_id, content in said.items() if content is not None}
+        return {row.message_id: (row.content or _answer(row.parts), row.incomplete) for row in rows}
 
     async def that_called(
         self, tenant: str, thread_id: str, message_ids: Sequence[str], *, limit: int

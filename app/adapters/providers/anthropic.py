@@ -3,7 +3,7 @@
 import json
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -137,14 +137,13 @@ class Messages:
                 yield {"role": "user", "content": results}
                 results = []
             if message.role == "assistant":
-                last = message is messages[-1]
-                yield {"role": "assistant", "content": list(self._blocks(message, last=last))}
+                yield {"role": "assistant", "content": list(self._blocks(message))}
             elif message.role == "user" and message.content.strip():
                 yield {"role": "user", "content": [_text(message.content)]}
         if results:
             yield {"role": "user", "content": results}
 
-    def _blocks(self, message: Message, *, last: bool) -> Iterator[dict[str, Any]]:
+    def _blocks(self, message: Message) -> Iterator[dict[str, Any]]:
         for thought in state_of(message, self._origin).get("thinking", ()):
             signature = thought.get("signature")
             if thought.get("id") == "redacted_thinking":
@@ -152,7 +151,7 @@ class Messages:
             elif signature:
                 yield {"type": "thinking", "thinking": thought["content"], "signature": signature}
         if message.content:
-            yield _text(message.content.rstrip() if last else message.content)
+            yield _text(message.content.rstrip())  # the last one may not end with blanks
         for call in message.tool_calls:
             called = {"type": "tool_use", "id": call.id, "name": call.name}
             yield {**called, "input": object_in(call.arguments)}
@@ -184,7 +183,10 @@ class _Block:
     call: WrittenCall | None = None
     given: str = ""
     """The arguments that came with the beginning of a call."""
-    thought: dict[str, Any] | None = None
+    thought: list[str] | None = None
+    """The pieces of a thought."""
+    sealed: dict[str, str] = field(default_factory=dict)
+    """Its signature, and its kind if it is redacted."""
 
 
 class MessageReply:
@@ -249,7 +251,11 @@ class MessageReply:
         text = replies[0] if replies else self._prose.text
         if incomplete is None and not text.strip() and not calls:
             incomplete = Incomplete.EMPTY
-        thoughts = [block.thought for block in self._blocks if block.thought]
+        thoughts = [
+            {"content": "".join(block.thought), **block.sealed}
+            for block in self._blocks
+            if block.thought is not None
+        ]
         return ModelReply(
             text=text,
             model=self._model,
@@ -293,12 +299,12 @@ class MessageReply:
             if written and kept.call.name == self._replying:
                 yield Delta("content", kept.given)
         elif kind == "redacted_thinking":
-            kept.thought = {"id": kind, "content": "", "signature": texts_in(block.get("data"))}
+            kept.thought, kept.sealed = [], {"id": kind, "signature": texts_in(block.get("data"))}
         elif kind == "thinking":
-            kept.thought = {"content": texts_in(block.get("thinking"))}
+            kept.thought = [texts_in(block.get("thinking"))]
             if signature := texts_in(block.get("signature")):
-                kept.thought["signature"] = signature
-            yield from self._prose.thought(kept.thought["content"])
+                kept.sealed["signature"] = signature
+            yield from self._prose.thought(kept.thought[0])
         else:
             yield from self._prose.said(texts_in(block.get("text")))
 
@@ -310,12 +316,12 @@ class MessageReply:
             case "text_delta":
                 yield from self._prose.said(texts_in(delta.get("text")))
             case "thinking_delta":
-                thought, piece = kept.thought or {"content": ""}, texts_in(delta.get("thinking"))
-                kept.thought = {**thought, "content": thought["content"] + piece}
-                yield from self._prose.thought(piece)
-            case "signature_delta" if kept.thought is not None:
-                before = kept.thought.get("signature", "")
-                kept.thought["signature"] = before + texts_in(delta.get("signature"))
+                kept.thought = kept.thought or []
+                kept.thought.append(texts_in(delta.get("thinking")))
+                yield from self._prose.thought(kept.thought[-1])
+            case "signature_delta":
+                before = kept.sealed.get("signature", "")
+                kept.sealed["signature"] = before + texts_in(delta.get("signature"))
             case "input_json_delta" if kept.call is not None:
                 piece = texts_in(delta.get("partial_json"))
                 kept.call.fragments.append(piece)
@@ -340,7 +346,8 @@ class MessageReply:
     def _count(self, usage: Any) -> None:
         """Take counts; the last one of each holds, unless it takes one back."""
         if isinstance(usage, Mapping):
-            self._usage |= {name: value for name, value in usage.items() if value}
+            before = self._usage
+            before |= {name: each for name, each in usage.items() if each or name not in before}
 
     def _counted(self) -> TokenUsage | None:
         usage = self._usage

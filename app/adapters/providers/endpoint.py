@@ -8,7 +8,7 @@ from contextlib import aclosing, suppress
 from typing import Any, Protocol
 
 from app.adapters.providers.failures import Failures, error_in, said_in
-from app.adapters.providers.reply import FAILED, Accumulator, Repairs
+from app.adapters.providers.reply import FAILED, Accumulator
 from app.adapters.providers.sse import ERROR, Event, EventParser
 from app.adapters.providers.transport import (
     ConnectionFailedError,
@@ -138,7 +138,7 @@ class EndpointProvider:
             parts = [part async for part in _kept(reply, failures)]
         finally:
             reply.close()
-        said = said_in(_document(b"".join(parts)))
+        said = said_in(_document(b"".join(parts).decode(errors="replace")))
         adapts = reply.status in (400, 422) and self._adapts(model, body, said.complains_of)
         return failures.of_status(reply.status, said, reply.headers, adapts=adapts)
 
@@ -158,13 +158,15 @@ async def _answer(
     failures: Failures,
 ) -> ModelReply | ModelError:
     """Read a reply, whole or in parts."""
-    body = ReplyBody(taking.repairs)
+    body = ReplyBody()
     try:
         async with aclosing(body.documents(reply, failures)) as documents:
             async for name, document in documents:
                 error = document if name == ERROR else error_in(document)
                 if error is not None:
                     return failures.of_document(said_in(error), begun=taking.begun)
+                if not isinstance(document, dict):
+                    raise TypeError
                 for delta in taking.add(document):
                     on_delta(delta)
     except ConnectionFailedError:
@@ -189,12 +191,11 @@ class ReplyBody:
     Its first character tells them apart, because some endpoints name the wrong content type.
     """
 
-    def __init__(self, repairs: Repairs) -> None:
+    def __init__(self) -> None:
         self.is_stream: bool | None = None
         """None until something has come."""
         self.done = False
         """Whether the stream has said that nothing more comes."""
-        self._repairs = repairs
         self._begun = bytearray()
         self._events = EventParser()
 
@@ -238,22 +239,12 @@ class ReplyBody:
     def _parsed(self, event: Event) -> Iterator[tuple[str, Any]]:
         if self.done:
             return
-        texts = [event.data]
-        if "\n" in event.data and not _is_json(event.data):
-            texts = event.data.split("\n")  # some leave out the blank lines between events
-            self._repairs.add("events_not_separated")
-        for text in texts:
-            if text.startswith(_DONE):
-                self.done = True
-                return
-            if event.name == ERROR and not _is_json(text):
-                yield ERROR, text
-                continue
-            document = json.loads(text)
-            if not isinstance(document, dict):
-                raise TypeError
-            yield event.name, document
-            self.done = document.get("type") == "message_stop"
+        if event.data.startswith(_DONE):
+            self.done = True
+            return
+        document = json.loads(event.data) if event.name != ERROR else _document(event.data)
+        yield event.name, document
+        self.done = isinstance(document, dict) and document.get("type") == "message_stop"
 
 
 async def _kept(reply: WireReply, failures: Failures) -> AsyncGenerator[bytes]:
@@ -264,16 +255,8 @@ async def _kept(reply: WireReply, failures: Failures) -> AsyncGenerator[bytes]:
             yield part
 
 
-def _is_json(text: str) -> bool:
-    try:
-        json.loads(text)
-    except (ValueError, RecursionError):
-        return False
-    return True
-
-
-def _document(content: bytes) -> Any:
-    """Return the document of a body, or its text."""
+def _document(text: str) -> Any:
+    """Return a JSON document, or the text itself if it is none."""
     with suppress(ValueError, RecursionError):
-        return json.loads(content)
-    return content.decode(errors="replace").strip()
+        return json.loads(text)
+    return text.strip()

@@ -13,7 +13,7 @@ from app.adapters.providers.reply import (
     WrittenCall,
     count,
     incomplete_of,
-    is_document,
+    is_object,
     texts_in,
     tool_calls,
     usage_of,
@@ -169,7 +169,11 @@ class ChatReply:
         self._origin = origin
         self._offered = offered
         self._id = ""
+        self._in_parts = False
         self._calls: list[WrittenCall] = []
+        self._by_id: dict[str, WrittenCall] = {}
+        self._by_index: dict[int, WrittenCall] = {}
+        """The newest call of each id and each index."""
         self._usage: TokenUsage | None = None
         self._finish_reason: str | None = None
         self._native_reason: str | None = None
@@ -222,11 +226,14 @@ class ChatReply:
 
     def _choice(self, choice: Mapping[str, Any]) -> Iterator[Delta]:
         self._count(choice.get("usage"))  # Kimi
-        whole = choice.get("message")
-        said = whole if isinstance(whole, Mapping) else choice.get("delta")
+        said = choice.get("delta")
+        if isinstance(said, Mapping):
+            self._in_parts = True
+        elif not self._in_parts:  # some repeat the message so far beside each part
+            said = choice.get("message")
         if isinstance(said, Mapping):
             self.begun = True
-            yield from self._said(said, whole=said is whole)
+            yield from self._said(said)
         if isinstance(native := choice.get("native_finish_reason"), str):
             self._native_reason = native
         if isinstance(reason := choice.get("finish_reason"), str) and reason:
@@ -234,7 +241,7 @@ class ChatReply:
             if reason not in _KNOWN_REASONS:
                 self.repairs.add("finish_reason_unknown")
 
-    def _said(self, said: Mapping[str, Any], *, whole: bool) -> Iterator[Delta]:
+    def _said(self, said: Mapping[str, Any]) -> Iterator[Delta]:
         for name in _THINKING_FIELDS:
             if thought := texts_in(said.get(name)):
                 self._field = self._field or name
@@ -255,12 +262,11 @@ class ChatReply:
         calls = said.get("tool_calls")
         for call in calls if isinstance(calls, list) else ():
             if isinstance(call, Mapping):
-                self._call(call, whole=whole)
+                self._call(call)
         if isinstance(function := said.get("function_call"), Mapping):
-            self.repairs.add("function_call")
-            self._call({"index": 0, "function": function}, whole=whole)
+            self._call({"index": 0, "function": function})
 
-    def _call(self, piece: Mapping[str, Any], *, whole: bool) -> None:
+    def _call(self, piece: Mapping[str, Any]) -> None:
         function = piece.get("function")
         function = function if isinstance(function, Mapping) else piece
         call_id, name, index = piece.get("id"), function.get("name"), piece.get("index")
@@ -270,11 +276,18 @@ class ChatReply:
         if isinstance(arguments, Mapping):
             self.repairs.add("arguments_object")
             arguments = json.dumps(arguments, ensure_ascii=False)
-        call = None if whole else self._begun_by(index, call_id, name)
+        if not (call_id or name or arguments):
+            return
+        call = self._begun_by(index, call_id, name) if self._in_parts else None
         if call is None:
-            call = WrittenCall(index=index if isinstance(index, int) else None)
+            call = WrittenCall()
             self._calls.append(call)
         call.id = call.id or call_id
+        if call_id:
+            self._by_id[call_id] = call
+        if isinstance(index, int):
+            self._by_index[index] = call
+            call.index = index
         if name and call.name != name:
             call.name += name
         elif name and call.fragments:
@@ -288,24 +301,19 @@ class ChatReply:
 
         Endpoints give all calls one index, or one id, or another index or id in a later fragment.
         """
-        same_id = [call for call in self._calls if call_id and call.id == call_id]
-        if isinstance(index, int):
-            found = [call for call in self._calls if call.index == index]
-        else:
-            found = [] if call_id else self._calls
-        if not (same_id or found):
-            return None
-        call = (same_id or found)[-1]
-        if not name or not call.name:
+        call = self._by_id.get(call_id)
+        if call is None and isinstance(index, int):
+            call = self._by_index.get(index)
+        elif call is None and not call_id and self._calls:
+            call = self._calls[-1]
+        if call is None or not name or not call.name:
             return call
         other = bool(call_id) and bool(call.id) and call_id != call.id
-        elsewhere = index != call.index and is_document(call.arguments)
+        elsewhere = index != call.index and is_object(call.arguments)
         renamed = name != call.name and call.name + name not in self._offered
-        if other or elsewhere or renamed:
-            self.repairs.add("call_index_repeated" if index == call.index else "call_id_repeated")
-            return None
-        call.index = index
-        return call
+        if other or renamed:
+            self.repairs.add("call_index_repeated")
+        return None if other or elsewhere or renamed else call
 
     def _count(self, usage: Any) -> None:
         """Take counts; the last ones hold, for some endpoints send those so far with each chunk."""

@@ -2,15 +2,16 @@
 
 import hashlib
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
 from typing import Any, Literal, Protocol
 
 from app.llm.ports import Delta, Incomplete, ModelReply, TokenUsage, ToolCall
 
 _TAGS = ("<think>", "<thinking>", "<thought>")
 _DECODER = json.JSONDecoder()
+_BLANKS = re.compile(r"\s*")
 
 _INCOMPLETE = {
     **dict.fromkeys(
@@ -43,7 +44,6 @@ class Accumulator(Protocol):
     """Whether a part of an answer has come."""
     ended: bool
     """Whether the provider has said why the answer ends."""
-    repairs: "Repairs"
 
     def add(self, document: Mapping[str, Any]) -> Iterator[Delta]:
         """Take one document and yield what it brings."""
@@ -219,52 +219,32 @@ def _read(call: WrittenCall, *, complete: bool, repairs: Repairs) -> list[str]:
     if not written.strip():
         repairs.add("arguments_missing")
         return ["{}"]
-    documents = _documents(written)
-    if not documents:
-        whole = _last_whole(call.fragments)
-        if whole is not None:
-            repairs.add("arguments_repeated")
-        return [written if whole is None else whole]
-    texts = dict.fromkeys(text for text, _ in documents)
-    if len(texts) < len(documents):
-        repairs.add("call_repeated")
-    elif len(texts) > 1:
-        repairs.add("calls_joined")
-    if len(documents) == 1 and isinstance(inner := documents[0][1], str):
-        if _documents(inner):
-            repairs.add("arguments_encoded_twice")
-            return [inner]
+    documents = _objects(written)
+    if len(documents) < 2:
         return [written]
-    return [written] if len(documents) == 1 else list(texts)
+    texts = dict.fromkeys(documents)
+    repairs.add("call_repeated" if len(texts) < len(documents) else "calls_joined")
+    return list(texts)
 
 
-def is_document(text: str) -> bool:
-    """Return whether arguments are complete: JSON alone, and not nothing."""
-    return bool(_documents(text))
+def is_object(text: str) -> bool:
+    """Return whether arguments are complete."""
+    return len(_objects(text)) == 1
 
 
-def _documents(text: str) -> list[tuple[str, Any]]:
-    """Return the JSON documents that a text consists of; none if it is not JSON alone.
-
-    More than one only of objects.
-    """
-    found, at = list[tuple[str, Any]](), 0
+def _objects(text: str) -> list[str]:
+    """Return the JSON objects that a text consists of; none if it is anything else."""
+    found, at = list[str](), 0
     try:
-        while rest := text[at:].lstrip():
-            at = len(text) - len(rest)
+        while (at := _BLANKS.match(text, at).end()) < len(text):  # type: ignore[union-attr]
             value, end = _DECODER.raw_decode(text, at)
-            found.append((text[at:end], value))
+            if not isinstance(value, dict):
+                return []
+            found.append(text[at:end])
             at = end
     except (ValueError, RecursionError):
         return []
-    return found if len(found) == 1 or all(isinstance(each, dict) for _, each in found) else []
-
-
-def _last_whole(fragments: Sequence[str]) -> str | None:
-    """Return the last fragment, if each one repeats the one before and the last is JSON."""
-    pieces = [piece for piece in fragments if piece.strip()]
-    repeats = all(later.startswith(before) for before, later in pairwise(pieces))
-    return pieces[-1] if len(pieces) > 1 and repeats and _documents(pieces[-1]) else None
+    return found
 
 
 def count(source: Any, *path: str) -> int | None:

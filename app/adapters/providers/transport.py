@@ -57,7 +57,10 @@ class ProxyUnusableError(Exception):
 class WireReply(Protocol):
     """A reply whose head has come."""
 
-    status: int
+    @property
+    def status(self) -> int:
+        """The HTTP status."""
+        ...
 
     @property
     def headers(self) -> Mapping[str, str]:
@@ -69,7 +72,7 @@ class WireReply(Protocol):
 
         Raises:
             ConnectionFailedError: the connection was cut.
-            ReplyRefusedError: it is longer than allowed.
+            ReplyRefusedError: it is longer than allowed, or packed in an unknown way.
         """
         ...
 
@@ -88,7 +91,6 @@ class Wire(Protocol):
 
         Raises:
             ConnectionFailedError: there is no connection, or it was cut.
-            ReplyRefusedError: the reply is packed in an unknown way.
             ProxyUnusableError: the environment names a proxy that does not speak HTTP.
         """
         ...

@@ -27,9 +27,16 @@ from app.adapters.postgres.listener import listen
 from app.engine.supervision import forget_failure, until_done
 from app.runs.ports import RunStore
 from app.runs.run import Run
+from app.runs.run_slots import RunSlots
 
 CONCURRENCY = 4
 """How many jobs are looked at at once; a job only claims its run, which then runs beside it."""
+
+
+def claims_at_once(max_runs: int) -> int:
+    """Return how many runs a process claims at once; one if that could exceed a tenant's share."""
+    return CONCURRENCY if max_runs >= 20 * CONCURRENCY else 1
+
 
 STOP_GRACE_SECONDS = 5.0
 """How long a worker may take to stop: its jobs have a second, then it unregisters."""
@@ -57,6 +64,11 @@ class Executor(Protocol):
     @property
     def free_slots(self) -> int:
         """How many more runs may be started now."""
+        ...
+
+    @property
+    def slots(self) -> RunSlots:
+        """Which tenants hold the slots."""
         ...
 
     def reserve(self) -> bool:
@@ -158,6 +170,8 @@ class QueueWorker:
     executor: Executor
     times: QueueTimes
     patience: Patience
+    claiming: asyncio.Semaphore
+    """Bounds how many runs are claimed at once: see :func:`claims_at_once`."""
     looked: asyncio.Event = field(default_factory=asyncio.Event)
     """Set once it has looked for a job: only then is it ready."""
 
@@ -211,14 +225,23 @@ class QueueWorker:
         """Claim the run that is next and begin it; False if there is none, or no room for it."""
         if not self.executor.reserve():
             return False
-        permitted_at = time.monotonic()
         try:
-            run = await self.store.claim(None, self.executor.worker_id)
+            async with self.claiming:
+                permitted_at = time.monotonic()
+                run = await self._claimed()
+                if run is not None:
+                    self.executor.start(run, permitted_at=permitted_at)
         finally:
             self.executor.unreserve()
-        if run is not None:
-            self.executor.start(run, permitted_at=permitted_at)
         return run is not None
+
+    async def _claimed(self) -> Run | None:
+        """Claim the run that is next of a tenant that holds less than its share."""
+        claim, worker_id = self.store.claim, self.executor.worker_id
+        slots = self.executor.slots
+        full, served = slots.full_tenants, slots.served_last
+        run = await claim(None, worker_id, excluding=[*full, *served]) if served else None
+        return run or await claim(None, worker_id, excluding=full)
 
 
 async def take_jobs(

@@ -53,7 +53,7 @@ async def get_events(
     if wants_page(request.headers):
         page = await request.runs.events(request.key(run_id), after=after, limit=query.limit)
         return EventsPage.of(run_id, page, after=after, limit=query.limit)
-    request.api.streams.enter()
+    request.api.streams.enter(request.caller.tenant)
     return await stream_of(run_id, request, after=after)
 
 
@@ -63,9 +63,10 @@ async def stream_of(run_id: str, request: ApiRequest, *, after: int = 0) -> Even
         batches = _while_allowed(request, request.runs.follow(request.key(run_id), after=after))
         first = await anext(batches, _NOTHING)
     except BaseException:
-        request.api.streams.leave()
+        request.api.streams.leave(request.caller.tenant)
         raise
-    return EventStream(run_id, first, batches, request.api.streams)
+    streams, tenant = request.api.streams, request.caller.tenant
+    return EventStream(run_id, first, batches, streams, tenant)
 
 
 async def _while_allowed(request: ApiRequest, batches: Batches) -> Batches:

@@ -263,11 +263,11 @@ class _Action:
         """Return the events of the run, behind those that a repeated request has seen."""
         request, streams = self.request, self.request.api.streams
         after = last_event_id(request.headers) or 0
-        streams.enter()
+        streams.enter(request.caller.tenant)
         try:
             _, answered = await self._answered(thread_id)
         except BaseException:
-            streams.leave()
+            streams.leave(request.caller.tenant)
             raise
         run_id = answered.accepted.run.key.run_id
         stream = await stream_of(run_id, request, after=after)

@@ -58,6 +58,16 @@ class TurnActivity:
         self._stream = _Stream(self._emit)
         return self._stream
 
+    def shown(self) -> str:
+        """Return the text of an answer that a stop has cut off, all of which is then shown.
+
+        It is empty if another process goes on with the answer.
+        """
+        if self._stream is None or self.goes_on_elsewhere:
+            return ""
+        written, self._stream = self._stream.close(), None
+        return written["content"]
+
     def answered(self, completion: Completion, name: str) -> None:
         """Show the answer as far as it was not shown, and what it has used."""
         usage_key = f"{USAGE}|{self._number}|{name}"

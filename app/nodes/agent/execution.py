@@ -20,7 +20,8 @@ from app.control.usage import NOTHING
 from app.engine.context import FlowContext
 from app.engine.ports import CallOutcome, step_entry
 from app.engine.report import class_of
-from app.llm.ports import Message
+from app.llm.gateway import ModelAnswerIncomplete
+from app.llm.ports import Incomplete, Message
 from app.nodes.agent.conversation import Conversation
 from app.nodes.agent.definition import MAX_DEPTH, AgentDefinition, AgentInputError
 from app.nodes.agent.functions import offered_functions
@@ -139,6 +140,8 @@ class Agents:
             late = isinstance(ended, TimeoutError) and limit.expired()
             stop = scope.out_of_own_time() if late else None
             state.terminate_reason = _terminate_reason(stop or ended, context.token.stop)
+            if state.incomplete is Incomplete.CANCELLED and state.terminate_reason == "timeout":
+                state.incomplete = Incomplete.TIMEOUT
             if stop is not None:
                 raise stop from None
             raise
@@ -293,6 +296,8 @@ def _is_within(stop: Stop, caller: Scope) -> bool:
 
 
 def _terminate_reason(ended: BaseException, given: Stop | None) -> str:
+    if isinstance(ended, ModelAnswerIncomplete):
+        return "incomplete"
     stop = given or next((one for one in causes(ended) if isinstance(one, Stop)), None)
     if stop is None:
         return "aborted" if isinstance(ended, asyncio.CancelledError) else "error"

@@ -12,7 +12,7 @@ that is offered no tools is asked once for the best answer it has.
 
 import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from app.control.budget import Dimension
@@ -23,7 +23,7 @@ from app.engine.context import FlowContext
 from app.engine.events import CONVERSATION_SUMMARISED, CONVERSATION_TRIMMED
 from app.engine.report import class_of
 from app.llm.gateway import Completion, ModelGateway, Tier
-from app.llm.ports import Message, ModelFault, ToolCall, ToolDefinition
+from app.llm.ports import Incomplete, Message, ModelFault, ToolCall, ToolDefinition
 from app.nodes.agent.activity import TurnActivity
 from app.nodes.agent.conversation import ConversationTooLongError, Cut, plain
 from app.nodes.agent.definition import AgentDefinition
@@ -46,6 +46,11 @@ _LAST_TURN = (
     " answer now. If something is missing, say what."
 )
 _NOT_CALLED = "The tool was not called: a limit leaves no reply that could read its result."
+_CUT_OFF = (
+    "The tool was not called: your reply ended before the arguments were complete ({incomplete})."
+    " Call it again, with shorter arguments if need be."
+)
+_EMPTY = "Your last reply was empty. Give your answer, or call a tool."
 _SUMMARY_REQUEST = (
     "Summarise this part of a conversation for the one who goes on with it: facts, results,"
     " decisions and what is still open. Be brief and leave out nothing that may be needed."
@@ -97,6 +102,7 @@ class AgentLoop:
 
         Raises:
             CallFailedError: the model failed, its retries included.
+            ModelAnswerIncomplete: its last answer is cut off, withheld, refused or empty.
             OutputInvalidError: the answer does not follow its schema, which is strict.
             ConversationTooLongError: the messages do not fit into the window.
             Stop: a limit or a cancel request ended it.
@@ -129,8 +135,9 @@ class AgentLoop:
             key = f"turn/{number}/last" if last else f"turn/{number}"
             completion = await self._readable(key, activity)
             if completion.tool_calls:
-                answer = await self._called(completion.tool_calls, number, activity, last=last)
+                answer = await self._called(completion, number, activity, last=last)
             else:
+                completion.require_complete()
                 answer = self._output.of_text(completion.text)
             if answer is not None and answer.problem is not None:
                 answer = await self._again(answer, completion, number, activity)
@@ -161,16 +168,25 @@ class AgentLoop:
         return TurnActivity(self.context, number, self.offer.tool_of)
 
     async def _readable(self, key: str, activity: TurnActivity) -> Completion:
-        """Ask for a turn, and once more if its provider cannot read what the model has written."""
+        """Ask for a turn, and once more if the provider cannot read the reply or it is empty."""
+        empty: Completion | None = None
         try:
-            return await self._ask(key, "turn", activity, self._tools)
+            completion = await self._ask(key, "turn", activity, self._tools)
+            if completion.incomplete is not Incomplete.EMPTY:
+                return completion
+            empty, again, complaint = completion, "empty", _EMPTY
         except CallFailedError as failed:
             if failed.error_class != ModelFault.UNREADABLE_REPLY or not self._tools:
                 raise
-        known = ", ".join(tool.name for tool in self._tools)
-        complaint = Message(role="user", content=_UNREADABLE.format(known=known))
-        self.state.conversation.add(complaint)
-        return await self._ask(f"{key}/unreadable", "unreadable", activity, self._tools)
+            known = ", ".join(tool.name for tool in self._tools)
+            again, complaint = "unreadable", _UNREADABLE.format(known=known)
+        self.state.conversation.add(Message(role="user", content=complaint))
+        try:
+            return await self._ask(f"{key}/{again}", again, activity, self._tools)
+        except BudgetExceededError as refused:
+            if empty is None or refused.cause.dimension is Dimension.SECONDS:
+                raise
+            return empty
 
     async def _ask(
         self,
@@ -179,11 +195,12 @@ class AgentLoop:
         activity: TurnActivity,
         tools: Sequence[ToolDefinition],
     ) -> Completion:
-        """Ask the model to go on; its message is added to the conversation."""
+        """Ask the model to go on; its message is added to the conversation unless it is empty."""
         window = self.state.conversation.window
         completion = await self._complete(key, name, activity, window, tools)
-        self.state.conversation.add(completion.message)
-        self.state.raw_content = completion.text or self.state.raw_content
+        if completion.incomplete is not Incomplete.EMPTY:
+            self.state.conversation.add(completion.message)
+        self.state.hear(completion)
         return completion
 
     async def _complete(
@@ -202,17 +219,24 @@ class AgentLoop:
         if self.is_late():
             raise asyncio.CancelledError
         stream = activity.stream() if self.definition.model.stream else None
-        completion = await self.context.service(ModelGateway).complete(
-            self.context,
-            key=key,
-            name=name,
-            messages=messages,
-            tools=tools,
-            json_schema=None if tools else self._output.schema,
-            on_delta=None if stream is None else stream.on_delta,
-            charge={Dimension.TURNS: 1} if name == "turn" else {},
-            **self._asked(),
-        )
+        try:
+            completion = await self.context.service(ModelGateway).complete(
+                self.context,
+                key=key,
+                name=name,
+                messages=messages,
+                tools=tools,
+                json_schema=None if tools else self._output.schema,
+                on_delta=None if stream is None else stream.on_delta,
+                charge={Dimension.TURNS: 1} if name == "turn" else {},
+                **self._asked(),
+            )
+        except BaseException as ended:
+            if text := activity.shown():
+                late = getattr(ended, "error_class", None) == "TimeoutError"
+                self.state.raw_content = text
+                self.state.incomplete = Incomplete.TIMEOUT if late else Incomplete.CANCELLED
+            raise
         activity.answered(completion, name)
         self._room.answered(completion)
         return completion
@@ -254,6 +278,7 @@ class AgentLoop:
             args = arguments_of(call) if call.name == FINISH else None
             if args is not None:
                 return self._output.of_finish(args)
+        second.require_complete()
         return self._output.of_text(second.text)
 
     async def _fit(self, number: int, activity: TurnActivity, *, last: bool) -> None:
@@ -271,8 +296,11 @@ class AgentLoop:
             raise ConversationTooLongError(cut.tokens_before, spec.max_tokens)
         summarises = spec.policy == "summarise" and not last
         summary = await self._summary(cut, number) if summarises else None
+        about: dict[str, Any] = {}
+        if isinstance(summary, Incomplete):
+            about, summary = {"summary_incomplete": summary.value}, None
         conversation.replace(cut, summary)
-        about = {
+        about |= {
             "messages": len(cut.left_out),
             "tokens_before": cut.tokens_before,
             "tokens_after": cut.tokens_after,
@@ -282,7 +310,8 @@ class AgentLoop:
         shown = {f"{kind}.turn_{number}": about["messages"]}
         self.context.run.trace.annotate(self.context.trace_parent, shown)
 
-    async def _summary(self, cut: Cut, number: int) -> Message:
+    async def _summary(self, cut: Cut, number: int) -> Message | Incomplete:
+        """Return a summary of what was cut, or why it is not complete."""
         said = "\n\n".join(f"{one.role}: {one.content}" for one in plain(cut.left_out))
         completion = await self.context.service(ModelGateway).complete(
             self.context,
@@ -294,6 +323,8 @@ class AgentLoop:
             ),
             **self._asked(),
         )
+        if completion.incomplete is not None:
+            return completion.incomplete
         told = f"Summary of what was said before: {completion.text}"
         return Message(role="user", content=told)
 
@@ -334,23 +365,32 @@ class AgentLoop:
         finally:
             if not activity.goes_on_elsewhere:
                 activity.end()
-        self.state.conversation.add(request, completion.message)
-        self.state.take(self._output.of_text(completion.text))
+        self.state.hear(completion)
+        if completion.incomplete is None:
+            self.state.conversation.add(request, completion.message)
+            self.state.take(self._output.of_text(completion.text))
 
     # -- tools ---------------------------------------------------------------------------------
 
     async def _called(
-        self, calls: Sequence[ToolCall], number: int, activity: TurnActivity, *, last: bool
+        self, completion: Completion, number: int, activity: TurnActivity, *, last: bool
     ) -> Answer | None:
-        """Make the calls of a turn; return the answer if one of them says that this is the end."""
-        answers: list[Answer] = []
+        """Make the calls of a turn; return the answer if one of them says that this is the end.
+
+        The results of calls that are not made say why.
+        """
+        calls, answers = completion.tool_calls, list[Answer]()
+        incomplete = completion.incomplete
+        below = replace(self.context, trace_parent=completion.node_id)
 
         async def perform(index: int, call: ToolCall) -> ToolResult:
+            if incomplete and not (call.arguments.strip() and arguments_of(call) is not None):
+                return failure(_CUT_OFF.format(incomplete=incomplete.value), "incomplete_call")
             if call.name == FINISH:
                 return self._finish(call, answers)
             if last:
                 return failure(_NOT_CALLED, "not_called")
-            return await self.offer.call(self.context, f"turn/{number}/tool/{index}", call)
+            return await self.offer.call(below, f"turn/{number}/tool/{index}", call)
 
         def stored_as(index: int, call: ToolCall) -> str | None:
             journaled = self.offer.is_journaled(call.name)

@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from typing import Any
 
+from app.llm.gateway import Completion
+from app.llm.ports import Incomplete
 from app.nodes.agent.conversation import Conversation
 from app.nodes.agent.output import Answer
 
@@ -17,7 +19,17 @@ class AgentState:
     output: Any = None
     output_valid: bool | None = None
     terminate_reason: str | None = None
-    """``goal``, ``error``, ``timeout``, ``max_turns``, ``aborted`` or ``budget``."""
+    """``goal``, ``error``, ``incomplete``, ``timeout``, ``max_turns``, ``aborted``, ``budget``."""
+    incomplete: Incomplete | None = None
+    """Why ``raw_content`` is not complete; None if it is."""
+    incomplete_reason: str | None = None
+    """What the provider or the model said about it."""
+
+    def hear(self, completion: Completion) -> None:
+        """Note the newest text of the model, and whether it is complete."""
+        self.raw_content = completion.text or self.raw_content
+        self.incomplete = completion.incomplete
+        self.incomplete_reason = completion.incomplete_reason
 
     def take(self, answer: Answer) -> None:
         """Take an answer as what the agent came to."""
@@ -35,6 +47,8 @@ class AgentState:
             "output_valid": self.output_valid,
             "raw_content": self.raw_content,
             "terminate_reason": self.terminate_reason,
+            "incomplete": self.incomplete and self.incomplete.value,
+            "incomplete_reason": self.incomplete_reason,
             "turn_count": self.turns,
             **self.conversation.shown(max_bytes, named=named),
         }

@@ -122,7 +122,7 @@ class CaseLoop:
         ran = False
         try:
             result = await self._tools.run(
-                replace(context, scope=scope),
+                replace(context, scope=scope, trace_parent=state.planned_by),
                 name=action.tool,
                 args=action.args,
                 key=f"{state.path}/act/{number}",
@@ -185,7 +185,7 @@ async def _wrap_up(work: CaseWork) -> None:
             raise
         log(event="wrap_up_refused", reason=str(refused.cause.dimension))
     else:
-        answer = _answer_in(completion.text)
+        answer = _answer_in(completion.text) if completion.incomplete is None else None
         if answer is not None and not _is_grounded(answer, work):
             answer = None
             log(event="wrap_up_invented", model=completion.model)

@@ -73,6 +73,7 @@ class Planner:
             json_schema=work.tools.schema,
         )
         self._dialogue.add_reply(completion.text)
+        state.planned_by = completion.node_id
         state.models[state.tier] = ModelName(completion.provider, completion.model)
         work.log.add(
             "plan",
@@ -81,6 +82,8 @@ class Planner:
             token_usage=token_usage(completion),
             output_summary=summary(completion.text),
         )
+        if completion.incomplete is not None:
+            return PlanSchemaError(f"It is not complete ({completion.incomplete.value}).")
         try:
             return parse_plan(completion.text)
         except PlanSchemaError as error:

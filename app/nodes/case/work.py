@@ -121,6 +121,8 @@ class CaseState:
     """Of the current pass."""
     failure: str | None = None
     """What was wrong with the last pass, for the next planner."""
+    planned_by: str = ""
+    """The CallNode of the call that brought the last plan."""
     verified: bool = False
     checks: Mapping[str, bool | None] = field(default_factory=dict)
     """What the verifier last asked of the answer; None where a check does not apply."""

@@ -61,7 +61,12 @@ export class CallTree {
   /** Whether the calls below a call are shown: attempts only when they are asked for. */
   isOpen(call) {
     if (this.unfolded.has(call.id)) return true;
-    return !this.folded.has(call.id) && call.children[0]?.sort !== "attempt";
+    return !this.folded.has(call.id) && call.children.some((child) => child.sort !== "attempt");
+  }
+
+  /** Whether a child of an open call is shown: an attempt only if the call was unfolded. */
+  #shows(call, child) {
+    return child.sort !== "attempt" || this.unfolded.has(call.id);
   }
 
   toggle(call, open = !this.isOpen(call)) {
@@ -79,7 +84,9 @@ export class CallTree {
 
   /** Unfolds whatever hides a call. */
   reveal(call) {
-    for (let above = call.parent; above; above = above.parent) if (!this.isOpen(above)) this.toggle(above, true);
+    for (let child = call, above = call.parent; above; child = above, above = above.parent) {
+      if (!this.isOpen(above) || !this.#shows(above, child)) this.toggle(above, true);
+    }
   }
 
   /** The calls that are shown, in order; a search shows what fits it, and what stands above. */
@@ -92,7 +99,9 @@ export class CallTree {
       if (fits && !fits.has(call)) continue;
       rows.push(call);
       if (fits || this.isOpen(call)) {
-        for (let at = call.children.length - 1; at >= 0; at -= 1) left.push(call.children[at]);
+        for (const child of [...call.children].reverse()) {
+          if (fits || this.#shows(call, child)) left.push(child);
+        }
       }
     }
     return rows;
@@ -138,7 +147,8 @@ function hintOf({ kind, metadata }) {
 function statusOf(node, root, run, parent) {
   if (!parent && run.status === "waiting") return "waiting";
   if (node.status !== "halt") return WORDS[node.status];
-  if (node.stop_reason === WAITS && parent?.status === "waiting") return "waiting";
+  const around = parent?.sort === "llm" ? parent.parent : parent; // the step of an LLM call
+  if (node.stop_reason === WAITS && around?.status === "waiting") return "waiting";
   const withRun = run.status === "cancelled" && node.stop_reason === root.stop_reason;
   return withRun || CUT_OFF.has(node.stop_reason) ? "cancelled" : "halted";
 }

@@ -4,9 +4,10 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from app.adapters.queue.worker import QueueTimes, QueueWorker
+from app.adapters.queue.worker import CONCURRENCY, QueueTimes, QueueWorker
 from app.runs.heartbeat import Loops
 from app.runs.run import Run, RunKey
+from app.runs.run_slots import RunSlots
 from tests.support.limits import patience
 from tests.support.stores import Stores
 
@@ -25,6 +26,7 @@ class NotingExecutor:
         self._room = asyncio.Event()
         self._started = asyncio.Event()
         self.runs: dict[RunKey, Run] = {}
+        self.slots = RunSlots(slots, self.runs.keys())
 
     @property
     def worker_id(self) -> str:
@@ -85,6 +87,7 @@ async def working(
         executor=executor,
         times=times,
         patience=patience(),
+        claiming=asyncio.Semaphore(CONCURRENCY),
     )
     loops = Loops()
     loops.keep("queue", worker.run)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tests.support.fake_provider.script import Step
+from tests.support.fake_provider.strictness import refused_by_anthropic, refused_by_openai
 
 CHAT = "/v1/chat/completions"
 MESSAGES = "/v1/messages"
@@ -57,6 +58,12 @@ def read_prompt(path: str, body: dict[str, Any]) -> Prompt:
     )
 
 
+def refusal(path: str, body: dict[str, Any]) -> Step | None:
+    """Return how a request is refused that the real API would refuse."""
+    said = refused_by_openai(body) if path == CHAT else refused_by_anthropic(body)
+    return None if said is None else Step(status=400, text=said)
+
+
 def _texts(value: Any) -> Iterator[str]:
     if isinstance(value, str):
         yield value
@@ -83,7 +90,8 @@ def _chat_completion(prompt: Prompt, step: Step, text: str) -> dict[str, Any]:
         message["reasoning_content"] = step.thinking
     if step.tool_calls:
         message["tool_calls"] = [_chat_call(call) for call in step.tool_calls]
-    reason = "tool_calls" if step.tool_calls else step.finish_reason
+    asks = step.tool_calls and step.finish_reason == "stop"
+    reason = "tool_calls" if asks else step.finish_reason
     choice = {"index": 0, "message": message, "finish_reason": reason}
     document: dict[str, Any] = {
         "id": "chatcmpl-fake",

@@ -29,7 +29,7 @@ class Step:
     cut: Cut | None = None
     """Drop the connection instead of a response, or half-way through its body."""
     raw_body: str | None = None
-    """Sent as it is in place of the JSON document, for broken and hostile bodies."""
+    """Sent as it is in place of the JSON document or the stream: broken and captured bodies."""
     omit_usage: bool = False
     tokens_in: int | None = None
     """Counted from the prompt when None; so are the output tokens from the text."""

@@ -52,7 +52,11 @@ class Server:
     async def _complete(self, request: Request, connection: Connection) -> None:
         body = request.json()
         prompt = dialects.read_prompt(request.path, body)
-        step, marker = self._playbook.next_step(prompt.text, prompt.model)
+        refused, marker = dialects.refusal(request.path, body), None
+        if refused is None:
+            step, marker = self._playbook.next_step(prompt.text, prompt.model)
+        else:
+            step = refused
         if self._rate is not None and not self._rate.allows():
             step = TOO_MANY
         arrival = self._log.open(

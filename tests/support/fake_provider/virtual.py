@@ -82,9 +82,12 @@ class VirtualProvider:
         self, url: str, headers: Mapping[str, str], content: bytes, note_sent: Callable[[], None]
     ) -> WireReply:
         """Answer as scripted."""
-        prompt = dialects.read_prompt(urlsplit(url).path, json.loads(content))
+        path, asked = urlsplit(url).path, json.loads(content)
+        prompt = dialects.read_prompt(path, asked)
         now = asyncio.get_running_loop().time()
-        step, _ = self.playbook.next_step(prompt.text, prompt.model)
+        step = dialects.refusal(path, asked)
+        if step is None:
+            step, _ = self.playbook.next_step(prompt.text, prompt.model)
         if step.cut != "before":
             note_sent()
         self.arrivals.append(VirtualArrival(now, prompt.model, content))

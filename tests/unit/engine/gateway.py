@@ -178,9 +178,17 @@ class Gateway:
         self.events.clear()
 
     async def perform(
-        self, attempt: Callable[[], Awaitable[Reply]], *, key: str = "step/llm", **settings: Any
+        self,
+        attempt: Callable[[], Awaitable[Reply]],
+        *,
+        key: str = "step/llm",
+        parent: str | None = None,
+        **settings: Any,
     ) -> Any:
-        """Make a call below the root; ``settings`` differ from those of an ordinary LLM call."""
+        """Make a call below ``parent``, or the root.
+
+        ``settings`` differ from those of an ordinary LLM call.
+        """
         ordinary: dict[str, Any] = {
             "kind": "llm",
             "name": "plan",
@@ -192,7 +200,8 @@ class Gateway:
             "retry": retry_policy(),
         }
         call = CallSpec(**(ordinary | settings | {"key": StepPath(key)}))
-        return await self.calls.perform(call, attempt, parent=self.root, scope=self.scope)
+        made = await self.calls.perform(call, attempt, parent=parent or self.root, scope=self.scope)
+        return made.value
 
     def node(self, number: int = 2) -> Node:
         """A node of the graph; the first call is the second node."""

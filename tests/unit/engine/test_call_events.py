@@ -49,6 +49,24 @@ def test_a_call_tells_its_begin_and_its_end() -> None:
     play(story)
 
 
+@pytest.mark.req("003/FR3.1")
+def test_an_event_names_the_step_of_a_call_that_another_call_asked_for() -> None:
+    """The parent of the call is an LLM call; clients know steps."""
+
+    async def story() -> None:
+        gateway, heard = opened()
+
+        async def answers() -> Reply:
+            return Reply("hello", REAL)
+
+        await gateway.perform(answers)
+        await gateway.perform(answers, key="step/tool", parent="n000002")
+
+        assert [(event.step_id, event.node_id) for event in heard[2:]] == [("run", "n000003")] * 2
+
+    play(story)
+
+
 @pytest.mark.req("003/FR3.3")
 def test_a_call_that_failed_says_what_went_wrong_once() -> None:
     """However often it was tried."""

@@ -14,6 +14,7 @@ from app.engine.call import CallFailedError
 from app.engine.concurrency import NodeLock
 from app.engine.context import FlowContext
 from app.engine.node import ExecutionResult
+from app.engine.ports import CallOutcome
 from app.engine.prepared import BoundNode
 from app.engine.report import StepTimeoutError
 from tests.unit.engine.driving import CHAIN, OurError, Scripted, World, drive, graph, statuses
@@ -340,3 +341,63 @@ def test_a_persistent_node_is_never_executed_twice_at_once() -> None:
     assert most == 1
     assert world.ended_at == pytest.approx(6)
     assert not lock.locked
+
+
+class _FinalError(OurError):
+    """A failure that a further attempt would meet again."""
+
+    retryable = False
+
+
+class _CodedError(OurError):
+    """A failure with a class of its own beside that of the exception."""
+
+    error_class = "busy"
+
+
+@pytest.mark.parametrize(
+    ("rules", "error", "attempts"),
+    [
+        ({}, OurError("x"), 3),
+        ({"retry_on": ["OurError"]}, OurError("x"), 3),
+        ({"retry_on": ["Exception"]}, OurError("x"), 3),
+        ({"retry_on": ["busy"]}, _CodedError("x"), 3),
+        ({"retry_on": ["TimeoutError"]}, OurError("x"), 1),
+        ({"retry_on": []}, OurError("x"), 1),
+        ({"no_retry_on": ["OurError"]}, OurError("x"), 1),
+        ({"no_retry_on": ["busy"]}, _CodedError("x"), 1),
+        ({"no_retry_on": ["TimeoutError"]}, OurError("x"), 3),
+        ({"retry_on": ["OurError"], "no_retry_on": ["busy"]}, _CodedError("x"), 1),
+        ({}, _FinalError("x"), 1),
+        ({"retry_on": ["OurError"]}, _FinalError("x"), 1),
+    ],
+)
+def test_the_class_of_a_failure_decides_whether_it_is_retried(
+    rules: dict[str, Any], error: Exception, attempts: int
+) -> None:
+    """Names of base classes and codes count; the policy then does what it says all the same."""
+    node = Failing(9, error)
+
+    outcome, _ = drive(
+        ONE, node, limits=policed(on_error="skip", retry_count=2, fallback_value=7, **rules)
+    )
+
+    assert len(node.began) == attempts
+    assert outcome.steps["A"].outputs == {"default": 7}
+
+
+@pytest.mark.parametrize(("final", "attempts"), [(True, 0), (False, 1)])
+def test_another_process_does_not_judge_a_noted_failure_again(final: bool, attempts: int) -> None:
+    """The journal holds whether it was final: base classes and codes are not known there."""
+
+    def noted(world: World) -> None:
+        about = {"error_class": "ToolFailedError", "message": "x", "failed_attempts": 1}
+        value = {**about, "final": True} if final else about
+        world.gateway.journal.remember("step:A", CallOutcome.UNKNOWN, value, hashed="")
+
+    node = Failing(0)
+
+    outcome, _ = drive(ONE, node, limits=policed(retry_count=2, retry_on=["busy"]), before=noted)
+
+    assert len(node.began) == attempts
+    assert (outcome.error is not None) is final

@@ -126,7 +126,86 @@ async def test_the_failure_of_one_item_cancels_the_others_and_fails_the_step() -
 
     assert isinstance(outcome.error, ValueError)
     assert sorted(gate.cancelled) == [1, 3]
-    assert outcome.steps["m"].outputs == {"default": ["zero", None, None, None]}
+    assert outcome.steps["m"].outputs == {
+        "default": ["zero", None, None, None],
+        "items": {
+            "total": 4,
+            "completed": 1,
+            "failed": [{"index": 2, "error": "ValueError: no"}],
+            "not_started": 0,
+            "skipped": 0,
+            "cancelled": 2,
+        },
+    }
+
+
+@function("picky")
+def picky(context: Any) -> Any:
+    if context.input == "bad":
+        raise ValueError("no")
+    return context.input
+
+
+PICKY = {"type": "function", "data": {"name": "picky"}}
+
+
+async def test_a_failed_item_differs_from_one_that_was_not_started() -> None:
+    """Items are worked on one after the other; those behind the failed one never start."""
+    here = World(functions=[picky])
+
+    outcome = await here.run(mapped(step=PICKY), default=["a", "bad", "c", "d"])
+
+    items = outcome.steps["m"].outputs["items"]
+    assert [one["index"] for one in items["failed"]] == [1]
+    assert (items["completed"], items["not_started"], items["cancelled"]) == (1, 2, 0)
+
+
+@pytest.mark.parametrize("form", ["step", "graph"])
+@pytest.mark.parametrize(("policy", "skipped"), [("skip", 2), ("collect", 0)])
+async def test_a_map_goes_on_after_failed_items_if_it_says_so(
+    policy: str, skipped: int, form: str
+) -> None:
+    """Their results are null; with ``collect`` their errors are listed."""
+    here = World(functions=[picky])
+    one = PICKY if form == "step" else graph(step("p", "function", {"name": "picky"}))
+    of = mapped(**{form: one}, on_item_error=policy, max_parallel=2)
+
+    outcome = await here.run(of, default=["a", "bad", "c", "bad"])
+
+    assert outcome.error is None
+    outputs = outcome.steps["m"].outputs
+    good = ["a", None, "c", None]
+    wrapped = [None if it is None else {"default": it} for it in good]
+    assert outputs["default"] == (good if form == "step" else wrapped)
+    items = outputs["items"]
+    assert (items["total"], items["completed"], items["skipped"]) == (4, 2, skipped)
+    assert [one["index"] for one in items["failed"]] == ([] if skipped else [1, 3])
+    assert all("ValueError" in one["error"] for one in items["failed"])
+
+
+async def test_a_second_attempt_of_a_map_works_on_the_skipped_items_again() -> None:
+    """What is known of the first attempt are the items that succeeded."""
+    tries: list[Any] = []
+
+    async def flaky(context: Any) -> Any:
+        tries.append(context.input)
+        if context.input == "bad" and tries.count("bad") == 1:
+            raise ValueError("no")
+        if context.input == "slow" and tries.count("slow") == 1:
+            await asyncio.Event().wait()
+        return context.input
+
+    here = World(functions=[function("flaky")(flaky)])
+    each = {"type": "function", "data": {"name": "flaky"}}
+    policy = {"on_error": "retry", "retry_count": 1, "retry_delay_ms": 0, "timeout_ms": 500}
+    data = {"step": each, "on_item_error": "skip"}
+
+    outcome = await here.run(
+        graph(step("m", "map", data, policy=policy)), default=["a", "bad", "slow"]
+    )
+
+    assert outcome.steps["m"].outputs["default"] == ["a", "bad", "slow"]
+    assert tries == ["a", "bad", "slow", "bad", "slow"]
 
 
 async def test_a_step_of_another_type_can_be_mapped() -> None:
@@ -162,7 +241,9 @@ async def test_a_limit_of_the_run_stops_a_map_in_the_middle() -> None:
     outcome = await here.run(mapped(step=TWICE), default=[1, 2, 3])
 
     assert outcome.stop is not None
-    assert outcome.steps["m"].outputs == {"default": [2, 4, None]}
+    outputs = outcome.steps["m"].outputs
+    assert outputs["default"] == [2, 4, None]
+    assert (outputs["items"]["completed"], outputs["items"]["failed"]) == (2, [])
 
 
 @pytest.mark.parametrize(

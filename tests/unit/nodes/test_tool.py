@@ -1,5 +1,6 @@
 """Steps that use a tool, and toolsets that narrow what others may use."""
 
+from collections.abc import Mapping
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -8,6 +9,7 @@ import pytest
 from app.control.budget import Budget
 from app.nodes.node_type import RunFacts
 from app.nodes.toolset import ToolFailedError, Toolset
+from app.tools.ports import ToolContext, ToolRefusedError, ToolResult, ToolSpec, failure
 from tests.unit.nodes.case.world import ScriptedModel, calculate, plan, respond
 from tests.unit.nodes.world import NOW, World, flow, graph, link, step
 
@@ -203,3 +205,97 @@ def test_toolsets_keep_each_name_once_in_their_order() -> None:
     assert joined == Toolset(("b", "a", "c"))
     assert "a" in joined
     assert "d" not in joined
+
+
+class Fussy:
+    """A tool that fails in the way that its argument says."""
+
+    def __init__(self, *, deterministic: bool = False) -> None:
+        self.calls = 0
+        self.spec = ToolSpec(
+            name="fussy",
+            description="Fails.",
+            parameters={
+                "type": "object",
+                "additionalProperties": False,
+                "properties": {"how": {"type": "string"}},
+            },
+            deterministic=deterministic,
+        )
+
+    async def run(self, args: Mapping[str, Any], context: ToolContext) -> ToolResult:
+        self.calls += 1
+        match args["how"]:
+            case "raise":
+                raise ValueError("the password of db7 is wrong")
+            case "refuse":
+                raise ToolRefusedError("Ask for less.", code="too_much")
+            case _:
+                return failure("Ask for more.")
+
+
+RETRIED = {"on_error": "retry", "retry_count": 2, "retry_delay_ms": 0}
+
+
+@pytest.mark.parametrize(
+    ("deterministic", "rules", "calls"),
+    [
+        (False, {}, 3),
+        (True, {}, 1),
+        (True, {"retry_on": ["too_much"]}, 1),
+        (False, {"no_retry_on": ["too_much"]}, 1),
+        (False, {"retry_on": ["too_much"]}, 3),
+        (False, {"retry_on": ["ToolFailedError"]}, 3),
+        (False, {"retry_on": ["source_unavailable"]}, 1),
+    ],
+)
+async def test_a_failed_tool_is_used_again_if_that_may_help(
+    deterministic: bool, rules: dict[str, Any], calls: int
+) -> None:
+    """A deterministic one never is; codes of tools are classes of failures."""
+    tool = Fussy(deterministic=deterministic)
+    here = World(more_tools=[tool])
+    of = step("t", "tool", {"tool": "fussy"}, policy={**RETRIED, **rules})
+
+    error = await here.failure(graph(of), how="refuse")
+
+    assert isinstance(error, ToolFailedError)
+    assert tool.calls == calls
+
+
+@pytest.mark.parametrize(
+    ("how", "expose", "read"),
+    [
+        ("raise", False, {"error": "The tool broke (ValueError).", "code": "ValueError"}),
+        (
+            "raise",
+            True,
+            {
+                "error": "The tool broke: ValueError: the password of db7 is wrong",
+                "code": "ValueError",
+            },
+        ),
+        ("refuse", False, {"error": "Ask for less.", "code": "too_much"}),
+        ("return", False, {"error": "Ask for more.", "code": "failed"}),
+    ],
+)
+async def test_what_a_model_reads_of_a_failure_is_chosen_by_the_tool(
+    how: str, expose: bool, read: dict[str, Any]
+) -> None:
+    """The text of an unexpected exception stays in the trace, also when the run is resumed."""
+    here = World(small=ScriptedModel(["seen"]), more_tools=[Fussy()], expose_errors=expose)
+    of = graph(
+        step("t", "tool", {"tool": "fussy"}),
+        step("e", "llm", {"prompt": "${default}"}),
+        flow("t", "e", "error"),
+    )
+
+    for _ in range(2):
+        outcome = await here.run(of, how=how)
+        here.journal.reopen()
+
+        assert outcome.steps["t"].outputs["error"] == read
+    nodes = here.trace.snapshot()["nodes"].values()
+    reasons = [node["stop_reason"] for node in nodes if node["name"] == "fussy"]
+    if how == "raise":
+        assert all("the password of db7 is wrong" in str(reason) for reason in reasons)

@@ -36,6 +36,7 @@ from app.tools.registry import ToolPolicy, ToolRegistry
 from app.tools.respond import Respond
 from app.trace.execution_graph import ExecutionGraph
 from app.trace.frozen_json import ValueLimits
+from tests.support.graph_invariants import violations
 from tests.support.limits import case_defaults, retry_policy, tier_model, tool_dispatch
 from tests.unit.nodes.case.world import Journal, ScriptedModel
 
@@ -106,12 +107,15 @@ class World:
     journal: Journal = field(default_factory=Journal)
     limits: ValueLimits | None = None
     wrap_up_reserve: int = 1
+    expose_errors: bool = False
     token: CancellationToken = field(default_factory=CancellationToken)
     told: list[Event] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         registry = ToolRegistry([Calculator(), Respond(), self.echo, *self.more_tools])
-        self.tools = tool_dispatch(registry, ToolPolicy(deny=self.deny))
+        self.tools = tool_dispatch(
+            registry, ToolPolicy(deny=self.deny), expose_errors=self.expose_errors
+        )
         models = {Tier.SMALL: self.small, Tier.BIG: self.big}
         self.gateway = ModelGateway(
             {tier: tier_model(provider=model, model=tier.value) for tier, model in models.items()},
@@ -181,7 +185,9 @@ class World:
 
     async def run(self, of: Mapping[str, Any], **inputs: Any) -> GraphOutcome:
         """Execute a graph."""
-        return await self.execution(of, **inputs).run()
+        outcome = await self.execution(of, **inputs).run()
+        assert violations(self.trace.snapshot()) == []
+        return outcome
 
     async def value(self, of: Mapping[str, Any], step_id: str, **inputs: Any) -> Any:
         """Execute a graph and return what a step has put on its usual handle."""

@@ -151,12 +151,13 @@ async def call(
         "estimate": Spent(tokens_in=80, tokens_out=20),
         "retry": retry_policy(),
     }
-    return await context.calls.perform(
+    made = await context.calls.perform(
         CallSpec(**(ordinary | settings | {"key": StepPath(key or f"case/{name}")})),
         attempt,
         parent=context.trace_parent,
         scope=context.scope,
     )
+    return made.value
 
 
 def answering(

@@ -7,6 +7,7 @@ import pytest
 from pydantic_settings import SettingsError
 
 from app.settings.loader import LoadedSettings, load_settings
+from app.settings.schema import Settings
 
 
 def load(
@@ -354,4 +355,28 @@ def test_the_limits_of_a_mode_are_checked_wherever_they_come_from(tmp_path: Path
     assert load(tmp_path, environ=fallback).settings.act.max_steps == 3
     assert problem(tmp_path, environ={**fallback, "ACT_MAX_STEPS": "2"}).startswith(
         "ACT_MAX_STEPS: must be 0 or 1"
+    )
+
+
+@pytest.mark.parametrize("name", ["AUTH_BOOTSTRAP_KEY", "CASEWORKER_AUTH_BOOTSTRAP_KEY"])
+@pytest.mark.parametrize("value", ["", "  "])
+def test_an_empty_secret_of_the_service_stops_startup(
+    tmp_path: Path, name: str, value: str
+) -> None:
+    """Otherwise a secret that is missing would open the service without a word."""
+    with pytest.raises(SettingsError, match=f"{name}: set, but empty"):
+        load(tmp_path, environ={name: value})
+
+
+def test_empty_keys_and_endpoints_of_providers_are_not_set_and_named_in_one_warning(
+    tmp_path: Path,
+) -> None:
+    """A compose file passes them empty."""
+    environ = {"OPENAI_API_KEY": "", "OPENAI_BASE_URL": "", "MODELS_BIG_API_KEY": " ", "EMPTY": ""}
+
+    loaded = load(tmp_path, environ=environ)
+
+    assert loaded.settings == Settings()
+    assert loaded.warnings == (
+        "MODELS_BIG_API_KEY, OPENAI_API_KEY, OPENAI_BASE_URL: empty, and so not set",
     )

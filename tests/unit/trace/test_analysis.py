@@ -12,7 +12,7 @@ from app.trace.analysis import (
     time_shares,
     waiting_nodes,
 )
-from app.trace.call_tree import WAITS
+from app.trace.call_tree import WAITS, WORKER_LOST
 from app.trace.execution_graph import ExecutionGraph
 from app.trace.explain import explain
 from app.trace.node import NodeKind
@@ -100,12 +100,40 @@ def test_a_child_may_outlast_its_parent(script: Script) -> None:
     script.call(40, 100, plan)
     snapshot = script.done(100)
 
-    assert script.path(snapshot) == [("plan", 0, 40), ("40-100", 40, 100)]
+    assert script.path(snapshot) == [("plan", 0, 30), ("run", 30, 40), ("40-100", 40, 100)]
     assert [(s.name, s.own_ms) for s in time_shares(snapshot)] == [
         ("40-100", 60),
         ("plan", 30),
-        ("run", 0),
+        ("run", 10),
     ]
+
+
+def test_a_call_of_a_replayed_answer_belongs_to_the_later_try_of_its_step(
+    script: Script, graph: ExecutionGraph
+) -> None:
+    """The tool call is a child of the LLM call of the lost try; its time is that of the later one.
+
+    A limit that refuses a call there is what stopped the run.
+    """
+    lost = script.call(0, None, kind="system", name="a")
+    plan = script.call(0, 30, lost, kind="llm", name="plan")
+    script.at(40)
+    graph.mark_halt(lost, WORKER_LOST)
+    again = script.call(50, None, kind="system", name="a")
+    script.call(60, 90, plan, name="search")
+    refused = script.call(95, None, plan, name="search")
+    graph.mark_halt(refused, "limit")
+    script.at(100)
+    graph.mark_halt(again, "limit")
+    snapshot = script.done(100)
+
+    halted = first_halted(snapshot)
+    own = {share.name: share.own_ms for share in time_shares(snapshot)}
+    assert halted is not None
+    assert halted["node_id"] == refused
+    assert own == {"run": 10, "a": 10 + 20, "plan": 30, "search": 30}
+    assert ("search", 60, 90) in script.path(snapshot)
+    assert ("a", 50, 60) in script.path(snapshot)
 
 
 def test_what_is_still_open_lasts_until_the_snapshot(script: Script, graph: ExecutionGraph) -> None:

@@ -233,7 +233,7 @@ def test_a_success_that_was_never_marked_running_passes_through_it(
         lambda graph: graph.increment_retries("n000042"),
         lambda graph: graph.add_late_usage("n000042", cost_usd=1),
         lambda graph: graph.annotate("n000042", {"waited_ms": 1}),
-        lambda graph: graph.name_of("n000042"),
+        lambda graph: graph.step_of("n000042"),
         lambda graph: graph.node("n000042"),
         lambda graph: graph.close_open("stop", below="n000042"),
     ],

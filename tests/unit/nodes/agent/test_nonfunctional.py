@@ -11,6 +11,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from app.control.budget import Budget
+from tests.support.graph_invariants import assert_sound
 from tests.support.work import counted_calls
 from tests.unit.nodes.agent.world import agent, asking, said, wants, world
 
@@ -85,17 +86,19 @@ async def test_the_end_of_an_agent_is_logged_with_turns_tokens_and_duration() ->
     assert ended["seconds"] >= 0
 
 
-@pytest.mark.req("003/NFR3.3")
-async def test_every_call_and_event_of_an_agent_has_its_place_in_one_trace() -> None:
-    """Events name the node of the agent; calls of models and tools stand below it."""
+@pytest.mark.req("003/NFR3.3", "001/wiring")
+async def test_a_tool_call_is_a_child_of_the_llm_call_that_asked_for_it() -> None:
+    """Events name the node of the agent; its LLM calls are children of it."""
     here = world(*turns(2))
 
     await here.run(asking(unlimited()), default="?")
 
-    nodes = here.trace.snapshot()["nodes"]
-    [own] = [name for name, node in nodes.items() if node["name"] == "a"]
-    calls = [node for node in nodes.values() if node["kind"] in ("llm", "tool")]
+    snapshot = here.trace.snapshot()
+    assert_sound(snapshot)
+    [own] = [name for name, node in snapshot["nodes"].items() if node["name"] == "a"]
+    calls = [node for node in snapshot["nodes"].values() if node["kind"] in ("llm", "tool")]
     assert [node["kind"] for node in calls] == ["llm", "tool"] * 2 + ["llm"]
-    assert {node["parent_id"] for node in calls} == {own}
+    first, second = calls[0]["node_id"], calls[2]["node_id"]
+    assert [node["parent_id"] for node in calls] == [own, first, own, second, own]
     turned = [event for event in here.told if event.type == "turn_start"]
     assert [event.node_id for event in turned] == [own] * 3

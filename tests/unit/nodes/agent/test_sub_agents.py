@@ -9,9 +9,9 @@ from tests.unit.nodes.case.world import provider_down
 from tests.unit.nodes.world import World, graph, link, step
 
 
-@pytest.mark.req("003/sub")
+@pytest.mark.req("003/sub", "001/wiring")
 async def test_an_agent_calls_an_agent() -> None:
-    """In a scope of its own, below the call in the trace, with its own path in events."""
+    """In a scope of its own, as a child of the LLM call that asked for it, with its own path."""
     inner = agent(
         name="adder",
         description="Adds.",
@@ -45,9 +45,12 @@ async def test_an_agent_calls_an_agent() -> None:
     ]
     assert here.scope.usage.to_dict()["turns"] == 4
     nodes = here.trace.snapshot()["nodes"].values()
-    below = {node["node_id"]: node["name"] for node in nodes}
-    tools = [node for node in nodes if node["kind"] == "tool"]
-    assert [below[str(node["parent_id"])] for node in tools] == ["a/turn/1/tool/1"]
+    parents = {node["metadata"].get("call_key", node["name"]): node["parent_id"] for node in nodes}
+    keys = {node["node_id"]: node["metadata"].get("call_key", node["name"]) for node in nodes}
+    called = "a/turn/1/tool/1"
+    assert keys[str(parents[called])] == "a/turn/1"
+    assert keys[str(parents[f"{called}/turn/1"])] == called
+    assert keys[str(parents[f"{called}/turn/1/tool/1"])] == f"{called}/turn/1"
     assert here.small.requests[3].messages[-1].content == '{"output":"Two."}'
 
 

@@ -7,17 +7,24 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from app.engine.report import GraphOutcome
-from app.llm.ports import Delta, ModelReply, ModelRequest, TokenUsage, ToolCall
+from app.llm.ports import Delta, Incomplete, ModelReply, ModelRequest, TokenUsage, ToolCall
 from app.tools.ports import ToolContext, ToolResult, ToolSpec
 from tests.unit.nodes.world import World, graph, step
 
 Line = str | ModelReply | Exception | Callable[[ModelRequest], Awaitable[ModelReply]]
 
 
-def said(text: str = "", *calls: ToolCall, thinking: str = "") -> ModelReply:
+def said(text: str = "", *calls: ToolCall, thinking: str = "", **more: Any) -> ModelReply:
     """What a model answers."""
     usage = TokenUsage(tokens_in=10, tokens_out=5)
-    return ModelReply(text=text, model="m", usage=usage, tool_calls=calls, thinking=thinking)
+    return ModelReply(
+        text=text, model="m", usage=usage, tool_calls=calls, thinking=thinking, **more
+    )
+
+
+def cut(text: str = "", *calls: ToolCall, why: str = "length", said_so: str = "") -> ModelReply:
+    """An answer that is not complete."""
+    return said(text, *calls, incomplete=Incomplete(why), incomplete_reason=said_so or None)
 
 
 def wants(name: str, /, call_id: str = "c1", **args: Any) -> ToolCall:

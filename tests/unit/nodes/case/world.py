@@ -28,13 +28,16 @@ from app.nodes.case.verifier import DeterministicTools
 from app.nodes.catalog import NodeCatalog
 from app.nodes.node_type import RunFacts
 from app.nodes.toolset import toolset_type
+from app.runs.replay import reopened
 from app.tools.calculator import Calculator
 from app.tools.dates.reader import DateReader
 from app.tools.dispatch import ONE_ATTEMPT
 from app.tools.ports import Tool, ToolContext, ToolResult, ToolSpec
 from app.tools.registry import ToolPolicy, ToolRegistry
 from app.tools.respond import Respond
+from app.trace.call_tree import WORKER_LOST
 from app.trace.execution_graph import ExecutionGraph
+from tests.support.graph_invariants import violations
 from tests.support.limits import case_defaults, retry_policy, tier_model, tool_dispatch
 from tests.support.planning import told
 
@@ -237,7 +240,7 @@ class World:
         name = "around/run" if view else "run"
         self.scope = Scope(name, self.budget, parent=view, usage=self.journal.spent())
         self.scope.add(self.used_by_others)
-        root = self.trace.create_root("run")
+        root = self.trace.root_id or self.trace.create_root("run")
         self.trace.mark_running(root)
         context = RunContext(
             run_id="run-1",
@@ -254,12 +257,15 @@ class World:
         graph = self._graph({"input": asked, **data})
         catalog = NodeCatalog([case_type(self._node()), toolset_type(self._tools())])
         prepared = catalog.prepare(graph, graph_id="g")
-        return await GraphExecution(prepared, inputs or {}, context).run()
+        outcome = await GraphExecution(prepared, inputs or {}, context).run()
+        assert violations(self.trace.snapshot()) == []
+        return outcome
 
     async def run_again(self, question: str = "What is 6 times 7?", **data: Any) -> GraphOutcome:
         """Execute the run once more, after the loss of its worker."""
         self.journal.reopen()
-        self.trace = ExecutionGraph("run-1")
+        self.trace.close_open(WORKER_LOST)
+        self.trace = reopened(self.trace, str(self.trace.root_id))
         return await self.run(question, **data)
 
     def _graph(self, case: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,0 +1,151 @@
+"""Answers of endpoints that are not complete, over the HTTP surface: none is a success."""
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.support.fake_provider.client import FakeProvider
+from tests.support.fake_provider.script import Step
+from tests.support.json_client import JsonClient
+from tests.support.service import ServiceProcess
+from tests.support.threads import ThreadClient
+
+CALL = {"id": "c1", "name": "calculator", "arguments": '{"expression":"6*7"}'}
+
+
+def agent_run(question: str, **agent: Any) -> dict[str, Any]:
+    """Return the body of a run of an agent."""
+    definition = {"name": "helper", "prompt": {"system": "Help."}, **agent}
+    return {"kind": "agent", "agent": definition, "input": question}
+
+
+async def asked(client: JsonClient, question: str, **agent: Any) -> dict[str, Any]:
+    """Run an agent and return its run once it has ended."""
+    return await client.post_run(agent_run(question, **agent), wait_seconds=60)
+
+
+@pytest.fixture
+async def http(service: ServiceProcess) -> AsyncIterator[httpx.AsyncClient]:
+    """Speaks to the service."""
+    async with httpx.AsyncClient(base_url=service.url, timeout=150, trust_env=False) as http:
+        yield http
+
+
+@pytest.mark.parametrize("stream", [True, False], ids=["streamed", "whole"])
+@pytest.mark.parametrize("reason", ["length", "content_filter"])
+async def test_an_agent_whose_answer_is_cut_off_fails(
+    client: JsonClient, provider: FakeProvider, reason: str, stream: bool
+) -> None:
+    """The run says so, and the result keeps the text."""
+    marker = f"list {reason} {stream}"
+    await provider.script(marker, [Step(text="1, 2, 3, an", finish_reason=reason)])
+
+    run = await asked(client, marker, model={"stream": stream})
+
+    assert run["status"] == "failed"
+    assert (run["stop"]["kind"], run["stop"]["error_class"]) == ("error", "ModelAnswerIncomplete")
+    assert f"incomplete: {reason}" in run["stop"]["reason"]
+    result = run["result"]
+    assert (result["success"], result["terminate_reason"]) == (False, "incomplete")
+    assert (result["incomplete"], result["raw_content"]) == (reason, "1, 2, 3, an")
+    assert result["output"] is None
+
+
+async def test_a_step_that_asks_a_model_fails_with_an_answer_that_is_cut_off(
+    client: JsonClient, provider: FakeProvider
+) -> None:
+    """Unless it allows incomplete answers."""
+    await provider.script("say", [Step(text="1, 2", finish_reason="length")], repeat_last=True)
+    step: dict[str, Any] = {"id": "s", "type": "llm", "data": {"prompt": "say"}}
+    allowed = {**step, "data": {"prompt": "say", "allow_incomplete": True}}
+
+    failed = await client.run_graph({"steps": [step], "edges": []}, wait_seconds=60)
+    taken = await client.run_graph({"steps": [allowed], "edges": []}, wait_seconds=60)
+
+    assert failed["status"] == "failed"
+    assert failed["result"]["steps"]["s"]["error_class"] == "ModelAnswerIncomplete"
+    assert taken["result"]["outputs"]["s"]["default"] == "1, 2"
+
+
+@pytest.mark.parametrize("stream", [True, False], ids=["streamed", "whole"])
+async def test_an_empty_answer_after_a_tool_is_no_success(
+    client: JsonClient, provider: FakeProvider, stream: bool
+) -> None:
+    """It is asked for once more; the second empty one ends the agent."""
+    marker = f"nothing {stream}"
+    await provider.script(marker, [Step(tool_calls=[CALL]), Step(text=""), Step(text="")])
+
+    run = await asked(client, marker, tools=["calculator"], model={"stream": stream})
+
+    assert (run["status"], run["result"]["incomplete"]) == ("failed", "empty")
+    assert len(await provider.arrivals(marker)) == 3
+
+
+async def test_a_tool_whose_arguments_were_cut_off_is_not_called(
+    client: JsonClient, provider: FakeProvider
+) -> None:
+    """The next prompt says so, and the agent goes on."""
+    broken = {"id": "c1", "name": "calculator", "arguments": '{"expression":"6'}
+    await provider.script(
+        "cut call", [Step(tool_calls=[broken], finish_reason="length"), Step(text="Done.")]
+    )
+
+    run = await asked(client, "cut call", tools=["calculator"])
+
+    assert run["status"] == "completed"
+    assert "tool_calls" not in run["usage"]
+    second = (await provider.arrivals("cut call", bodies=True))[1].body or {}
+    told = second["messages"][-1]
+    assert (told["role"], "not called" in told["content"]) == ("tool", True)
+
+
+@pytest.mark.parametrize("reason", ["content_filter", "length"])
+async def test_a_summary_that_is_not_complete_replaces_no_messages(
+    client: JsonClient, provider: FakeProvider, reason: str
+) -> None:
+    """The messages are trimmed, and an event says why they are not summarised."""
+    said = [
+        {"role": role, "content": f"door {number}. " + "filler words " * 60}
+        for number in range(6)
+        for role in ("user", "assistant")
+    ]
+    question = f"Which door? {reason}"
+    half = Step(text="Half a", finish_reason=reason)
+    await provider.script("Summarise this part", [half], repeat_last=True)
+    body = agent_run(question, conversation={"max_tokens": 1200, "policy": "summarise"})
+
+    run = await client.post_run({**body, "messages": said}, wait_seconds=60)
+
+    assert run["status"] == "completed"
+    events = [event async for event in client.events(run["run_id"])]
+    (cut,) = [event for event in events if event["type"].startswith("conversation.")]
+    assert cut["type"] == "conversation.trimmed"
+    assert cut["data"]["summary_incomplete"] == reason
+    assert "Half a" not in (await provider.arrivals(question))[-1].prompt
+
+
+@pytest.mark.req("004/chat")
+async def test_text_of_a_cancelled_answer_stays_in_its_thread(
+    http: httpx.AsyncClient, provider: FakeProvider
+) -> None:
+    """The message has it, marked as incomplete, and so has the next prompt."""
+    begun = Step(text="Turn off the water. Then wait.", after_events=4, then="hold")
+    await provider.script("(tap)", [begun, Step(text="Undo the screw.")])
+    thread = await ThreadClient.begin(http, "tap")
+    turn = await thread.post(content="How? (tap)")
+    path = f"/runs/{turn['run']['run_id']}/events"
+    async with http.stream("GET", path, headers={"Accept": "text/event-stream"}) as stream:
+        async for line in stream.aiter_lines():
+            if "content_chunk" in line:
+                break
+
+    await http.post(f"{thread.path}/cancel")
+    await thread.ended(turn["run"]["run_id"])
+    (_, stopped) = await thread.messages()
+    await thread.answer(content="Go on.")
+
+    assert (stopped["status"], stopped["incomplete"]) == ("cancelled", "cancelled")
+    assert stopped["content"].startswith("Turn off")
+    assert stopped["content"] in (await provider.arrivals("(tap)"))[-1].prompt

@@ -1,0 +1,59 @@
+"""The log and a metric say which step or request held the event loop."""
+
+import asyncio
+import time
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from app.nodes import router
+from tests.support.tenants import Tenants, open_tenants
+
+ROUTES = [{"when": {"path": "default", "op": "exists"}, "to": "a"}]
+GRAPH = {"steps": [{"id": "slow", "type": "router", "data": {"routes": ROUTES}}], "edges": []}
+
+
+def hold(*_: Any) -> Any:
+    time.sleep(0.4)
+    return {}
+
+
+async def line_about(tenants: Tenants, **wanted: Any) -> dict[str, Any]:
+    """Wait for a log line ``loop.held`` with some fields."""
+    with capture_logs() as lines:
+        body = {"kind": "graph", "graph": GRAPH, "inputs": {"default": 1}}
+        await tenants.ask("a", "POST", "/runs", body, prefer="wait=30")
+        await tenants.ask("a", "GET", "/runs?metadata.a=1")
+        async with asyncio.timeout(20):
+            while True:
+                for line in lines:
+                    if line["event"] == "loop.held" and wanted.items() <= line.items():
+                        return dict(line)
+                await asyncio.sleep(0.01)
+
+
+async def test_a_step_that_holds_the_loop_is_logged_with_its_run(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the step, the seconds and the line of code."""
+    monkeypatch.setattr(router.RouterData, "taken", lambda *_: list(hold()))
+    async with open_tenants(database_url, executes=True) as tenants:
+        line = await line_about(tenants, kind="step", step_id="slow")
+        metrics = (await tenants.client.get("/metrics")).text
+
+    assert line["run_id"]
+    assert line["seconds"] >= 0.1
+    assert line["detail"].startswith("app.nodes.router:")
+    assert 'caseworker_event_loop_holds_total{by="step"} 1.0' in metrics
+
+
+async def test_a_request_that_holds_the_loop_is_logged_with_its_route(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the method and the route, and without what the caller sent."""
+    monkeypatch.setattr("app.api.routes.runs.metadata_filter", hold)
+    async with open_tenants(database_url) as tenants:
+        line = await line_about(tenants, kind="request", method="GET")
+
+    assert line["route"] == "/runs"

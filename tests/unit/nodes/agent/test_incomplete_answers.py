@@ -1,0 +1,231 @@
+"""Answers of models that are cut off, withheld, refused or empty, and answers that a stop ends."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from app.control.budget import Budget
+from app.llm.gateway import ModelAnswerIncomplete
+from app.llm.ports import Delta, ModelReply, ModelRequest, ToolCall
+from tests.unit.nodes.agent.world import (
+    agent,
+    asking,
+    cut,
+    events,
+    kinds,
+    result,
+    said,
+    wants,
+    world,
+)
+from tests.unit.nodes.world import graph, link, settle_down, step
+
+BROKEN = ToolCall(id="c1", name="echo", arguments='{"say": "he')
+NONE_YET = ToolCall(id="c1", name="echo", arguments="")
+
+
+@pytest.mark.parametrize("why", ["length", "content_filter", "refusal"])
+async def test_an_agent_whose_last_answer_is_incomplete_fails(why: str) -> None:
+    """The result says why, and keeps the text that there is."""
+    here = world(said("", wants("echo", say="1")), cut("1, 2, 3, an", why=why, said_so="No more."))
+
+    outcome = await here.run(asking(agent(tools=["echo"])), default="?")
+
+    assert isinstance(outcome.error, ModelAnswerIncomplete)
+    assert f"(incomplete: {why}). No more." in str(outcome.error)
+    found = result(outcome)
+    assert (found["success"], found["terminate_reason"]) == (False, "incomplete")
+    assert (found["incomplete"], found["incomplete_reason"]) == (why, "No more.")
+    assert (found["raw_content"], found["output"]) == ("1, 2, 3, an", None)
+    assert "default" not in outcome.steps["a"].outputs
+    assert kinds(here)[-2:] == ["error", "turn_end"]
+
+
+@pytest.mark.parametrize("call", [NONE_YET, BROKEN])
+async def test_a_call_whose_arguments_were_cut_off_is_not_made(call: ToolCall) -> None:
+    """The model is told so in the next prompt; a call that is complete is made."""
+    whole = wants("echo", "c0", say="whole")
+    here = world(cut("", whole, call), "Done.")
+
+    outcome = await here.run(asking(agent(tools=["echo"])), default="?")
+
+    assert result(outcome)["terminate_reason"] == "goal"
+    assert result(outcome)["incomplete"] is None
+    assert len(here.echo.contexts) == 1
+    made, skipped = here.small.requests[1].messages[-2:]
+    assert (made.tool_call_id, "whole" in made.content) == ("c0", True)
+    assert skipped.tool_call_id == "c1"
+    assert "not called" in skipped.content
+    assert "(length)" in skipped.content
+
+
+async def test_a_call_without_arguments_in_a_complete_answer_is_made() -> None:
+    """An empty text is the empty object there."""
+    here = world(said("", ToolCall(id="c1", name="echo", arguments="")), "Done.")
+
+    await here.run(asking(agent(tools=["echo"])), default="?")
+
+    assert "say" in here.small.requests[1].messages[-1].content
+    assert "not called" not in here.small.requests[1].messages[-1].content
+
+
+async def test_an_answer_that_hands_itself_in_before_it_is_cut_off_is_complete() -> None:
+    """The arguments of the tool ``finish`` are whole."""
+    here = world(cut("", wants("finish", answer="Two.")))
+
+    outcome = await here.run(asking(agent(tools=["echo"])), default="?")
+
+    assert (result(outcome)["success"], result(outcome)["output"]) == (True, "Two.")
+
+
+@pytest.mark.parametrize("second", ["Here.", ""])
+async def test_an_empty_answer_is_asked_for_once_more(second: str) -> None:
+    """In the same turn; a second empty one is no success. No blank message is sent back."""
+    empty = cut(why="empty")
+    here = world(empty, second or empty)
+
+    outcome = await here.run(asking(agent()), default="?")
+
+    found = result(outcome)
+    assert (found["success"], found["turn_count"]) == (bool(second), 1)
+    assert found["incomplete"] == (None if second else "empty")
+    assert [bool(one.content) for one in here.small.requests[1].messages] == [True] * 3
+    assert "was empty" in here.small.requests[1].messages[-1].content
+
+
+async def test_an_empty_answer_in_the_last_call_is_incomplete() -> None:
+    """There is no call left to ask once more."""
+    here = world(cut(why="empty"), budget=Budget(max_llm_calls_small=1))
+
+    outcome = await here.run(asking(agent()), default="?")
+
+    assert isinstance(outcome.error, ModelAnswerIncomplete)
+    assert (result(outcome)["terminate_reason"], result(outcome)["incomplete"]) == (
+        "incomplete",
+        "empty",
+    )
+
+
+async def test_an_incomplete_second_try_at_an_output_is_incomplete() -> None:
+    """It is the last answer of the agent."""
+    here = world("no JSON", cut('{"city": "Be'))
+    schema = {"type": "object", "required": ["city"]}
+
+    outcome = await here.run(asking(agent(output={"schema": schema})), default="?")
+
+    assert result(outcome)["terminate_reason"] == "incomplete"
+    assert result(outcome)["raw_content"] == '{"city": "Be'
+
+
+async def test_a_last_answer_after_a_limit_that_is_cut_off_is_no_output() -> None:
+    """The agent halts all the same, and its result says that the text is not complete."""
+    here = world(*(said("", wants("echo", say=f"{n}")) for n in range(2)), cut("As far as I"))
+    outcome = await here.run(asking(agent(tools=["echo"], limits={"max_turns": 2})), default="?")
+
+    found = result(outcome)
+    assert (found["terminate_reason"], found["incomplete"]) == ("max_turns", "length")
+    assert (found["raw_content"], found["output"]) == ("As far as I", None)
+
+
+async def test_a_sub_agent_reports_an_incomplete_answer_to_its_caller() -> None:
+    """With what it had said; the caller goes on."""
+    inner = agent(name="inner")
+    here = world(said("", wants("inner", input="?")), cut("So f"), "I see.")
+
+    outcome = await here.run(asking(agent(tools=[{"agent": inner}])), default="?")
+
+    assert result(outcome)["success"] is True
+    told = here.small.requests[2].messages[-1].content
+    assert '"code":"ModelAnswerIncomplete"' in told
+    assert '"so_far":"So f"' in told
+
+
+@pytest.mark.parametrize("why", ["length", "content_filter", "empty"])
+async def test_an_incomplete_summary_never_replaces_messages(why: str) -> None:
+    """They are trimmed, and the event says so."""
+    turns = [said("x" * 600, wants("echo", say=f"{n}")) for n in range(4)] + [said("Done.")]
+
+    async def answer(request: ModelRequest) -> ModelReply:
+        return turns.pop(0) if request.tools else cut("Half a summ", why=why)
+
+    here = world(*[answer] * 9)
+    conversation = {"max_tokens": 700, "policy": "summarise"}
+
+    outcome = await here.run(
+        asking(agent(tools=["echo"], conversation=conversation, model={"stream": False})),
+        default="The task.",
+    )
+
+    assert result(outcome)["success"] is True
+    cuts = [(kind, data) for kind, data in events(here) if kind.startswith("conversation.")]
+    assert {kind for kind, _ in cuts} == {"conversation.trimmed"}
+    assert {data["summary_incomplete"] for _, data in cuts} == {why}
+    assert "Half a summ" not in str([request.messages for request in here.small.requests[1:-1:2]])
+
+
+def _llm(**data: Any) -> Any:
+    return step("q", "llm", {"prompt": "Say.", **data})
+
+
+@pytest.mark.parametrize("why", ["length", "refusal", "empty"])
+async def test_an_llm_step_fails_with_an_incomplete_answer(why: str) -> None:
+    """And follows its policy; ``allow_incomplete`` takes the answer as it is."""
+    here = world(cut("1, 2", why=why), cut("1, 2", why=why), cut("1, 2", why=why), "1, 2, 3")
+
+    failed = await here.run(graph(_llm()))
+    taken = await here.run(graph(_llm(allow_incomplete=True)))
+    policy = {"on_error": "retry", "retry_count": 1, "retry_delay_ms": 0}
+    retried = await here.run(graph({**_llm(), "policy": policy}))
+
+    assert type(failed.error).__name__ == "ModelAnswerIncomplete"
+    assert taken.steps["q"].outputs["default"] == "1, 2"
+    assert retried.steps["q"].outputs["default"] == "1, 2, 3"
+
+
+@pytest.mark.parametrize("allow", [False, True])
+async def test_an_llm_step_with_tools_treats_incomplete_answers_alike(allow: bool) -> None:
+    """The model is asked as an agent is."""
+    here = world(said("", wants("echo", say="1")), cut("1, 2"))
+    toolset = step("t", "toolset", {"tools": ["echo"]})
+
+    outcome = await here.run(
+        graph(_llm(allow_incomplete=allow), toolset, link("t", "q")), default="?"
+    )
+
+    if allow:
+        assert outcome.steps["q"].outputs["default"] == "1, 2"
+    else:
+        assert isinstance(outcome.error, ModelAnswerIncomplete)
+
+
+@pytest.mark.parametrize("end", ["cancel", "timeout"])
+async def test_text_that_was_streamed_before_a_stop_is_kept(end: str) -> None:
+    """In ``raw_content``, marked as incomplete."""
+    begun = asyncio.Event()
+
+    async def writes(request: ModelRequest) -> ModelReply:
+        assert request.on_delta is not None
+        for word in ("Turn off ", "the water."):
+            request.on_delta(Delta("content", word))
+        begun.set()
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    here = world(writes)
+    limits = {"timeout_ms": 1000} if end == "timeout" else {}
+    running = asyncio.create_task(here.run(asking(agent(limits=limits)), default="?"))
+    await begun.wait()
+    if end == "cancel":
+        here.token.cancel("Enough.")
+        running.cancel()
+    await settle_down()
+    outcome = await running
+
+    found = result(outcome)
+    assert found["raw_content"] == "Turn off the water."
+    assert (found["incomplete"], found["terminate_reason"]) == (
+        ("cancelled", "aborted") if end == "cancel" else ("timeout", "timeout")
+    )
+    shown = [data["content"] for kind, data in events(here) if kind == "content_chunk"]
+    assert "".join(shown) == "Turn off the water."

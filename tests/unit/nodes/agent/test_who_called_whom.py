@@ -1,0 +1,114 @@
+"""The trace of a run is the tree of who called whom."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from app.trace.explain import explain
+from app.trace.snapshot import Snapshot
+from app.trace.spans import TraceContext, spans_of
+from tests.unit.nodes.agent.world import agent, asking, said, wants, world
+from tests.unit.nodes.case.world import cannot
+from tests.unit.nodes.case.world import plan as planned
+from tests.unit.nodes.case.world import world as case_world
+
+CALCULATOR = {"expression": "1+1"}
+
+
+def names(snapshot: Snapshot) -> Mapping[str, str]:
+    """Return a name for each node: its kind and the path of its call or step."""
+    return {
+        node_id: f"{node['kind']} {node['metadata'].get('call_key', node['name'])}"
+        for node_id, node in snapshot["nodes"].items()
+    }
+
+
+def parents(snapshot: Snapshot) -> dict[str, str]:
+    """Return the name of each node's parent, by the name of the node."""
+    name = names(snapshot)
+    return {
+        name[node_id]: name[node["parent_id"]]
+        for node_id, node in snapshot["nodes"].items()
+        if node["parent_id"] is not None
+    }
+
+
+def agent_run() -> Any:
+    """An agent that calls two tools at once and another agent, which calls a tool."""
+    inner = agent(name="inner", tools=["calculator"])
+    return world(
+        said("", wants("echo", "c1", say="a"), wants("echo", "c2", say="b")),
+        said("", wants("inner", "c3", input="Go.")),
+        said("", wants("calculator", "c4", **CALCULATOR)),
+        "Two.",
+        "It is two.",
+    ), asking(agent(tools=["echo", {"agent": inner}]))
+
+
+TREE = {
+    "system a": "system run",
+    "llm a/turn/1": "system a",
+    "tool a/turn/1/tool/1": "llm a/turn/1",
+    "tool a/turn/1/tool/2": "llm a/turn/1",
+    "llm a/turn/2": "system a",
+    "system a/turn/2/tool/1": "llm a/turn/2",
+    "llm a/turn/2/tool/1/turn/1": "system a/turn/2/tool/1",
+    "tool a/turn/2/tool/1/turn/1/tool/1": "llm a/turn/2/tool/1/turn/1",
+    "llm a/turn/2/tool/1/turn/2": "system a/turn/2/tool/1",
+    "llm a/turn/3": "system a",
+}
+
+
+@pytest.mark.req("001/wiring", "003/NFR3.3")
+async def test_the_parent_of_a_call_is_the_llm_call_whose_answer_names_it() -> None:
+    """Tools side by side, a sub-agent, and the tools of that."""
+    here, graph = agent_run()
+
+    await here.run(graph, default="?")
+
+    snapshot = here.trace.snapshot()
+    assert parents(snapshot) == TREE
+    assert snapshot["aggregates"]["max_depth"] == 5
+
+
+@pytest.mark.req("001/wiring")
+async def test_the_text_and_the_spans_of_a_run_show_the_same_tree() -> None:
+    """``explain`` indents a call below its parent; a span names the span of the parent."""
+    here, graph = agent_run()
+
+    await here.run(graph, default="?")
+
+    snapshot = here.trace.snapshot()
+    rows = [row for row in explain(snapshot).splitlines() if row.startswith("n0")]
+    depths = [len(row[8:]) - len(row[8:].lstrip(" │├└─")) for row in rows]
+    # run, step, llm, two tools, llm, sub-agent, llm, tool, llm; then the last turn of the agent
+    assert depths == [0, 3, 6, 9, 9, 6, 9, 12, 15, 12, 6]
+    here.trace.mark_success("n000001", 0)
+    spans = list(spans_of(here.trace.snapshot(), TraceContext("0" * 32), tenant=""))
+    name, by_id = names(snapshot), {span.span_id: span for span in spans}
+    assert {
+        name[str(span.attributes["caseworker.node.id"])]: name[
+            str(by_id[span.parent_id].attributes["caseworker.node.id"])
+        ]
+        for span in spans
+        if span.parent_id is not None
+    } == TREE
+
+
+@pytest.mark.req("001/wiring")
+async def test_the_tools_of_a_case_are_children_of_the_plan_that_names_them() -> None:
+    """Of the reprompt, where the first reply was no plan; each pass has a plan of its own."""
+    action = ("calculator", CALCULATOR)
+    replies = ['{"no": "plan"}', planned(action), planned(action, action), cannot()]
+    here = case_world(replies, big=[cannot(), cannot()])
+
+    await here.run(gold_answer="3")
+
+    found = parents(here.trace.snapshot())
+    assert {name: parent for name, parent in found.items() if name.startswith("tool")} == {
+        "tool answer/small/1/act/1": "llm answer/small/1/reprompt",
+        "tool answer/small/2/act/1": "llm answer/small/2/plan",
+        "tool answer/small/2/act/2": "llm answer/small/2/plan",
+    }
+    assert found["llm answer/small/1/plan"] == found["llm answer/small/2/plan"] == "system answer"
