@@ -52,7 +52,7 @@ class Question:
     """What a person is asked."""
 
     subject: str
-    """The tool that is to be called, or the step that asks."""
+    """What is to be called, or the step that asks."""
     message: str
     arguments: Any
     """What will be used, as JSON."""

@@ -20,14 +20,15 @@ def failure_entry(failure: AttemptError, attempts: int) -> dict[str, Any]:
 
 
 def failed_call(
-    entry: Mapping[str, Any], *, retry_after_seconds: float | None = None
+    entry: Mapping[str, Any], node_id: str, *, retry_after_seconds: float | None = None
 ) -> CallFailedError:
-    """Return the failure that an entry describes."""
+    """Return the failure that the entry of a CallNode describes."""
     return CallFailedError(
         entry["message"],
         error_class=entry["error_class"],
         attempts=entry["attempts"],
         retry_after_seconds=retry_after_seconds,
+        node_id=node_id,
         told=entry.get("told"),
     )
 
@@ -36,7 +37,7 @@ def replayed(recorded: Recorded) -> Answered:
     """Return the recorded result of a call, or raise CallFailedError: it had failed."""
     if recorded.outcome is CallOutcome.RESULT:
         return Answered(recorded.value, recorded.node_id)
-    raise failed_call(recorded.value)
+    raise failed_call(recorded.value, recorded.node_id)
 
 
 def if_lost(usage: SpentSum) -> Mapping[str, Any] | None:

@@ -1,4 +1,4 @@
-"""The one gateway through which every LLM and tool call of a run passes.
+"""The one gateway through which every call of a run passes.
 
 A call lives like this: its **CallNode** is begun; it is **reserved** in its budget scope and in all
 scopes around it, for which it may wait until others are settled; it takes its **turn**, if what it
@@ -301,7 +301,8 @@ class _Performance:
         kind, message, attempts = failure.error_class, str(failure), self._attempts.made
         value = failure_entry(failure, attempts)
         self.end(CallOutcome.FAILURE, self._graph.mark_failure, kind, message, value=value)
-        return failed_call(value, retry_after_seconds=failure.retry_after_seconds)
+        after = failure.retry_after_seconds
+        return failed_call(value, self.node, retry_after_seconds=after)
 
     def annotate(self, metadata: Mapping[str, Any]) -> None:
         """Add to the metadata of the call's node."""

@@ -55,6 +55,8 @@ class Completion:
     """Of the call with which this very text is journaled."""
     node_id: str = ""
     """The CallNode of the call: the parent of the calls that the model asks for."""
+    failed: tuple[str, ...] = ()
+    """The CallNodes of the calls that failed before, in other forms or of other models."""
 
     def require_complete(self) -> None:
         """Raise ModelAnswerIncomplete if the answer is not complete."""

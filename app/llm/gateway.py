@@ -66,6 +66,8 @@ class _LogicalCall:
     once: Mapping[Dimension, Amount]
     """Still to be charged; nothing once the first exchange was made."""
     attempts: int = 0
+    failed: tuple[str, ...] = ()
+    """The CallNodes of the calls that have failed."""
 
     def key_of(self, number: int, form: ReplyForm) -> StepPath:
         """Return the path of the question to the ``number``-th model of the tier, in one form."""
@@ -226,6 +228,7 @@ class ModelGateway:
                 )
             except CallFailedError as failed:
                 asked.attempts += failed.attempts
+                asked.failed += (failed.node_id,)
                 if not forms or failed.error_class not in _SIMPLER_FORM:
                     raise
                 if failed.error_class == ModelFault.FORM_UNSUPPORTED:
@@ -235,7 +238,7 @@ class ModelGateway:
                 prose = whole and is_prose(completion.text)
                 if forms and form is ReplyForm.SCHEMA and prose:
                     self._learned[_endpoint(chosen)] = forms[0]
-                return completion
+                return replace(completion, failed=asked.failed) if asked.failed else completion
 
     def _forms_for(
         self, asked: _LogicalCall, chosen: TierModel, number: int

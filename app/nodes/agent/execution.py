@@ -124,6 +124,7 @@ class Agents:
         context = replace(context, scope=scope)
         state = AgentState(conversation)
         begun(state)
+        context.run.trace.annotate(context.trace_parent, {"agent": definition.name})
         begun_at = time.monotonic()
         try:
             async with asyncio.timeout(most_seconds) as limit:
@@ -141,6 +142,9 @@ class Agents:
             stop = scope.out_of_own_time() if late else None
             if not isinstance(context.token.stop, HandOver):  # else it goes on elsewhere
                 state.terminate_reason = _terminate_reason(stop or ended, context.token.stop)
+                ending = stop or context.token.stop or next(causes(ended))
+                told = isinstance(ending, Exception)
+                state.error = message_of_error(ending) if told else str(ending)
             if state.incomplete is Incomplete.CANCELLED and state.terminate_reason == "timeout":
                 state.incomplete = Incomplete.TIMEOUT
             if stop is not None:

@@ -24,7 +24,6 @@ from app.nodes.case.work import (
     Clock,
     ModelName,
     result_of,
-    tightest_limits,
 )
 from app.nodes.node_type import NONE, NodeType, RunFacts
 from app.nodes.toolset import TOOLS, Toolset, linked_tools
@@ -105,7 +104,7 @@ class CaseNode:
             case=case,
             state=state,
             context=context,
-            limits=tightest_limits(context.scope),
+            limits=context.scope.tightest_limits(),
             log=CaseLog(context.run_id, state, self._clock),
             models=self._models,
             wrap_up_reserve=self._defaults.wrap_up_reserve,
