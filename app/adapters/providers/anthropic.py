@@ -9,13 +9,11 @@ from urllib.parse import urlsplit
 
 from app.adapters.providers.endpoint import MAX_IN_FLIGHT, EndpointProvider
 from app.adapters.providers.reply import (
-    Prose,
-    Repairs,
+    Accumulator,
     WrittenCall,
     count,
     incomplete_of,
     texts_in,
-    tool_calls,
     usage_of,
 )
 from app.adapters.providers.schemas import plain_object
@@ -24,7 +22,6 @@ from app.adapters.providers.transport import ModelTransport, Wire
 from app.llm.forms import ReplyForm, in_form
 from app.llm.ports import (
     Delta,
-    Incomplete,
     Message,
     ModelEndpoint,
     ModelReply,
@@ -189,18 +186,12 @@ class _Block:
     """Its signature, and its kind if it is redacted."""
 
 
-class MessageReply:
+class MessageReply(Accumulator):
     """Accumulates a message, or the events of one."""
 
     def __init__(self, model: str, origin: str, replying: str | None) -> None:
-        self.begun = False
-        self.ended = False
-        self.repairs = Repairs()
-        self._prose = Prose(self.repairs)
-        self._model = model
-        self._origin = origin
+        super().__init__(model, origin)
         self._replying = replying
-        self._id = ""
         self._blocks: list[_Block] = []
         self._at: dict[Any, _Block] = {}
         """The newest block of each index."""
@@ -225,10 +216,6 @@ class MessageReply:
             case _ if "content" in document:
                 yield from self._message(document)
 
-    def end(self) -> Iterator[Delta]:
-        """Yield what was held back."""
-        yield from self._prose.end()
-
     def reply(self) -> ModelReply | None:
         """Return the reply; None if no message has come."""
         if not self.begun:
@@ -242,31 +229,19 @@ class MessageReply:
             if block.call is not None
         ]
         replies = [call.arguments for call in written if call.name == self._replying]
-        calls, _ = tool_calls(
-            [call for call in written if call.name != self._replying],
-            complete=incomplete is None,
-            seed=self._id,
-            repairs=self.repairs,
-        )
-        text = replies[0] if replies else self._prose.text
-        if incomplete is None and not text.strip() and not calls:
-            incomplete = Incomplete.EMPTY
         thoughts = [
             {"content": "".join(block.thought), **block.sealed}
             for block in self._blocks
             if block.thought is not None
         ]
-        return ModelReply(
-            text=text,
-            model=self._model,
-            usage=self._counted(),
-            finish_reason=self._stop_reason,
+        return self.finished(
+            [call for call in written if call.name != self._replying],
+            text=replies[0] if replies else None,
             incomplete=incomplete,
-            incomplete_reason=(self._explanation or None) if incomplete is not None else None,
-            tool_calls=calls,
-            thinking=self._prose.thinking,
-            provider_state={"provider": self._origin, "thinking": thoughts} if thoughts else None,
-            repairs=self.repairs.kinds,
+            finish_reason=self._stop_reason,
+            said=self._explanation,
+            usage=self._counted(),
+            state={"thinking": thoughts} if thoughts else {},
         )
 
     def _message(self, message: Any) -> Iterator[Delta]:
@@ -275,9 +250,7 @@ class MessageReply:
         ):
             return
         self.begun = True
-        self._id = str(message.get("id") or "")
-        if isinstance(model := message.get("model"), str) and model:
-            self._model = model
+        self.named(message)
         self._count(message.get("usage"))
         content = message.get("content", [])
         blocks = [_text(content)] if isinstance(content, str) else content
@@ -304,9 +277,9 @@ class MessageReply:
             kept.thought = [texts_in(block.get("thinking"))]
             if signature := texts_in(block.get("signature")):
                 kept.sealed["signature"] = signature
-            yield from self._prose.thought(kept.thought[0])
+            yield from self.prose.thought(kept.thought[0])
         else:
-            yield from self._prose.said(texts_in(block.get("text")))
+            yield from self.prose.said(texts_in(block.get("text")))
 
     def _fragment(self, index: Any, delta: Any) -> Iterator[Delta]:
         if not isinstance(delta, Mapping):
@@ -314,11 +287,11 @@ class MessageReply:
         kept = self._at.get(index) or self._open(index)
         match delta.get("type"):
             case "text_delta":
-                yield from self._prose.said(texts_in(delta.get("text")))
+                yield from self.prose.said(texts_in(delta.get("text")))
             case "thinking_delta":
                 kept.thought = kept.thought or []
                 kept.thought.append(texts_in(delta.get("thinking")))
-                yield from self._prose.thought(kept.thought[-1])
+                yield from self.prose.thought(kept.thought[-1])
             case "signature_delta":
                 before = kept.sealed.get("signature", "")
                 kept.sealed["signature"] = before + texts_in(delta.get("signature"))

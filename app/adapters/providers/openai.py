@@ -8,14 +8,12 @@ from urllib.parse import urlsplit
 
 from app.adapters.providers.endpoint import MAX_IN_FLIGHT, EndpointProvider
 from app.adapters.providers.reply import (
-    Prose,
-    Repairs,
+    Accumulator,
     WrittenCall,
     count,
     incomplete_of,
     is_object,
     texts_in,
-    tool_calls,
     usage_of,
 )
 from app.adapters.providers.schemas import is_strict, plain_object, tidy
@@ -23,7 +21,6 @@ from app.adapters.providers.sent_back import MISTRAL_IDS, OPENAI_IDS, sent_back,
 from app.adapters.providers.transport import ModelTransport, Wire
 from app.llm.ports import (
     Delta,
-    Incomplete,
     Message,
     ModelEndpoint,
     ModelReply,
@@ -157,18 +154,12 @@ def _offered(tool: ToolDefinition) -> dict[str, Any]:
     return {"type": "function", "function": function}
 
 
-class ChatReply:
+class ChatReply(Accumulator):
     """Accumulates a completion, or the chunks of one."""
 
     def __init__(self, model: str, origin: str, offered: frozenset[str]) -> None:
-        self.begun = False
-        self.ended = False
-        self.repairs = Repairs()
-        self._prose = Prose(self.repairs)
-        self._model = model
-        self._origin = origin
+        super().__init__(model, origin)
         self._offered = offered
-        self._id = ""
         self._in_parts = False
         self._calls: list[WrittenCall] = []
         self._by_id: dict[str, WrittenCall] = {}
@@ -184,9 +175,7 @@ class ChatReply:
 
     def add(self, document: Mapping[str, Any]) -> Iterator[Delta]:
         """Take a completion or a chunk."""
-        self._id = self._id or str(document.get("id") or "")
-        if isinstance(model := document.get("model"), str) and model:
-            self._model = model
+        self.named(document)
         self._count(document.get("usage"))
         if isinstance(groq := document.get("x_groq"), Mapping):
             self._count(groq.get("usage"))
@@ -195,33 +184,19 @@ class ChatReply:
             if isinstance(choice, Mapping):
                 yield from self._choice(choice)
 
-    def end(self) -> Iterator[Delta]:
-        """Yield what was held back."""
-        yield from self._prose.end()
-
     def reply(self) -> ModelReply | None:
         """Return the reply; None if no choice has come."""
         if not self.begun:
             return None
         reasons = (self._finish_reason, self._native_reason)
-        incomplete = incomplete_of(reasons, refusal=self._refusal)
-        calls, state = tool_calls(
-            self._calls, complete=incomplete is None, seed=self._id, repairs=self.repairs
-        )
-        text = self._prose.text
-        if incomplete is None and not text.strip() and not calls:
-            incomplete = Incomplete.EMPTY
-        return ModelReply(
-            text=text,
-            model=self._model,
-            usage=self._usage,
+        return self.finished(
+            self._calls,
+            text=None,
+            incomplete=incomplete_of(reasons, refusal=self._refusal),
             finish_reason=self._finish_reason,
-            incomplete=incomplete,
-            incomplete_reason=self._refusal or None,
-            tool_calls=calls,
-            thinking=self._prose.thinking,
-            provider_state=self._state(state),
-            repairs=self.repairs.kinds,
+            said=self._refusal,
+            usage=self._usage,
+            state=self._state(),
         )
 
     def _choice(self, choice: Mapping[str, Any]) -> Iterator[Delta]:
@@ -246,18 +221,18 @@ class ChatReply:
             if thought := texts_in(said.get(name)):
                 self._field = self._field or name
                 if self._field == name:
-                    yield from self._prose.thought(thought)
+                    yield from self.prose.thought(thought)
         if isinstance(details := said.get("reasoning_details"), list):
             self._details += details
         content = said.get("content")
         for part in content if isinstance(content, list) else (content,):
             kind = part.get("type") if isinstance(part, Mapping) else "text"
             if isinstance(part, Mapping) and kind in ("thinking", "reasoning"):
-                yield from self._prose.thought(texts_in(part.get("thinking", part)))
+                yield from self.prose.thought(texts_in(part.get("thinking", part)))
             elif isinstance(part, Mapping) and kind == "refusal":
                 self._refusal += texts_in(part.get("refusal"))
             else:
-                yield from self._prose.said(texts_in(part))
+                yield from self.prose.said(texts_in(part))
         self._refusal += texts_in(said.get("refusal"))
         calls = said.get("tool_calls")
         for call in calls if isinstance(calls, list) else ():
@@ -345,15 +320,13 @@ class ChatReply:
                 self.repairs.add("usage_repeated")
             self._usage = counted
 
-    def _state(self, calls: Mapping[str, Any]) -> dict[str, Any] | None:
+    def _state(self) -> dict[str, Any]:
         state: dict[str, Any] = {}
         if self._field is not None:
-            state["thinking"] = [{"id": self._field, "content": self._prose.thinking}]
+            state["thinking"] = [{"id": self._field, "content": self.prose.thinking}]
         if self._details:
             state["reasoning_details"] = self._details
-        if calls:
-            state["calls"] = dict(calls)
-        return {"provider": self._origin, **state} if state else None
+        return state
 
 
 def _first(usage: Any, *paths: str) -> int | None:

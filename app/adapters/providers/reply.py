@@ -5,7 +5,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 from app.llm.ports import Delta, Incomplete, ModelReply, TokenUsage, ToolCall
 
@@ -35,27 +35,6 @@ _INCOMPLETE = {
 
 FAILED = frozenset({"error", "network_error", "insufficient_system_resource", "abort"})
 """Finish reasons, in lower case, of a provider that could not finish the answer."""
-
-
-class Accumulator(Protocol):
-    """Takes the documents of one reply, whole or in parts."""
-
-    begun: bool
-    """Whether a part of an answer has come."""
-    ended: bool
-    """Whether the provider has said why the answer ends."""
-
-    def add(self, document: Mapping[str, Any]) -> Iterator[Delta]:
-        """Take one document and yield what it brings."""
-        ...
-
-    def end(self) -> Iterator[Delta]:
-        """Yield what was held back, when nothing more comes."""
-        ...
-
-    def reply(self) -> ModelReply | None:
-        """Return the reply; None if no answer has come."""
-        ...
 
 
 class Repairs:
@@ -153,6 +132,74 @@ class Prose:
             self._text.append(self._held)
             yield Delta("content", self._held)
             self._held = ""
+
+
+class Accumulator:
+    """Takes the documents of one reply, whole or in parts; a dialect reads them."""
+
+    def __init__(self, model: str, origin: str) -> None:
+        self.begun = False
+        """Whether a part of an answer has come."""
+        self.ended = False
+        """Whether the provider has said why the answer ends."""
+        self.repairs = Repairs()
+        self.prose = Prose(self.repairs)
+        self.origin = origin
+        self._model = model
+        self._id = ""
+
+    def add(self, document: Mapping[str, Any]) -> Iterator[Delta]:
+        """Take one document and yield what it brings."""
+        raise NotImplementedError
+
+    def end(self) -> Iterator[Delta]:
+        """Yield what was held back, when nothing more comes."""
+        yield from self.prose.end()
+
+    def reply(self) -> ModelReply | None:
+        """Return the reply; None if no answer has come."""
+        raise NotImplementedError
+
+    def named(self, document: Mapping[str, Any]) -> None:
+        """Take the names of reply and model from a document."""
+        self._id = self._id or str(document.get("id") or "")
+        if isinstance(model := document.get("model"), str) and model:
+            self._model = model
+
+    def finished(
+        self,
+        calls: "Sequence[WrittenCall]",
+        *,
+        text: str | None,
+        incomplete: Incomplete | None,
+        finish_reason: str | None,
+        said: str,
+        usage: TokenUsage | None,
+        state: Mapping[str, Any],
+    ) -> ModelReply:
+        """Return the reply; ``text`` takes the place of its prose.
+
+        ``said`` is what was said about its end, ``state`` what its provider wants to see again.
+        """
+        made, kept = tool_calls(
+            calls, complete=incomplete is None, seed=self._id, repairs=self.repairs
+        )
+        written = self.prose.text if text is None else text
+        if incomplete is None and not written.strip() and not made:
+            incomplete = Incomplete.EMPTY
+        state = {**state, "calls": kept} if kept else state
+        return ModelReply(
+            text=written,
+            model=self._model,
+            usage=usage,
+            finish_reason=finish_reason,
+            incomplete=incomplete,
+            incomplete_reason=(said or None) if incomplete is not None else None,
+            tool_calls=made,
+            thinking=self.prose.thinking,
+            provider_state={"provider": self.origin, **state} if state else None,
+            repairs=self.repairs.kinds,
+        )
 
 
 def _length_of_beginning(text: str, tag: str) -> int:
