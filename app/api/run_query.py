@@ -32,7 +32,9 @@ class RunQuery(PageQuery):
     kind: RunKind | None = None
     """Runs of one kind."""
     agent: Annotated[str, StringConstraints(max_length=64), STORABLE] | None = None
-    """Runs of the registered agent of this name, whatever its version."""
+    """Runs of the registered agent of this name, also in threads, whatever its version."""
+    thread_id: Annotated[str, StringConstraints(max_length=200), STORABLE] | None = None
+    """Runs of one thread."""
     created_after: Instant | None = None
     """Runs accepted later than this."""
     created_before: Instant | None = None

@@ -10,6 +10,7 @@ from typing_extensions import TypeAliasType
 from app.api.field_types import DocumentedAs, View
 from app.api.result_views import AgentResult, CaseResult, GraphResult, RunStop, Usage
 from app.control.budget import Budget, json_name, json_number
+from app.nodes.nesting import DefinitionKind
 from app.runs.ports import CancelStatus, Page
 from app.runs.run import CallRecord, Run, RunKind, RunStatus
 
@@ -82,7 +83,9 @@ class RunSummary(View):
     """The registered graph that it executes; null of other runs and of a graph that was sent
     along."""
     agent: RunDefinition | None
-    """The registered agent that it executes; null likewise."""
+    """The registered agent that it executes, or that answers in its thread; null likewise."""
+    thread_id: str | None
+    """The thread that it answers in."""
     finish_reason: FinishReason | None
     """How a case ended; null while it works, if it was cancelled, or if something else broke. Of
     agents it is null: their result has ``terminate_reason``."""
@@ -168,8 +171,9 @@ def _members(run: Run, root: str) -> dict[str, Any]:
         "run_id": run.key.run_id,
         "kind": run.kind,
         "status": run.status,
-        "graph": definition if run.kind is RunKind.GRAPH else None,
-        "agent": definition if run.kind is RunKind.AGENT else None,
+        "graph": definition if named and named.kind is DefinitionKind.GRAPH else None,
+        "agent": definition if named and named.kind is DefinitionKind.AGENT else None,
+        "thread_id": None if run.request.chat is None else run.request.chat.thread_id,
         "finish_reason": run.finish_reason,
         "created_at": run.created_at,
         "start_at": run.request.start_at,

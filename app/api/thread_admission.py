@@ -152,16 +152,19 @@ class ThreadAdmission:
         *,
         with_inputs: bool,
     ) -> tuple[DefinitionRef | None, dict[str, Any]]:
-        if kind is DefinitionKind.AGENT:
-            return None, _graph_of_agent(given, with_inputs=with_inputs)
         ref, graph = None, dict(given)
         if is_reference(given):
             try:
                 found = await self._definitions.get(tenant, reference_from(given, kind))
             except DefinitionNotFoundError:
+                if kind is DefinitionKind.AGENT:  # its step is refused, with what else is wrong
+                    return None, _graph_of_agent(given, with_inputs=with_inputs)
                 message = "There is no such graph; GET /graphs lists those there are."
                 raise invalid("graph.name", message) from None
             ref, graph = found.head.ref, dict(found.content)
+        if kind is DefinitionKind.AGENT:
+            agent = given if ref is None else {"name": ref.name, "version": ref.version}
+            return ref, _graph_of_agent(agent, with_inputs=with_inputs)
         steps = graph.get("steps")
         starts = [
             step.get("id")

@@ -81,7 +81,8 @@ class RunFilter:
     status: RunStatus | None = None
     kind: RunKind | None = None
     agent: str | None = None
-    """The name of a registered agent that they execute."""
+    """The name of a registered agent that they execute, or that answers in their thread."""
+    thread_id: str | None = None
     metadata: Mapping[str, str] = field(default_factory=dict)
     """Texts by key; numbers, booleans and null count as they are written in JSON."""
     created_after: datetime | None = None

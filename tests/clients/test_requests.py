@@ -139,13 +139,14 @@ async def test_runs_are_listed_by_what_they_are(callers: Callers) -> None:
     service = Service(httpx.Response(200, json={"runs": []}))
 
     await callers.answered_by(service).do(
-        "list_runs", kind="agent", agent="a", metadata={"ticket": "7"}
+        "list_runs", kind="agent", agent="a", thread_id="t", metadata={"ticket": "7"}
     )
 
     assert dict(service.asked[0].url.params) == {
         "limit": "50",
         "kind": "agent",
         "agent": "a",
+        "thread_id": "t",
         "metadata.ticket": "7",
     }
 

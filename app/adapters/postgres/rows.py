@@ -119,7 +119,10 @@ def request_to_json(request: RunRequest) -> dict[str, Any]:
         stored["chat"] = request.chat.to_json()
     if request.kind is not RunKind.CASE:
         ref = request.definition_ref
-        stored["graph_ref"] = None if ref is None else {"name": ref.name, "version": ref.version}
+        named = None if ref is None else {"name": ref.name, "version": ref.version}
+        if ref is not None and ref.kind.value != request.kind.value:
+            stored["chat"]["agent"], named = named, None  # the release before ignores it there
+        stored["graph_ref"] = named
         stored |= {"graph": request.graph, "inputs": dict(request.inputs)}
     return stored
 
@@ -129,19 +132,19 @@ def request_from_json(stored: Mapping[str, Any]) -> RunRequest:
     limits = dict(stored["budget"])
     if limits.get("max_cost_dollars") is not None:
         limits["max_cost_dollars"] = Decimal(limits["max_cost_dollars"])
-    deadline, ref, source = stored["deadline"], stored.get("graph_ref"), stored.get("source")
-    start_at = stored.get("start_at")
+    deadline, source, chat = stored["deadline"], stored.get("source"), stored.get("chat")
+    start_at, ref, kind = stored.get("start_at"), stored.get("graph_ref"), stored["kind"]
+    if chat and "agent" in chat:
+        ref, kind = chat["agent"], DefinitionKind.AGENT
     read = {
         "kind": RunKind(stored["kind"]),
         "expected_tools": tuple(stored["expected_tools"]),
         "budget": Budget(**limits),
         "deadline": datetime.fromisoformat(deadline) if deadline else None,
         "start_at": datetime.fromisoformat(start_at) if start_at else None,
-        "definition_ref": DefinitionRef(**ref, kind=DefinitionKind(stored["kind"]))
-        if ref
-        else None,
+        "definition_ref": DefinitionRef(**ref, kind=DefinitionKind(kind)) if ref else None,
         "source": RunSource(**source) if source else None,
-        "chat": ChatInput.of_json(chat) if (chat := stored.get("chat")) else None,
+        "chat": ChatInput.of_json(chat) if chat else None,
     }
     known = {name: stored[name] for name in stored if name != "graph_ref"}
     return RunRequest(**{**known, **read})

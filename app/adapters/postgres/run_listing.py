@@ -5,7 +5,6 @@ from datetime import datetime
 from typing import Any
 
 from sqlalchemy import (
-    ARRAY,
     Boolean,
     ColumnElement,
     Integer,
@@ -31,10 +30,14 @@ LIST_STATEMENT_MS = 3000
 RUN_BYTES = 1000
 """What a run takes on a page beside its metadata, about."""
 
-_GRAPH = literal(["graph", "inputs", "chat"], ARRAY(Text))
-_WITHOUT_GRAPH = runs.c.request.op("-", return_type=JSONB())(_GRAPH).label("request")
+_LISTED_REQUEST: ColumnElement[Any] = literal_column(
+    """(runs.request - '{graph,inputs,chat}'::text[]) || CASE WHEN runs.request ? 'chat'
+        THEN jsonb_build_object('chat', (runs.request -> 'chat')
+            || '{"messages": [], "user_tools": []}') ELSE '{}' END""",
+    JSONB(),
+).label("request")
 _LEFT_OUT: dict[str, ColumnElement[Any]] = {
-    "request": _WITHOUT_GRAPH,
+    "request": _LISTED_REQUEST,
     "result": null().label("result"),
 }
 _LISTED = [_LEFT_OUT.get(column.name, column) for column in runs.c]
@@ -56,6 +59,12 @@ _FOUND = select(_ALL).order_by(text(_ORDER))
 long as to ask the database for it."""
 
 _HAS_METADATA: ColumnElement[bool] = literal_column("runs.metadata <> '{}'", Boolean)
+
+_AGENT_NAME = "coalesce(request #>> '{graph_ref,name}', request #>> '{chat,agent,name}')"
+_RUNS_AN_AGENT: ColumnElement[bool] = literal_column(
+    "(kind = 'agent' OR request #>> '{chat,agent,name}' IS NOT NULL)", Boolean
+)
+"""Runs of agents, and runs of threads in which a registered agent answers."""
 
 _PLAIN = re.compile(r"[\x20-\x7e]{1,200}")
 """What a run id may consist of, and more; nothing that the database would refuse."""
@@ -98,8 +107,10 @@ def _conditions(tenant: str, wanted: RunFilter) -> list[ColumnElement[bool]]:
     if wanted.kind:
         found.append(_of_kind(wanted.kind))
     if wanted.agent is not None:
-        name = literal_column("request #>> '{graph_ref,name}'", Text)
-        found += [_of_kind(RunKind.AGENT), name == wanted.agent]
+        name = literal_column(_AGENT_NAME, Text)
+        found += [_RUNS_AN_AGENT, name == wanted.agent]
+    if wanted.thread_id is not None:
+        found.append(literal_column("request #>> '{chat,thread_id}'", Text) == wanted.thread_id)
     for key, value in wanted.metadata.items():
         same = (runs.c.metadata.contains({key: one}) for one in json_of_text(value))
         found += [_HAS_METADATA, or_(*same)]

@@ -344,10 +344,11 @@ def _read_all(texts: Sequence[str]) -> list[Mapping[str, Any]]:
 def _wall(tenant: str, wanted: RunFilter) -> str | None:
     """Return the tenant that a transaction of a list is for; None where that would cost an index.
 
-    Row-level security keeps the indexes of metadata and agents from being used: their operators are
-    not leakproof. There the condition of the query alone keeps tenants apart.
+    Row-level security keeps the indexes of metadata, agents and threads from being used: their
+    operators are not leakproof. There the condition of the query alone keeps tenants apart.
     """
-    return None if wanted.metadata or wanted.agent is not None else tenant
+    indexed = wanted.metadata, wanted.agent, wanted.thread_id
+    return None if any(indexed) else tenant
 
 
 def _is_of(insert: RunInsert, run: Run) -> bool:

@@ -100,7 +100,7 @@ async function byId(id, signal) {
 }
 
 function wanted(query) {
-  const names = ["status", "kind", "agent", "created_after", "created_before"];
+  const names = ["status", "kind", "agent", "thread_id", "created_after", "created_before"];
   const found = Object.fromEntries(names.map((name) => [name, query.get(name)]));
   for (const name of ["created_after", "created_before"]) {
     if (found[name]) found[name] = new Date(found[name]).toISOString();
@@ -147,7 +147,8 @@ function row(run) {
     h("a", { class: "row-link", href: `${root}/ui${runPath(run.run_id)}` }, run.run_id),
     badge(run.status),
     run.kind,
-    [about, run.finish_reason && run.finish_reason !== "success" ? h("span", { class: "tag" }, words(run.finish_reason)) : null],
+    [about, run.thread_id && [about && " · ", h("a", { href: `${root}/ui/threads/${encodeURIComponent(run.thread_id)}` }, run.thread_id)],
+      run.finish_reason && run.finish_reason !== "success" ? h("span", { class: "tag" }, words(run.finish_reason)) : null],
     h("time", { datetime: run.created_at, title: instant(run.created_at) }, ago(run.created_at)),
     run.started_at ? duration(between(run.started_at, run.finished_at)) : "–",
     usage ? count(usage.tokens) : "–",

@@ -75,6 +75,13 @@ class RunSource(Answer):
     """The last node that is taken over; None takes over everything that ended well."""
 
 
+class RunDefinition(Answer):
+    """The registered graph or agent that a run was accepted with."""
+
+    name: str
+    version: int | None = None
+
+
 class RunSummary(Answer):
     """A run as lists show it."""
 
@@ -84,6 +91,12 @@ class RunSummary(Answer):
     status: str
     """``queued``, ``running`` or ``waiting``; at the end ``completed``, ``failed``, ``halted`` (a
     limit stopped it) or ``cancelled``."""
+    graph: RunDefinition | None = None
+    """The registered graph that it executes."""
+    agent: RunDefinition | None = None
+    """The registered agent that it executes, or that answers in its thread."""
+    thread_id: str | None = None
+    """The thread that it answers in."""
     finish_reason: str | None = None
     """How a case ended: ``success``, ``budget`` or ``big_fail``."""
     created_at: datetime

@@ -215,6 +215,7 @@ def list_runs(
     status: str | None = None,
     kind: str | None = None,
     agent: str | None = None,
+    thread_id: str | None = None,
     metadata: Mapping[str, str] | None = None,
     created_after: datetime | None = None,
     created_before: datetime | None = None,
@@ -223,12 +224,14 @@ def list_runs(
 ) -> Flow[RunList]:
     """Return a page of runs, newest first, without their results.
 
-    ``agent`` is the name of a registered agent; ``metadata`` are values that a run must have.
+    ``agent`` is the name of a registered agent, also of one that answers in threads; ``metadata``
+    are values that a run must have.
     """
     chosen = {
         "status": status,
         "kind": kind,
         "agent": agent,
+        "thread_id": thread_id,
         **{f"metadata.{name}": value for name, value in (metadata or {}).items()},
         "created_after": None if created_after is None else created_after.isoformat(),
         "created_before": None if created_before is None else created_before.isoformat(),
@@ -245,6 +248,7 @@ def iterate_runs(
     status: str | None = None,
     kind: str | None = None,
     agent: str | None = None,
+    thread_id: str | None = None,
     metadata: Mapping[str, str] | None = None,
     created_after: datetime | None = None,
     created_before: datetime | None = None,
@@ -258,6 +262,7 @@ def iterate_runs(
             status=status,
             kind=kind,
             agent=agent,
+            thread_id=thread_id,
             metadata=metadata,
             created_after=created_after,
             created_before=created_before,

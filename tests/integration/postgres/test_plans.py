@@ -113,10 +113,11 @@ async def test_a_list_of_runs_with_one_status_reads_no_others(
     ("wanted", "index"),
     [
         (RunFilter(kind=RunKind.AGENT), "runs_by_kind"),
-        (RunFilter(agent="helper"), "runs_by_agent"),
+        (RunFilter(agent="helper"), "runs_by_named_agent"),
+        (RunFilter(thread_id="talk"), "runs_by_thread"),
         (RunFilter(metadata={"ticket": "7"}), "runs_by_metadata"),
     ],
-    ids=["kind", "agent", "metadata"],
+    ids=["kind", "agent", "thread", "metadata"],
 )
 async def test_a_filtered_list_of_runs_has_an_index(
     stores: Stores, oracle: Oracle, wanted: RunFilter, index: str
@@ -129,7 +130,9 @@ async def test_a_filtered_list_of_runs_has_an_index(
            SELECT 'default', 'old-' || n, CASE n %% 1000 WHEN 0 THEN 'agent' ELSE 'graph' END,
            'completed', request || jsonb_build_object(
                'kind', CASE n %% 1000 WHEN 0 THEN 'agent' ELSE 'graph' END,
-               'graph_ref', jsonb_build_object('name', 'a' || n, 'version', 1)),
+               'graph_ref', jsonb_build_object('name', 'a' || n, 'version', 1))
+               || CASE WHEN n %% 1000 = 1 THEN jsonb_build_object('chat', jsonb_build_object(
+                   'thread_id', 't' || n)) ELSE '{}' END,
            jsonb_build_object('ticket', n), 'h', now()
            FROM runs, generate_series(1, 5000) n"""
     )
