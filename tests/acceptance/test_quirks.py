@@ -1,7 +1,4 @@
-"""Odd replies of model endpoints, and histories that endpoints refuse, over HTTP.
-
-Each was reported for a real endpoint. The fake provider refuses with 400 what real APIs refuse.
-"""
+"""Odd replies that were reported of real endpoints, and histories that they refuse, over HTTP."""
 
 import json
 import uuid
