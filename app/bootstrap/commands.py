@@ -17,10 +17,9 @@ from pydantic_settings import SettingsError
 from app.access.keys import Keys
 from app.adapters.providers.recorded import Recorder
 from app.bootstrap.configuration import (
-    DATABASE_AWAY,
     StartupError,
+    database_errors,
     logged_settings,
-    named_if_away,
     read_settings,
     url_of,
     warn_of_near_misses,
@@ -71,7 +70,7 @@ def run_server(
     with (
         _recorder(settings, record, {}) as recorder,
         _database(settings, migrate=migrate) as url,
-        named_if_away(),
+        database_errors(),
     ):
         serve(settings, url, executes=executes, started=started, recorder=recorder)
 
@@ -98,7 +97,7 @@ def _serve_many(
             if place.is_first:
                 await started(url)
 
-        with lifetime(), named_if_away():
+        with lifetime(), database_errors():
             serve(settings, url, executes=executes, started=answers, place=place)
 
     server = settings.server
@@ -117,7 +116,7 @@ def run_worker(*, migrate: bool) -> None:
     settings = logged_settings()
     from app.bootstrap.worker import work
 
-    with _database(settings, migrate=migrate) as url, named_if_away():
+    with _database(settings, migrate=migrate) as url, database_errors():
         work(settings, url)
 
 
@@ -284,7 +283,7 @@ def _asked(ask: Callable[[Any], Awaitable[T]], settings: Settings | None = None)
         finally:
             await engines.dispose()
 
-    with _database(settings, migrate=False) as url, named_if_away():
+    with _database(settings, migrate=False) as url, database_errors():
         return asyncio.run(asked(url))
 
 
@@ -328,6 +327,7 @@ def _use_in_process(
     with (
         _recorder(loaded.settings, record, about) as recorder,
         _database(loaded.settings, migrate=False) as url,
+        database_errors(),
     ):
         return use_in_process(use, loaded.settings, url, recorder)
 
@@ -368,8 +368,6 @@ def _database(settings: Settings, *, migrate: bool) -> Iterator[str]:
     Raises:
         StartupError: the database cannot be started, does not answer or is outdated.
     """
-    from sqlalchemy.exc import OperationalError
-
     from app.adapters.postgres.embedded import EmbeddedPostgres, EmbeddedPostgresError
     from app.adapters.postgres.migrating import MigrationError, is_served_by, upgrade
 
@@ -386,15 +384,14 @@ def _database(settings: Settings, *, migrate: bool) -> Iterator[str]:
         return
     url = settings.database.url.get_secret_value()
     try:
-        if migrate:
-            upgrade(url)
-        elif not is_served_by(url):
-            raise StartupError(
-                "database.url: the database is outdated: run `caseworker db upgrade`, or start "
-                "with --migrate."
-            )
+        with database_errors():
+            if migrate:
+                upgrade(url)
+            elif not is_served_by(url):
+                raise StartupError(
+                    "database.url: the database is outdated: run `caseworker db upgrade`, or start "
+                    "with --migrate."
+                )
     except MigrationError as error:
         raise StartupError(f"database.url: {error}") from None
-    except OperationalError:
-        raise StartupError(DATABASE_AWAY) from None
     yield url

@@ -15,8 +15,6 @@ from app.settings.schema import Settings
 
 log = structlog.get_logger(__name__)
 
-DATABASE_AWAY = "database.url: the database does not answer, or refuses the user."
-
 
 class StartupError(Exception):
     """The process cannot start; the message is the one line to show."""
@@ -57,14 +55,22 @@ def warn_of_near_misses(loaded: LoadedSettings) -> None:
 
 
 @contextmanager
-def named_if_away() -> Iterator[None]:
-    """Say in one line that the database went away while the process started."""
+def database_errors() -> Iterator[None]:
+    """Report in one line why the database cannot be used while the process starts.
+
+    Raises:
+        StartupError: the database cannot be reached, or refuses what the process needs.
+    """
+    import psycopg
+    from sqlalchemy.exc import DBAPIError
+
+    from app.adapters.postgres.connections import reason_of
     from app.runs.errors import StoreUnavailableError
 
     try:
         yield
-    except StoreUnavailableError:
-        raise StartupError(DATABASE_AWAY) from None
+    except (StoreUnavailableError, DBAPIError, psycopg.Error) as error:
+        raise StartupError(f"database.url: {reason_of(error)}") from None
 
 
 def url_of(host: str, port: int) -> str:

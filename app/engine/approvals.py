@@ -175,7 +175,8 @@ class Approvals:
         except BaseException as stop:
             trace.mark_halt(node, str(context.token.stop or stop) or type(stop).__name__)
             raise
-        about = decision.to_dict() | {"arguments": decision.arguments is not None}
+        about = decision.to_dict() | {"arguments_changed": decision.arguments is not None}
+        del about["arguments"]
         trace.annotate(node, {"decision": about})
         note(CallOutcome.RESULT, decision.to_dict())
         trace.mark_success(node, 0)

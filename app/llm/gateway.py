@@ -32,7 +32,7 @@ from app.llm.forms import ReplyForm, forms_for, in_form, is_prose
 from app.llm.message_log import MessageLog
 from app.llm.ports import Message, ModelFault, ModelRequest, ToolDefinition
 from app.llm.pricing import ListPrice
-from app.llm.tiers import CALLS_OF, Tier, TierModel
+from app.llm.tiers import BUILT_IN, CALLS_OF, Tier, TierModel
 from app.llm.turns import Turns
 from app.trace.payloads import REDACTED, Payloads
 
@@ -138,6 +138,11 @@ class ModelGateway:
     def model_of(self, tier: Tier) -> TierModel:
         """Return the first model of a tier, with its fallbacks."""
         return self._tiers[tier]
+
+    def has(self, tier: Tier) -> bool:
+        """Return whether a tier has a model; beside a model the built-in planner is none."""
+        names = {each: self._tiers[each].provider.name for each in Tier}
+        return names[tier] != BUILT_IN or set(names.values()) == {BUILT_IN}
 
     async def aclose(self) -> None:
         """Close the providers' connections."""

@@ -15,10 +15,29 @@ from app.trace.frozen_json import USUAL_LIMITS
 
 
 def _postgres_url(url: SecretStr) -> SecretStr:
+    """Return a URL that libpq parses as it was meant; no message quotes a part of it."""
+    from psycopg import ProgrammingError
+    from psycopg.conninfo import conninfo_to_dict
+
     scheme, _, rest = url.get_secret_value().partition("://")
     if scheme not in ("postgresql", "postgres", "postgresql+psycopg"):
         raise ValueError("must be a URL such as postgresql://user@host:5432/name")
-    return SecretStr(f"postgresql://{rest}")
+    parsed = f"postgresql://{rest}"
+    problem = ""
+    # libpq would take what follows a bare @ or / in a password for a host, and print it.
+    if "@" in rest.partition("@")[2] or "/" in rest[: max(0, rest.find("@"))]:
+        problem = "a second @, or / before @"
+    else:
+        try:
+            conninfo_to_dict(parsed)
+        except ProgrammingError as error:
+            problem = str(error).partition('"')[0].strip(" :")
+    if problem:
+        raise ValueError(
+            f"cannot be parsed ({problem}): percent-encode special characters, above all in the"
+            " password: % as %25, @ as %40, / as %2F"
+        )
+    return SecretStr(parsed)
 
 
 def _host_names(names: tuple[str, ...]) -> tuple[str, ...]:

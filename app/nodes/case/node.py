@@ -1,8 +1,9 @@
 """The case agent as a node of the graph runtime."""
 
+from dataclasses import replace
 from functools import lru_cache
 
-from app.control.budget import Dimension
+from app.control.budget import Budget, Dimension
 from app.control.stops import Stop, StopCause, StopKind
 from app.control.usage import BudgetExceededError
 from app.engine.context import FlowContext, Outputs
@@ -81,6 +82,9 @@ class CaseNode:
             Stop: a limit or a cancel request ended it. What was found until then is kept.
         """
         case = data.case(inputs, context.service(RunFacts), self._defaults)
+        if not self._models.has(Tier.BIG):
+            scope = context.scope.child("no_big_model", Budget(max_llm_calls_big=0))
+            context = replace(context, scope=scope)
         work = self._begin(case, context, await linked_tools(context))
         context.keep(lambda: _outputs(work.state))
         verification = Verification(
