@@ -80,7 +80,7 @@ async def main() -> dict[str, Any]:
 
 async def ask(provider: ModelProvider) -> str:
     """Run an agent."""
-    definition = {"name": "helper", "prompt": {}}
+    definition: dict[str, Any] = {"name": "helper", "prompt": {}}
     result = await run_agent(definition, input="Hi", provider=provider, model="m")
     assert_type(result, AgentResult)
     assert_type(result.error, str | None)

@@ -19,7 +19,7 @@ from app.tools.ports import ToolContext
 LOCALES = {"de_DE": "Montag", "fr_FR": "lundi"}
 """Locales, and what they call Monday."""
 
-QUESTIONS = [
+QUESTIONS: list[dict[str, Any]] = [
     {"operation": "normalise", "date": "8 September 2025"},
     {"operation": "normalise", "date": "Mon, March 3, 2025"},
     {"operation": "normalise", "date": "8. September 2025"},
