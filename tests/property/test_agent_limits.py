@@ -48,7 +48,6 @@ class Plan:
         return {
             "llm_calls": calls,
             "llm_calls_small": calls,
-            "llm_calls": calls,
             "api_calls": calls,
             "turns": calls,
             "tool_calls": sum(self.tools),
