@@ -27,6 +27,7 @@ from tests.acceptance.test_mcp_servers import step as tool_step
 from tests.support.event_log import require_sound_events
 from tests.support.fake_provider.client import FakeProvider
 from tests.support.fake_provider.script import Step
+from tests.support.graph_invariants import violations
 from tests.support.noting_tool import NOTES, noted
 from tests.support.service import ServiceProcess, model_settings
 from tests.support.stores import open_oracle
@@ -219,6 +220,7 @@ async def test_a_tool_of_a_server_is_called_once_after_its_approval(
     assert "not on a Sunday" in ended["no"]["stop"]["reason"]
 
 
+@pytest.mark.req("001/wiring")
 async def test_an_agent_goes_on_when_a_tool_of_a_toolset_is_refused(
     database_url: str, settings: Settings, provider: FakeProvider, tmp_path: Path
 ) -> None:
@@ -247,7 +249,11 @@ async def test_an_agent_goes_on_when_a_tool_of_a_toolset_is_refused(
         (second,) = await waiting(client, "a")
         await decide(client, second)
         run = await finished(client, "a")
+        snapshot = (await client.get("/runs/a/trace")).json()["snapshot"]
 
+    assert violations(snapshot) == []  # among them: each approval is a child of its LLM call
+    asked = [each for each in snapshot["nodes"].values() if each["name"] == "approval of h.echo"]
+    assert {snapshot["nodes"][each["parent_id"]]["kind"] for each in asked} == {"llm"}
     assert [each["arguments"] for each in (first, second)] == [{"text": "one"}, {"text": "two"}]
     messages = run["result"]["outputs"]["agent"]["result"]["messages"]
     results = [json.loads(one["content"]) for one in messages if one["role"] == "tool"]

@@ -161,6 +161,7 @@ async def test_what_a_run_calls_is_told_of_the_span_that_calls_it(world: World) 
     assert f"{in_message.span_id:016x}" == shown["execute_tool web.echo"]
 
 
+@pytest.mark.req("003/NFR3.1")
 @pytest.mark.asyncio(loop_scope="module")
 @pytest.mark.parametrize("headers", [{"traceparent": CALLER}, {}])
 async def test_the_log_lines_of_a_run_name_its_trace(world: World, headers: dict[str, str]) -> None:

@@ -24,6 +24,26 @@ def definitions_of(source: Path) -> set[str]:
     return found
 
 
+def test_each_difference_from_the_source_documents_has_a_reason() -> None:
+    """A row says of a document what it says, what the service does, and why."""
+    text = (ROOT / "docs" / "differences.md").read_text()
+    rows = [
+        [cell.strip() for cell in line.strip("|").split(" | ")]
+        for line in text.splitlines()
+        if re.match(r"\| \d{3}", line)
+    ]
+
+    assert len(rows) >= 20
+    assert [row for row in rows if len(row) != 4 or not all(row)] == []
+    assert {name for row in rows for name in row[0].split(", ")} == {
+        *("000", "001", "002", "003", "004"),
+    }
+    for word in ("a limit of 0", "failed and halted calls keep", "2 retries", "`null`", "version"):
+        assert word in text
+    assert "`BaseException`" in text
+    assert "snake_case" in text
+
+
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
 def test_every_file_that_a_document_names_exists(document: Path) -> None:
     """Below the root, or below the package."""

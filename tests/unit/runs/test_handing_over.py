@@ -335,6 +335,7 @@ def test_a_run_that_nobody_can_execute_fails_in_the_end() -> None:
     run_story(story)
 
 
+@pytest.mark.req("003/NFR3.1")
 def test_a_run_that_is_taken_over_is_named_in_the_log_before_it_is_executed() -> None:
     """If it is what ends its workers, their last lines name it."""
 

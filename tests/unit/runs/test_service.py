@@ -61,6 +61,7 @@ def test_a_replica_without_executor_queues_what_it_accepts() -> None:
     run_story(story)
 
 
+@pytest.mark.req("003/NFR3.1")
 def test_a_run_that_another_process_may_execute_is_logged_with_its_request() -> None:
     """There its lines have its id alone; one that is begun here has both on every line."""
     merged = structlog.testing.capture_logs([structlog.contextvars.merge_contextvars])

@@ -17,7 +17,7 @@ from app.runtime_api import (
 )
 from app.tools.calculator import Calculator
 from tests.unit.nodes.agent.test_loop import calculate
-from tests.unit.nodes.agent.world import Line, Lines, agent, said, wants
+from tests.unit.nodes.agent.world import Gate, Line, Lines, agent, said, wants
 from tests.unit.nodes.case.world import WaitingTool, provider_down
 
 
@@ -99,3 +99,39 @@ async def test_what_cannot_begin_is_an_error() -> None:
         await ran(definition=agent(), input=None)
     unknown = await ran(definition=agent(tools=["abacus"]))
     assert "abacus" in str(unknown.error)
+
+
+@pytest.mark.req("003/sub", "003/FR2.3")
+async def test_cancelling_a_caller_ends_the_sub_agent_that_works_for_it() -> None:
+    """The tool of the sub-agent is cancelled; no model is asked again, by either of them."""
+    token, gate, called = CancellationToken(), Gate(), asyncio.Event()
+    inner = agent(name="inner", tools=["gate"])
+    model = Lines([said("", wants("inner", input="Go.")), said("", wants("gate", n=1)), "never"])
+
+    def listen(event: Event) -> None:
+        if event.type == "call.started" and event.data["kind"] == "tool":
+            called.set()
+
+    work = run_agent(
+        agent(tools=[{"agent": inner}]),
+        input="?",
+        provider=model,
+        model="m",
+        tools=[gate],
+        context=ExecutionContext(cancellation=token),
+        on_event=listen,
+    )
+    running = asyncio.create_task(work)
+    await called.wait()
+
+    token.cancel("no longer needed")
+    result = await running
+
+    assert (result.success, result.terminate_reason) == (False, "aborted")
+    assert (gate.began, gate.cancelled, len(model.requests)) == ([1], [1], 2)
+    nodes = result.run.calls.snapshot()["nodes"].values()
+    ended = {node["name"]: (node["status"], node["stop_reason"]) for node in nodes}
+    assert result.run.status == "cancelled"
+    for name in ("agent", "agent/turn/1/tool/1", "gate"):
+        status, reason = ended[name]
+        assert (status, "no longer needed" in str(reason)) == ("halt", True), (name, reason)

@@ -1,7 +1,6 @@
 """The calendar tool: operations, zones, words, refusals."""
 
 import json
-import locale
 from collections.abc import Mapping
 from typing import Any
 
@@ -253,30 +252,6 @@ async def test_a_zone_in_the_arguments_wins(calendar: Calendar, context: ToolCon
         "2025-01-16",
     ]
     assert today["timezone"] == "Asia/Tokyo"
-
-
-@pytest.mark.req("002/25.3")
-async def test_the_locale_of_the_process_changes_nothing(
-    calendar: Calendar, context: ToolContext
-) -> None:
-    """Names of days and months are English whatever the operating system speaks."""
-    before = locale.setlocale(locale.LC_ALL)
-    args = {"operation": "normalise", "date": "8 September 2025"}
-    wanted = await asked(calendar, context, args)
-    tried = 0
-    try:
-        for name in ("de_DE.UTF-8", "fr_FR.UTF-8", "C.UTF-8", "C"):
-            try:
-                locale.setlocale(locale.LC_ALL, name)
-            except locale.Error:
-                continue
-            tried += 1
-            assert await asked(calendar, context, args) == wanted
-    finally:
-        locale.setlocale(locale.LC_ALL, before)
-
-    assert tried
-    assert wanted["text"] == "Monday, September 8, 2025"
 
 
 anything = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=12)

@@ -11,9 +11,11 @@ import pytest
 from structlog.testing import capture_logs
 
 from app.control.budget import Budget
+from app.llm.ports import ModelError
 from tests.support.graph_invariants import assert_sound
 from tests.support.work import counted_calls
 from tests.unit.nodes.agent.world import agent, asking, said, wants, world
+from tests.unit.nodes.case.world import BrokenTool
 
 TURNS = 200
 
@@ -85,6 +87,37 @@ async def test_the_end_of_an_agent_is_logged_with_turns_tokens_and_duration() ->
     }
     assert ended["token_usage"] == here.scope.usage.to_dict()["tokens"] == 45
     assert ended["seconds"] >= 0
+
+
+FIELDS = {
+    "agent.ended": {"agent", "step_id", "turns", "terminate_reason", "seconds", "token_usage"},
+    "model.failed": {"model", "provider", "call_key", "attempt", "error_class", "error", "status"},
+    "model.fallback": {"tier", "model", "error_class", "error", "fallback"},
+    "step.attempt_failed": {"step_id", "node_id", "attempt", "error_class", "error", "exc_info"},
+    "step.failed": {"step_id", "node_id", "attempts", "error_class", "error", "exc_info"},
+    "tool.broke": {"tool", "call_key", "exc_info"},
+}
+"""What is logged of an agent at work, with the fields of each line."""
+
+
+@pytest.mark.req("003/NFR3.1")
+async def test_everything_that_goes_wrong_in_an_agent_is_logged_with_its_fields() -> None:
+    """A tool that breaks, a model that fails over, an attempt that is repeated, and the end."""
+    busy = ModelError("busy", retryable=True, status=503)
+    definition = agent(tools=["broken"], model={"fallbacks": ["other"]})
+    down = [busy, busy]
+    here = world(said("", wants("broken")), *down, *down, more_tools=[BrokenTool()])
+    policy = {"on_error": "retry", "retry_count": 1, "retry_delay_ms": 0}
+    graph = asking(definition)
+    graph["steps"][0]["policy"] = policy
+
+    with capture_logs() as logs:
+        outcome = await here.run(graph, default="?")
+
+    assert outcome.error is not None
+    found = {entry["event"]: entry.keys() - {"event", "log_level"} for entry in logs}
+    assert found == FIELDS
+    assert [e["terminate_reason"] for e in logs if e["event"] == "agent.ended"] == ["error"] * 2
 
 
 @pytest.mark.req("003/NFR3.3", "001/wiring")
