@@ -63,6 +63,8 @@ class ApprovalView(View):
     approval_id: str
     node_id: str
     """The CallNode that asked first."""
+    run_url: str
+    """The run, whose ``input`` is what its caller asked."""
     subject: str
     """The tool that is to be called, or the step that asks."""
     message: str
@@ -78,13 +80,14 @@ class ApprovalView(View):
     decision: DecisionView | None
 
     @classmethod
-    def of(cls, approval: Approval) -> Self:
+    def of(cls, approval: Approval, root: str) -> Self:
         """Return the view of an approval."""
         question, decided = approval.question, approval.decision
         return cls(
             run_id=approval.key.run_id,
             approval_id=approval.approval_id,
             node_id=approval.node_id,
+            run_url=f"{root}/runs/{approval.key.run_id}",
             subject=question.subject,
             message=question.message,
             arguments=question.arguments,
@@ -112,7 +115,7 @@ class ApprovalList(View):
     """Where the next page begins; null on the last one."""
 
     @classmethod
-    def of(cls, page: ApprovalPage) -> Self:
+    def of(cls, page: ApprovalPage, root: str) -> Self:
         """Return the view of a page."""
-        views = [ApprovalView.of(each) for each in page.approvals]
+        views = [ApprovalView.of(each, root) for each in page.approvals]
         return cls(approvals=views, next_cursor=page.next_cursor)

@@ -1,5 +1,6 @@
 """Runs and cancel receipts as callers see them."""
 
+from collections.abc import Sequence
 from dataclasses import fields
 from datetime import datetime
 from typing import Annotated, Any, Literal, Self
@@ -11,6 +12,7 @@ from app.api.field_types import DocumentedAs, View
 from app.api.result_views import AgentResult, CaseResult, GraphResult, RunStop, Usage
 from app.control.budget import Budget, json_name, json_number
 from app.nodes.nesting import DefinitionKind
+from app.runs.payloads import Given
 from app.runs.ports import CancelStatus, Page
 from app.runs.run import CallRecord, Run, RunKind, RunStatus
 
@@ -86,6 +88,10 @@ class RunSummary(View):
     """The registered agent that it executes, or that answers in its thread; null likewise."""
     thread_id: str | None
     """The thread that it answers in."""
+    input: Any
+    """What a case was asked, or what a graph or agent was given on ``default``, redacted as
+    ``trace.payloads`` says. In lists the first 200 characters of a text. Null in the answers to
+    other requests than GET, and in webhooks."""
     finish_reason: FinishReason | None
     """How a case ended; null while it works, if it was cancelled, or if something else broke. Of
     agents it is null: their result has ``terminate_reason``."""
@@ -114,12 +120,19 @@ class RunSummary(View):
     links: Links
 
     @classmethod
-    def of(cls, run: Run, root: str) -> Self:
+    def of(cls, run: Run, root: str, given: Given) -> Self:
         """Return the view of a run."""
-        return cls(**_members(run, root))
+        return cls(**_members(run, root, given))
 
 
-class CaseRun(RunSummary):
+class RunDetails(RunSummary):
+    """A run as it is shown by itself."""
+
+    inputs: dict[str, Any] | None
+    """What a graph or agent was given besides ``input``, by handle; null as that is."""
+
+
+class CaseRun(RunDetails):
     """A run of a case, and what came of it."""
 
     kind: Literal[RunKind.CASE]
@@ -127,7 +140,7 @@ class CaseRun(RunSummary):
     """What there is of it stays when the run ends early."""
 
 
-class GraphRun(RunSummary):
+class GraphRun(RunDetails):
     """A run of a graph, and what came of it."""
 
     kind: Literal[RunKind.GRAPH]
@@ -135,7 +148,7 @@ class GraphRun(RunSummary):
     """What there is of it stays when the run ends early."""
 
 
-class AgentRun(RunSummary):
+class AgentRun(RunDetails):
     """A run of an agent, and what came of it."""
 
     kind: Literal[RunKind.AGENT]
@@ -158,12 +171,16 @@ _VIEWS: dict[RunKind, type[CaseRun | GraphRun | AgentRun]] = {
 }
 
 
-def view_of(run: Run, root: str) -> CaseRun | GraphRun | AgentRun:
+_NOT_SHOWN = Given()
+
+
+def view_of(run: Run, root: str, given: Given = _NOT_SHOWN) -> CaseRun | GraphRun | AgentRun:
     """Return the view of a run, with links below the path that the service is served under."""
-    return _VIEWS[run.kind](**_members(run, root), result=run.result)
+    members = _members(run, root, given)
+    return _VIEWS[run.kind](**members, inputs=given.inputs, result=run.result)
 
 
-def _members(run: Run, root: str) -> dict[str, Any]:
+def _members(run: Run, root: str, given: Given) -> dict[str, Any]:
     named, cancel, budget = run.request.definition_ref, run.cancel_request, run.request.budget
     source = run.request.source
     definition = None if named is None else RunDefinition.model_validate(named)
@@ -174,6 +191,7 @@ def _members(run: Run, root: str) -> dict[str, Any]:
         "graph": definition if named and named.kind is DefinitionKind.GRAPH else None,
         "agent": definition if named and named.kind is DefinitionKind.AGENT else None,
         "thread_id": None if run.request.chat is None else run.request.chat.thread_id,
+        "input": given.input,
         "finish_reason": run.finish_reason,
         "created_at": run.created_at,
         "start_at": run.request.start_at,
@@ -201,11 +219,10 @@ class RunPage(View):
     """Ask for the next page with it; null on the last one."""
 
     @classmethod
-    def of(cls, page: Page, root: str) -> Self:
-        """Return the view of a page."""
-        return cls(
-            runs=[RunSummary.of(run, root) for run in page.runs], next_cursor=page.next_cursor
-        )
+    def of(cls, page: Page, root: str, given: Sequence[Given]) -> Self:
+        """Return the view of a page; ``given`` belongs to its runs, in order."""
+        runs = [RunSummary.of(run, root, own) for run, own in zip(page.runs, given, strict=True)]
+        return cls(runs=runs, next_cursor=page.next_cursor)
 
 
 class CallView(View):

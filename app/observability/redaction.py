@@ -30,7 +30,7 @@ _MAX_PASSES = 8
 _LEAST_PASSES = 3
 _CHARS_OF_PASSES = 16_000
 """Characters times passes that one text is given; a longer text gets fewer passes."""
-_LOOKAHEAD_CHARS = 256
+LOOKAHEAD_CHARS = 256
 """How much is read beyond what is shown, so that a cut leaves no part of a secret unrecognised."""
 _NAMING = frozenset({"name", "key", "header", "field"})
 """What mappings call the name of their ``value``, such as ``{"name": "password", "value": 1}``."""
@@ -106,9 +106,19 @@ def redact_text(text: str, *, max_chars: int = MAX_TEXT_CHARS) -> str:
     """
     if _ORDINARY.fullmatch(text) is not None:
         return _fitted(text, len(text), max_chars)
-    is_cut = len(text) > max_chars + _LOOKAHEAD_CHARS
-    shown = _redacted(_printable(text[: max_chars + _LOOKAHEAD_CHARS] if is_cut else text))
-    return _fitted(shown[:-_LOOKAHEAD_CHARS] if is_cut else shown, len(text), max_chars)
+    is_cut = len(text) > max_chars + LOOKAHEAD_CHARS
+    shown = _redacted(_printable(text[: max_chars + LOOKAHEAD_CHARS] if is_cut else text))
+    return _fitted(shown[:-LOOKAHEAD_CHARS] if is_cut else shown, len(text), max_chars)
+
+
+@lru_cache(maxsize=1024)
+def redact_beginning(text: str, chars: int) -> str:
+    """Return the first ``chars`` characters of a text, redacted, without a note of what is cut.
+
+    ``text`` may end ``LOOKAHEAD_CHARS`` behind them: a secret that was cut there is not shown.
+    """
+    shown = _redacted(_printable(text[: chars + LOOKAHEAD_CHARS]))
+    return (shown if len(text) < chars + LOOKAHEAD_CHARS else shown[:-LOOKAHEAD_CHARS])[:chars]
 
 
 def without_keys(text: str) -> str:

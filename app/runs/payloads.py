@@ -1,15 +1,17 @@
 """What the calls of a run asked and what they got, read for whoever looks at a trace."""
 
+import asyncio
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from app.engine.ports import CallOutcome
 from app.engine.step_path import StepPath
+from app.kernel.graph import DEFAULT_HANDLE
 from app.runs.conversations import beginning_of, whole_request
 from app.runs.errors import CallNotFoundError, RunNotFoundError
-from app.runs.ports import RunStore
+from app.runs.ports import LISTED_INPUT_CHARS, RunStore
 from app.runs.run import CallRecord, Run, RunKey, RunStatus
 from app.runs.step_inputs import sources_of
 from app.trace.analysis import waiting_nodes
@@ -35,6 +37,16 @@ class CallPayload:
     """Whether it waits for a person."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Given:
+    """What a run was given, as it may be shown; None if nothing may, or was given."""
+
+    input: Any = None
+    """What a case was asked, or the value on the handle ``default``."""
+    inputs: Mapping[str, Any] | None = None
+    """The values on other handles."""
+
+
 class PayloadReading:
     """Shows requests and replies as the configuration allows."""
 
@@ -54,6 +66,27 @@ class PayloadReading:
     def mode(self) -> str:
         """How payloads are shown: ``redacted``, ``none`` or ``full``."""
         return self._payloads.mode
+
+    async def given(self, run: Run) -> Given:
+        """Return what a run was given."""
+        others = dict(run.request.inputs)
+        asked = others.pop(DEFAULT_HANDLE, None) or run.request.input or None
+        show = self._payloads.shown
+
+        def redacted() -> Given:
+            return Given(input=show(asked), inputs=show(others or None))
+
+        return await asyncio.to_thread(redacted)  # of a long text it takes long
+
+    async def beginnings(self, runs: Sequence[Run]) -> Sequence[Given]:
+        """Return the beginning of what each run of a page was asked."""
+
+        def redacted() -> list[Given]:
+            asked = (run.request.input for run in runs)
+            show = self._payloads.beginning
+            return [Given(input=show(text, LISTED_INPUT_CHARS)) for text in asked]
+
+        return await asyncio.to_thread(redacted)
 
     async def call(self, key: RunKey, node_id: str) -> CallPayload:
         """Return one call of a run.

@@ -94,6 +94,10 @@ class RunFilter:
     """Runs that would begin beyond so many bytes of JSON are left to the next page."""
 
 
+LISTED_INPUT_CHARS = 200
+"""How much of the input of a run its summary shows."""
+
+
 def json_of_text(text: str) -> Sequence[Any]:
     """Return the JSON values that a text may mean: it itself, a number, a boolean, null."""
     try:
@@ -110,6 +114,7 @@ class Page:
     """Runs, newest first."""
 
     runs: Sequence[Run]
+    """Without graphs and inputs; ``request.input`` is the beginning of the text that was asked."""
     next_cursor: str | None
 
 

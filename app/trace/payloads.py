@@ -11,7 +11,7 @@ from functools import lru_cache
 from types import MappingProxyType
 from typing import Any, Literal
 
-from app.observability.redaction import redact_text, redact_value
+from app.observability.redaction import redact_beginning, redact_text, redact_value
 
 PayloadMode = Literal["redacted", "none", "full"]
 """Without secrets and cut to a length, not at all, or as it is."""
@@ -53,6 +53,15 @@ class Payloads:
             return value
         longest = self.max_chars if text_chars is None else text_chars
         return redact_value(_Room(self.max_chars).of(value), max_chars=longest)
+
+    def beginning(self, text: str, chars: int) -> str | None:
+        """Return the first characters of a text as they may be shown; None if nothing may.
+
+        ``text`` holds ``LOOKAHEAD_CHARS`` more, if there are more.
+        """
+        if self.mode == "none" or not text:
+            return None
+        return text[:chars] if self.mode == "full" else redact_beginning(text, chars)
 
     def prompt(
         self, messages: Sequence[Mapping[str, Any]], parameters: Mapping[str, Any]

@@ -6,9 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from app.settings.schema import Settings
+
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md")])
 FILE = re.compile(r"`((?:app/)?(?:[a-z_]+/)+[a-z_]+\.py)`")
+SERVICE = re.compile(r"(?<!BASE_URL=http://)(?:localhost|127\.0\.0\.1):(\d+)(?!\d|/v1\b)")
+"""An address on this machine that is no model server's."""
 HOP = re.compile(r"`([a-z_/]+\.py)` `([A-Za-z_.]+)`")
 
 
@@ -65,3 +69,11 @@ def test_every_hop_of_a_run_is_a_definition_of_its_file() -> None:
 
     assert 25 <= len(hops) <= 35
     assert missing == []
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_every_address_of_the_service_has_its_default_port(document: Path) -> None:
+    """Commands of the documents work as they are printed."""
+    ports = set(SERVICE.findall(document.read_text()))
+
+    assert ports <= {str(Settings().server.port)}

@@ -22,18 +22,23 @@ from sqlalchemy.dialects.postgresql import JSONB
 
 from app.adapters.postgres.rows import decode_cursor
 from app.adapters.postgres.tables import runs
-from app.runs.ports import RunFilter, json_of_text
+from app.observability.redaction import LOOKAHEAD_CHARS
+from app.runs.ports import LISTED_INPUT_CHARS, RunFilter, json_of_text
 from app.runs.run import TERMINAL, RunKind, RunStatus
 
 LIST_STATEMENT_MS = 3000
 """How long the query for a page may take: a filter that no index serves reads all runs."""
-RUN_BYTES = 1000
+RUN_BYTES = 1200
 """What a run takes on a page beside its metadata, about."""
+LISTED_CHARS = LISTED_INPUT_CHARS + LOOKAHEAD_CHARS
+"""What is read of a run's input: what is shown, and what redaction must see."""
 
 _LISTED_REQUEST: ColumnElement[Any] = literal_column(
-    """(runs.request - '{graph,inputs,chat}'::text[]) || CASE WHEN runs.request ? 'chat'
-        THEN jsonb_build_object('chat', (runs.request -> 'chat')
-            || '{"messages": [], "user_tools": []}') ELSE '{}' END""",
+    f"""(SELECT (r - '{{graph,inputs,chat,input}}'::text[]) || jsonb_strip_nulls(jsonb_build_object(
+        'input', left(CASE jsonb_typeof(r #> '{{inputs,default}}') WHEN 'string'
+            THEN r #>> '{{inputs,default}}' ELSE r ->> 'input' END, {LISTED_CHARS}),
+        'chat', (r -> 'chat') || '{{"messages": [], "user_tools": []}}'::jsonb))
+    FROM (SELECT runs.request || '{{}}'::jsonb AS r OFFSET 0) AS decompressed)""",  # noqa: S608
     JSONB(),
 ).label("request")
 _LEFT_OUT: dict[str, ColumnElement[Any]] = {

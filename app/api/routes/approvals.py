@@ -29,14 +29,15 @@ _DECIDED: Responses = {
 async def list_approvals(query: Annotated[PageQuery, Query()], request: ApiRequest) -> ApprovalList:
     """List the approvals that wait for a decision, of all runs, oldest first."""
     approvals, tenant = request.api.services.approvals, request.caller.tenant
-    return ApprovalList.of(await approvals.waiting(tenant, limit=query.limit, cursor=query.cursor))
+    found = await approvals.waiting(tenant, limit=query.limit, cursor=query.cursor)
+    return ApprovalList.of(found, request.root)
 
 
 @router.get("/runs/{run_id}/approvals", responses=answers(*EVERY_RUN_ROUTE, types.RUN_NOT_FOUND))
 async def list_run_approvals(run_id: RunIdPath, request: ApiRequest) -> ApprovalList:
     """List the approvals that a run has asked for, oldest first, with their decisions."""
     found = await request.api.services.approvals.of_run(request.key(run_id))
-    return ApprovalList.of(ApprovalPage(found, None))
+    return ApprovalList.of(ApprovalPage(found, None), request.root)
 
 
 @router.post(
@@ -53,4 +54,4 @@ async def decide_approval(
     request.require_small()
     deciding = body.deciding(approval_id, request.caller.name)
     decided = await request.api.services.approvals.decide(request.key(run_id), deciding)
-    return ApprovalView.of(decided)
+    return ApprovalView.of(decided, request.root)

@@ -124,14 +124,15 @@ async def list_runs(query: Annotated[RunQuery, Query()], request: ApiRequest) ->
         max_bytes=request.limits.max_page_bytes,
     )
     page = await request.runs.find(request.caller.tenant, wanted)
-    return RunPage.of(page, request.root)
+    return RunPage.of(page, request.root, await request.api.services.payloads.beginnings(page.runs))
 
 
 @router.get("/{run_id}", responses=answers(*EVERY_RUN_ROUTE, types.RUN_NOT_FOUND))
 async def get_run(run_id: RunIdPath, request: ApiRequest) -> RunView:
-    """Return a run: its state, its result, what it has spent and why it stopped."""
+    """Return a run: its state, its input and result, what it has spent and why it stopped."""
     run = await request.runs.get(request.key(run_id))
-    return view_of(await request.runs.with_usage(run), request.root)
+    given = await request.api.services.payloads.given(run)
+    return view_of(await request.runs.with_usage(run), request.root, given)
 
 
 @router.delete("/{run_id}", status_code=HTTPStatus.ACCEPTED, responses=_CANCELLED)

@@ -97,7 +97,7 @@ class RunPage {
   #draw() {
     if (this.signal.aborted) return;
     const { run, trace } = this;
-    fill(this.head, this.#heading(), this.#stopped(), this.#answer());
+    fill(this.head, this.#heading(), this.#stopped(), asked(run), this.#answer());
     approvals(this.asked, run, this.signal);
     fill(this.facts, this.#facts(), gauges(run));
     this.tree = new CallTree(trace, run, this.tree);
@@ -263,6 +263,14 @@ function* nestedIn(graph, prefix = "") {
     yield [prefix + id, inner];
     yield* nestedIn(inner, `${prefix}${id}/`);
   }
+}
+
+/** What the run was given, as far as it may be shown. */
+function asked({ input, inputs }) {
+  const given = input ?? inputs;
+  return given !== null && h("section", { class: "card", "aria-label": "Input" }, h("h2", {}, "Input"),
+    typeof input === "string" ? h("p", { class: "answer-text" }, input) : input !== null && shown(input),
+    inputs && shown(inputs));
 }
 
 function answerOf({ result: came }) {

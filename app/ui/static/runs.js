@@ -142,7 +142,8 @@ function form(query, changed) {
 function row(run) {
   const usage = run.usage;
   const named = run.agent ?? run.graph;
-  const about = named ? `${named.name}${named.version ? ` @${named.version}` : ""}` : meta(run.metadata);
+  const who = named ? `${named.name}${named.version ? ` @${named.version}` : ""}` : meta(run.metadata);
+  const about = [who, run.input].filter(Boolean).join(" · ");
   return [
     h("a", { class: "row-link", href: `${root}/ui${runPath(run.run_id)}` }, run.run_id),
     badge(run.status),

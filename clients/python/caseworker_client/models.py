@@ -97,6 +97,9 @@ class RunSummary(Answer):
     """The registered agent that it executes, or that answers in its thread."""
     thread_id: str | None = None
     """The thread that it answers in."""
+    input: Any = None
+    """What it was asked, redacted as configured; in lists the first 200 characters of a text. None
+    where it was just accepted."""
     finish_reason: str | None = None
     """How a case ended: ``success``, ``budget`` or ``big_fail``."""
     created_at: datetime
@@ -173,6 +176,9 @@ class GraphResult(Answer):
 class Run(RunSummary):
     """A run and what came of it."""
 
+    inputs: dict[str, Any] | None = None
+    """What a graph or agent was given besides ``input``, by handle."""
+
     result: CaseResult | AgentResult | GraphResult | None = None
     """Of its kind. What there is of it stays if the run ends early."""
 
@@ -248,6 +254,8 @@ class Approval(Answer):
     run_id: str
     approval_id: str
     node_id: str
+    run_url: str = ""
+    """The run, whose ``input`` is what its caller asked."""
     subject: str
     """The tool that is to be called, or the step that asks."""
     message: str

@@ -1,0 +1,101 @@
+"""Inputs of runs over HTTP: shown by the run, and the beginning in lists, as configured."""
+
+from typing import Any
+
+import httpx
+import pytest
+
+from app.runs.payloads import PayloadReading
+from app.trace.payloads import PayloadMode, Payloads
+from tests.support.api import Api, client_of
+from tests.support.threads import AGENT, ThreadClient
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+GRAPH = {"steps": [{"id": "chat", "type": "chat_start", "data": {}}], "edges": []}
+MAIL = "jane.doe@example.com"
+
+
+async def accepted(client: httpx.AsyncClient, **body: Any) -> dict[str, Any]:
+    """Post a run, and return it as GET shows it."""
+    response = await client.post("/runs", json={"run_id": "r", **body})
+    assert response.status_code == 202, response.text
+    run: dict[str, Any] = (await client.get("/runs/r")).json()
+    return run
+
+
+async def listed(client: httpx.AsyncClient) -> dict[str, Any]:
+    """Return the only run in the list."""
+    (run,) = (await client.get("/runs")).json()["runs"]
+    found: dict[str, Any] = run
+    return found
+
+
+async def test_a_case_shows_its_question(client: httpx.AsyncClient) -> None:
+    """Personal data in it is redacted, in the list too."""
+    run = await accepted(client, input=f"Mail to {MAIL} the sum of 1 and 2.")
+
+    assert run["input"] == "Mail to [email] the sum of 1 and 2."
+    assert run["inputs"] is None
+    assert (await listed(client))["input"] == run["input"]
+
+
+async def test_a_graph_shows_its_default_input_and_the_others_by_handle(
+    client: httpx.AsyncClient,
+) -> None:
+    """What has the name of a secret is not shown."""
+    inputs = {"topic": "sums", "password": "hunter2", "mail": MAIL}
+    run = await accepted(client, kind="graph", graph=GRAPH, input={"order": 7}, inputs=inputs)
+
+    assert run["input"] == {"order": 7}
+    assert run["inputs"]["topic"] == "sums"
+    assert "hunter2" not in str(run)
+    assert MAIL not in str(run)
+    assert (await listed(client))["input"] is None
+
+
+async def test_an_agent_shows_what_it_was_asked(client: httpx.AsyncClient) -> None:
+    """Alone and in a thread."""
+    run = await accepted(client, kind="agent", agent=AGENT, input="Where is my order?")
+    thread = await ThreadClient.begin(client, "talk")
+    await thread.post(content="And now?", run_id="second")
+    second = (await client.get("/runs/second")).json()
+    runs = (await client.get("/runs")).json()["runs"]
+
+    assert (run["input"], run["inputs"]) == ("Where is my order?", None)
+    assert second["input"] == "And now?"
+    assert [run["input"] for run in runs] == ["And now?", "Where is my order?"]
+
+
+@pytest.mark.parametrize("before", [150, 195, 210, 440, 452])
+async def test_a_list_shows_the_beginning_without_any_part_of_a_secret(
+    client: httpx.AsyncClient, before: int
+) -> None:
+    """A key that begins before a cut is redacted although the text that is read ends in it."""
+    key = "sk-" + "a1B2c3D4e5" * 5
+    text = ("word " * 200)[: before - 1] + " " + key + " end" * 200
+    await accepted(client, input=text)
+    beginning = (await listed(client))["input"]
+
+    assert len(beginning) <= 200
+    assert beginning[:140] == text[:140]
+    assert "sk-" not in beginning
+    assert "a1B2c" not in beginning
+
+
+async def test_inputs_are_shown_as_configured(api: Api) -> None:
+    """Nothing with ``none``, and everything with ``full``."""
+    shown: dict[str, Any] = {}
+    modes: tuple[PayloadMode, ...] = ("none", "full")
+    for mode in modes:
+        reading = PayloadReading(api.store, Payloads(mode), max_shown_bytes=1000)
+        async with client_of(api.app(payloads=reading)) as client:
+            if not shown:
+                await accepted(
+                    client, kind="graph", graph=GRAPH, input=f"To {MAIL}", inputs={"a": MAIL}
+                )
+            run = (await client.get("/runs/r")).json()
+            shown[mode] = run["input"], run["inputs"], (await listed(client))["input"]
+
+    assert shown["none"] == (None, None, None)
+    assert shown["full"] == (f"To {MAIL}", {"a": MAIL}, f"To {MAIL}")
