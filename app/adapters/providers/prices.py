@@ -1,15 +1,18 @@
 """List prices of public model providers, as genai-prices packages them; nothing is downloaded.
 
-Loading the tables takes time and memory, so a configuration without a paid provider does not
-import this module.
+Loading the tables takes a second and memory. It happens when this module is imported, before a
+process serves, and a configuration without a paid provider does not import it.
 """
 
 from decimal import Decimal
 
 from genai_prices import Usage, calc_price
+from genai_prices.data_snapshot import get_snapshot
 
 from app.llm.ports import TokenUsage
 from app.llm.pricing import PriceUnknownError
+
+get_snapshot()
 
 _PRICED_AS: dict[str, str | None] = {"recorded": None}
 """A recording costs what its model costs, which is then found by the model's name alone."""
