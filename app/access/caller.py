@@ -23,6 +23,8 @@ class Scope(StrEnum):
     """Look at everything."""
     RUN = "run"
     """Also start, go on with and cancel runs, talk in threads, and register graphs and agents."""
+    APPROVE = "approve"
+    """Also decide approvals; a key that starts runs cannot approve their calls without it."""
     ADMIN = "admin"
     """Also what concerns the whole tenant: keys, erasure, cancelling many runs at once."""
 
@@ -31,6 +33,7 @@ IMPLIED: Final[Mapping[Scope, frozenset[Scope]]] = MappingProxyType(
     {
         Scope.READ: frozenset({Scope.READ}),
         Scope.RUN: frozenset({Scope.READ, Scope.RUN}),
+        Scope.APPROVE: frozenset({Scope.READ, Scope.APPROVE}),
         Scope.ADMIN: frozenset(Scope),
     }
 )
@@ -70,8 +73,13 @@ class Caller:
 LOCAL: Final = Caller(DEFAULT_TENANT, "anonymous", frozenset(Scope), anonymous=True)
 """Somebody on this machine, while no credentials exist."""
 
-ANYBODY: Final = Caller(DEFAULT_TENANT, "anonymous", with_implied([Scope.RUN]), anonymous=True)
-"""Somebody somewhere, where ``auth.anonymous`` is ``anywhere`` and no credentials exist."""
+ANYBODY: Final = Caller(
+    DEFAULT_TENANT, "anonymous", with_implied([Scope.RUN, Scope.APPROVE]), anonymous=True
+)
+"""Somebody somewhere, where ``auth.anonymous`` is ``anywhere`` and no credentials exist.
+
+It may decide approvals: without keys no caller could, and callers cannot be distinguished.
+"""
 
 OPERATOR: Final = Caller(DEFAULT_TENANT, "operator", frozenset(Scope), operator=True)
 """Who holds the bootstrap key, or the database."""

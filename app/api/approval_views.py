@@ -10,13 +10,19 @@ from app.engine.approvals import Verdict
 from app.nodes.reading import refusal
 from app.runs.approvals import Approval, ApprovalPage, Deciding
 
-_VERDICTS = {"approve": Verdict.APPROVED, "refuse": Verdict.REFUSED}
+_VERDICTS = {
+    "approve": Verdict.APPROVED,
+    "approved": Verdict.APPROVED,
+    "refuse": Verdict.REFUSED,
+    "refused": Verdict.REFUSED,
+}
 
 
 class DecisionBody(Body):
     """What a person decides."""
 
-    decision: Literal["approve", "refuse"]
+    decision: Literal["approve", "refuse", "approved", "refused"]
+    """`approve` or `refuse`; the words of answers, `approved` and `refused`, mean the same."""
     arguments: dict[str, Any] | None = None
     """Used in the place of those that were asked for; they must fit the `schema` of the approval.
     Left out, what was asked for stays."""
@@ -25,7 +31,7 @@ class DecisionBody(Body):
 
     @model_validator(mode="after")
     def _changes_what_is_approved(self) -> Self:
-        if self.arguments is not None and self.decision == "refuse":
+        if self.arguments is not None and _VERDICTS[self.decision] is Verdict.REFUSED:
             raise refusal("arguments belong to a decision to approve.")
         return self
 

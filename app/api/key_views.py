@@ -11,7 +11,7 @@ from app.api.field_types import Body, Instant, Query, View
 from app.nodes.reading import refusal
 
 TenantName = Annotated[str, StringConstraints(pattern=f"^{TENANT_FORM}$")]
-ScopeName = Literal["read", "run", "admin"]
+ScopeName = Literal["read", "run", "approve", "admin"]
 _USUAL: ScopeName = "run"
 
 

@@ -175,6 +175,8 @@ class AgentResult(View):
     terminate_reason: (
         Literal["goal", "error", "incomplete", "timeout", "max_turns", "aborted", "budget"] | None
     )
+    error: str | None = None
+    """What failed or stopped it; null after ``goal``."""
     incomplete: Incomplete | None = None
     """Why ``raw_content`` is not complete; null if it is."""
     incomplete_reason: str | None = None

@@ -197,7 +197,8 @@ def _members(run: Run, root: str, given: Given) -> dict[str, Any]:
         "start_at": run.request.start_at,
         "started_at": run.started_at,
         "finished_at": run.finished_at,
-        "attempts": run.attempts,
+        # The attempt that waits for a person counts again once it goes on.
+        "attempts": run.attempts + (run.status is RunStatus.WAITING),
         "limits": {name: json_number(getattr(budget, field)) for field, name in _LIMITS.items()},
         "usage": run.usage,
         "stop": run.stop,

@@ -1,6 +1,7 @@
 """Threads as callers see them."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import datetime
 from typing import Any, Self
 
@@ -129,12 +130,17 @@ class TurnView(View):
     ) -> Self:
         """Return the view of a turn whose answer is a run, as both stand now."""
         return cls(
-            user=None
-            if user is None
-            else MessageView.of(user, tree.siblings(tree.get(user.message_id))),
-            assistant=MessageView.of(assistant, tree.siblings(assistant)),
+            user=None if user is None else _stored(user, tree),
+            assistant=_stored(assistant, tree),
             run=view_of(run, root),
         )
+
+
+def _stored(message: ChatMessage, tree: MessageTree) -> MessageView:
+    """Return the view of a message with what the store knows of it."""
+    stored = tree.get(message.message_id)
+    dated = replace(message, created_at=stored.created_at)
+    return MessageView.of(dated, tree.siblings(stored))
 
 
 class CancelledThread(View):

@@ -9,8 +9,9 @@ import asyncio
 import sys
 import threading
 import time
+from dataclasses import dataclass
 from types import FrameType
-from typing import Any, Final
+from typing import Final, Literal
 
 import structlog
 from prometheus_client import CollectorRegistry, Counter
@@ -63,28 +64,47 @@ class LoopWatch:
             while self._renewed_at == began_at and not over.wait(BEAT_SECONDS):
                 pass
             seconds = round(self._renewed_at - began_at, 3)
-            self._holds.labels(found["kind"]).inc()
-            log.warning("loop.held", seconds=max(seconds, HELD_SECONDS), **found)
+            self._holds.labels(found.kind).inc()
+            log.warning(
+                "loop.held",
+                seconds=max(seconds, HELD_SECONDS),
+                kind=found.kind,
+                detail=found.place,
+                run_id=found.run_id,
+                step_id=found.step_id,
+                method=found.method,
+                route=found.route,
+            )
 
 
-def _holder(frame: FrameType | None) -> dict[str, Any]:
-    """Return what a stack works for: fields of a log line."""
-    found: dict[str, Any] = {"kind": "other"}
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Holder:
+    """What held the event loop."""
+
+    kind: Literal["step", "request", "other"]
+    place: str | None
+    """Module and line of the service's own code that ran."""
+    run_id: str | None = None
+    step_id: str | None = None
+    method: str | None = None
+    route: str | None = None
+
+
+def _holder(frame: FrameType | None) -> Holder:
+    """Return what a stack works for."""
+    place: str | None = None
     while frame is not None:
         module = str(frame.f_globals.get("__name__", ""))
-        if "detail" not in found and module.startswith("app."):
-            found["detail"] = f"{module}:{frame.f_lineno}"
+        if place is None and module.startswith("app."):
+            place = f"{module}:{frame.f_lineno}"
         if module.startswith(("app.", "fastapi.", "starlette.")):
             context, scope = frame.f_locals.get("context"), frame.f_locals.get("scope")
             if isinstance(context, FlowContext):
-                return {
-                    **found,
-                    "kind": "step",
-                    "run_id": context.run_id,
-                    "step_id": context.path.text,
-                }
+                run_id, step_id = context.run_id, context.path.text
+                return Holder(kind="step", place=place, run_id=run_id, step_id=step_id)
             if isinstance(scope, dict) and scope.get("type") == "http":
-                route = getattr(scope.get("route"), "path", "")
-                return {**found, "kind": "request", "method": scope["method"], "route": route}
+                route = getattr(scope.get("route"), "path", None)
+                method = str(scope["method"])
+                return Holder(kind="request", place=place, method=method, route=route)
         frame = frame.f_back
-    return found
+    return Holder(kind="other", place=place)

@@ -64,6 +64,14 @@ class Scope(Account):
         """Return this scope and its ancestors, innermost first."""
         return (self, *self._ancestors)  # kept, it would keep the scope alive
 
+    def tightest_limits(self) -> dict[Dimension, Amount]:
+        """Return the tightest limit of every dimension but time, here and in every ancestor."""
+        tightest: dict[Dimension, Amount] = {}
+        for view in self.lineage():
+            for dimension, limit in view.limits.items():
+                tightest[dimension] = min(limit, tightest.get(dimension, limit))
+        return tightest
+
     def reserve(self, charge: Charge) -> Reservation:
         """Hold ``charge`` here and in every ancestor, or nowhere, without waiting.
 

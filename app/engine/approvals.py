@@ -52,7 +52,7 @@ class Question:
     """What a person is asked."""
 
     subject: str
-    """The tool that is to be called, or the step that asks."""
+    """What is to be called, or the step that asks."""
     message: str
     arguments: Any
     """What will be used, as JSON."""
@@ -175,7 +175,8 @@ class Approvals:
         except BaseException as stop:
             trace.mark_halt(node, str(context.token.stop or stop) or type(stop).__name__)
             raise
-        about = decision.to_dict() | {"arguments": decision.arguments is not None}
+        about = decision.to_dict() | {"arguments_changed": decision.arguments is not None}
+        del about["arguments"]
         trace.annotate(node, {"decision": about})
         note(CallOutcome.RESULT, decision.to_dict())
         trace.mark_success(node, 0)

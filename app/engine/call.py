@@ -212,6 +212,7 @@ class CallFailedError(Exception):
         error_class: str,
         attempts: int,
         retry_after_seconds: float | None = None,
+        node_id: str = "",
         told: str | None = None,
     ) -> None:
         super().__init__(message)
@@ -219,6 +220,8 @@ class CallFailedError(Exception):
         """What a model may read of it."""
         self.error_class = error_class
         self.attempts = attempts
+        self.node_id = node_id
+        """The CallNode of the call."""
         self.retry_after_seconds = retry_after_seconds
         """When the other side wants to be asked again, if it said so."""
 

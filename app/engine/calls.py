@@ -1,4 +1,4 @@
-"""The one gateway through which every LLM and tool call of a run passes.
+"""The one gateway through which every call of a run passes.
 
 A call lives like this: its **CallNode** is begun; it is **reserved** in its budget scope and in all
 scopes around it, for which it may wait until others are settled; it takes its **turn**, if what it
@@ -310,6 +310,7 @@ class _Performance:
             error_class=kind,
             attempts=attempts,
             retry_after_seconds=after,
+            node_id=self.node,
             told=failure.told,
         )
 
@@ -392,11 +393,13 @@ def _replay(recorded: Recorded) -> Answered:
     if recorded.outcome is CallOutcome.RESULT:
         return Answered(recorded.value, recorded.node_id)
     failed = recorded.value
+    kind, attempts = failed["error_class"], failed["attempts"]
     raise CallFailedError(
         failed["message"],
-        error_class=failed["error_class"],
-        attempts=failed["attempts"],
+        error_class=kind,
+        attempts=attempts,
         told=failed.get("told"),
+        node_id=recorded.node_id,
     )
 
 

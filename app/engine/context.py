@@ -244,7 +244,7 @@ class FlowContext:
 
     @property
     def chat_id(self) -> str | None:
-        """The chat that the run belongs to, if any."""
+        """The conversation that the run belongs to, if any."""
         return self.run.chat_id
 
     @property
@@ -254,7 +254,7 @@ class FlowContext:
 
     @property
     def calls(self) -> Calls:
-        """The gateway that every LLM and tool call passes."""
+        """The gateway that every call passes."""
         return self.run.calls
 
     @property

@@ -14,8 +14,8 @@ STEP_CANCELLED: Final = "step.cancelled"
 STEP_SKIPPED: Final = "step.skipped"
 """Every path to it was dead; it never started."""
 CALL_STARTED: Final = "call.started"
-"""A call of a model or a tool was let through. One that is refused emits nothing; one that was cut
-off with its worker begins again, as another node."""
+"""A call was let through. One that is refused emits nothing; one that was cut off with its worker
+begins again, as another node."""
 CALL_COMPLETED: Final = "call.completed"
 CALL_ERROR: Final = "call.error"
 CALL_CANCELLED: Final = "call.cancelled"

@@ -91,6 +91,8 @@ class Completion:
     """Of the call with which this very text is journaled."""
     node_id: str = ""
     """The CallNode of the call: the parent of the calls that the model asks for."""
+    failed: tuple[str, ...] = ()
+    """The CallNodes of the calls that failed before, in other forms or of other models."""
 
     def require_complete(self) -> None:
         """Raise ModelAnswerIncomplete if the answer is not complete."""
@@ -287,11 +289,9 @@ class Exchanges:
             spent = Spent(tokens_in=usage.tokens_in, tokens_out=usage.tokens_out)
         else:
             usage, spent = metering.answered(reply)
-        repaired: dict[str, Any] = {}
         if reply.repairs:
-            repaired["repairs"] = list(reply.repairs)
-            log.info("model.reply_repaired", **where, kinds=repaired["repairs"])
-        return Reply(_journaled(reply, usage, spent), spent, repaired)
+            log.info("model.reply_repaired", **where, kinds=list(reply.repairs))
+        return Reply(_journaled(reply, usage, spent), spent, _noted(reply, usage, chosen.model))
 
     def _turn_of(self, chosen: TierModel, context: FlowContext) -> Callable[[], Turn] | None:
         if self._turns is None or chosen.limit is None:
@@ -353,6 +353,17 @@ def _where(chosen: TierModel, request: ModelRequest) -> dict[str, Any]:
         "call_key": None if origin is None else origin.call,
         "attempt": None if origin is None else origin.attempt,
     }
+
+
+def _noted(reply: ModelReply, usage: TokenUsage, asked: str) -> dict[str, Any]:
+    """Return what the call's node says of an answer; what is usual is left out."""
+    about = {
+        "repairs": list(reply.repairs),
+        "finish_reason": reply.finish_reason and storable(reply.finish_reason),
+        "response_model": storable(reply.model) if reply.model != asked else None,
+        "tokens_cached": usage.tokens_cached,
+    }
+    return {name: value for name, value in about.items() if value}
 
 
 def _journaled(reply: ModelReply, usage: TokenUsage, spent: Spent) -> dict[str, Any]:

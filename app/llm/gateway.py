@@ -32,7 +32,7 @@ from app.llm.forms import ReplyForm, forms_for, in_form, is_prose
 from app.llm.message_log import MessageLog
 from app.llm.ports import Message, ModelFault, ModelRequest, ToolDefinition
 from app.llm.pricing import ListPrice
-from app.llm.tiers import CALLS_OF, Tier, TierModel
+from app.llm.tiers import BUILT_IN, CALLS_OF, Tier, TierModel
 from app.llm.turns import Turns
 from app.trace.payloads import REDACTED, Payloads
 
@@ -71,6 +71,8 @@ class _LogicalCall:
     once: Mapping[Dimension, Amount]
     """Still to be charged; nothing once the first exchange was made."""
     attempts: int = 0
+    failed: tuple[str, ...] = ()
+    """The CallNodes of the calls that have failed."""
 
     def key_of(self, number: int, form: ReplyForm) -> StepPath:
         """Return the path of the question to the ``number``-th model of the tier, in one form."""
@@ -136,6 +138,11 @@ class ModelGateway:
     def model_of(self, tier: Tier) -> TierModel:
         """Return the first model of a tier, with its fallbacks."""
         return self._tiers[tier]
+
+    def has(self, tier: Tier) -> bool:
+        """Return whether a tier has a model; beside a model the built-in planner is none."""
+        names = {each: self._tiers[each].provider.name for each in Tier}
+        return names[tier] != BUILT_IN or set(names.values()) == {BUILT_IN}
 
     async def aclose(self) -> None:
         """Close the providers' connections."""
@@ -226,6 +233,7 @@ class ModelGateway:
                 )
             except CallFailedError as failed:
                 asked.attempts += failed.attempts
+                asked.failed += (failed.node_id,)
                 if not forms or failed.error_class not in _SIMPLER_FORM:
                     raise
                 if failed.error_class == ModelFault.FORM_UNSUPPORTED:
@@ -235,7 +243,7 @@ class ModelGateway:
                 prose = whole and is_prose(completion.text)
                 if forms and form is ReplyForm.SCHEMA and prose:
                     self._learned[_endpoint(chosen)] = forms[0]
-                return completion
+                return replace(completion, failed=asked.failed) if asked.failed else completion
 
     def _forms_for(
         self, asked: _LogicalCall, chosen: TierModel, number: int

@@ -16,6 +16,9 @@ class Tier(StrEnum):
     BIG = "big"
 
 
+BUILT_IN = "offline"
+"""The provider that is the built-in planner: it is used only where no model is configured."""
+
 CALLS_OF = {Tier.SMALL: Dimension.LLM_CALLS_SMALL, Tier.BIG: Dimension.LLM_CALLS_BIG}
 """What counts the logical calls of a tier."""
 

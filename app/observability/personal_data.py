@@ -42,6 +42,9 @@ _IBAN_LENGTHS = {
 """Characters of an account number by its country (ISO 13616)."""
 _CARD_GROUPS = ((4, 4, 4, 4), (4, 6, 5), (4, 6, 4), (4, 4, 4, 3))
 
+_MAX_NEAR_MISSES = 200
+"""Beginnings of telephone numbers in one text that are judged; people write fewer."""
+
 _LABELS = (
     "phone|telephone|tel|mobile|cellphone|cell|fax|whatsapp|telefon|handy|mobil|call|dial|sms"
     "|my number|reach me|reach us|contact me|contact us"
@@ -158,6 +161,7 @@ PERSONAL_DATA: tuple[Rule, ...] = (
         r"\(?[1-9](?:\)?(?:[ ]{2}|[ .\-/])?\(?\d){8,14}(?!\d|[.,]\d)",
         _international,
         shape=_NUMBER,
+        max_rejected=_MAX_NEAR_MISSES,
     ),
     rule(
         r"(?<![\w.+-])(?:1[ .-])?(?:\([2-9]\d\d\) ?|[2-9]\d\d[.-])[2-9]\d\d[ .-]\d{4}"

@@ -32,14 +32,18 @@ class Rule:
     """In lower case; compared with the text in lower case."""
     shape: re.Pattern[str] | None = None
     """Searched for in the text in lower case."""
+    max_rejected: int | None = None
+    """Candidates that may be rejected in one text; further ones are replaced. None: any number."""
 
     def apply(self, text: str) -> str:
         """Return ``text`` with every match replaced."""
         parts: list[str] = []
-        copied = position = 0
+        copied = position = rejected = 0
         while (found := self.pattern.search(text, position)) is not None:
-            mark = self.replacement(found)
+            judged = self.max_rejected is None or rejected < self.max_rejected
+            mark = self.replacement(found) if judged else SECRET
             if mark is None:
+                rejected += 1
                 position = found.start() + 1
                 continue
             parts += (text[copied : found.start()], mark)
@@ -48,7 +52,11 @@ class Rule:
 
 
 def rule(
-    pattern: str, replacement: str | Replacement, *hints: str, shape: str | None = None
+    pattern: str,
+    replacement: str | Replacement,
+    *hints: str,
+    shape: str | None = None,
+    max_rejected: int | None = None,
 ) -> Rule:
     """Return a rule; a replacement that is a text may refer to groups of the pattern."""
     if isinstance(replacement, str):
@@ -57,7 +65,9 @@ def rule(
         def replacement(found: re.Match[str]) -> str:
             return found.expand(template)
 
-    return Rule(re.compile(pattern), replacement, hints, re.compile(shape) if shape else None)
+    return Rule(
+        re.compile(pattern), replacement, hints, re.compile(shape) if shape else None, max_rejected
+    )
 
 
 class RuleSet:

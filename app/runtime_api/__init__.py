@@ -1,9 +1,11 @@
-"""The graph runtime in Python. It needs no database.
+"""The graph runtime and agents in Python. It needs no database.
 
 graph = Graph("report", max_parallel=2)
 graph.add_step(FunctionNode("fetch", fetch), "fetch", input="https://example.org")
 graph.add_step(FunctionNode("count", count), "count", depends_on=["fetch"])
 results = await graph.execute(ExecutionContext(budget=Budget(max_time_seconds=10)))
+
+result = await run_agent({"name": "helper", "prompt": {}}, input="Hi", provider=provider, model="m")
 """
 
 from app.control.budget import Budget, Dimension
@@ -20,7 +22,9 @@ from app.engine.node import ExecutionResult, Materializing, Node, NodeEvent
 from app.engine.prepared import BoundNode
 from app.engine.report import StepTimeoutError
 from app.kernel.graph import Channel, GraphError
+from app.nodes.agent.definition import AgentDefinition
 from app.nodes.function import FunctionNode
+from app.runtime_api.agents import AgentResult, run_agent
 from app.runtime_api.executing import GraphRun
 from app.runtime_api.graph import Graph, Step
 from app.trace.execution_graph import ExecutionGraph
@@ -28,6 +32,8 @@ from app.trace.execution_trace import ExecutionTrace
 from app.trace.step_trace import StepTrace
 
 __all__ = [
+    "AgentDefinition",
+    "AgentResult",
     "BoundNode",
     "Budget",
     "BudgetExceededError",
@@ -58,4 +64,5 @@ __all__ = [
     "StepTimeoutError",
     "StepTrace",
     "Stop",
+    "run_agent",
 ]

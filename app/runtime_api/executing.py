@@ -113,16 +113,22 @@ async def execute(
     *,
     grace_seconds: float,
     events: EventSink | None = None,
+    inputs: Mapping[str, Any] | None = None,
+    services: Mapping[type, Any] | None = None,
 ) -> GraphRun:
-    """Execute a graph and return how it ended, whatever happened in it; ``events`` gets them."""
+    """Execute a graph and return how it ended, whatever happened in it; ``events`` gets them.
+
+    ``inputs`` are those of its first steps, by handle; ``services`` what its nodes need, by type.
+    """
     pool = BlockingPool(prepared.graph.max_parallel)
     records = None if context.trace is None else StepRecords()
-    run = replace(_run_context(prepared, context, pool, grace_seconds, records), events=events)
+    run = _run_context(prepared, context, pool, grace_seconds, records)
+    run = replace(run, events=events, services={**run.services, **(services or {})})
     if context.trace is not None and records is not None:
         started_ns = run.trace.readings[0]
         context.trace.follow(RecordedSteps(run.trace, records, datetime.now(UTC), started_ns))
     run.calls.events = events
-    execution = GraphExecution(prepared, {}, run)
+    execution = GraphExecution(prepared, inputs or {}, run)
     try:
         with deadline_of(context.deadline, run.token):
             outcome = await _supervised(execution, run)

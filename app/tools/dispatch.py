@@ -145,11 +145,13 @@ class ToolDispatch:
         key: str,
         tool_context: ToolContext,
         requires_approval: bool = False,
+        succeeded: Callable[[str], object] | None = None,
     ) -> ToolResult:
         """Run a tool; whatever goes wrong with it is a dict with ``error`` and ``code``.
 
         With ``requires_approval``, or if the tool or the policy says so, a person is asked first,
-        who may change the arguments; a refusal is an error as well.
+        who may change the arguments; a refusal is an error as well. ``succeeded`` gets the CallNode
+        of a call without an error.
 
         Raises:
             Stop: a limit or a cancel request keeps it from being run, or ended it.
@@ -181,6 +183,8 @@ class ToolDispatch:
             timeout = failed.error_class == "TimeoutError"
             said = str(failed) if self._expose_errors else failed.told
             return failure(said, "timeout" if timeout else failed.error_class)
+        if succeeded is not None:
+            succeeded(answered.node_id)
         result: ToolResult = answered.value
         return result
 

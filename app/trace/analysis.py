@@ -78,6 +78,7 @@ class Segment:
 
 def time_shares(snapshot: Snapshot) -> list[TimeShare]:
     """Return where the time went, the longest first; attempts count as part of their call."""
+    snapshot = _with_waits(snapshot)
     children, names = _worked_within(snapshot), _items(snapshot)
     ends = _ends_with(children, snapshot)
     own = defaultdict[tuple[str, str, str | None], list[int]](list)
@@ -163,6 +164,7 @@ def critical_path(snapshot: Snapshot) -> list[Segment]:
     """
     if (root_id := snapshot["root_id"]) is None:
         return []
+    snapshot = _with_waits(snapshot)
     nodes, children = snapshot["nodes"], _worked_within(snapshot)
     ends = _ends_with(children, snapshot)
     segments: list[Segment] = []
@@ -184,6 +186,41 @@ def critical_path(snapshot: Snapshot) -> list[Segment]:
         if child is not None:
             frame.until_ms = child["start_ts_ms"]
     return segments[::-1]
+
+
+def waited_for_people_ms(snapshot: Snapshot) -> int:
+    """Return how long the run has waited for people; waits at the same time count once."""
+    waited = reached = 0
+    asked = [node for node in _with_waits(snapshot)["nodes"].values() if _question_of(node)]
+    for node in sorted(asked, key=lambda node: node["start_ts_ms"]):
+        end = _end_ms(node, snapshot)
+        waited += max(end - max(node["start_ts_ms"], reached), 0)
+        reached = max(reached, end)
+    return waited
+
+
+def _with_waits(snapshot: Snapshot) -> Snapshot:
+    """Return the snapshot with each question open until the run went on after it was suspended.
+
+    A run that is suspended holds no worker: its nodes are halted, and what goes on has new ones.
+    """
+    last: dict[str, Node] = {}
+    changed: dict[str, Node] = {}
+    for node_id in sorted(snapshot["nodes"], key=number_of):
+        node = snapshot["nodes"][node_id]
+        if (question := _question_of(node)) is None:
+            continue
+        before = last.get(question)
+        if before is not None and before["stop_reason"] == WAITS:
+            changed[before["node_id"]] = {**before, "end_ts_ms": node["start_ts_ms"]}
+        last[question] = node
+    return {**snapshot, "nodes": {**snapshot["nodes"], **changed}} if changed else snapshot
+
+
+def _question_of(node: Node) -> str | None:
+    """Return the id of the question that a node asks a person, if it does."""
+    question = node["metadata"].get("approval_id")
+    return question if isinstance(question, str) else None
 
 
 def children_of(snapshot: Snapshot) -> defaultdict[str, list[Node]]:

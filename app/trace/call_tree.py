@@ -276,6 +276,15 @@ class CallTree:
         numbered = bisect_left(self.records, number_of(node_id), key=number)
         return self.records[numbered]
 
+    def failures_of(self, node_id: str) -> list[NodeFields]:
+        """Return the failed attempts of a call that has ended, or its failure if it was the one."""
+        record = self.record(node_id)
+        if not record["retries_used"]:
+            return [record] if record["status"] == "fail" else []
+        began = bisect_left(self.records, number_of(node_id), key=number)
+        tries = (each for each in self.records[began + 1 :] if each["parent_id"] == node_id)
+        return [each for each in tries if each["status"] == "fail"]
+
     def refuse_unknown(self, node_id: str) -> None:
         """Do nothing if there is such a node."""
         if node_id not in self.depths:

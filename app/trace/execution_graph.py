@@ -366,6 +366,12 @@ class ExecutionGraph:
                     return record["name"]
                 node_id = record["parent_id"] or ""
 
+    def failures_of(self, node_id: str) -> list[tuple[str | None, str | None]]:
+        """Return the class and the message of each failed attempt of a call that has ended."""
+        with self._lock:
+            failed = self._tree.failures_of(node_id)
+            return [(each["error_class"], each["stop_reason"]) for each in failed]
+
     def node(self, node_id: str) -> Node:
         """Return a copy of one node as it is now."""
         with self._lock:

@@ -15,6 +15,7 @@ from app.trace.analysis import (
     critical_path,
     duration_ms,
     time_shares,
+    waited_for_people_ms,
 )
 from app.trace.call_rows import CallRows, called, sort_of
 from app.trace.node import TAKEN_OVER, Node, estimated_of, made_by
@@ -90,6 +91,8 @@ def _headline(snapshot: Snapshot, root: Node, outcome: str, queued_ms: int) -> I
     )
     queued = f", after {duration(queued_ms)} in the queue" if queued_ms >= _FELT_MS else ""
     yield f"Began {began:%Y-%m-%d %H:%M:%S} UTC{queued}."
+    if waited_ms := waited_for_people_ms(snapshot):
+        yield f"Waited {duration(waited_ms)} for a person."
     yield from _taken_over(snapshot)
 
 

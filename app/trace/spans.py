@@ -26,8 +26,12 @@ WORKFLOW_NAME: Final = "gen_ai.workflow.name"
 AGENT_NAME: Final = "gen_ai.agent.name"
 PROVIDER: Final = "gen_ai.provider.name"
 MODEL: Final = "gen_ai.request.model"
+RESPONSE_MODEL: Final = "gen_ai.response.model"
+FINISH_REASONS: Final = "gen_ai.response.finish_reasons"
+CONVERSATION: Final = "gen_ai.conversation.id"
 TOKENS_IN: Final = "gen_ai.usage.input_tokens"
 TOKENS_OUT: Final = "gen_ai.usage.output_tokens"
+TOKENS_CACHED: Final = "gen_ai.usage.cache_read.input_tokens"
 TOOL_NAME: Final = "gen_ai.tool.name"
 TOOL_TYPE: Final = "gen_ai.tool.type"
 ERROR: Final = "error.type"
@@ -72,6 +76,9 @@ class TraceContext:
         return f"00-{self.trace_id}-{self.span_id or '0' * 16}-{self.sampled:02x}"
 
 
+Attribute = str | int | float | tuple[str, ...]
+"""The value of an attribute."""
+
 SpanOf = Callable[[str], TraceContext]
 """Returns the span of a CallNode, as what is called there is told of it."""
 
@@ -86,7 +93,7 @@ class Span:
     kind: int
     start_ms: int
     end_ms: int
-    attributes: Mapping[str, str | int | float]
+    attributes: Mapping[str, Attribute]
     failed: bool
 
 
@@ -113,11 +120,17 @@ def span_id_of(tenant: str, run_id: str, node_id: str) -> str:
 
 
 def spans_of(
-    snapshot: Snapshot, context: TraceContext, *, tenant: str, name: str | None = None
+    snapshot: Snapshot,
+    context: TraceContext,
+    *,
+    tenant: str,
+    name: str | None = None,
+    conversation: str | None = None,
 ) -> Iterator[Span]:
     """Yield the spans of all nodes that have ended, parents before their children.
 
-    ``name`` is that of the registered graph or agent which the run has executed.
+    ``name`` is that of the registered graph or agent which the run has executed, ``conversation``
+    the ID of the thread that it belongs to.
     """
     run_id = snapshot["chain_id"]
     for node_id, node in snapshot["nodes"].items():
@@ -128,6 +141,8 @@ def spans_of(
         about, title, kind = _described(node, name)
         if parent is None:
             about[RUN_ID] = run_id
+        if conversation is not None and OPERATION in about:
+            about[CONVERSATION] = conversation
         about[NODE_ID], about[STATUS] = node_id, node["status"]
         if node["retries_used"]:
             about[RETRIES] = node["retries_used"]
@@ -148,9 +163,7 @@ def spans_of(
         )
 
 
-def _described(
-    node: Mapping[str, Any], name: str | None
-) -> tuple[dict[str, str | int | float], str, int]:
+def _described(node: Mapping[str, Any], name: str | None) -> tuple[dict[str, Attribute], str, int]:
     """Return the attributes, the name and the kind of a node's span."""
     metadata = node["metadata"]
     match node["kind"]:
@@ -158,6 +171,11 @@ def _described(
             about = {OPERATION: CHAT, MODEL: node["model"], PROVIDER: metadata.get("provider")}
             about |= {TOKENS_IN: node["tokens_in"], TOKENS_OUT: node["tokens_out"]}
             about |= {TIER: metadata.get("tier"), COST: node["cost_usd"]}
+            about[TOKENS_CACHED] = metadata.get("tokens_cached")
+            if node["status"] == "success":
+                about[RESPONSE_MODEL] = metadata.get("response_model", node["model"])
+            if (reason := metadata.get("finish_reason")) is not None:
+                about[FINISH_REASONS] = (reason,)
             known = {key: value for key, value in about.items() if value is not None}
             return known, f"{CHAT} {node['model']}", CLIENT
         case "tool":
@@ -205,11 +223,13 @@ def _as_json(span: Span, context: TraceContext) -> dict[str, Any]:
     }
 
 
-def _attributes(values: Mapping[str, str | int | float]) -> list[dict[str, Any]]:
+def _attributes(values: Mapping[str, Attribute]) -> list[dict[str, Any]]:
     return [{"key": key, "value": _any_value(value)} for key, value in values.items()]
 
 
-def _any_value(value: str | int | float) -> dict[str, str | float]:
+def _any_value(value: Attribute) -> dict[str, Any]:
+    if isinstance(value, tuple):
+        return {"arrayValue": {"values": [_any_value(each) for each in value]}}
     if isinstance(value, str):
         return {"stringValue": value}
     return {"intValue": str(value)} if isinstance(value, int) else {"doubleValue": value}

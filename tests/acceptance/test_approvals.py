@@ -115,8 +115,10 @@ async def test_a_tool_is_called_once_after_a_person_has_agreed(
         assert approval["arguments"] == {"text": "hello"}
         listed = (await client.get("/approvals")).json()["approvals"]
         assert [each["approval_id"] for each in listed] == [approval["approval_id"]]
+        pausing = await client.get_run("a")
+        assert (pausing["attempts"], pausing["usage"]["steps"]) == (1, 1)
         answer = await decide(client, approval)
-        again = await decide(client, approval)
+        again = await decide(client, approval, "approved")
         other = await decide(client, approval, "refuse")
         run = await finished(client, "a")
 
@@ -129,6 +131,11 @@ async def test_a_tool_is_called_once_after_a_person_has_agreed(
             "approval.requested",
             "approval.approved",
         ]
+        (approved,) = (each for each in events["events"] if each["type"] == "approval.approved")
+        assert "arguments" not in approved["data"]
+        assert approved["data"]["arguments_changed"] is False
+        text = (await client.get("/runs/a/trace", params={"format": "explain"})).text
+        assert " for a person." in text
         nodes = await client.nodes("a")
         (decided,) = (
             n for n in nodes if n["name"] == "approval of note" and n["status"] == "success"

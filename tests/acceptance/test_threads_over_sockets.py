@@ -31,6 +31,8 @@ async def test_a_message_is_answered_by_a_run_with_the_chat_before_it(
     said = await thread.messages()
 
     assert turn["run"]["kind"] == "graph"
+    assert turn["user"]["created_at"] is not None
+    assert turn["assistant"]["created_at"] is not None
     assert [(one["role"], one["content"], one["status"]) for one in said] == [
         ("user", "Hi (first)", None),
         ("assistant", "Hello.", "completed"),

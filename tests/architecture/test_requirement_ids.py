@@ -15,6 +15,15 @@ def test_every_marked_requirement_exists() -> None:
     assert found == {}
 
 
+def test_every_requirement_has_a_test_that_names_it() -> None:
+    """A row of the table without a test is a promise that nothing checks."""
+    marked: set[str] = set()
+    for path in TESTS.rglob("*.py"):
+        marked.update(marked_ids(path.read_text(encoding="utf-8")))
+
+    assert sorted(known_ids() - marked) == []
+
+
 def test_an_unknown_id_is_found() -> None:
     """The check above is no empty one."""
     source = """

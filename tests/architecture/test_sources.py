@@ -16,16 +16,48 @@ def sources(*folders: str) -> list[Path]:
     return found
 
 
-@pytest.mark.req("004/kernel", "004/guard")
-def test_the_kernel_has_no_word_of_the_domain() -> None:
-    """Nodes, handles, edges and channels are all that it talks about."""
-    found = {
-        str(path.relative_to(ROOT)): words
-        for path in sources("app/kernel")
-        if (words := domain_words(path.read_text(encoding="utf-8")))
-    }
+KNOWN_TO_THE_ENGINE = {
+    # The kinds of call that document 001 gives the nodes of a graph.
+    "app/engine/call.py": ['kind: Literal["llm", "tool"]'],
+    # The field of the context that document 004 names.
+    "app/engine/context.py": [
+        "chat_id: str | None = None",
+        "def chat_id(self) -> str | None:",
+        "return self.run.chat_id",
+    ],
+    # The names of the events of document 003.
+    "app/engine/events.py": [
+        'TOOL_CALL_START: Final = "tool_call_start"',
+        'TOOL_CALL_END: Final = "tool_call_end"',
+        'AGENT_ERROR: Final = "error"',
+    ],
+}
+"""The lines of the runtime core that have a word of the domain, each with its reason."""
 
-    assert found == {}
+
+@pytest.mark.req("004/kernel", "004/guard")
+def test_the_runtime_core_has_no_word_of_the_domain() -> None:
+    """Nodes, handles, edges and channels are all that kernel and engine talk about."""
+    found: dict[str, list[str]] = {}
+    for path in sources("app/kernel", "app/engine"):
+        lines = path.read_text(encoding="utf-8")
+        numbers = (int(word.partition(":")[0]) for word in domain_words(lines))
+        named = [lines.splitlines()[number - 1].strip() for number in dict.fromkeys(numbers)]
+        if named:
+            found[str(path.relative_to(ROOT))] = named
+
+    assert found == KNOWN_TO_THE_ENGINE
+
+
+@pytest.mark.req("004/kernel", "004/guard")
+@pytest.mark.parametrize(
+    "branch",
+    ['if type == "agent":', 'if kind in ("llm", "tool"):', 'if step.type != "case":'],
+)
+def test_a_branch_on_a_type_of_the_domain_is_found(branch: str) -> None:
+    """In whatever file of the core it stands, next to what is allowed there."""
+    assert domain_words(f"{branch}\n    pass\n")
+    assert all(branch not in lines for lines in KNOWN_TO_THE_ENGINE.values())
 
 
 def test_a_word_of_the_domain_is_found_wherever_it_hides() -> None:

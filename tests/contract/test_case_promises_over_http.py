@@ -68,23 +68,32 @@ async def test_a_picture_is_referred_to_by_a_url_that_gives_it_out(configured: C
     assert (len(picture), run["result"]["verified"]) == (artifact["size_bytes"], True)
 
 
-@pytest.mark.req("002/4.2", "002/13.4", "002/14.4", "002/21.1")
-async def test_a_timeout_that_a_retry_mended_is_in_the_trace(configured: Configured) -> None:
-    """With its kind and its reason; the logical call counts once, its attempts twice."""
-    await configured.script([Step(hang=True), RIGHT])
+@pytest.mark.req("002/4.2", "002/4.3", "002/13.4", "002/14.1", "002/14.4", "002/21.1")
+async def test_failures_that_retries_mended_are_in_the_trace_and_the_log(
+    configured: Configured,
+) -> None:
+    """With kind and reason; the logical call counts once, its attempts three times."""
+    await configured.script([Step(hang=True), Step(status=429), RIGHT])
     async with configured.serving(**QUICK, MODELS_SMALL_TIMEOUT_SECONDS="1.5") as client:
         run = await client.post_run(QUESTION, wait_seconds=120)
         snapshot = (await client.trace(run["run_id"]))["snapshot"]
 
     nodes = list(snapshot["nodes"].values())
     (call,) = (node for node in nodes if node["kind"] == "llm")
-    attempts = [node for node in nodes if node["parent_id"] == call["node_id"]]
+    attempts = [n for n in nodes if (n["parent_id"], n["name"]) == (call["node_id"], "attempt")]
     assert [(node["status"], node["error_class"]) for node in attempts] == [
         ("fail", "TimeoutError"),
+        ("fail", "ModelUnavailable"),
         ("success", None),
     ]
     assert "1.5 seconds" in attempts[0]["stop_reason"]
-    assert (run["usage"]["llm_calls_small"], run["usage"]["api_calls"]) == (1, 2)
+    logged = said(run, "attempt_failed")
+    assert [(entry["step_type"], entry["error_class"]) for entry in logged] == [
+        ("plan", "TimeoutError"),
+        ("plan", "ModelUnavailable"),
+    ]
+    assert "1.5 seconds" in logged[0]["error"]
+    assert (run["usage"]["llm_calls_small"], run["usage"]["api_calls"]) == (1, 3)
     assert (run["result"]["verified"], violations(snapshot)) == (True, [])
 
 

@@ -111,7 +111,7 @@ async def test_every_operation_needs_the_scope_that_it_says(
             else:
                 assert (answer.status_code, slug(answer)) == (403, "scope-missing"), (method, path)
                 assert method == "HEAD" or needed in answer.json()["detail"]
-    assert seen == {"read", "run", "admin"}
+    assert seen == {"read", "run", "approve", "admin"}
 
 
 async def test_admins_are_refused_nothing_of_their_tenant(
@@ -290,3 +290,25 @@ async def test_a_key_that_makes_no_sense_is_refused(
 
     assert (answer.status_code, slug(answer)) == (422, "invalid-request")
     assert answer.json()["errors"][0]["field"]
+
+
+async def test_deciding_approvals_needs_a_scope_of_its_own(
+    api: Api, client: httpx.AsyncClient
+) -> None:
+    """A key that starts runs may not approve their calls; approve does not start runs."""
+    path, body = "/runs/x/approvals/y", {"decision": "approve"}
+    answers = {
+        scope: await client.post(path, json=body, headers=await bearer(api, scope))
+        for scope in Scope
+    }
+    started = await client.post(
+        "/runs", json={"input": "1+1"}, headers=await bearer(api, Scope.APPROVE)
+    )
+
+    assert {scope: answer.status_code for scope, answer in answers.items()} == {
+        Scope.READ: 403,
+        Scope.RUN: 403,
+        Scope.APPROVE: 404,
+        Scope.ADMIN: 404,
+    }
+    assert slug(started) == "scope-missing"

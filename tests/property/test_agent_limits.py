@@ -48,6 +48,7 @@ class Plan:
         return {
             "llm_calls": calls,
             "llm_calls_small": calls,
+            "llm_calls": calls,
             "api_calls": calls,
             "turns": calls,
             "tool_calls": sum(self.tools),

@@ -101,7 +101,10 @@ class Server:
                     },
                 )
             elif method == "tools/list":
-                self.send(id=number, result={"tools": self.tools})
+                # An empty text is a cursor, too; the one behind the last page never ends.
+                first, rest = self.tools[:2], self.tools[2:]
+                page = first if params.get("cursor") is None else rest
+                self.send(id=number, result={"tools": page, "nextCursor": ""})
             elif method == "tools/call":
                 self.call(params["name"], params.get("arguments") or {}, number)
             elif method == "notifications/cancelled":

@@ -5,24 +5,35 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import FrameType
+from typing import Any
 
 
 @dataclass(slots=True)
 class Work:
-    """The functions that were called, those of C included."""
+    """What was executed, in Python and in C."""
 
     calls: int = 0
+    """Functions that were called, those of C included."""
+    lines: int = 0
+    """Lines of Python, as often as they were executed; counted where this is asked for."""
 
     def note(self, _frame: FrameType, event: str, _argument: object) -> None:
         self.calls += event in ("call", "c_call")
 
+    def note_line(self, _frame: FrameType, event: str, _argument: object) -> Any:
+        self.lines += event == "line"
+        return self.note_line
+
 
 @contextmanager
-def counted_calls() -> Iterator[Work]:
-    """Count the calls that this thread makes in the block."""
-    work, before = Work(), sys.getprofile()
+def counted_calls(*, lines: bool = False) -> Iterator[Work]:
+    """Count the calls that this thread makes in the block, and the lines if this is asked for."""
+    work, before = Work(), (sys.getprofile(), sys.gettrace())
     sys.setprofile(work.note)
+    if lines:
+        sys.settrace(work.note_line)
     try:
         yield work
     finally:
-        sys.setprofile(before)
+        sys.setprofile(before[0])
+        sys.settrace(before[1])

@@ -5,7 +5,9 @@ from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any, assert_type
 
+from app.llm.ports import ModelProvider
 from app.runtime_api import (
+    AgentResult,
     Budget,
     BudgetExceededError,
     CancellationToken,
@@ -18,6 +20,7 @@ from app.runtime_api import (
     Graph,
     GraphRun,
     Stop,
+    run_agent,
 )
 
 
@@ -73,6 +76,15 @@ async def main() -> dict[str, Any]:
         assert_type(item, Event | GraphRun)
     assert_type(context.usage.cost_dollars, float)
     return results
+
+
+async def ask(provider: ModelProvider) -> str:
+    """Run an agent."""
+    definition = {"name": "helper", "prompt": {}}
+    result = await run_agent(definition, input="Hi", provider=provider, model="m")
+    assert_type(result, AgentResult)
+    assert_type(result.error, str | None)
+    return result.raw_content
 
 
 if __name__ == "__main__":

@@ -230,14 +230,16 @@ class Session:
     async def _list(self) -> None:
         listed: list[Tool] = []
         cursor: str | None = None
+        seen = set[str]()
         for _ in range(MAX_PAGES):
             page = await self._client.session.list_tools(
-                params=PaginatedRequestParams(cursor=cursor) if cursor else None
+                params=None if cursor is None else PaginatedRequestParams(cursor=cursor)
             )
             listed += page.tools
-            cursor = page.next_cursor
-            if not cursor or len(listed) > 4 * MAX_TOOLS:
+            cursor = page.next_cursor  # an empty text is one, too
+            if cursor is None or cursor in seen or len(listed) > 4 * MAX_TOOLS:
                 break
+            seen.add(cursor)
         self.tools = usable_tools(self.config, listed)
 
     async def _heard(self, message: object) -> None:

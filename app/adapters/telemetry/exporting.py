@@ -92,8 +92,12 @@ class SpanExport:
     def _send(self, run: Run, graph: Mapping[str, Any], context: TraceContext) -> None:
         ref = run.request.definition_ref
         name = None if ref is None else ref.name
-        snapshot = cast("Snapshot", graph)
-        for span in spans_of(snapshot, context, tenant=run.key.tenant, name=name):
+        chat = run.request.chat
+        conversation = None if chat is None else chat.thread_id
+        snapshot, tenant = cast("Snapshot", graph), run.key.tenant
+        for span in spans_of(
+            snapshot, context, tenant=tenant, name=name, conversation=conversation
+        ):
             self._sent.send(self._readable(span, context))
 
     def _readable(self, span: Span, context: TraceContext) -> ReadableSpan:

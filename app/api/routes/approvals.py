@@ -5,8 +5,9 @@ from typing import Annotated
 
 from fastapi import Path, Query
 
+from app.access.caller import Scope
 from app.api import problem_types as types
-from app.api.api_request import ApiRequest, api_router
+from app.api.api_request import ApiRequest, api_router, requires
 from app.api.approval_views import ApprovalList, ApprovalView, DecisionBody
 from app.api.documentation import EVERY_BODY, EVERY_RUN_ROUTE, Responses, answers
 from app.api.field_types import PageQuery, RunIdPath
@@ -42,6 +43,7 @@ async def list_run_approvals(run_id: RunIdPath, request: ApiRequest) -> Approval
 @router.post(
     "/runs/{run_id}/approvals/{approval_id}", status_code=HTTPStatus.ACCEPTED, responses=_DECIDED
 )
+@requires(Scope.APPROVE)
 async def decide_approval(
     run_id: RunIdPath, approval_id: ApprovalIdPath, body: DecisionBody, request: ApiRequest
 ) -> ApprovalView:

@@ -88,7 +88,14 @@ def _as_spans(trace: Trace, version: str) -> str:
     tenant, ref = run.key.tenant, run.request.definition_ref
     context = context_of_run(tenant, run.key.run_id, run.request.traceparent)
     name = None if ref is None else ref.name
-    spans = spans_of(cast("Snapshot", trace.snapshot), context, tenant=tenant, name=name)
+    chat = run.request.chat
+    spans = spans_of(
+        cast("Snapshot", trace.snapshot),
+        context,
+        tenant=tenant,
+        name=name,
+        conversation=None if chat is None else chat.thread_id,
+    )
     return otlp_document(spans, context, resource_of(version))
 
 

@@ -15,7 +15,7 @@ import structlog
 
 from app.control.budget import Dimension
 from app.control.ledger import Scope
-from app.control.stops import Stop, StopKind
+from app.control.stops import HandOver, Stop, StopKind
 from app.control.usage import NOTHING
 from app.engine.context import FlowContext
 from app.engine.ports import CallOutcome, step_entry
@@ -124,6 +124,7 @@ class Agents:
         context = replace(context, scope=scope)
         state = AgentState(conversation)
         begun(state)
+        context.run.trace.annotate(context.trace_parent, {"agent": definition.name})
         begun_at = time.monotonic()
         try:
             async with asyncio.timeout(most_seconds) as limit:
@@ -139,7 +140,11 @@ class Agents:
         except BaseException as ended:
             late = isinstance(ended, TimeoutError) and limit.expired()
             stop = scope.out_of_own_time() if late else None
-            state.terminate_reason = _terminate_reason(stop or ended, context.token.stop)
+            if not isinstance(context.token.stop, HandOver):  # else it goes on elsewhere
+                state.terminate_reason = _terminate_reason(stop or ended, context.token.stop)
+                ending = stop or context.token.stop or next(causes(ended))
+                told = isinstance(ending, Exception)
+                state.error = message_of_error(ending) if told else str(ending)
             if state.incomplete is Incomplete.CANCELLED and state.terminate_reason == "timeout":
                 state.incomplete = Incomplete.TIMEOUT
             if stop is not None:
@@ -148,8 +153,9 @@ class Agents:
         else:
             state.terminate_reason = "goal"
         finally:
+            suspended = isinstance(context.token.stop, HandOver)
             log.info(
-                "agent.ended",
+                "agent.suspended" if suspended else "agent.ended",
                 agent=definition.name,
                 step_id=context.path.text,
                 turns=state.turns,

@@ -20,6 +20,8 @@ class AgentState:
     output_valid: bool | None = None
     terminate_reason: str | None = None
     """``goal``, ``error``, ``incomplete``, ``timeout``, ``max_turns``, ``aborted``, ``budget``."""
+    error: str | None = None
+    """What failed or stopped it; None after ``goal``."""
     incomplete: Incomplete | None = None
     """Why ``raw_content`` is not complete; None if it is."""
     incomplete_reason: str | None = None
@@ -47,6 +49,7 @@ class AgentState:
             "output_valid": self.output_valid,
             "raw_content": self.raw_content,
             "terminate_reason": self.terminate_reason,
+            "error": self.error,
             "incomplete": self.incomplete and self.incomplete.value,
             "incomplete_reason": self.incomplete_reason,
             "turn_count": self.turns,

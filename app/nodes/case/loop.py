@@ -127,6 +127,7 @@ class CaseLoop:
                 args=action.args,
                 key=f"{state.path}/act/{number}",
                 tool_context=self._work.tool_context,
+                succeeded=partial(self._work.log_failures, "tool", tool=action.tool),
             )
             ran = result.get("code") not in _NOT_RUN
         finally:

@@ -1,8 +1,9 @@
 """The case agent as a node of the graph runtime."""
 
+from dataclasses import replace
 from functools import lru_cache
 
-from app.control.budget import Dimension
+from app.control.budget import Budget, Dimension
 from app.control.stops import Stop, StopCause, StopKind
 from app.control.usage import BudgetExceededError
 from app.engine.context import FlowContext, Outputs
@@ -23,7 +24,6 @@ from app.nodes.case.work import (
     Clock,
     ModelName,
     result_of,
-    tightest_limits,
 )
 from app.nodes.node_type import NONE, NodeType, RunFacts
 from app.nodes.toolset import TOOLS, Toolset, linked_tools
@@ -82,6 +82,9 @@ class CaseNode:
             Stop: a limit or a cancel request ended it. What was found until then is kept.
         """
         case = data.case(inputs, context.service(RunFacts), self._defaults)
+        if not self._models.has(Tier.BIG):
+            scope = context.scope.child("no_big_model", Budget(max_llm_calls_big=0))
+            context = replace(context, scope=scope)
         work = self._begin(case, context, await linked_tools(context))
         context.keep(lambda: _outputs(work.state))
         verification = Verification(
@@ -101,7 +104,7 @@ class CaseNode:
             case=case,
             state=state,
             context=context,
-            limits=tightest_limits(context.scope),
+            limits=context.scope.tightest_limits(),
             log=CaseLog(context.run_id, state, self._clock),
             models=self._models,
             wrap_up_reserve=self._defaults.wrap_up_reserve,

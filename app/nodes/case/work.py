@@ -10,7 +10,6 @@ from decimal import Decimal
 from typing import Any
 
 from app.control.budget import Amount, Dimension
-from app.control.ledger import Scope
 from app.control.stops import rfc3339
 from app.engine.call import CallFailedError
 from app.engine.context import FlowContext
@@ -353,16 +352,16 @@ class CaseWork:
             usage.calls += scope.usage.of(dimension) > charged
             raise
         usage.add(completion)
+        step_type = "wrap_up" if name == "wrap_up" else "plan"
+        self.log_failures(step_type, *completion.failed, completion.node_id)
         return completion
 
-
-def tightest_limits(scope: Scope) -> dict[Dimension, Amount]:
-    """Return the tightest limit of every dimension but time, of a scope and its ancestors."""
-    tightest: dict[Dimension, Amount] = {}
-    for view in scope.lineage():
-        for dimension, limit in view.limits.items():
-            tightest[dimension] = min(limit, tightest.get(dimension, limit))
-    return tightest
+    def log_failures(self, step_type: str, *nodes: str, **about: Any) -> None:
+        """Log each failed attempt of calls, given by their CallNodes, that was made good."""
+        found = (each for node in nodes for each in self.context.run.trace.failures_of(node))
+        shown = {"event": "attempt_failed", "level": "warning", **about}
+        for error_class, error in found:
+            self.log.add(step_type, **shown, error_class=error_class, error=error)
 
 
 @dataclass(frozen=True, slots=True)

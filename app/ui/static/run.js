@@ -169,7 +169,7 @@ class RunPage {
       ["Cost charged", run.usage ? money(cost === null ? null : cost - estimatedCost) : "–", unknown && run.usage ? counted(usage.unpriced_calls ?? 0, "call without a price", "calls without a price") : "said by providers"],
       ["Cost estimated", money(estimatedCost), estimatedCost ? "sent, answer lost" : "none"],
       ["Tokens", count(usage.tokens ?? totals.total_tokens_in + totals.total_tokens_out), `${count(totals.total_tokens_in)} in, ${count(totals.total_tokens_out)} out${estimatedTokens ? `, ${count(estimatedTokens)} estimated` : ""}`],
-      ["Calls", counted(totals.total_llm_calls, "model call"), `${counted(totals.total_tool_calls, "tool call")}, ${counted(totals.total_retries, "retry", "retries")}`],
+      ["Calls", counted(totals.total_llm_calls, "model call"), `${counted(usage.tool_calls ?? totals.total_tool_calls, "tool call")}, ${counted(totals.total_retries, "retry", "retries")}`],
       ["Attempts", count(run.attempts), run.attempts > 1 ? "begun again by a worker" : null],
     ];
     return h("section", { class: "card" }, h("h2", {}, "Run"), h("dl", { class: "facts" },

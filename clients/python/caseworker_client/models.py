@@ -107,7 +107,7 @@ class RunSummary(Answer):
     finished_at: datetime | None = None
     attempts: int = 0
     """How often a worker has begun it."""
-    limits: dict[str, float | None] = Field(default_factory=dict)
+    limits: dict[str, int | float | None] = Field(default_factory=dict)
     """What it may spend at most; None is unlimited."""
     usage: Usage | None = None
     stop: Stop | None = None

@@ -2,6 +2,7 @@
 
 import gc
 import json
+import sys
 import time
 import weakref
 from datetime import UTC, datetime
@@ -21,6 +22,7 @@ from app.runtime_api import (
     Graph,
 )
 from app.trace.step_trace import StepRecord
+from tests.support.work import counted_calls
 
 
 def trace() -> ExecutionTrace:
@@ -154,6 +156,28 @@ async def test_tracing_makes_nothing_and_reads_no_clock_while_steps_work(
     assert context.trace is not None
     assert [step.step_id for step in context.trace.steps] == ["a", "b"]
     assert made == ["a", "b"]
+
+
+@pytest.mark.req("000/perf")
+async def test_tracing_adds_less_than_5_percent_of_work_to_100_steps() -> None:
+    """Counted in calls, lines and objects; a clock or a machine would make the test a guess."""
+    graph, before = Graph("main"), list[str]()
+    for number in range(100):
+        graph.add_step(FunctionNode("one", lambda context: 1), f"s{number}", depends_on=before)
+        before = [f"s{number}"]
+    await graph.execute(ExecutionContext())  # what is made once is made
+
+    works, blocks = [], []
+    for traced in (None, trace()):
+        allocated = sys.getallocatedblocks()
+        with counted_calls(lines=True) as work:
+            await graph.execute(ExecutionContext(trace=traced))
+        works.append(work)
+        blocks.append(sys.getallocatedblocks() - allocated)
+
+    assert 5_000 < works[0].calls < works[1].calls < 1.05 * works[0].calls, works
+    assert 20_000 < works[0].lines < works[1].lines < 1.05 * works[0].lines, works
+    assert blocks[1] - blocks[0] < 12 * 100, blocks
 
 
 async def test_a_trace_that_is_kept_keeps_nothing_of_the_run_alive() -> None:

@@ -10,6 +10,7 @@ from app.trace.analysis import (
     critical_path,
     first_halted,
     time_shares,
+    waited_for_people_ms,
     waiting_nodes,
 )
 from app.trace.call_tree import WAITS, WORKER_LOST
@@ -341,3 +342,33 @@ def test_segments_name_nodes(script: Script) -> None:
     assert critical_path(snapshot) == [
         Segment(node_id=script.root, start_ms=start, end_ms=start + 5)
     ]
+
+
+def test_the_time_of_a_person_belongs_to_the_question(
+    script: Script, graph: ExecutionGraph
+) -> None:
+    """A run that is suspended for 10 s has a question that lasts as long, on the path and alone."""
+    question = {"approval_id": "q"}
+
+    def asks(start: int) -> tuple[str, str]:
+        script.at(start)
+        agent = graph.begin_node(script.root, "system", "agent")
+        return agent, graph.begin_node(agent, "system", "approval of pay", metadata=question)
+
+    first = asks(100)
+    script.at(300)
+    for node_id in first[::-1]:
+        graph.mark_halt(node_id, WAITS)
+    agent, node_id = asks(10_300)
+    graph.mark_success(node_id, 0)
+    script.call(10_300, 10_500, agent)
+    graph.mark_success(agent, 0)
+    snapshot = script.done(10_600)
+
+    shares = {share.name: share.own_ms for share in time_shares(snapshot)}
+    assert shares["approval of pay"] == 10_200
+    assert shares["agent"] == 0
+    assert shares["run"] == 200
+    assert ("approval of pay", 100, 10_300) in script.path(snapshot)
+    assert waited_for_people_ms(snapshot) == 10_200
+    assert "Waited 10.20 s for a person." in explain(snapshot)

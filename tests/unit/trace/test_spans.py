@@ -31,6 +31,9 @@ def graph() -> ExecutionGraph:
     about = {"tier": "small", "provider": "openai", "note": "the secret prompt"}
     call = work.begin_node(step, "llm", "turn 1", "gpt-5-nano", about, running=True)
     clock.advance(250)
+    answered = {"finish_reason": "stop", "response_model": "gpt-5-nano-2025-08-07"}
+    work.annotate(call, {**answered, "tokens_cached": 60})
+    work.annotate(step, {"agent": "clerk"})
     work.mark_success(call, 0.25, 100, 7)
     tool = work.begin_node(
         step, "tool", "calculator", None, {"args": {"x": "secret"}}, running=True
@@ -44,7 +47,7 @@ def graph() -> ExecutionGraph:
 
 def document(traceparent: str | None = None) -> str:
     context = context_of_run("acme", "r-1", traceparent)
-    made = spans_of(graph().snapshot(), context, tenant="acme", name="clerk")
+    made = spans_of(graph().snapshot(), context, tenant="acme", name="clerk", conversation="t-1")
     return otlp_document(made, context, resource_of("1.2.3"))
 
 
@@ -85,7 +88,7 @@ def test_a_collector_understands_every_node_that_has_ended() -> None:
     step, call, tool = parsed(document(CALLER))
 
     assert [step.name, call.name, tool.name] == [
-        "invoke_agent agent",
+        "invoke_agent clerk",
         "chat gpt-5-nano",
         "execute_tool calculator",
     ]
@@ -93,6 +96,11 @@ def test_a_collector_understands_every_node_that_has_ended() -> None:
     assert {span.trace_id.hex() for span in (step, call, tool)} == {CALLER[3:35]}
     assert call.end_time_unix_nano - call.start_time_unix_nano == 250_000_000
     assert attributes(call)["gen_ai.usage.input_tokens"] == 100
+    assert attributes(call)["gen_ai.usage.cache_read.input_tokens"] == 60
+    assert attributes(call)["gen_ai.response.model"] == "gpt-5-nano-2025-08-07"
+    [reason] = attributes(call)["gen_ai.response.finish_reasons"].values
+    assert reason.string_value == "stop"
+    assert {attributes(each)["gen_ai.conversation.id"] for each in (step, call, tool)} == {"t-1"}
     assert attributes(call)["caseworker.cost_usd"] == 0.25
     assert attributes(tool)["error.type"] == "ToolFailedError"
     assert attributes(tool)["caseworker.retries"] == 1
@@ -158,7 +166,7 @@ def test_the_names_are_those_of_the_conventions() -> None:
         value for name, value in vars(spans).items() if name.isupper() and str(value)[:3] == "gen"
     ]
 
-    assert len(used) == 9
+    assert len(used) == 13
     assert set(used) <= known
     assert {spans.WORKFLOW, spans.AGENT, spans.CHAT, spans.TOOL} <= known
     assert spans.ERROR == error_attributes.ERROR_TYPE

@@ -5,10 +5,11 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from app.control.budget import Budget
 from app.control.ledger import Scope
-from app.control.stops import StopKind
+from app.control.stops import StopKind, Suspended
 from app.engine.call import CallFailedError
 from app.kernel.facts import StepStatus
 from app.llm.ports import ModelError, ModelFault, ModelReply, ModelRequest, ToolCall
@@ -426,3 +427,22 @@ async def test_a_model_that_fails_fails_the_agent_with_what_it_has() -> None:
     found = result(outcome)
     assert (found["terminate_reason"], found["raw_content"]) == ("error", "First.")
     assert kinds(here)[-3:] == ["turn_start", "error", "turn_end"]
+
+
+async def test_an_agent_that_waits_for_a_person_is_suspended_and_not_ended() -> None:
+    """The log says so, and no reason to terminate is given."""
+    gate = Gate()
+    here = world(said("", wants("gate", n=1)), more_tools=[gate])
+    running = asyncio.create_task(here.run(asking(agent(tools=["gate"])), default="?"))
+    await settle_down()
+
+    with capture_logs() as lines:
+        here.token.trip(Suspended(frozenset({"q"})))
+        running.cancel()
+        outcome = await running
+
+    assert [line["event"] for line in lines if line["event"].startswith("agent.")] == [
+        "agent.suspended"
+    ]
+    assert lines[0]["terminate_reason"] is None
+    assert result(outcome)["terminate_reason"] is None

@@ -192,3 +192,17 @@ async def test_under_fail_a_gated_pass_ends_with_budget_and_a_verified_one_escal
 
     assert decisions(result)[1] == ruling
     assert result["finish_reason"] == ("budget" if max_steps else "success")
+
+
+async def test_the_built_in_planner_is_no_big_model_beside_a_model() -> None:
+    """The case stops after the small one, and the reason says that there is no big model."""
+    here = world([cannot()], big=[RIGHT])
+    here.big.name = "offline"
+
+    outcome = await here.run()
+
+    assert here.big.requests == []
+    assert outcome.stop is not None
+    cause = outcome.stop.cause
+    assert (cause.dimension, cause.scope) == ("llm_calls_big", "run/no_big_model")
+    assert result_of(outcome)["finish_reason"] == "budget"

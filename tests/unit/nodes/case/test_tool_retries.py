@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, cast
 
 import pytest
@@ -56,6 +57,22 @@ def tried(place: World) -> tuple[str, Sequence[str]]:
     [call] = [node for node in nodes if node["kind"] == "tool"]
     attempts = [node for node in nodes if node["parent_id"] == call["node_id"]]
     return call["status"], [node["status"] for node in attempts]
+
+
+@pytest.mark.req("002/4.2", "002/14.1", "002/4.3")
+def test_a_failure_that_a_retry_made_good_is_in_the_log_of_the_case() -> None:
+    """A failure with a code and a timeout; also of an execution that replays the call."""
+    place, outcome = played(Source(BUSY, None, {"value": "42"}))
+
+    again = run(partial(place.run_again), seed=0).result
+    assert again is not None
+    for ended in (outcome, again):
+        logged = [e for e in result_of(ended)["logs"] if e.get("event") == "attempt_failed"]
+        assert [(e["step_type"], e["tool"], e["error_class"], e["error"]) for e in logged] == [
+            ("tool", "source", "source_unavailable", "The source is busy."),
+            ("tool", "source", "TimeoutError", "No answer within 2 seconds."),
+        ]
+        assert all(entry["ts"] and entry["tier"] == "small" for entry in logged)
 
 
 @pytest.mark.req("002/21.1", "002/21.3")

@@ -1,0 +1,119 @@
+"""Runs an agent for a caller in Python, without a service or a database."""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from app.control.retry import RetryPolicy
+from app.engine.context import DEFAULT_GRACE_SECONDS, ExecutionContext
+from app.engine.events import Event
+from app.engine.prepared import BoundNode, PreparedGraph, PreparedStep
+from app.kernel.graph import DEFAULT_HANDLE, Graph, Step
+from app.llm.forms import StructuredOutput
+from app.llm.gateway import ModelGateway, Tier, TierModel
+from app.llm.ports import ModelProvider
+from app.llm.pricing import TokenPrice, no_list_price
+from app.nodes.agent.definition import AgentDefinition
+from app.nodes.agent.execution import Agents
+from app.nodes.agent.node import INPUTS, RESULT, AgentData, AgentNode
+from app.nodes.node_type import RunFacts
+from app.runtime_api.executing import EventQueue, GraphRun, execute
+from app.tools.dispatch import ToolDispatch
+from app.tools.ports import Tool
+from app.tools.registry import ToolPolicy, ToolRegistry
+from app.trace.payloads import REDACTED
+
+_STEP = "agent"
+_RETRY = RetryPolicy(
+    max_retries=2, base_seconds=0.5, factor=2.0, jitter=0.2, max_delay_seconds=30.0
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentResult:
+    """How an agent ended, with what it had by then."""
+
+    success: bool
+    output: Any
+    """Its answer: text, or JSON that follows the schema of its output."""
+    output_valid: bool | None
+    """Whether the answer follows the schema; None without one, or without an answer."""
+    raw_content: str
+    """The answer as the model wrote it."""
+    terminate_reason: str
+    """``goal``, ``error``, ``timeout``, ``max_turns``, ``aborted`` or ``budget``."""
+    error: str | None
+    """What failed or stopped it; None after ``goal``."""
+    turn_count: int
+    messages: list[dict[str, Any]]
+    """The conversation."""
+    run: GraphRun
+    """The run with its trace; ``run.explain()`` describes it."""
+
+
+async def run_agent(
+    definition: AgentDefinition | Mapping[str, Any],
+    inputs: Mapping[str, Any] | None = None,
+    *,
+    input: str | None = None,  # noqa: A002 - the word of the HTTP API
+    provider: ModelProvider,
+    model: str,
+    price: TokenPrice | None = None,
+    tools: Iterable[Tool] = (),
+    context: ExecutionContext | None = None,
+    on_event: Callable[[Event], None] | None = None,
+    timeout_seconds: float = 120.0,
+    max_output_tokens: int = 4096,
+) -> AgentResult:
+    """Run an agent and return its result, also if it failed or was stopped.
+
+    ``inputs`` are the values of the variables of its prompt, ``input`` is the message of the user.
+    ``provider`` answers for ``model`` unless the definition names another model; a limit of cost
+    needs its ``price``. ``context`` has the budget, the deadline and the cancellation. ``on_event``
+    is called with each event as it happens: ``turn_start``, ``content_chunk``, ``tool_call_start``
+    and so on, and those of steps and calls. ``timeout_seconds`` limits each call of the model.
+
+    Raises:
+        ValueError: the definition or the inputs are invalid.
+        Stop: a limit or a cancellation came before the agent began.
+    """
+    if not isinstance(definition, AgentDefinition):
+        definition = AgentDefinition.model_validate(definition)
+    tier = TierModel(
+        provider=provider,
+        model=model,
+        max_output_tokens=max_output_tokens,
+        min_output_tokens=1,
+        timeout_seconds=timeout_seconds,
+        structured_output=StructuredOutput.AUTO,
+        price=price,
+    )
+    dispatch = ToolDispatch(
+        ToolRegistry(tuple(tools)),
+        ToolPolicy(),
+        payloads=REDACTED,
+        retry=_RETRY,
+        approval_timeout_seconds=0,
+    )
+    node = AgentNode(Agents(dispatch, timezone="UTC", wrap_up_reserve=1))
+    step = Step(id=_STEP, type=_STEP)
+    work = BoundNode(node, AgentData(agent=definition))
+    ran = await execute(
+        PreparedGraph(
+            Graph(id=definition.name, steps=(step,)), {_STEP: PreparedStep(step=step, work=work)}
+        ),
+        context or ExecutionContext(),
+        grace_seconds=DEFAULT_GRACE_SECONDS,
+        events=None if on_event is None else EventQueue(on_event),
+        inputs={DEFAULT_HANDLE: input, INPUTS: dict(inputs or {})},
+        services={
+            ModelGateway: ModelGateway(dict.fromkeys(Tier, tier), no_list_price, _RETRY),
+            RunFacts: RunFacts(now=datetime.now(UTC)),
+        },
+    )
+    result = ran.results.get(_STEP, {}).get(RESULT)
+    if result is None:
+        raise ran.error or ran.stop or RuntimeError("The agent has no result.")
+    known = AgentResult.__dataclass_fields__.keys() - {"run"}
+    return AgentResult(**{name: result[name] for name in known}, run=ran)
