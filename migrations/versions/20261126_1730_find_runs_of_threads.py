@@ -4,13 +4,13 @@ Only runs of threads and of agents are in the indexes. Writes to ``runs`` wait w
 about a second for a million runs.
 
 Revision: 20261126_1730
-Revises: 20261126_1600
+Revises: 20261126_1700
 """
 
 from alembic import op
 
 revision = "20261126_1730"
-down_revision = "20261126_1600"
+down_revision = "20261126_1700"
 branch_labels = None
 depends_on = None
 
