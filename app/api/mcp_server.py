@@ -155,7 +155,8 @@ class OfferingServer:
                 waited = time.monotonic() - begun
                 with suppress(Exception):
                     await context.session.report_progress(waited, wait, run.status.value)
-        view = view_of(await runs.with_usage(run), request.root).model_dump(mode="json")
+        given = await request.api.services.payloads.given(run)
+        view = view_of(await runs.with_usage(run), request.root, given).model_dump(mode="json")
         return CallToolResult(
             content=[TextContent(text=json.dumps(view, ensure_ascii=False))],
             structured_content=view,

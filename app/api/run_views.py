@@ -91,7 +91,7 @@ class RunSummary(View):
     input: Any
     """What a case was asked, or what a graph or agent was given on ``default``, redacted as
     ``trace.payloads`` says. In lists the first 200 characters of a text. Null in the answers to
-    other requests than GET, and in webhooks."""
+    POST, and in webhooks."""
     finish_reason: FinishReason | None
     """How a case ended; null while it works, if it was cancelled, or if something else broke. Of
     agents it is null: their result has ``terminate_reason``."""
