@@ -184,13 +184,16 @@ class Exchanges:
     async def _attempt(
         self, chosen: TierModel, request: ModelRequest, metering: Metering | None
     ) -> Reply:
-        where = _where(chosen, request)
+        origin = request.origin
         try:
             reply = await chosen.provider.complete(chosen.model, request)
         except ModelError as error:
             log.warning(
                 "model.failed",
-                **where,
+                model=chosen.model,
+                provider=chosen.provider.name,
+                call_key=None if origin is None else origin.call,
+                attempt=None if origin is None else origin.attempt,
                 error_class=error.fault.value,
                 error=str(error),
                 status=error.status,
@@ -214,7 +217,13 @@ class Exchanges:
         else:
             usage, spent = metering.answered(reply)
         if reply.repairs:
-            log.info("model.reply_repaired", **where, kinds=list(reply.repairs))
+            log.info(
+                "model.reply_repaired",
+                model=chosen.model,
+                provider=chosen.provider.name,
+                call_key=None if origin is None else origin.call,
+                kinds=list(reply.repairs),
+            )
         return Reply(_journaled(reply, usage, spent), spent, _noted(reply, usage, chosen.model))
 
     def _turn_of(self, chosen: TierModel, context: FlowContext) -> Callable[[], Turn] | None:
@@ -266,17 +275,6 @@ def _refusal(chosen: TierModel, metering: Metering, scope: Scope) -> Stop | None
         reason=f"The run limits its cost, and {unknown}",
     )
     return Stop(cause)
-
-
-def _where(chosen: TierModel, request: ModelRequest) -> dict[str, Any]:
-    """Return what a log line says of an attempt."""
-    origin = request.origin
-    return {
-        "model": chosen.model,
-        "provider": chosen.provider.name,
-        "call_key": None if origin is None else origin.call,
-        "attempt": None if origin is None else origin.attempt,
-    }
 
 
 def _noted(reply: ModelReply, usage: TokenUsage, asked: str) -> dict[str, Any]:

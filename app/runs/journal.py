@@ -19,6 +19,7 @@ from typing import Any
 
 import structlog
 
+from app.control.budget import Dimension
 from app.control.stops import CancelledError, HandOver, Stop, StopCause, StopKind
 from app.control.usage import Charge
 from app.engine.cancellation import CancellationToken
@@ -357,9 +358,11 @@ def _order(node_id: str) -> tuple[int, str]:
 
 
 def _charge(entry: Entry) -> dict[str, object]:
+    """Return what is stored of a charge; ``charge_of`` adds up the calls of both tiers again."""
     return {
         dimension.value: str(amount) if isinstance(amount, Decimal) else amount
         for dimension, amount in entry.charge.items()
+        if dimension is not Dimension.LLM_CALLS
     }
 
 

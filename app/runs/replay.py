@@ -98,10 +98,14 @@ def spent_inside(earlier: Sequence[CallRecord], path: StepPath) -> Charge:
 
 def charge_of(stored: Mapping[str, Any]) -> dict[Dimension, Any]:
     """Return a stored charge with its amounts as they were; money is stored as text."""
-    return {
+    charge: dict[Dimension, Any] = {
         Dimension(name): Decimal(amount) if isinstance(amount, str) else amount
         for name, amount in stored.items()
     }
+    tiers = (Dimension.LLM_CALLS_SMALL, Dimension.LLM_CALLS_BIG)
+    if calls := sum(charge.get(tier, 0) for tier in tiers):
+        charge[Dimension.LLM_CALLS] = calls
+    return charge
 
 
 def entries_of(earlier: Sequence[CallRecord]) -> dict[str, Entry]:

@@ -107,7 +107,8 @@ def decode_cursor(cursor: str, read: Callable[[Any], Place]) -> Place:
 def request_to_json(request: RunRequest) -> dict[str, Any]:
     """Return a request as it is stored; cases have no graph."""
     stored = {name: getattr(request, name) for name in _REQUEST}
-    stored["budget"] = {name: _plain(getattr(request.budget, name)) for name in _LIMITS}
+    limits = ((name, getattr(request.budget, name)) for name in _LIMITS)
+    stored["budget"] = {name: _plain(limit) for name, limit in limits if limit is not None}
     stored["deadline"] = request.deadline.isoformat() if request.deadline else None
     if request.start_at is not None:
         stored["start_at"] = request.start_at.isoformat()

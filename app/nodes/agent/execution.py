@@ -153,16 +153,18 @@ class Agents:
         else:
             state.terminate_reason = "goal"
         finally:
-            suspended = isinstance(context.token.stop, HandOver)
-            log.info(
-                "agent.suspended" if suspended else "agent.ended",
-                agent=definition.name,
-                step_id=context.path.text,
-                turns=state.turns,
-                terminate_reason=state.terminate_reason,
-                seconds=round(time.monotonic() - begun_at, 3),
-                token_usage=int(scope.usage.of(Dimension.TOKENS)),
-            )
+            if isinstance(context.token.stop, HandOver):
+                log.info("agent.suspended", agent=definition.name, step_id=context.path.text)
+            else:
+                log.info(
+                    "agent.ended",
+                    agent=definition.name,
+                    step_id=context.path.text,
+                    turns=state.turns,
+                    terminate_reason=state.terminate_reason,
+                    seconds=round(time.monotonic() - begun_at, 3),
+                    token_usage=int(scope.usage.of(Dimension.TOKENS)),
+                )
         return state
 
     def _tools(self, task: AgentTask) -> AgentTools:
