@@ -103,7 +103,7 @@ async def test_a_graph_whose_process_is_killed_goes_on_where_it_was(
 
     assert len(before) == 5
     assert (run["status"], run["attempts"]) == ("completed", 2), run
-    assert run["result"]["outputs"]["each"] == {"default": ["ok", "ok", "3", "ok"]}
+    assert run["result"]["outputs"]["each"]["default"] == ["ok", "ok", "3", "ok"]
     assert run["result"]["outputs"]["join"] == {"default": "ok"}
     assert asked == {
         "Say alpha.": 1,

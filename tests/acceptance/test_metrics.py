@@ -45,13 +45,21 @@ FAILING: dict[str, Any] = {
     "graph": {
         "steps": [
             {
-                "id": "broken",
+                "id": "day",
                 "type": "tool",
-                "data": {"tool": "calendar", "args": {"operation": "weekday", "date": "never"}},
-                "policy": {"retry_count": 1},
-            }
+                "data": {
+                    "tool": "calendar",
+                    "args": {"operation": "weekday", "date": "2026-11-26"},
+                },
+            },
+            {
+                "id": "broken",
+                "type": "llm",
+                "data": {"prompt": "${default.nothing}"},
+                "policy": {"retry_count": 1, "retry_delay_ms": 1},
+            },
         ],
-        "edges": [],
+        "edges": [{"source": "day", "target": "broken", "data": {"channel": "flow"}}],
     },
 }
 

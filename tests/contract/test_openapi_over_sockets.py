@@ -17,11 +17,12 @@ from tests.support.openapi import ROUTES, WITHOUT_INPUT, documented_operations
 from tests.support.service import ServiceProcess
 
 OPERATOR = "operator-" + "7" * 32
-CALLERS = ("admin", "run", "read", "nobody")
+CALLERS = ("admin", "run", "approve", "read", "nobody")
 ALLOWED: Mapping[str | None, tuple[str, ...]] = {
     "admin": ("admin",),
     "run": ("admin", "run"),
-    "read": ("admin", "run", "read"),
+    "approve": ("admin", "approve"),
+    "read": ("admin", "run", "approve", "read"),
     None: CALLERS,
 }
 """Who may do what needs a scope; None: it needs none."""
@@ -165,10 +166,11 @@ def test_what_the_document_forbids_is_refused_as_it_says(
 @pytest.mark.req("card/s2s")
 def test_a_scope_that_is_not_asked_for_is_found() -> None:
     """As one that is asked for in vain, or another than the document's."""
-    right = {"admin": None, "run": None, "read": "scope-missing", "nobody": "credential-required"}
+    missing = dict.fromkeys(("approve", "read"), "scope-missing")
+    right = {"admin": None, "run": None, **missing, "nobody": "credential-required"}
 
     assert wrongly_treated("POST /runs", right) == {}
     assert wrongly_treated("POST /runs", right | {"read": None}) == {"read": None}
     assert wrongly_treated("POST /runs", right | {"nobody": None}) == {"nobody": None}
-    assert wrongly_treated("GET /runs", right) == {"read": "scope-missing"}
+    assert wrongly_treated("GET /runs", right) == missing
     assert wrongly_treated("POST /keys", right) == {"run": None}
