@@ -11,7 +11,7 @@ from tests.support.limits import pool_sizes
 from tests.support.stores import Stores, new_run, open_oracle, open_stores
 
 POSTS = 50
-PATIENT = pool_sizes(connect_seconds=60)
+PATIENT = pool_sizes(connect_seconds=3600)
 
 
 @pytest.mark.req("card/s2s")
