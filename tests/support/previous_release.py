@@ -1,10 +1,12 @@
 """The code of an older release, from the history of this repository, as processes."""
 
+import configparser
 import io
 import os
 import shutil
 import subprocess
 import tarfile
+import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -22,12 +24,28 @@ _ROOT = Path(__file__).parents[2]
 def unpack(folder: Path) -> Path:
     """Unpack the older code into a folder; it needs the whole history of the repository."""
     after = _git("log", "--diff-filter=A", "--format=%H", "--", FOLLOWED_BY).stdout.decode().split()
-    archive = _git("archive", f"{after[-1]}^", "app", "migrations") if after else None
+    paths = ("app", "migrations", "pyproject.toml")
+    archive = _git("archive", f"{after[-1]}^", *paths) if after else None
     assert archive is not None, "the clone is shallow: run git fetch --unshallow"
     assert archive.returncode == 0, archive.stderr
     with tarfile.open(fileobj=io.BytesIO(archive.stdout)) as files:
         files.extractall(folder, filter="data")
+    _install_metadata(folder)
     return folder
+
+
+def _install_metadata(folder: Path) -> None:
+    """Write the entry points of the older code where it finds them before those of this one."""
+    project = tomllib.loads((folder / "pyproject.toml").read_text())["project"]
+    about = folder / f"{project['name']}-{project['version']}.dist-info"
+    about.mkdir()
+    head = f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: {project['version']}\n"
+    (about / "METADATA").write_text(head)
+    points = configparser.ConfigParser(delimiters=("=",), interpolation=None)
+    points.optionxform = str  # type: ignore[assignment, method-assign]
+    points.read_dict(project.get("entry-points", {}))
+    with (about / "entry_points.txt").open("w") as file:
+        points.write(file)
 
 
 def _git(*arguments: str) -> subprocess.CompletedProcess[bytes]:
