@@ -3,6 +3,7 @@
 import hashlib
 import json
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -134,7 +135,7 @@ class Prose:
             self._held = ""
 
 
-class Accumulator:
+class Accumulator(ABC):
     """Takes the documents of one reply, whole or in parts; a dialect reads them."""
 
     def __init__(self, model: str, origin: str) -> None:
@@ -148,17 +149,17 @@ class Accumulator:
         self._model = model
         self._id = ""
 
+    @abstractmethod
     def add(self, document: Mapping[str, Any]) -> Iterator[Delta]:
         """Take one document and yield what it brings."""
-        raise NotImplementedError
 
     def end(self) -> Iterator[Delta]:
         """Yield what was held back, when nothing more comes."""
         yield from self.prose.end()
 
+    @abstractmethod
     def reply(self) -> ModelReply | None:
         """Return the reply; None if no answer has come."""
-        raise NotImplementedError
 
     def named(self, document: Mapping[str, Any]) -> None:
         """Take the names of reply and model from a document."""
