@@ -11,6 +11,7 @@ from prometheus_client import CollectorRegistry
 from app.adapters.postgres.accepting import RunInsert
 from app.adapters.postgres.artifacts import PostgresArtifacts
 from app.adapters.postgres.definitions import PostgresDefinitions
+from app.adapters.postgres.migrating import upgrade
 from app.adapters.postgres.quotas import PostgresQuotas
 from app.adapters.postgres.retention import PostgresRetention
 from app.adapters.postgres.schedules import PostgresSchedules
@@ -26,6 +27,7 @@ from app.runs.run import DefinitionRef, Run, RunKey
 from app.schedules.schedule import NewSchedule, ScheduledRun
 from app.schedules.timing import CatchUp, Timing
 from tests.support.artifacts import new_artifact
+from tests.support.database import TestServer
 from tests.support.graph_documents import flat, new_graph
 from tests.support.limits import artifact_limits, store_limits
 from tests.support.stores import (
@@ -34,6 +36,7 @@ from tests.support.stores import (
     end_of,
     graph_with_calls,
     new_run,
+    open_oracle,
     open_stores,
     records_of,
 )
@@ -310,3 +313,36 @@ async def test_the_tenant_of_callers_without_keys_stores_without_limit(database_
         await quotas_of(stores, usual).put("default", usual)
         with pytest.raises(QuotaExceededError):
             await stores.runs.accept(new_run("r2"), worker_id="w1")
+
+
+EXISTING = (
+    "INSERT INTO threads (tenant_id, thread_id, kind, request_hash, definition, inputs, tools,"
+    " metadata) VALUES (%s, 't', 'agent', '', '{}', '{}', '[]', '{}')",
+    "INSERT INTO definitions (tenant_id, kind, name, version, definition, sha256, size_bytes)"
+    " VALUES (%s, 'graph', 'g', 1, '{}', '', 500)",
+    "INSERT INTO definitions (tenant_id, kind, name, version, sha256, size_bytes)"
+    " VALUES (%s, 'graph', 'g', 2, '', 500)",
+)
+"""A thread, a version, and what is kept of a deleted version."""
+
+
+async def test_what_was_stored_before_the_migration_counts(postgres: TestServer) -> None:
+    """Threads and definitions; of a deleted version nothing."""
+    with postgres.empty_database() as url:
+        await asyncio.to_thread(upgrade, url, "20261126_1730")
+        async with open_oracle(url) as oracle:
+            for statement in EXISTING:
+                await oracle.rows(statement, TENANT)
+            await asyncio.to_thread(upgrade, url)
+            rows = await oracle.rows("SELECT * FROM stored")
+
+    thread_bytes = len("{}" + "{}" + "[]" + "{}")
+    assert rows == [
+        {
+            "tenant_id": TENANT,
+            "part": 0,
+            "bytes": 500 + thread_bytes,
+            "definitions": 1,
+            "threads": 1,
+        }
+    ]
