@@ -211,8 +211,6 @@ class MessageReply(Accumulator):
             case "message_delta":
                 self._stopped(document.get("delta"))
                 self._count(document.get("usage"))
-            case "message_stop":
-                self.ended = True
             case _ if "content" in document:
                 yield from self._message(document)
 
@@ -251,7 +249,10 @@ class MessageReply(Accumulator):
             return
         self.begun = True
         self.named(message)
-        self._count(message.get("usage"))
+        usage = message.get("usage")
+        if isinstance(usage, Mapping) and message.get("stop_reason") is None:
+            usage = {name: each for name, each in usage.items() if name != "output_tokens"}
+        self._count(usage)
         content = message.get("content", [])
         blocks = [_text(content)] if isinstance(content, str) else content
         for index, block in enumerate(blocks):
@@ -295,10 +296,14 @@ class MessageReply(Accumulator):
             case "signature_delta":
                 before = kept.sealed.get("signature", "")
                 kept.sealed["signature"] = before + texts_in(delta.get("signature"))
-            case "input_json_delta" if kept.call is not None:
-                piece = texts_in(delta.get("partial_json"))
-                kept.call.fragments.append(piece)
-                if piece and kept.call.name == self._replying:
+            case "input_json_delta":
+                piece = delta.get("partial_json") or ""
+                piece = piece if isinstance(piece, str) else json.dumps(piece)
+                begun = (block.call for block in reversed(self._blocks) if block.call is not None)
+                call = kept.call or next(begun, None)
+                if call is not None:
+                    call.fragments.append(piece)
+                if call is not None and piece and call.name == self._replying:
                     yield Delta("content", piece)
 
     def _open(self, index: Any) -> _Block:
@@ -326,7 +331,7 @@ class MessageReply(Accumulator):
         usage = self._usage
         cached = count(usage, "cache_read_input_tokens") or 0
         written = count(usage, "cache_creation_input_tokens") or 0
-        tokens_in = count(usage, "input_tokens") or 0
+        tokens_in = count(usage, "input_tokens") or 0  # beside what the cache had
         tokens_out = count(usage, "output_tokens")
         reasoning = count(usage, "output_tokens_details", "thinking_tokens")
         return usage_of(tokens_in + cached + written, tokens_out, cached, reasoning)

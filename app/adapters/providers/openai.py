@@ -166,6 +166,8 @@ class ChatReply(Accumulator):
         self._by_index: dict[int, WrittenCall] = {}
         """The newest call of each id and each index."""
         self._usage: TokenUsage | None = None
+        self._index: Any = None
+        """Of the choice that is read."""
         self._finish_reason: str | None = None
         self._native_reason: str | None = None
         self._refusal = ""
@@ -182,7 +184,10 @@ class ChatReply(Accumulator):
         choices = document.get("choices")
         for choice in choices if isinstance(choices, list) else ():
             if isinstance(choice, Mapping):
-                yield from self._choice(choice)
+                index = choice.get("index")
+                self._index = index if self._index is None else self._index
+                if index in (None, self._index):  # one answer was asked for
+                    yield from self._choice(choice)
 
     def reply(self) -> ModelReply | None:
         """Return the reply; None if no choice has come."""
@@ -212,7 +217,9 @@ class ChatReply(Accumulator):
         if isinstance(native := choice.get("native_finish_reason"), str):
             self._native_reason = native
         if isinstance(reason := choice.get("finish_reason"), str) and reason:
-            self.begun, self.ended, self._finish_reason = True, True, reason
+            self.begun = self.ended = True
+            if incomplete_of([self._finish_reason]) is None:
+                self._finish_reason = reason
             if reason not in _KNOWN_REASONS:
                 self.repairs["finish_reason_unknown"] = None
 
@@ -244,11 +251,11 @@ class ChatReply(Accumulator):
     def _call(self, piece: Mapping[str, Any]) -> None:
         function = piece.get("function")
         function = function if isinstance(function, Mapping) else piece
-        call_id, name, index = piece.get("id"), function.get("name"), piece.get("index")
+        call_id, name, index = piece.get("id"), function.get("name"), _index(piece.get("index"))
         call_id = call_id if isinstance(call_id, str) else ""
         name = name if isinstance(name, str) else ""
         arguments = function.get("arguments")
-        if isinstance(arguments, Mapping):
+        if arguments is not None and not isinstance(arguments, str):
             self.repairs["arguments_object"] = None
             arguments = json.dumps(arguments, ensure_ascii=False)
         if not (call_id or name or arguments):
@@ -260,26 +267,26 @@ class ChatReply(Accumulator):
         call.id = call.id or call_id
         if call_id:
             self._by_id[call_id] = call
-        if isinstance(index, int):
+        if index is not None:
             self._by_index[index] = call
             call.index = index
         if name and call.name != name:
             call.name += name
         elif name and call.fragments:
             self.repairs["call_name_repeated"] = None
-        call.fragments.append(arguments if isinstance(arguments, str) else "")
+        call.fragments.append(arguments or "")
         if isinstance(extra := piece.get("extra_content"), Mapping):  # Gemini
             call.more["extra_content"] = extra
 
-    def _begun_by(self, index: Any, call_id: str, name: str) -> WrittenCall | None:
+    def _begun_by(self, index: int | None, call_id: str, name: str) -> WrittenCall | None:
         """Return the call that a fragment goes on with; None if it begins another one.
 
         Endpoints give all calls one index, or one id, or another index or id in a later fragment.
         """
         call = self._by_id.get(call_id)
-        if call is None and isinstance(index, int):
+        if call is None and index is not None:
             call = self._by_index.get(index)
-        elif call is None and not call_id and self._calls:
+        if call is None and self._calls and not name and (index is None or not call_id):
             call = self._calls[-1]
         if call is None or not name or not call.name:
             return call
@@ -327,6 +334,12 @@ class ChatReply(Accumulator):
         if self._details:
             state["reasoning_details"] = self._details
         return state
+
+
+def _index(value: Any) -> int | None:
+    """Return the index of a call, which some endpoints send as a text."""
+    text = str(value)
+    return int(text) if text.isascii() and text.isdecimal() else None
 
 
 def _first(usage: Any, *paths: str) -> int | None:

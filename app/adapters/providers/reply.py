@@ -9,33 +9,34 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from app.llm.ports import Delta, Incomplete, ModelReply, TokenUsage, ToolCall
+from app.trace.json_values import JSON
 
 _TAGS = ("<think>", "<thinking>", "<thought>")
-_DECODER = json.JSONDecoder()
+_LATE_CLOSE = re.compile(r"</(?:think|thinking|thought)>[ \t]*(?:\r?\n|\Z)")
 _BLANKS = re.compile(r"\s*")
 
-_INCOMPLETE = {
-    **dict.fromkeys(
-        (
-            *("length", "max_tokens", "max_output_tokens", "max_completion_tokens"),
-            *("model_length", "model_context_window_exceeded"),
-        ),
-        Incomplete.LENGTH,
-    ),
-    **dict.fromkeys(
-        (
-            *("content_filter", "content_filtered", "safety", "recitation", "blocklist"),
-            *("prohibited_content", "spii", "image_safety", "sensitive"),
-            "guardrail_intervened",
+_INCOMPLETE = (
+    (re.compile(r"time_?(out|_limit)|timed_out"), Incomplete.TIMEOUT),
+    (re.compile(r"cancel"), Incomplete.CANCELLED),
+    (re.compile(r"refus"), Incomplete.REFUSAL),
+    (
+        re.compile(
+            r"filter|safety|recitation|blocklist|blocked|prohibited|spii|sensitive|guardrail|toxic"
+            r"|moderation|violation"
         ),
         Incomplete.CONTENT_FILTER,
     ),
-    "refusal": Incomplete.REFUSAL,
-}
-"""Finish reasons of all providers, in lower case, that say that an answer is not complete."""
+    (
+        re.compile(r"length|token|(error|output|context)_limit|context_window|^incomplete$"),
+        Incomplete.LENGTH,
+    ),
+)
+"""Words in finish reasons of all providers that say that an answer is not complete."""
 
-FAILED = frozenset({"error", "network_error", "insufficient_system_resource", "abort"})
-"""Finish reasons, in lower case, of a provider that could not finish the answer."""
+_FAILED = re.compile(r"error|abort|insufficient|malformed|unexpected|too_many_tool_calls|fail")
+"""Words in the finish reasons of a provider that could not finish the answer."""
+MAX_COUNT = 10**9
+"""Tokens of one reply; a larger count is a fault of the endpoint."""
 
 
 Repairs = dict[str, None]
@@ -94,7 +95,19 @@ class Prose:
                 return
 
     def end(self) -> Iterator[Delta]:
-        """Yield what was held back."""
+        """Yield what was held back.
+
+        If a thought is closed that was never opened (its chat template had opened it), it was shown
+        as text, and is thinking from now on.
+        """
+        yield from self._end()
+        closed = _LATE_CLOSE.search(self.text) if "think_tags" not in self._repairs else None
+        if closed is not None:
+            self._repairs["think_tags"] = None
+            self._thinking.append(self.text[: closed.start()])
+            self._text = [self.text[closed.end() :].lstrip()]
+
+    def _end(self) -> Iterator[Delta]:
         if self._state == "thinking":
             held, self._held = self._held, ""
             yield from self.thought(held)
@@ -170,6 +183,8 @@ class Accumulator(ABC):
 
         ``said`` is what was said about its end, ``state`` what its provider wants to see again.
         """
+        if not (self.ended or incomplete) and any(not one.arguments.strip() for one in calls):
+            incomplete = Incomplete.LENGTH  # nothing says that the arguments are all there
         made, kept = tool_calls(
             calls, complete=incomplete is None, seed=self._id, repairs=self.repairs
         )
@@ -256,6 +271,10 @@ def _read(call: WrittenCall, *, complete: bool, repairs: Repairs) -> list[str]:
         repairs["arguments_missing"] = None
         return ["{}"]
     documents = _objects(written)
+    if len(documents) > 1:  # some begin with an empty object and then send the arguments
+        documents = [one for one in documents if json.loads(one)] or documents[:1]
+        if len(documents) == 1:
+            return documents
     if len(documents) < 2:
         return [written]
     texts = dict.fromkeys(documents)
@@ -273,7 +292,7 @@ def _objects(text: str) -> list[str]:
     found, at = list[str](), 0
     try:
         while (at := _BLANKS.match(text, at).end()) < len(text):  # type: ignore[union-attr]
-            value, end = _DECODER.raw_decode(text, at)
+            value, end = JSON.raw_decode(text, at)
             if not isinstance(value, dict):
                 return []
             found.append(text[at:end])
@@ -289,15 +308,15 @@ def count(source: Any, *path: str) -> int | None:
         source = source.get(name) if isinstance(source, Mapping) else None
     if isinstance(source, float) and source.is_integer():
         source = int(source)
-    fits = isinstance(source, int) and not isinstance(source, bool) and source >= 0
+    fits = isinstance(source, int) and not isinstance(source, bool) and 0 <= source <= MAX_COUNT
     return source if fits else None
 
 
 def usage_of(
     tokens_in: int | None, tokens_out: int | None, cached: int | None, reasoning: int | None
 ) -> TokenUsage | None:
-    """Return the counts; None if the provider has not counted."""
-    if tokens_in is None or tokens_out is None or tokens_in + tokens_out == 0:
+    """Return the counts; None if the provider has not counted: no prompt has 0 tokens."""
+    if not tokens_in or tokens_out is None:
         return None
     return TokenUsage(
         tokens_in=tokens_in,
@@ -311,8 +330,17 @@ def incomplete_of(reasons: Sequence[str | None], *, refusal: str = "") -> Incomp
     """Return what finish reasons say about an answer; None if they say that it is complete."""
     if refusal.strip():
         return Incomplete.REFUSAL
-    found = (_INCOMPLETE.get(reason.lower()) for reason in reasons if reason)
-    return next((each for each in found if each is not None), None)
+    words = [_word(reason) for reason in reasons if reason]
+    return next((means for word in words for form, means in _INCOMPLETE if form.search(word)), None)
+
+
+def is_failed(reason: str | None) -> bool:
+    """Return whether a finish reason says that the provider could not finish the answer."""
+    return bool(reason and not incomplete_of([reason]) and _FAILED.search(_word(reason)))
+
+
+def _word(reason: str) -> str:
+    return reason.lower().replace("-", "_")
 
 
 def texts_in(value: Any) -> str:

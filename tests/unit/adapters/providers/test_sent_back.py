@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from app.adapters.providers.anthropic import Messages
 from app.adapters.providers.openai import ChatCompletions
-from app.adapters.providers.sent_back import NO_RESULT
+from app.adapters.providers.sent_back import NO_RESULT, OPENAI_IDS, object_in, sent_back
 from app.llm.ports import Message, ModelRequest, ToolCall, ToolDefinition
 from tests.support.fake_provider.strictness import refused_by_anthropic, refused_by_openai
 
@@ -150,3 +150,18 @@ def test_alternatives_at_the_root_of_a_schema_become_one_object() -> None:
     assert plain["type"] == "object"
     assert (plain["properties"].keys(), plain["required"]) == ({"a", "b", "c"}, ["c"])
     assert "anyOf" not in plain
+
+
+@pytest.mark.parametrize(
+    "written", ['{"a":"\\ud83d"}', '{"a":NaN}', '{"a":1e999}', '{"a":"\ud83d"}']
+)
+def test_arguments_that_are_sent_back_are_json_that_can_be_sent(written: str) -> None:
+    """Else the request, and every later one of the conversation, would be refused."""
+    call = ToolCall(id="c1", name="n", arguments=written)
+    [message, _] = sent_back(
+        [Message(role="assistant", content="", tool_calls=(call,))], OPENAI_IDS, "o"
+    )
+
+    for value in (object_in(written), object_in(message.tool_calls[0].arguments)):
+        json.dumps(value, ensure_ascii=False, allow_nan=False).encode()
+    json.loads(message.tool_calls[0].arguments, parse_constant=pytest.fail)
