@@ -1,6 +1,7 @@
 """Odd replies that were reported of real endpoints, and histories that they refuse, over HTTP."""
 
 import json
+import sys
 import uuid
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ import pytest_asyncio
 from tests.support.fake_provider.client import FakeProvider
 from tests.support.fake_provider.script import Step
 from tests.support.json_client import JsonClient
+from tests.support.mcp_servers import ROOT
 from tests.support.service import ServiceProcess, finished, model_settings
 from tests.support.threads import ThreadClient
 
@@ -24,10 +26,16 @@ PRICES = {"IN": "1", "OUT": "10", "CACHED": "0.1"}
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def service(
-    module_database_url: str, running_provider: FakeProvider
+    module_database_url: str,
+    running_provider: FakeProvider,
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> AsyncIterator[ServiceProcess]:
     """A service whose small model speaks one dialect and whose big model the other."""
+    log = tmp_path_factory.mktemp("mcp") / "log"
+    command = {"command": sys.executable, "args": ["-m", "tests.support.hostile_mcp", str(log)]}
     settings = model_settings(running_provider.openai_url) | {
+        "TOOLS_MCP_SERVERS": json.dumps({"odd": {**command, "env": ["PYTHONPATH"]}}),
+        "PYTHONPATH": str(ROOT),
         "MODELS_BIG_PROVIDER": "anthropic",
         "MODELS_BIG_BASE_URL": running_provider.url,
         "MODELS_BIG_API_KEY": "fake",
@@ -121,7 +129,7 @@ class Case:
     right: Check
     streamed: bool = True
     tier: str = "small"
-    tools: tuple[str, ...] = ("calculator",)
+    tools: tuple[Any, ...] = ("calculator",)
 
 
 DONE = Step(text="done")
@@ -172,6 +180,15 @@ def _charged(tokens: int, cost: float) -> Check:
             pytest.approx(cost),
         )
     )
+
+
+def _withheld(seen: Seen) -> bool:
+    result = seen.run["result"]
+    return (result["success"], result["incomplete"]) == (False, "content_filter")
+
+
+def _offered(seen: Seen) -> list[str]:
+    return [each["function"]["name"] for each in seen.requests[0]["tools"]]
 
 
 QUOTA = {"message": "You exceeded your current quota", "code": "insufficient_quota"}
@@ -313,6 +330,26 @@ CASES: Mapping[str, Case] = {
         replies=[_document({"error": QUOTA}, 429)],
         right=lambda seen: "quota is used up" in seen.reason and ASKED_ONCE(seen),
     ),
+    "an answer that a content filter blocked, streamed": Case(
+        replies=[_stream(_chunk(content=""), _chunk("content_filter", USAGE))],
+        right=_withheld,
+        tools=(),
+    ),
+    "an answer that a content filter blocked, whole": Case(
+        replies=[_whole({"content": None}, "content_filter")],
+        right=_withheld,
+        streamed=False,
+        tools=(),
+    ),
+    "a tool whose schema has alternatives at its root": Case(
+        replies=[_calling((0, "a", "odd_echo", '{"text":"hello"}')), DONE],
+        right=lambda seen: (
+            seen.output == "done"
+            and "hello" in seen.results["a"]
+            and {"odd_echo", "odd_either"} <= set(_offered(seen))
+        ),
+        tools=({"mcp": "odd", "allow": ["echo", "either"]},),
+    ),
     "empty data lines": Case(
         replies=[
             _stream(
@@ -334,6 +371,7 @@ def _agent(case: Case) -> Json:
     }
 
 
+@pytest.mark.req("cw/13.wire")
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
 async def test_an_odd_reply_is_read_as_it_was_meant(
     client: JsonClient, provider: FakeProvider, case: Case
@@ -356,6 +394,7 @@ async def test_an_odd_reply_is_read_as_it_was_meant(
     assert case.right(seen), (run["result"], run["stop"], seen.requests[-1]["messages"], ended)
 
 
+@pytest.mark.req("cw/13.wire")
 async def test_a_thread_goes_on_with_another_provider(
     service: ServiceProcess, provider: FakeProvider
 ) -> None:
