@@ -25,7 +25,6 @@ from app.llm.ports import (
     ModelEndpoint,
     ModelReply,
     ModelRequest,
-    TokenUsage,
     ToolDefinition,
 )
 
@@ -165,13 +164,9 @@ class ChatReply(Accumulator):
         self._by_id: dict[str, WrittenCall] = {}
         self._by_index: dict[int, WrittenCall] = {}
         """The newest call of each id and each index."""
-        self._usage: TokenUsage | None = None
-        self._finish_reason: str | None = None
         self._native_reason: str | None = None
-        self._refusal = ""
         self._field: str | None = None
         """Where the thinking of this reply stands."""
-        self._details: list[Any] = []
 
     def add(self, document: Mapping[str, Any]) -> Iterator[Delta]:
         """Take a completion or a chunk."""
@@ -188,16 +183,10 @@ class ChatReply(Accumulator):
         """Return the reply; None if no choice has come."""
         if not self.begun:
             return None
-        reasons = (self._finish_reason, self._native_reason)
-        return self.finished(
-            self._calls,
-            text=None,
-            incomplete=incomplete_of(reasons, refusal=self._refusal),
-            finish_reason=self._finish_reason,
-            said=self._refusal,
-            usage=self._usage,
-            state=self._state(),
-        )
+        if self._field is not None:
+            self.state["thinking"] = [{"id": self._field, "content": self.prose.thinking}]
+        reasons = (self.finish_reason, self._native_reason)
+        return self.finished(self._calls, incomplete_of(reasons, refusal=self.said))
 
     def _choice(self, choice: Mapping[str, Any]) -> Iterator[Delta]:
         self._count(choice.get("usage"))  # Kimi
@@ -212,7 +201,7 @@ class ChatReply(Accumulator):
         if isinstance(native := choice.get("native_finish_reason"), str):
             self._native_reason = native
         if isinstance(reason := choice.get("finish_reason"), str) and reason:
-            self.begun, self.ended, self._finish_reason = True, True, reason
+            self.begun, self.ended, self.finish_reason = True, True, reason
             if reason not in _KNOWN_REASONS:
                 self.repairs["finish_reason_unknown"] = None
 
@@ -222,18 +211,18 @@ class ChatReply(Accumulator):
                 self._field = self._field or name
                 if self._field == name:
                     yield from self.prose.thought(thought)
-        if isinstance(details := said.get("reasoning_details"), list):
-            self._details += details
+        if isinstance(details := said.get("reasoning_details"), list) and details:
+            self.state.setdefault("reasoning_details", []).extend(details)
         content = said.get("content")
         for part in content if isinstance(content, list) else (content,):
             kind = part.get("type") if isinstance(part, Mapping) else "text"
             if isinstance(part, Mapping) and kind in ("thinking", "reasoning"):
                 yield from self.prose.thought(texts_in(part.get("thinking", part)))
             elif isinstance(part, Mapping) and kind == "refusal":
-                self._refusal += texts_in(part.get("refusal"))
+                self.said += texts_in(part.get("refusal"))
             else:
                 yield from self.prose.said(texts_in(part))
-        self._refusal += texts_in(said.get("refusal"))
+        self.said += texts_in(said.get("refusal"))
         calls = said.get("tool_calls")
         for call in calls if isinstance(calls, list) else ():
             if isinstance(call, Mapping):
@@ -316,17 +305,9 @@ class ChatReply(Accumulator):
                 tokens_out, reasoning = tokens_out + beside, beside
         counted = usage_of(tokens_in, tokens_out, cached, reasoning)
         if counted is not None:
-            if self._usage not in (None, counted):
+            if self.usage not in (None, counted):
                 self.repairs["usage_repeated"] = None
-            self._usage = counted
-
-    def _state(self) -> dict[str, Any]:
-        state: dict[str, Any] = {}
-        if self._field is not None:
-            state["thinking"] = [{"id": self._field, "content": self.prose.thinking}]
-        if self._details:
-            state["reasoning_details"] = self._details
-        return state
+            self.usage = counted
 
 
 def _first(usage: Any, *paths: str) -> int | None:
