@@ -11,7 +11,7 @@ from app.adapters.providers.endpoint import MAX_IN_FLIGHT, EndpointProvider
 from app.adapters.providers.reply import (
     Accumulator,
     WrittenCall,
-    count,
+    counts_in,
     incomplete_of,
     texts_in,
     usage_of,
@@ -195,7 +195,7 @@ class MessageReply(Accumulator):
         self._blocks: list[_Block] = []
         self._at: dict[Any, _Block] = {}
         """The newest block of each index."""
-        self._counts: dict[str, Any] = {}
+        self._counts: dict[str, int] = {}
 
     def add(self, document: Mapping[str, Any]) -> Iterator[Delta]:
         """Take a message or an event."""
@@ -312,15 +312,16 @@ class MessageReply(Accumulator):
 
     def _count(self, usage: Any) -> None:
         """Take counts; the last one of each holds, unless it takes one back."""
-        if isinstance(usage, Mapping):
-            before = self._counts
-            before |= {name: each for name, each in usage.items() if each or name not in before}
+        for name, number in counts_in(usage).items():
+            self._counts[name] = number or self._counts.get(name, 0)
 
     def _counted(self) -> TokenUsage | None:
-        usage = self._counts
-        cached = count(usage, "cache_read_input_tokens") or 0
-        written = count(usage, "cache_creation_input_tokens") or 0
-        tokens_in = count(usage, "input_tokens") or 0
-        tokens_out = count(usage, "output_tokens")
-        reasoning = count(usage, "output_tokens_details", "thinking_tokens")
-        return usage_of(tokens_in + cached + written, tokens_out, cached, reasoning)
+        counts = self._counts
+        cached = counts.get("cache_read_input_tokens", 0)
+        written = counts.get("cache_creation_input_tokens", 0)
+        return usage_of(
+            counts.get("input_tokens", 0) + cached + written,
+            counts.get("output_tokens"),
+            cached,
+            counts.get("thinking_tokens"),
+        )

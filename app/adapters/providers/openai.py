@@ -10,7 +10,7 @@ from app.adapters.providers.endpoint import MAX_IN_FLIGHT, EndpointProvider
 from app.adapters.providers.reply import (
     Accumulator,
     WrittenCall,
-    count,
+    counts_in,
     incomplete_of,
     is_object,
     texts_in,
@@ -281,23 +281,13 @@ class ChatReply(Accumulator):
 
     def _count(self, usage: Any) -> None:
         """Take counts; the last ones hold, for some endpoints send those so far with each chunk."""
-        tokens_in = _first(usage, "prompt_tokens", "input_tokens")
-        tokens_out = _first(usage, "completion_tokens", "output_tokens")
-        reasoning = _first(
-            usage,
-            "completion_tokens_details.reasoning_tokens",
-            "output_tokens_details.reasoning_tokens",
-            "reasoning_tokens",
-        )
-        cached = _first(
-            usage,
-            "prompt_tokens_details.cached_tokens",
-            "input_tokens_details.cached_tokens",
-            "prompt_cache_hit_tokens",  # DeepSeek
-            "cached_tokens",  # Kimi
-            "cache_read_input_tokens",  # LiteLLM
-        )
-        total = _first(usage, "total_tokens")
+        counts = counts_in(usage)
+        tokens_in = _first(counts, "prompt_tokens", "input_tokens")
+        tokens_out = _first(counts, "completion_tokens", "output_tokens")
+        reasoning, total = counts.get("reasoning_tokens"), counts.get("total_tokens")
+        # DeepSeek has a name of its own, and LiteLLM that of Anthropic.
+        names = ("cached_tokens", "prompt_cache_hit_tokens", "cache_read_input_tokens")
+        cached = _first(counts, *names)
         if tokens_in is not None and tokens_out is not None and total is not None:
             beside = total - tokens_in - tokens_out
             if beside > 0 and reasoning in (None, 0, beside):  # xAI, Gemini
@@ -310,7 +300,7 @@ class ChatReply(Accumulator):
             self.usage = counted
 
 
-def _first(usage: Any, *paths: str) -> int | None:
+def _first(counts: Mapping[str, int], *names: str) -> int | None:
     """Return the first count that is there, preferably one above zero."""
-    found = [number for path in paths if (number := count(usage, *path.split("."))) is not None]
+    found = [counts[name] for name in names if name in counts]
     return next(filter(None, found), found[0] if found else None)

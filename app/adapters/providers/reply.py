@@ -276,14 +276,15 @@ def _objects(text: str) -> list[str]:
     return found
 
 
-def count(source: Any, *path: str) -> int | None:
-    """Return a count of a document; None if there is none, or an impossible one."""
-    for name in path:
-        source = source.get(name) if isinstance(source, Mapping) else None
-    if isinstance(source, float) and source.is_integer():
-        source = int(source)
-    fits = isinstance(source, int) and not isinstance(source, bool) and source >= 0
-    return source if fits else None
+def counts_in(usage: Any) -> dict[str, int]:
+    """Return the counts of a document and of the objects in it; impossible ones are left out."""
+    counts = dict[str, int]()
+    for part in (usage, *usage.values()) if isinstance(usage, Mapping) else ():
+        for name, number in part.items() if isinstance(part, Mapping) else ():
+            is_whole = isinstance(number, int) or (isinstance(number, float) and number % 1 == 0)
+            if is_whole and not isinstance(number, bool) and number >= 0:
+                counts[name] = counts.get(name) or int(number)
+    return counts
 
 
 def usage_of(
