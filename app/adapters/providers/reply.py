@@ -6,7 +6,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 from app.llm.ports import Delta, Incomplete, ModelReply, TokenUsage, ToolCall
 from app.trace.json_values import JSON
@@ -55,8 +55,9 @@ class Prose:
         self._thinking: list[str] = []
         self._held = ""
         """What may yet turn out to be a tag, or blanks before one."""
-        self._state: Literal["start", "thinking", "after", "text"] = "start"
         self._close = ""
+        """The tag that ends the thoughts which are being taken; "" outside of them."""
+        self._had_tags = self._is_text = False
 
     @property
     def text(self) -> str:
@@ -77,22 +78,16 @@ class Prose:
     def said(self, piece: str) -> Iterator[Delta]:
         """Take a piece of content, which may hold tags or parts of them."""
         self._held += piece
-        while self._held:
-            if self._state == "text":
-                yield from self._written()
-            elif self._state == "thinking":
-                before, close, after = self._held.partition(self._close)
-                if close:
-                    yield from self.thought(before)
-                    self._held, self._state = after, "after"
-                    continue
-                keep = _length_of_beginning(self._held, self._close)
-                cut = len(self._held) - keep
-                ready, self._held = self._held[:cut], self._held[cut:]
-                yield from self.thought(ready)
+        while self._close or self._opens():
+            before, close, after = self._held.partition(self._close)
+            cut = len(before) if close else len(before) - _length_of_beginning(before, self._close)
+            yield from self.thought(before[:cut])
+            self._held = after if close else before[cut:]
+            if not close:
                 return
-            elif not self._opens():
-                return
+            self._close = ""
+        if self._is_text:
+            yield from self._written()
 
     def end(self) -> Iterator[Delta]:
         """Yield what was held back.
@@ -100,34 +95,30 @@ class Prose:
         If a thought is closed that was never opened (its chat template had opened it), it was shown
         as text, and is thinking from now on.
         """
-        yield from self._end()
-        closed = _LATE_CLOSE.search(self.text) if "think_tags" not in self._repairs else None
+        if self._close:
+            yield from self.thought(self._held)
+        elif self._held.strip() or not self._had_tags:
+            yield from self._written()
+        closed = None if self._had_tags else _LATE_CLOSE.search(self.text)
         if closed is not None:
             self._repairs["think_tags"] = None
             self._thinking.append(self.text[: closed.start()])
             self._text = [self.text[closed.end() :].lstrip()]
 
-    def _end(self) -> Iterator[Delta]:
-        if self._state == "thinking":
-            held, self._held = self._held, ""
-            yield from self.thought(held)
-        elif self._state == "text" or self._held.strip() or self._state == "start":
-            yield from self._written()
-
     def _opens(self) -> bool:
-        """Decide whether a tag opens; False if more has to come first."""
+        """Return whether a tag opens; more may have to come before that can be decided."""
+        if self._is_text:
+            return False
         bare = self._held.lstrip()
-        if any(tag.startswith(bare) and tag != bare for tag in _TAGS):
-            return False  # also for blanks alone
         tag = next((tag for tag in _TAGS if bare.startswith(tag)), None)
         if tag is not None:
             self._repairs["think_tags"] = None
-            self._held, self._state = bare[len(tag) :], "thinking"
-            self._close = tag.replace("<", "</")
-        else:
-            self._held = bare if self._state == "after" else self._held
-            self._state = "text"
-        return True
+            self._had_tags = True
+            self._held, self._close = bare[len(tag) :], tag.replace("<", "</")
+        elif not any(tag.startswith(bare) for tag in _TAGS):
+            self._is_text = True
+            self._held = bare if self._had_tags else self._held
+        return tag is not None
 
     def _written(self) -> Iterator[Delta]:
         if self._held:
@@ -146,6 +137,12 @@ class Accumulator(ABC):
         """Whether the provider has said why the answer ends."""
         self.repairs: Repairs = {}
         self.prose = Prose(self.repairs)
+        self.finish_reason: str | None = None
+        self.said = ""
+        """What was said about the end, such as a refusal."""
+        self.usage: TokenUsage | None = None
+        self.state: dict[str, Any] = {}
+        """What the provider wants to see again."""
         self.origin = origin
         self._model = model
         self._id = ""
@@ -171,18 +168,11 @@ class Accumulator(ABC):
     def finished(
         self,
         calls: "Sequence[WrittenCall]",
-        *,
-        text: str | None,
         incomplete: Incomplete | None,
-        finish_reason: str | None,
-        said: str,
-        usage: TokenUsage | None,
-        state: Mapping[str, Any],
+        *,
+        text: str | None = None,
     ) -> ModelReply:
-        """Return the reply; ``text`` takes the place of its prose.
-
-        ``said`` is what was said about its end, ``state`` what its provider wants to see again.
-        """
+        """Return the reply; ``text`` takes the place of its prose."""
         if not (self.ended or incomplete) and any(not one.arguments.strip() for one in calls):
             incomplete = Incomplete.LENGTH  # nothing says that the arguments are all there
         made, kept = tool_calls(
@@ -191,14 +181,14 @@ class Accumulator(ABC):
         written = self.prose.text if text is None else text
         if incomplete is None and not written.strip() and not made:
             incomplete = Incomplete.EMPTY
-        state = {**state, "calls": kept} if kept else state
+        state = {**self.state, "calls": kept} if kept else self.state
         return ModelReply(
             text=written,
             model=self._model,
-            usage=usage,
-            finish_reason=finish_reason,
+            usage=self.usage,
+            finish_reason=self.finish_reason,
             incomplete=incomplete,
-            incomplete_reason=(said or None) if incomplete is not None else None,
+            incomplete_reason=(self.said or None) if incomplete is not None else None,
             tool_calls=made,
             thinking=self.prose.thinking,
             provider_state={"provider": self.origin, **state} if state else None,
@@ -302,14 +292,15 @@ def _objects(text: str) -> list[str]:
     return found
 
 
-def count(source: Any, *path: str) -> int | None:
-    """Return a count of a document; None if there is none, or an impossible one."""
-    for name in path:
-        source = source.get(name) if isinstance(source, Mapping) else None
-    if isinstance(source, float) and source.is_integer():
-        source = int(source)
-    fits = isinstance(source, int) and not isinstance(source, bool) and 0 <= source <= MAX_COUNT
-    return source if fits else None
+def counts_in(usage: Any) -> dict[str, int]:
+    """Return the counts of a document and of the objects in it; impossible ones are left out."""
+    counts = dict[str, int]()
+    for part in (usage, *usage.values()) if isinstance(usage, Mapping) else ():
+        for name, number in part.items() if isinstance(part, Mapping) else ():
+            is_whole = isinstance(number, int) or (isinstance(number, float) and number % 1 == 0)
+            if is_whole and not isinstance(number, bool) and 0 <= number <= MAX_COUNT:
+                counts[name] = counts.get(name) or int(number)
+    return counts
 
 
 def usage_of(

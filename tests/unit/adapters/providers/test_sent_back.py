@@ -53,6 +53,7 @@ odd_schemas = st.sampled_from(
 )
 
 
+@pytest.mark.req("cw/13.wire")
 @settings(max_examples=300, deadline=None)
 @given(said=st.lists(messages, max_size=8), schema=odd_schemas)
 def test_no_endpoint_refuses_what_is_sent_of_a_conversation(
@@ -78,6 +79,7 @@ def _called(call_id: str, result: str | None) -> list[Message]:
     return said
 
 
+@pytest.mark.req("cw/13.wire")
 def test_every_result_stays_with_its_call() -> None:
     """Also where two turns, or two calls of one turn, have the same id."""
     twice = (ToolCall(id="c", name="add", arguments="{}"),) * 2
