@@ -40,6 +40,15 @@ class EscalateWhen(StrEnum):
     """Also ``max_llm_calls_small`` and ``act.max_steps``."""
 
 
+class SecondPlan(StrEnum):
+    """Whether a second plan may confirm the operation of a model's plan."""
+
+    AUTO = "auto"
+    """Ask for one where nothing else confirms the operation."""
+    OFF = "off"
+    """Do not check the operation."""
+
+
 class FinishReason(StrEnum):
     """How a case ended."""
 
@@ -83,6 +92,7 @@ class CaseDefaults:
     act: ActLimits
     pass_metric: float
     """The share of the verifier's checks that must hold, from 0 to 1."""
+    second_plan: SecondPlan
     wrap_up_reserve: int
     """Calls of the small tier that a case keeps for its final answer where it would halt."""
 
@@ -108,6 +118,7 @@ class Case:
     act: ActLimits
     pass_metric: float
     """The share of the verifier's checks that must hold; an answer must exist in any case."""
+    second_plan: SecondPlan
 
     def __post_init__(self) -> None:
         if not self.question:
@@ -200,6 +211,8 @@ class CaseData(StepData):
     act: ActData | None = None
     pass_metric: Annotated[float, Field(ge=0, le=1)] | None = None
     """The share of the verifier's checks that must hold."""
+    second_plan: Annotated[SecondPlan | None, _choice(SecondPlan)] = None
+    """Whether one more call may confirm the operation of a model's plan: auto or off."""
 
     def case(self, inputs: Outputs, facts: RunFacts, defaults: CaseDefaults) -> Case:
         """Return the case that a step works on.
@@ -220,4 +233,5 @@ class CaseData(StepData):
             seed=facts.seed if self.seed is None else self.seed,
             act=replace(defaults.act, **limits),
             pass_metric=defaults.pass_metric if self.pass_metric is None else self.pass_metric,
+            second_plan=self.second_plan or defaults.second_plan,
         )

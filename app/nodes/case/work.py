@@ -122,7 +122,8 @@ class CaseState:
     """What was wrong with the last pass, for the next planner."""
     planned_by: str = ""
     """The CallNode of the call that brought the last plan."""
-    verified: bool = False
+    verified: bool | None = False
+    """None for an answer of which only the operation is not confirmed."""
     checks: Mapping[str, bool | None] = field(default_factory=dict)
     """What the verifier last asked of the answer; None where a check does not apply."""
     confirmed_by: str | None = None
@@ -172,6 +173,7 @@ class CaseState:
             warning=warning,
             files=files,
             planned=planned,
+            planner=self.models[self.tier].provider,
             used=used,
         )
         self.evidence.append(found)
