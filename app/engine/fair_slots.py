@@ -43,7 +43,8 @@ class FairSlots:
             if slot.done() and not slot.cancelled():
                 self.release(tenant)
             else:
-                own.waiting.remove(slot)
+                if slot in own.waiting:
+                    own.waiting.remove(slot)
                 self._forget(tenant)
             raise
 
@@ -57,6 +58,9 @@ class FairSlots:
     def _grant(self) -> None:
         """Give free slots to tenants that wait and may hold one more."""
         while self._free:
+            for each in self._tenants.values():
+                while each.waiting and each.waiting[0].cancelled():  # its request runs later
+                    del each.waiting[0]
             able = [
                 each
                 for name, each in self._tenants.items()
@@ -72,6 +76,6 @@ class FairSlots:
             chosen.waiting.pop(0).set_result(None)
 
     def _forget(self, tenant: str | None) -> None:
-        own = self._tenants[tenant]
-        if not (own.held or own.waiting):
+        own = self._tenants.get(tenant)
+        if own is not None and not (own.held or own.waiting):
             del self._tenants[tenant]

@@ -74,3 +74,15 @@ async def test_a_cancelled_waiter_leaves_nothing_behind() -> None:
     await waiters.ask("c")
 
     assert waiters.served == ["a", "b", "c"]
+
+
+async def test_a_slot_that_is_freed_as_its_waiter_is_cancelled_goes_to_the_next() -> None:
+    """The waiter has not run yet since it was cancelled, so it still stands in the queue."""
+    waiters = Waiters(1)
+    await waiters.ask("a", "b", "c")
+
+    waiters.tasks[1].cancel()
+    await waiters.release("a")
+    await asyncio.wait(waiters.tasks)
+
+    assert waiters.served == ["a", "c"]
