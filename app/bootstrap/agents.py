@@ -21,7 +21,7 @@ from app.nodes.agent.definition import ModelNames
 from app.nodes.agent.execution import Agents
 from app.nodes.agent.node import agent_type
 from app.nodes.approval import approval_type
-from app.nodes.case.case import ActLimits, CaseDefaults, EscalateWhen, Mode, SecondPlan
+from app.nodes.case.case import ActLimits, CaseDefaults, EscalateWhen, Mode
 from app.nodes.case.evidence import Action
 from app.nodes.case.node import CaseNode, case_type
 from app.nodes.case.plan import Plan
@@ -192,7 +192,7 @@ def _case_defaults(settings: Settings) -> CaseDefaults:
         mode=Mode(flags.mode),
         act=act,
         pass_metric=settings.verifier_thresholds.pass_metric,
-        second_plan=SecondPlan(settings.verifier_thresholds.second_plan),
+        second_plan=settings.verifier_thresholds.second_plan,
         wrap_up_reserve=settings.budget.wrap_up_reserve,
     )
 

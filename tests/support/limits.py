@@ -11,7 +11,7 @@ from app.bootstrap import agents, process, server
 from app.control.retry import RetryPolicy
 from app.llm.forms import StructuredOutput
 from app.llm.tiers import TierModel
-from app.nodes.case.case import ActLimits, Case, CaseDefaults, EscalateWhen, Mode, SecondPlan
+from app.nodes.case.case import ActLimits, Case, CaseDefaults, EscalateWhen, Mode
 from app.runs.artifacts import ArtifactLimits
 from app.runs.executor import ExecutorLimits
 from app.runs.graphs import GraphLimits
@@ -89,7 +89,7 @@ def case_defaults(**changes: Any) -> CaseDefaults:
         mode=Mode.HRM_SMALL_THEN_ESCALATE,
         act=act_limits(),
         pass_metric=1.0,
-        second_plan=SecondPlan.OFF,
+        second_plan="off",
         wrap_up_reserve=1,
     )
     return replace(defaults, **changes)

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 from zoneinfo import ZoneInfo
 
 from pydantic import AfterValidator, BeforeValidator, Field
@@ -16,6 +16,9 @@ from app.nodes.templates import TextTemplate
 from app.nodes.toolset import ToolName
 
 Choice = TypeVar("Choice", bound=StrEnum)
+
+SecondPlan = Literal["auto", "off"]
+"""Whether the operation of a model's plan must be confirmed, if need be by a second plan."""
 
 
 class Mode(StrEnum):
@@ -38,15 +41,6 @@ class EscalateWhen(StrEnum):
     """No progress, an unusable plan, an exhausted provider."""
     FAIL_OR_BUDGET = "fail_or_budget"
     """Also ``max_llm_calls_small`` and ``act.max_steps``."""
-
-
-class SecondPlan(StrEnum):
-    """Whether a second plan may confirm the operation of a model's plan."""
-
-    AUTO = "auto"
-    """Ask for one where nothing else confirms the operation."""
-    OFF = "off"
-    """Do not check the operation."""
 
 
 class FinishReason(StrEnum):
@@ -211,7 +205,7 @@ class CaseData(StepData):
     act: ActData | None = None
     pass_metric: Annotated[float, Field(ge=0, le=1)] | None = None
     """The share of the verifier's checks that must hold."""
-    second_plan: Annotated[SecondPlan | None, _choice(SecondPlan)] = None
+    second_plan: SecondPlan | None = None
     """Whether one more call may confirm the operation of a model's plan: auto or off."""
 
     def case(self, inputs: Outputs, facts: RunFacts, defaults: CaseDefaults) -> Case:

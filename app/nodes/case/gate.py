@@ -142,10 +142,9 @@ def _decide_big(state: GateInput) -> GateDecision:
     """Decide for the big tier; using up its attempts is a failure, not a limit."""
     if state.plan_failure is PlanFailureKind.CALLS_USED and not state.big_calls:
         return GateDecision(Decision.STOP, Reason.BIG_CALLS_USED, Dimension.LLM_CALLS_BIG.value)
-    if state.unconfirmed and state.exhausted is not None:
-        return GateDecision(Decision.STOP, Reason.RUN_LIMIT, state.exhausted.value)
-    if state.unconfirmed and state.big_calls_left == 0:
-        return GateDecision(Decision.STOP, Reason.BIG_CALLS_USED, Dimension.LLM_CALLS_BIG.value)
+    if state.unconfirmed and (state.exhausted or state.big_calls_left == 0):
+        limit = state.exhausted or Dimension.LLM_CALLS_BIG
+        return GateDecision(Decision.STOP, Reason.RUN_LIMIT, limit.value)
     failures = (PlanFailureKind.CANNOT, PlanFailureKind.CALLS_USED)
     gave_up = state.unconfirmed or state.plan_failure in failures
     if gave_up or state.passes >= BIG_ATTEMPTS or state.big_calls_left == 0:

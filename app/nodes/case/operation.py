@@ -24,7 +24,6 @@ Reading = Callable[[str, Sequence[str]], Plan | None]
 _NOT_DECIDED = "out_of_range"
 """The code of a failure after which the built-in planner would plan again with other dates."""
 
-
 Again = Callable[[str, Mapping[str, Any], ToolContext], Awaitable[ToolResult | None]]
 """Runs a tool of the process once more; None if its results do not depend on arguments alone."""
 
@@ -36,12 +35,7 @@ class OperationCheck:
     """Checks the operation that the answer of one case rests on."""
 
     def __init__(
-        self,
-        work: CaseWork,
-        planner: Planner,
-        again: Again,
-        same: Same,
-        reading: Reading,
+        self, work: CaseWork, planner: Planner, again: Again, same: Same, reading: Reading
     ) -> None:
         self._work = work
         self._planner = planner

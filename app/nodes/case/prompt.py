@@ -136,9 +136,8 @@ def _user(document: Mapping[str, Any]) -> Message:
 def wrap_up_prompt(case: Case, evidence: Sequence[Evidence]) -> tuple[Message, Message]:
     """Return the messages that ask for a final answer from what was found, and nothing else."""
     shown = [_shown(found) for found in evidence if not found.refused]
-    document = {"question": case.question, "evidence": shown}
-    text = json.dumps(document, sort_keys=True, ensure_ascii=False)
-    return Message(role="system", content=WRAP_UP_SYSTEM), Message(role="user", content=text)
+    document = {"evidence": shown, "question": case.question}
+    return Message(role="system", content=WRAP_UP_SYSTEM), _user(document)
 
 
 def _shown(found: Evidence) -> Mapping[str, Any]:

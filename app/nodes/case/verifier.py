@@ -25,7 +25,7 @@ from enum import StrEnum
 from typing import Any
 
 from app.llm.tiers import BUILT_IN
-from app.nodes.case.case import Case, SecondPlan
+from app.nodes.case.case import Case
 from app.nodes.case.evidence import (
     RESPOND,
     Answer,
@@ -145,7 +145,7 @@ def verify(
         else:
             checks[Check.GOLD] = same(answer.text, case.gold_answer)
     by_model = answer is not None and any(found.planner != BUILT_IN for found in answer.basis)
-    needs_operation = by_model and case.second_plan is SecondPlan.AUTO
+    needs_operation = by_model and case.second_plan == "auto"
     if needs_operation:
         checks[Check.OPERATION] = checks[Check.GOLD] or operation
     return Verdict(
@@ -325,14 +325,10 @@ class Verification:
     """Verifies pass after pass; every action is repeated, and worked out in another way, once."""
 
     def __init__(
-        self,
-        work: CaseWork,
-        recomputation: DeterministicTools,
-        same: Same,
-        operation: OperationCheck,
+        self, work: CaseWork, again: DeterministicTools, same: Same, operation: OperationCheck
     ) -> None:
         self._work = work
-        self._recomputation = recomputation
+        self._recomputation = again
         self._same = same
         self._operation = operation
         self._again: dict[int, ToolResult | None] = {}

@@ -150,16 +150,11 @@ class CaseState:
             self.act_steps += 1
         self.plan_failure = None
 
-    def add_evidence(
-        self,
-        action: Action,
-        result: ToolResult,
-        *,
-        warning: str | None = None,
-        planned: Action | None = None,
-        used: bool = False,
-    ) -> Evidence:
-        """Append an action and its result; files are named there and described in ``artifacts``."""
+    def add_evidence(self, action: Action, result: ToolResult, **about: Any) -> Evidence:
+        """Append an action and its result; files are named there and described in ``artifacts``.
+
+        ``about`` are further fields of the evidence.
+        """
         made = references_in(result)
         self.artifacts.extend(made)
         files = tuple(file["name"] for file in made)
@@ -170,11 +165,9 @@ class CaseState:
             tool=action.tool,
             args=action.args,
             result={**result, ARTIFACTS: list(files)} if files else result,
-            warning=warning,
             files=files,
-            planned=planned,
             planner=self.models[self.tier].provider,
-            used=used,
+            **about,
         )
         self.evidence.append(found)
         return found
@@ -200,7 +193,16 @@ def result_of(state: CaseState, answer: str | None) -> dict[str, Any]:
         "logs": list(state.logs),
         "evidence": [found.to_dict() for found in state.evidence],
         "artifacts": list(state.artifacts),
-        "counters": _counters(state),
+        "counters": {
+            "llm_calls_small": state.usage[Tier.SMALL].calls,
+            "llm_calls_big": state.usage[Tier.BIG].calls,
+            "tool_calls": state.tool_calls,
+            "act_steps": state.act_steps,
+            "tokens": {
+                **{tier.value: token_usage(used) for tier, used in state.usage.items()},
+                "total": token_usage(*state.usage.values()),
+            },
+        },
         "models": {
             tier.value: {
                 **named.to_json(),
@@ -213,18 +215,6 @@ def result_of(state: CaseState, answer: str | None) -> dict[str, Any]:
         },
     }
     return result if answer is None else {"answer": answer, **result}
-
-
-def _counters(state: CaseState) -> dict[str, Any]:
-    usage = state.usage
-    tokens = {tier.value: token_usage(usage[tier]) for tier in Tier}
-    return {
-        "llm_calls_small": usage[Tier.SMALL].calls,
-        "llm_calls_big": usage[Tier.BIG].calls,
-        "tool_calls": state.tool_calls,
-        "act_steps": state.act_steps,
-        "tokens": {**tokens, "total": token_usage(*usage.values())},
-    }
 
 
 def _sum(costs: Iterable[Decimal | None]) -> Decimal | None:

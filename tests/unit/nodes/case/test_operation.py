@@ -8,7 +8,6 @@ import pytest
 
 from app.control.budget import Budget
 from app.llm.ports import TokenUsage
-from app.nodes.case.case import SecondPlan
 from app.nodes.case.evidence import Action
 from app.nodes.case.plan import Plan
 from app.tools.arguments import object_of, text
@@ -32,7 +31,7 @@ from tests.unit.nodes.case.world import (
 
 pytestmark = pytest.mark.req("cw/8.operation")
 
-DEFAULTS = case_defaults(second_plan=SecondPlan.AUTO)
+DEFAULTS = case_defaults(second_plan="auto")
 RIGHT = plan(calculate("6 * 7"))
 NO_BIG = Budget(max_llm_calls_big=0)
 
