@@ -81,6 +81,11 @@ async def test_a_replay_does_not_ask_for_the_second_plan_again() -> None:
         (RIGHT, second(expression("6"), expression("${result.1} * 7")), True),
         (plan(calculate("6"), calculate("${result.1} * 7")), second(expression("6 * 7")), True),
         (RIGHT, second(expression("6 * 7"), expression("6 + 7")), False),
+        (
+            plan(calculate("6"), calculate("6 * 7")),
+            second(expression("6"), expression("${result.1} * 7")),
+            False,
+        ),
         (RIGHT, second(("respond", {"answer": "42"})), False),
         (RIGHT, second(expression("1 / 0"), expression("${result.1} + 42")), False),
         (RIGHT, second(expression("1 / 0")), False),
