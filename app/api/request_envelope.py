@@ -13,14 +13,21 @@ from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.api.problem_types import HOST_REFUSED, INTERNAL, UNAVAILABLE
-from app.api.problems import ProblemError, problem_response
+from app.api.problems import ProblemError, invalid, problem_response
 from app.api.services import RequestObserver
+from app.api.shares import Shares
 from app.observability.redaction import without_keys
 from app.observability.trace_context import below_caller
 
 log = structlog.get_logger(__name__)
 
 _SANE_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}", re.ASCII)
+MAX_QUERY_PARAMETERS = 64
+IDENTIFIED = "caseworker.identified"
+"""In the scope of a request: what the server wants to be called when the caller is known."""
+HOLDS_CONNECTION = "caseworker.connection"
+"""Set in the scope of a request that holds one of its tenant's connections."""
+
 _PROBES = frozenset({"/healthz", "/readyz"})
 """What watches over processes may call them by any name."""
 
@@ -94,10 +101,17 @@ class RequestEnvelope:
     response and on every log line of the request, and of the run that the request began.
     """
 
-    def __init__(self, app: ASGIApp, hosts: AllowedHosts, requests: RequestLog) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        hosts: AllowedHosts,
+        requests: RequestLog,
+        connections: Shares | None = None,
+    ) -> None:
         self._app = app
         self._hosts = hosts
         self._requests = requests
+        self._connections = connections
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
@@ -119,9 +133,8 @@ class RequestEnvelope:
         named = structlog.contextvars.bound_contextvars(request_id=request_id)
         with named, below_caller(scope["headers"]):
             try:
-                if not self._hosts.allow(_host(scope)) and scope["path"] not in _PROBES:
-                    refusal = problem_response(request_id, ProblemError(HOST_REFUSED))
-                    await refusal(scope, receive, send_named)
+                if (refused := self._refused(scope)) is not None:
+                    await problem_response(request_id, refused)(scope, receive, send_named)
                     return
                 await self._app(scope, receive, send_named)
             except ClientDisconnect:
@@ -138,8 +151,18 @@ class RequestEnvelope:
                 response = problem_response(request_id, ProblemError(INTERNAL))
                 await response(scope, receive, send_named)
             finally:
+                if self._connections is not None and HOLDS_CONNECTION in scope:
+                    self._connections.leave(scope["tenant"])
                 seconds = time.perf_counter() - began
                 self._requests.answered(scope, status, seconds, streamed=streamed)
+
+    def _refused(self, scope: Scope) -> ProblemError | None:
+        """Return why a request is refused before its query is parsed; None if it is not."""
+        if not self._hosts.allow(_host(scope)) and scope["path"] not in _PROBES:
+            return ProblemError(HOST_REFUSED)
+        if scope["query_string"].count(b"&") >= MAX_QUERY_PARAMETERS:
+            return invalid("query", f"Send at most {MAX_QUERY_PARAMETERS} parameters.")
+        return None
 
 
 def _is_stream(headers: Iterable[tuple[bytes, bytes]]) -> bool:

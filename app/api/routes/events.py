@@ -53,7 +53,7 @@ async def get_events(
     if wants_page(request.headers):
         page = await request.runs.events(request.key(run_id), after=after, limit=query.limit)
         return EventsPage.of(run_id, page, after=after, limit=query.limit)
-    request.api.streams.enter(request.caller.tenant)
+    await request.api.streams.enter(request.caller.tenant)
     return await stream_of(run_id, request, after=after)
 
 

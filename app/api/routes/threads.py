@@ -263,7 +263,7 @@ class _Action:
         """Return the events of the run, behind those that a repeated request has seen."""
         request, streams = self.request, self.request.api.streams
         after = last_event_id(request.headers) or 0
-        streams.enter(request.caller.tenant)
+        await streams.enter(request.caller.tenant)
         try:
             _, answered = await self._answered(thread_id)
         except BaseException:

@@ -4,7 +4,7 @@ import pytest
 from fastapi import Request
 
 from app.access.caller import ANYBODY, LOCAL
-from app.api.api_request import anonymous_caller, is_loopback
+from app.api.identification import anonymous_caller, is_loopback
 from app.api.problems import ProblemError
 
 

@@ -1,0 +1,27 @@
+"""Connections and event streams of a process, which its tenants share."""
+
+from app.api.problem_types import ProblemType
+from app.api.problems import ProblemError
+from app.engine.fair_slots import FairSlots
+
+WAIT_SECONDS = 2.0
+"""How long a request waits for a slot; then it is refused."""
+
+
+class Shares:
+    """Slots of one kind; one tenant may hold nine tenths of them."""
+
+    def __init__(self, size: int, refusal: ProblemType) -> None:
+        """Answer with ``refusal`` where there is no slot."""
+        self._slots = FairSlots(size)
+        self._refusal = refusal
+        self.leave = self._slots.release
+
+    async def enter(self, tenant: str) -> None:
+        """Take a slot; if all are held, wait for one for a moment.
+
+        Raises:
+            ProblemError: there is none, or the tenant holds its share.
+        """
+        if not await self._slots.acquire_within(WAIT_SECONDS, tenant):
+            raise ProblemError(self._refusal)
