@@ -28,7 +28,7 @@ _MAX_DEPTH = 12
 _MAX_ITEMS = 200
 _MAX_PASSES = 8
 _LEAST_PASSES = 3
-_CHARS_OF_PASSES = 16_000
+_CHARS_OF_PASSES = 6_000
 """Characters times passes that one text is given; a longer text gets fewer passes."""
 LOOKAHEAD_CHARS = 256
 """How much is read beyond what is shown, so that a cut leaves no part of a secret unrecognised."""

@@ -24,6 +24,7 @@ from app.engine.call import (
     OutcomeUnknownError,
     Reply,
 )
+from app.engine.concurrency import RedactionThread
 from app.engine.context import FlowContext
 from app.engine.ports import HASH_CHARS
 from app.engine.step_path import StepPath
@@ -82,6 +83,7 @@ class ToolDispatch:
         self._servers: ToolServers = servers or NoServers()
         self._expose_errors = expose_errors
         self._payloads = payloads
+        self._redaction = RedactionThread()
         self._retry = retry
         self._approval_timeout_seconds = approval_timeout_seconds
         self._registry = registry
@@ -167,7 +169,7 @@ class ToolDispatch:
             refused, args = await self._approved(context, path, tool.spec, args)
             if refused is not None:
                 return refused
-        call = self._call(tool.spec, args, path)
+        call = await self._call(tool.spec, args, path)
         keeper: ArtifactKeeper | None = context.services.get(ArtifactKeeper)
         logged_with = context.run.logged_with
         attempt = partial(_attempt, tool, args, tool_context, keeper, call.key.text, logged_with)
@@ -218,8 +220,10 @@ class ToolDispatch:
             return await self._servers.find(name)
         return self.tool(name)
 
-    def _call(self, spec: ToolSpec, args: Mapping[str, Any], key: StepPath) -> CallSpec:
+    async def _call(self, spec: ToolSpec, args: Mapping[str, Any], key: StepPath) -> CallSpec:
         asked = json.dumps([spec.name, args], sort_keys=True, default=str)
+        redact = partial(self._payloads.shown, dict(args), text_chars=MAX_TEXT_CHARS)
+        shown = await self._redaction.call(redact, len(asked))
         return CallSpec(
             key=key,
             kind="tool",
@@ -230,12 +234,8 @@ class ToolDispatch:
             repeatable=spec.idempotent,
             retry=self._retry if spec.transient and spec.idempotent else ONE_ATTEMPT,
             timeout_seconds=spec.timeout_seconds,
-            metadata=self._shown(args),
+            metadata={} if shown is None else {"args": shown},
         )
-
-    def _shown(self, args: Mapping[str, Any]) -> Mapping[str, Any]:
-        shown = self._payloads.shown(dict(args), text_chars=MAX_TEXT_CHARS)
-        return {} if shown is None else {"args": shown}
 
 
 async def _attempt(
