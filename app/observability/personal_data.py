@@ -130,6 +130,12 @@ def _grouped(sizes: tuple[int, ...]) -> str:
 
 
 PERSONAL_DATA: tuple[Rule, ...] = (
+    rule(
+        r"(?i)(?<![\w.+-])[\w.+-]{1,64}+ ?[(\[] ?at ?[)\]] ?[\w-]{1,63}+"
+        r"(?: ?(?:[(\[] ?dot ?[)\]]|\.) ?[\w-]{1,63}+){1,4}",
+        "[email]",
+        *("(at)", "[at]", "( at )", "[ at ]"),
+    ),
     rule(r"(?<![\w.%+-])[\w.%+-]++@(?:[\w-]++(?:\.[\w-]++)++|[^\W\d_][\w-]++)", _email, "@"),
     rule(
         r"(?a)\d(?<![A-Za-z0-9.]\d)\d{0,2}(?:\.\d{1,3}){3}(?!\w|\.\d)"
@@ -149,6 +155,18 @@ PERSONAL_DATA: tuple[Rule, ...] = (
         r"(?<!\d)(?<!\d-)\d{3}-\d\d-\d{4}(?!\d|-\d)",
         lambda found: "[social security number]" if ssn.is_valid(found.group()) else None,
         shape=_NUMBER,
+    ),
+    rule(
+        r"(?i)(\b(?:ssn|social security(?: number| no\.?)?)(?: is)?[ :#=]{1,3})"
+        r"\d{3}[ -]?\d\d[ -]?\d{4}(?!\d)",
+        r"\1[social security number]",
+        *("ssn", "social security"),
+    ),
+    rule(
+        r"(?i)(\bpassport(?: (?:no|number|nr|id))?(?: is)?[.:# ]{1,3})"
+        r"(?=[A-Z]{0,8}\d)[A-Z0-9]{6,9}(?![A-Z0-9])",
+        r"\1[personal data]",
+        "passport",
     ),
     rule(
         rf"(?i)(\b(?:{_LABELS})\b(?:[ :=#.]{{1,2}}(?:numbers?|nummer|no|nr|is|at|me|us|on|under)\b)"

@@ -32,8 +32,9 @@ _CHARS_OF_PASSES = 6_000
 """Characters times passes that one text is given; a longer text gets fewer passes."""
 LOOKAHEAD_CHARS = 256
 """How much is read beyond what is shown, so that a cut leaves no part of a secret unrecognised."""
-_NAMING = frozenset({"name", "key", "header", "field"})
-"""What mappings call the name of their ``value``, such as ``{"name": "password", "value": 1}``."""
+_NAMING = frozenset({"name", "key", "header", "field", "label", "k"})
+_NAMED = frozenset({"value", "v"})
+"""What mappings call a name and its value, such as ``{"name": "password", "value": 1}``."""
 
 _KEYS = RuleSet(KEYS)
 _RULES = RuleSet((*CREDENTIALS, *PERSONAL_DATA))
@@ -202,11 +203,11 @@ def _redact_items(items: list[Any], name: str, max_chars: int, depth: int) -> li
 def _redact_mapping(value: Mapping[Any, Any], max_chars: int, depth: int) -> dict[str, Any]:
     shown = list(value.items())[:_MAX_ITEMS]
     named = None
-    if "value" in value:
+    if not _NAMED.isdisjoint(value):
         named = next((_name_in(item) for key, item in shown if key in _NAMING), None)
     parts = {
         _shown_name(str(key)): _redact(
-            item, named if named and key == "value" else str(key), max_chars, depth
+            item, named if named and key in _NAMED else str(key), max_chars, depth
         )
         for key, item in shown
     }
@@ -237,7 +238,7 @@ def _redact_number(value: float | None) -> Any:
 @lru_cache(maxsize=4096)
 def _mark_of(name: str) -> str | None:
     """Return what is shown instead of any value with this name; None if the value decides."""
-    words = _WORD.findall(normalize(name))
+    words = _WORD.findall(normalize(name).rstrip("0123456789"))
     plain = "".join(words).lower()
     if not plain:
         return None
