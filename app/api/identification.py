@@ -16,7 +16,9 @@ from app.api.services import AnonymousFrom, ApiLimits
 
 _BEARER = re.compile(rb"bearer +([!-~]+) *", re.IGNORECASE)
 
-_OF_PROXIES = frozenset({b"forwarded", b"via", b"x-forwarded-for", b"x-real-ip"})
+_OF_PROXIES = re.compile(
+    rb"forwarded|via|x-real-ip|x-(?:original-)?forwarded-.*|x-envoy-.*|cf-.*|.*client-ip"
+)
 _USUAL_LOOPBACK = frozenset({"127.0.0.1", "::1"})
 
 
@@ -72,7 +74,7 @@ def anonymous_caller(
         return ANYBODY
     if request.client is None or not is_loopback(request.client.host):
         raise ProblemError(types.ANONYMOUS_REFUSED)
-    if any(name in _OF_PROXIES for name, _ in request.headers.raw):
+    if any(map(_OF_PROXIES.fullmatch, [name for name, _ in request.headers.raw])):
         raise ProblemError(types.ANONYMOUS_REFUSED)
     if limits is not None and not _is_own_host(request, limits.allowed_hosts or frozenset()):
         message = "Call the service as localhost, or add the host to server.allowed_hosts."
