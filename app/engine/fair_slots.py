@@ -51,8 +51,9 @@ class FairSlots:
             if slot.done() and not slot.cancelled():
                 self.release(tenant)
             else:
-                own.waiting.remove(slot)
-                self._waiting -= 1
+                if slot in own.waiting:
+                    own.waiting.remove(slot)
+                    self._waiting -= 1
                 self._forget(tenant)
             raise
 
@@ -87,6 +88,10 @@ class FairSlots:
     def _grant(self) -> None:
         """Give free slots to tenants that wait and may hold one more."""
         while self._free and self._waiting:
+            for each in self._tenants.values():
+                while each.waiting and each.waiting[0].cancelled():  # its request runs later
+                    del each.waiting[0]
+                    self._waiting -= 1
             able = [
                 each
                 for name, each in self._tenants.items()
@@ -106,6 +111,6 @@ class FairSlots:
         tenant.served = self._grants
 
     def _forget(self, tenant: str | None) -> None:
-        own = self._tenants[tenant]
-        if not (own.held or own.waiting):
+        own = self._tenants.get(tenant)
+        if own is not None and not (own.held or own.waiting):
             del self._tenants[tenant]

@@ -34,6 +34,7 @@ async def test_no_call_but_the_one_that_was_on_its_way_arrives_after_a_receipt(
 ) -> None:
     """The provider's own record says when calls arrived; the client's clock when it had the 202."""
     await running_provider.reset()
+    await running_provider.script(f"s{CALLS - 1}", [Step(hang=True)], repeat_last=True)
     await running_provider.script("RACE", [Step(text="on")])
     settings = model_settings(running_provider.openai_url)
     draw = random.Random(SEED)
@@ -62,13 +63,11 @@ async def test_no_call_but_the_one_that_was_on_its_way_arrives_after_a_receipt(
         after = arrival.arrived_monotonic - receipts[run_id]
         if after > 0:
             late[run_id].append(after)
-    cut_short = sum(0 < calls < CALLS for calls in made.values())
     worst = max(chain(*late.values()), default=0.0)
     sys.stdout.write(
-        f"{count} races (seed {SEED}): {cut_short} runs cut short, {len(arrivals)} calls,"
+        f"{count} races (seed {SEED}): {len(arrivals)} calls,"
         f" {len(late)} runs with a call after the receipt, at most {worst * 1000:.1f} ms\n"
     )
-    assert cut_short >= count // 10, "the cancels did not meet the runs at work"
     assert max(map(len, late.values()), default=0) <= 1, late
     assert worst <= within_seconds
 
@@ -102,7 +101,10 @@ async def _race(
     stopper: JsonClient,
     provider: FakeProvider,
 ) -> tuple[str, float]:
-    """Post, and cancel after so many calls; return the run's number and when the receipt came."""
+    """Post, and cancel after so many calls; return the run's number and when the receipt came.
+
+    The last call is not answered, so the cancel always meets the run at work.
+    """
     run_id = f"{number:04d}"
     async with turns:
         posting = asyncio.create_task(poster.run_graph(_graph(run_id), run_id=f"race-{run_id}"))
@@ -111,5 +113,5 @@ async def _race(
         received = time.monotonic()
         await posting
         run = await finished(stopper, f"race-{run_id}")
-    assert run["status"] in {"cancelled", "completed"}
+    assert run["status"] == "cancelled"
     return run_id, received

@@ -1,5 +1,6 @@
 """Counts what code does instead of the time it takes, which depends on the machine."""
 
+import gc
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -27,8 +28,12 @@ class Work:
 
 @contextmanager
 def counted_calls(*, lines: bool = False) -> Iterator[Work]:
-    """Count the calls that this thread makes in the block, and the lines if this is asked for."""
-    work, before = Work(), (sys.getprofile(), sys.gettrace())
+    """Count the calls that this thread makes in the block, and the lines if this is asked for.
+
+    The garbage collector is off: what it removes may run code that does not belong to the block.
+    """
+    work, before, collects = Work(), (sys.getprofile(), sys.gettrace()), gc.isenabled()
+    gc.disable()
     sys.setprofile(work.note)
     if lines:
         sys.settrace(work.note_line)
@@ -37,3 +42,5 @@ def counted_calls(*, lines: bool = False) -> Iterator[Work]:
     finally:
         sys.setprofile(before[0])
         sys.settrace(before[1])
+        if collects:
+            gc.enable()

@@ -110,3 +110,15 @@ async def test_a_request_that_waits_too_long_is_refused() -> None:
     assert not await slots.acquire_within(0, "b")
     slots.release("a")
     assert await slots.acquire_within(3600, "c")
+
+
+async def test_a_slot_that_is_freed_as_its_waiter_is_cancelled_goes_to_the_next() -> None:
+    """The waiter has not run yet since it was cancelled, so it still stands in the queue."""
+    waiters = Waiters(1)
+    await waiters.ask("a", "b", "c")
+
+    waiters.tasks[1].cancel()
+    await waiters.release("a")
+    await asyncio.wait(waiters.tasks)
+
+    assert waiters.served == ["a", "c"]

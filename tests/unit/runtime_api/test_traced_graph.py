@@ -160,24 +160,25 @@ async def test_tracing_makes_nothing_and_reads_no_clock_while_steps_work(
 
 @pytest.mark.req("000/perf")
 async def test_tracing_adds_less_than_5_percent_of_work_to_100_steps() -> None:
-    """Counted in calls, lines and objects; a clock or a machine would make the test a guess."""
+    """Counted in calls, lines and objects, three times: a slow machine adds rounds of the loop."""
     graph, before = Graph("main"), list[str]()
     for number in range(100):
         graph.add_step(FunctionNode("one", lambda context: 1), f"s{number}", depends_on=before)
         before = [f"s{number}"]
     await graph.execute(ExecutionContext())  # what is made once is made
 
-    works, blocks = [], []
-    for traced in (None, trace()):
+    async def counted(traced: ExecutionTrace | None) -> tuple[int, int, int]:
         allocated = sys.getallocatedblocks()
         with counted_calls(lines=True) as work:
             await graph.execute(ExecutionContext(trace=traced))
-        works.append(work)
-        blocks.append(sys.getallocatedblocks() - allocated)
+        return work.calls, work.lines, sys.getallocatedblocks() - allocated
 
-    assert 5_000 < works[0].calls < works[1].calls < 1.05 * works[0].calls, works
-    assert 20_000 < works[0].lines < works[1].lines < 1.05 * works[0].lines, works
-    assert blocks[1] - blocks[0] < 12 * 100, blocks
+    plain = [min(each) for each in zip(*[await counted(None) for _ in range(3)], strict=True)]
+    traced = [min(each) for each in zip(*[await counted(trace()) for _ in range(3)], strict=True)]
+
+    assert 5_000 < plain[0] < traced[0] < 1.05 * plain[0], (plain, traced)
+    assert 20_000 < plain[1] < traced[1] < 1.05 * plain[1], (plain, traced)
+    assert traced[2] - plain[2] < 12 * 100, (plain, traced)
 
 
 async def test_a_trace_that_is_kept_keeps_nothing_of_the_run_alive() -> None:
