@@ -24,7 +24,7 @@ from app.api.documentation import SCOPE, operation_id
 from app.api.identification import identify, wait_connected
 from app.api.json_text import MalformedJsonError, UnstorableTextError, read_json
 from app.api.problems import ProblemError
-from app.api.request_envelope import HOLDS_CONNECTION, IDENTIFIED
+from app.api.request_envelope import IDENTIFIED
 from app.api.services import ApiLimits, ApiServices
 from app.api.shares import Shares
 from app.api.thread_admission import ThreadAdmission
@@ -184,8 +184,7 @@ class ApiRequest(Request):
         tenant = request.scope["tenant"] = found.caller.tenant  # also for the log of requests
         request.scope.get(IDENTIFIED, bool)()
         found.require(scope)
-        await api.connections.enter(tenant)
-        request.scope[HOLDS_CONNECTION] = True
+        await api.connections.enter(tenant, request.scope)
         return found
 
     def require(self, scope: Scope) -> None:

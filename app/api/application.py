@@ -90,7 +90,6 @@ def build_api(
         health,
         docs,
     )
-    connections = Shares(limits.max_connections, types.TOO_MANY_CONNECTIONS)
     app = FastAPI(
         title="Caseworker",
         version=version,
@@ -113,7 +112,6 @@ def build_api(
             Middleware(
                 RequestEnvelope,
                 hosts=AllowedHosts(limits.allowed_hosts),
-                connections=connections,
                 requests=RequestLog(services.requests, lines=limits.logs_requests),
             )
         ],
@@ -128,7 +126,7 @@ def build_api(
         keys=Keys(services.keys),
         limits=limits,
         streams=Shares(limits.max_event_streams, types.TOO_MANY_STREAMS),
-        connections=connections,
+        connections=Shares(limits.max_connections, types.TOO_MANY_CONNECTIONS),
         bodies=BodiesUnderWay(limits.max_bodies_bytes),
         cases=CaseAdmission(limits, services.tools),
         graph_runs=graph_runs,

@@ -16,7 +16,6 @@ from starlette.types import Receive, Scope, Send
 from app.access.errors import AccessRefusedError
 from app.api.field_types import Query, View
 from app.api.problems import invalid
-from app.api.shares import Shares
 from app.runs.errors import RunNotFoundError, StoreUnavailableError
 from app.runs.ports import EventPage
 from app.runs.run import EventRecord
@@ -122,21 +121,12 @@ def wants_page(headers: Headers) -> bool:
 class EventStream(EventSourceResponse):
     """The events of a run as they come, in batches of which the first was read already.
 
-    It ends with the batches, or when its client is gone, and gives its slot back then.
+    It ends with the batches, or when its client is gone.
     """
 
-    def __init__(
-        self,
-        run_id: str,
-        first: Sequence[EventRecord],
-        rest: Batches,
-        streams: Shares,
-        tenant: str,
-    ) -> None:
+    def __init__(self, run_id: str, first: Sequence[EventRecord], rest: Batches) -> None:
         super().__init__(_sent(run_id, first, rest), headers={"X-Accel-Buffering": "no"})
         self._rest = rest
-        self._streams = streams
-        self._tenant = tenant
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send what there is until it ends; the end of the process is one as well."""
@@ -146,7 +136,6 @@ class EventStream(EventSourceResponse):
             log.warning("events.cut_off", error="ProcessEnds")
             await send({"type": "http.response.body", "body": b""})
         finally:
-            self._streams.leave(self._tenant)
             await self._rest.aclose()
 
 

@@ -15,7 +15,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from app.api.problem_types import HOST_REFUSED, INTERNAL, UNAVAILABLE
 from app.api.problems import ProblemError, invalid, problem_response
 from app.api.services import RequestObserver
-from app.api.shares import Shares
+from app.api.shares import RELEASES
 from app.observability.redaction import without_keys
 from app.observability.trace_context import below_caller
 
@@ -25,8 +25,6 @@ _SANE_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}", re.ASCII)
 MAX_QUERY_PARAMETERS = 64
 IDENTIFIED = "caseworker.identified"
 """In the scope of a request: what the server wants to be called when the caller is known."""
-HOLDS_CONNECTION = "caseworker.connection"
-"""Set in the scope of a request that holds one of its tenant's connections."""
 
 _PROBES = frozenset({"/healthz", "/readyz"})
 """What watches over processes may call them by any name."""
@@ -101,17 +99,10 @@ class RequestEnvelope:
     response and on every log line of the request, and of the run that the request began.
     """
 
-    def __init__(
-        self,
-        app: ASGIApp,
-        hosts: AllowedHosts,
-        requests: RequestLog,
-        connections: Shares | None = None,
-    ) -> None:
+    def __init__(self, app: ASGIApp, hosts: AllowedHosts, requests: RequestLog) -> None:
         self._app = app
         self._hosts = hosts
         self._requests = requests
-        self._connections = connections
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
@@ -119,6 +110,7 @@ class RequestEnvelope:
             await self._app(scope, receive, send)
             return
         request_id = scope["request_id"] = _request_id(scope)
+        scope[RELEASES] = []
         started = streamed = False
         status, began = _GIVEN_UP, time.perf_counter()
 
@@ -151,8 +143,8 @@ class RequestEnvelope:
                 response = problem_response(request_id, ProblemError(INTERNAL))
                 await response(scope, receive, send_named)
             finally:
-                if self._connections is not None and HOLDS_CONNECTION in scope:
-                    self._connections.leave(scope["tenant"])
+                for release in scope[RELEASES]:
+                    release()
                 seconds = time.perf_counter() - began
                 self._requests.answered(scope, status, seconds, streamed=streamed)
 
