@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from hmac import compare_digest
 from typing import Final, Protocol
 
-from cachetools import TLRUCache
+from cachetools import TLRUCache, TTLCache
 
 from app.access.caller import OPERATOR, Caller
 from app.access.errors import InvalidCredentialError
@@ -72,7 +72,7 @@ class Authentication:
         self._tokens = tokens
         self._bootstrap = None if bootstrap_key is None else sha256_of(bootstrap_key)
         self._known: TLRUCache[bytes, Identity] = TLRUCache(MAX_KEPT, _until, timer=time.time)
-        self._refused: TLRUCache[bytes, Identity] = TLRUCache(MAX_KEPT, _until, timer=time.time)
+        self._refused: TTLCache[bytes, None] = TTLCache(MAX_KEPT, KEPT_SECONDS, timer=time.time)
         self._wanted: dict[str, asyncio.Future[tuple[ApiKey, bytes] | None]] = {}
         self._looking_up: asyncio.Task[None] | None = None
         self._next_refusal = 0.0
@@ -113,7 +113,7 @@ class Authentication:
         try:
             identity = await self._identified(credential, digest)
         except InvalidCredentialError:
-            self._refused[digest] = _NOBODY
+            self._refused[digest] = None
             raise
         self._known[digest] = identity
         return identity.caller
@@ -176,6 +176,3 @@ class Authentication:
                         each.set_result(found.get(key_id))
         finally:
             self._looking_up = None
-
-
-_NOBODY = Identity(Caller("", "", frozenset()))

@@ -5,10 +5,9 @@ client likes. Here a head has a limit in bytes and in headers, and must be whole
 and the reading of an answer, must go on at a rate; and a process holds so many connections and no
 more. What is refused gets a problem document with an X-Request-ID, like any other request.
 
-A connection is unidentified unless it has a request under way whose caller is known. Unidentified
-connections take nine tenths of the limit at most: the oldest is closed for a new one, so that
-clients without a valid credential keep no caller out. A tenth more connections than the limit may
-be open: those whose tenants wait for one (:mod:`app.api.shares`).
+A connection is unidentified unless it has a request of a known caller. Unidentified ones take nine
+tenths of the limit at most: the oldest is closed for a new one. A tenth more connections than the
+limit may be open: those whose tenants wait for one (:mod:`app.api.shares`).
 
 A request that arrives whole costs nothing but a comparison: timers are set for those that do not.
 """

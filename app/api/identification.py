@@ -12,6 +12,7 @@ from app.access.caller import ANYBODY, LOCAL, Caller
 from app.access.errors import CredentialRequiredError, InvalidCredentialError
 from app.api import problem_types as types
 from app.api.problems import ProblemError
+from app.api.request_envelope import host_name
 from app.api.services import AnonymousFrom, ApiLimits
 
 _BEARER = re.compile(rb"bearer +([!-~]+) *", re.IGNORECASE)
@@ -19,7 +20,6 @@ _BEARER = re.compile(rb"bearer +([!-~]+) *", re.IGNORECASE)
 _OF_PROXIES = re.compile(
     rb"forwarded|via|x-real-ip|x-(?:original-)?forwarded-.*|x-envoy-.*|cf-.*|.*client-ip"
 )
-_USUAL_LOOPBACK = frozenset({"127.0.0.1", "::1"})
 
 
 async def identify(request: Request, authentication: Authentication, limits: ApiLimits) -> Caller:
@@ -101,24 +101,14 @@ def _refuse_other_pages(request: Request, origins: frozenset[str]) -> None:
 
 def _is_own_host(request: Request, names: frozenset[str]) -> bool:
     """Return whether a request was sent to this machine's loopback or to a configured name."""
-    sent = request.headers.get("host", "").lower()
-    name = (sent.rpartition("]")[0].lstrip("[") or sent.partition(":")[0]).rstrip(".")
-    if not name or name == "localhost" or is_loopback(name):
+    name = host_name(request.headers.get("host", ""))
+    if name in ("", "localhost") or is_loopback(name):
         return True
-    return name in map(str.lower, names) and not _is_every_address(name)
-
-
-def _is_every_address(name: str) -> bool:
-    try:
-        return ip_address(name).is_unspecified
-    except ValueError:
-        return False
+    return name in map(str.lower, names) and name not in ("0.0.0.0", "::")  # noqa: S104
 
 
 def is_loopback(host: str) -> bool:
     """Tell whether an address belongs to this machine alone."""
-    if host in _USUAL_LOOPBACK:
-        return True
     try:
         address = ip_address(host.partition("%")[0])
     except ValueError:

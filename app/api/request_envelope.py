@@ -47,9 +47,13 @@ class AllowedHosts:
         """Tell whether a Host header, or the lack of one (empty), is served."""
         if self._names is None or not host:
             return True
-        name = host.decode("latin-1").lower()
-        name = name.rpartition("]")[0].lstrip("[") or name.partition(":")[0]
-        return name.rstrip(".") in ("localhost", *self._names) or _is_address(name)
+        name = host_name(host.decode("latin-1"))
+        return name in ("localhost", *self._names) or _is_address(name)
+
+
+def host_name(host: str) -> str:
+    """Return the name or address in a Host header, in lower case, without port and brackets."""
+    return (host.rpartition("]")[0].lstrip("[") or host.partition(":")[0]).lower().rstrip(".")
 
 
 def _is_address(name: str) -> bool:

@@ -27,9 +27,8 @@ _SMALLEST_CARD_NUMBER = 10**12
 _MAX_DEPTH = 12
 _MAX_ITEMS = 200
 _MAX_PASSES = 8
-_LEAST_PASSES = 3
-_CHARS_OF_PASSES = 6_000
-"""Characters times passes that one text is given; a longer text gets fewer passes."""
+_PASSES_OF_LONG = 3
+_LONG_CHARS = 1_000
 LOOKAHEAD_CHARS = 256
 """How much is read beyond what is shown, so that a cut leaves no part of a secret unrecognised."""
 _NAMING = frozenset({"name", "key", "header", "field", "label", "k"})
@@ -107,9 +106,7 @@ def redact_text(text: str, *, max_chars: int = MAX_TEXT_CHARS) -> str:
     """
     if _ORDINARY.fullmatch(text) is not None:
         return _fitted(text, len(text), max_chars)
-    is_cut = len(text) > max_chars + LOOKAHEAD_CHARS
-    shown = _redacted(_printable(text[: max_chars + LOOKAHEAD_CHARS] if is_cut else text))
-    return _fitted(shown[:-LOOKAHEAD_CHARS] if is_cut else shown, len(text), max_chars)
+    return _fitted(_beginning(text, max_chars), len(text), max_chars)
 
 
 @lru_cache(maxsize=1024)
@@ -118,8 +115,12 @@ def redact_beginning(text: str, chars: int) -> str:
 
     ``text`` may end ``LOOKAHEAD_CHARS`` behind them: a secret that was cut there is not shown.
     """
+    return _beginning(text, chars)[:chars]
+
+
+def _beginning(text: str, chars: int) -> str:
     shown = _redacted(_printable(text[: chars + LOOKAHEAD_CHARS]))
-    return (shown if len(text) < chars + LOOKAHEAD_CHARS else shown[:-LOOKAHEAD_CHARS])[:chars]
+    return shown if len(text) < chars + LOOKAHEAD_CHARS else shown[:-LOOKAHEAD_CHARS]
 
 
 def without_keys(text: str) -> str:
@@ -154,8 +155,7 @@ def _redacted(text: str) -> str:
 
 def _applied(text: str) -> str:
     """Apply the rules until nothing changes: a mark ends a word, beside which another may begin."""
-    affordable = _CHARS_OF_PASSES // (len(text) or 1)
-    for _ in range(max(_LEAST_PASSES, min(affordable, _MAX_PASSES))):
+    for _ in range(_MAX_PASSES if len(text) < _LONG_CHARS else _PASSES_OF_LONG):
         before = text
         text = _RULES.apply(before)
         if text == before:

@@ -64,13 +64,6 @@ KEYS: tuple[Rule, ...] = (
 """Keys by the form that their issuers give them."""
 
 
-def _scheme(found: re.Match[str]) -> str | None:
-    """Judge what follows the name of a scheme of HTTP authentication: it may be a plain word."""
-    before, credentials = found.groups()
-    is_word = len(credentials) < 20 and credentials.isalpha() and credentials[1:].islower()
-    return None if is_word else before + SECRET
-
-
 def _mixed(found: re.Match[str]) -> str | None:
     """Judge a word that only stands beside a word for secrets: those have letters and digits."""
     before, word = found.groups()
@@ -109,16 +102,7 @@ _NAMES = (
     rf"{_PASSWORDS}|secret|(?:api|access|private|account|signing)[ _-]?key|credentials?|token|auth"
     r"|authorization|cookie|session[ _-]?id"
 )
-_HINTS = (
-    *_PASSWORD_HINTS,
-    "key",
-    "secret",
-    "credential",
-    "token",
-    "auth",
-    "cookie",
-    "session",
-)
+_HINTS = (*_PASSWORD_HINTS, "secret", "key", "credential", "token", "auth", "cookie", "session")
 _SHORT_NAMES = r"pass|pw|sid|session|pin|otp|cv[vc]2?"
 _HEADERS = r"(?:proxy-)?authorization|(?:set-)?cookie|x-[a-z-]{0,20}(?:key|token|secret)"
 _IS = (
@@ -163,10 +147,10 @@ CREDENTIALS: tuple[Rule, ...] = (
         rf"\1{SECRET}",
         *("authorization", "cookie", "x-"),
     ),
-    rule(
+    rule(  # a plain word may follow
         rf"(?i)(\b(?:bearer|basic|digest|apikey|token|flyv1):?[\s+]{{1,4}}[\"']?){_NEW}"
-        r"([A-Za-z0-9._~+/=-]{8,3000}+)",
-        _scheme,
+        r"(?-i:(?![A-Za-z][a-z]{7,18}(?![A-Za-z0-9._~+/=-])))[A-Za-z0-9._~+/=-]{8,3000}+",
+        rf"\1{SECRET}",
         *("bearer", "basic", "digest", "apikey", "token", "flyv1"),
     ),
     rule(rf"(?i)((?:{_NAMES}|{_HEADERS}){_IS}){_VALUE}", rf"\1{SECRET}", *_HINTS, "x-"),
