@@ -101,7 +101,7 @@ def _played(plan: Plan, budget: Budget, reserve: int) -> tuple[World, GraphOutco
 
 
 @pytest.mark.req("003/FR2.1")
-@given(plan=_PLANS, data=st.data(), reserve=st.integers(0, 2))
+@given(plan=_PLANS, data=st.data(), reserve=st.integers(0, 1))
 def test_an_agent_within_its_limits_completes(
     plan: Plan, data: st.DataObject, reserve: int
 ) -> None:
@@ -122,7 +122,7 @@ def test_an_agent_within_its_limits_completes(
 
 
 @pytest.mark.req("003/FR2.1")
-@given(plan=_PLANS, data=st.data(), reserve=st.integers(0, 2))
+@given(plan=_PLANS, data=st.data(), reserve=st.integers(0, 1))
 def test_a_limit_that_is_too_low_halts_at_exactly_the_limit(
     plan: Plan, data: st.DataObject, reserve: int
 ) -> None:

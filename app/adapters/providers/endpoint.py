@@ -12,9 +12,9 @@ from app.adapters.providers.reply import FAILED, Accumulator
 from app.adapters.providers.sse import ERROR, Event, EventParser
 from app.adapters.providers.transport import (
     ConnectionFailedError,
-    ProxyUnusableError,
     ReplyRefusedError,
     Wire,
+    WireError,
     WireReply,
 )
 from app.llm.ports import Delta, ModelError, ModelReply, ModelRequest
@@ -97,25 +97,15 @@ class EndpointProvider:
         try:
             async with asyncio.timeout(_DEFAULT_TIMEOUT_SECONDS if seconds is None else seconds):
                 return await self._exchanged(model, request, failures)
-        except ReplyRefusedError:
-            return failures.error("the reply is too long or compressed", retryable=False)
-        except ProxyUnusableError:
-            said = (
-                "the proxy that HTTP_PROXY, HTTPS_PROXY or ALL_PROXY names must be one of http://"
-            )
-            return failures.error(said, retryable=False)
-        except ConnectionFailedError as error:
-            words = "no answer in time" if error.timed_out else "the connection failed or was cut"
-            return failures.error(words, retryable=True)
+        except WireError as error:
+            return failures.error(error.words, retryable=error.retryable)
         except TimeoutError:
             return failures.error("no answer in time", retryable=True)
-        except UnicodeEncodeError as error:
-            words = f"the request cannot be sent ({type(error).__name__})"
-            return failures.error(words, retryable=False)
         except Exception as error:
             # Like a 502, an unreadable reply is mostly a passing problem of a gateway.
-            words = f"the reply cannot be read ({type(error).__name__})"
-            return failures.error(words, retryable=True)
+            retryable = not isinstance(error, UnicodeEncodeError)
+            what = "reply cannot be read" if retryable else "request cannot be sent"
+            return failures.error(f"the {what} ({type(error).__name__})", retryable=retryable)
 
     async def _exchanged(
         self, model: str, request: ModelRequest, failures: Failures

@@ -214,7 +214,7 @@ class ChatReply(Accumulator):
         if isinstance(reason := choice.get("finish_reason"), str) and reason:
             self.begun, self.ended, self._finish_reason = True, True, reason
             if reason not in _KNOWN_REASONS:
-                self.repairs.add("finish_reason_unknown")
+                self.repairs["finish_reason_unknown"] = None
 
     def _said(self, said: Mapping[str, Any]) -> Iterator[Delta]:
         for name in _THINKING_FIELDS:
@@ -249,7 +249,7 @@ class ChatReply(Accumulator):
         name = name if isinstance(name, str) else ""
         arguments = function.get("arguments")
         if isinstance(arguments, Mapping):
-            self.repairs.add("arguments_object")
+            self.repairs["arguments_object"] = None
             arguments = json.dumps(arguments, ensure_ascii=False)
         if not (call_id or name or arguments):
             return
@@ -266,7 +266,7 @@ class ChatReply(Accumulator):
         if name and call.name != name:
             call.name += name
         elif name and call.fragments:
-            self.repairs.add("call_name_repeated")
+            self.repairs["call_name_repeated"] = None
         call.fragments.append(arguments if isinstance(arguments, str) else "")
         if isinstance(extra := piece.get("extra_content"), Mapping):  # Gemini
             call.more["extra_content"] = extra
@@ -287,7 +287,7 @@ class ChatReply(Accumulator):
         elsewhere = index != call.index and is_object(call.arguments)
         renamed = name != call.name and call.name + name not in self._offered
         if other or renamed:
-            self.repairs.add("call_index_repeated")
+            self.repairs["call_index_repeated"] = None
         return None if other or elsewhere or renamed else call
 
     def _count(self, usage: Any) -> None:
@@ -312,12 +312,12 @@ class ChatReply(Accumulator):
         if tokens_in is not None and tokens_out is not None and total is not None:
             beside = total - tokens_in - tokens_out
             if beside > 0 and reasoning in (None, 0, beside):  # xAI, Gemini
-                self.repairs.add("reasoning_beside_output")
+                self.repairs["reasoning_beside_output"] = None
                 tokens_out, reasoning = tokens_out + beside, beside
         counted = usage_of(tokens_in, tokens_out, cached, reasoning)
         if counted is not None:
             if self._usage not in (None, counted):
-                self.repairs.add("usage_repeated")
+                self.repairs["usage_repeated"] = None
             self._usage = counted
 
     def _state(self) -> dict[str, Any]:

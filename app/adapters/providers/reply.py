@@ -38,20 +38,8 @@ FAILED = frozenset({"error", "network_error", "insufficient_system_resource", "a
 """Finish reasons, in lower case, of a provider that could not finish the answer."""
 
 
-class Repairs:
-    """The kinds of faults that were repaired, each once, in order."""
-
-    def __init__(self) -> None:
-        self._kinds: dict[str, None] = {}
-
-    def add(self, kind: str) -> None:
-        """Note a repair."""
-        self._kinds[kind] = None
-
-    @property
-    def kinds(self) -> tuple[str, ...]:
-        """What was repaired so far."""
-        return tuple(self._kinds)
+Repairs = dict[str, None]
+"""The kinds of faults that were repaired, each once, in order."""
 
 
 class Prose:
@@ -120,7 +108,7 @@ class Prose:
             return False  # also for blanks alone
         tag = next((tag for tag in _TAGS if bare.startswith(tag)), None)
         if tag is not None:
-            self._repairs.add("think_tags")
+            self._repairs["think_tags"] = None
             self._held, self._state = bare[len(tag) :], "thinking"
             self._close = tag.replace("<", "</")
         else:
@@ -143,7 +131,7 @@ class Accumulator(ABC):
         """Whether a part of an answer has come."""
         self.ended = False
         """Whether the provider has said why the answer ends."""
-        self.repairs = Repairs()
+        self.repairs: Repairs = {}
         self.prose = Prose(self.repairs)
         self.origin = origin
         self._model = model
@@ -199,7 +187,7 @@ class Accumulator(ABC):
             tool_calls=made,
             thinking=self.prose.thinking,
             provider_state={"provider": self.origin, **state} if state else None,
-            repairs=self.repairs.kinds,
+            repairs=tuple(self.repairs),
         )
 
 
@@ -239,15 +227,15 @@ def tool_calls(
         for arguments in _read(call, complete=complete, repairs=repairs):
             same = (call.id, call.name, arguments)
             if call.id and same in seen:
-                repairs.add("call_repeated")
+                repairs["call_repeated"] = None
                 continue
             seen.add(same)
             call_id = call.id
             if not call_id or call_id in calls:
-                repairs.add("call_id_repeated" if call_id else "call_id_missing")
+                repairs["call_id_repeated" if call_id else "call_id_missing"] = None
                 call_id = _new_id(f"{seed}/{len(calls)}", calls)
             if not call.name.strip():
-                repairs.add("call_name_missing")
+                repairs["call_name_missing"] = None
             calls[call_id] = ToolCall(id=call_id, name=call.name, arguments=arguments)
             if call.more:
                 state[call_id] = call.more
@@ -265,13 +253,13 @@ def _read(call: WrittenCall, *, complete: bool, repairs: Repairs) -> list[str]:
     if not complete:
         return [written]
     if not written.strip():
-        repairs.add("arguments_missing")
+        repairs["arguments_missing"] = None
         return ["{}"]
     documents = _objects(written)
     if len(documents) < 2:
         return [written]
     texts = dict.fromkeys(documents)
-    repairs.add("call_repeated" if len(texts) < len(documents) else "calls_joined")
+    repairs["call_repeated" if len(texts) < len(documents) else "calls_joined"] = None
     return list(texts)
 
 

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from app.adapters.providers.reply import is_object
 from app.llm.ports import Message, ToolCall
 
 NO_RESULT = "There is no result: the tool was not called."
@@ -128,8 +129,4 @@ def _name(name: str) -> str:
 
 def _arguments(written: str) -> str:
     """Return arguments as they were written if they are an object."""
-    try:
-        fits = isinstance(json.loads(written), dict)
-    except (ValueError, RecursionError):
-        fits = False
-    return written if fits else json.dumps(object_in(written), ensure_ascii=False)
+    return written if is_object(written) else json.dumps(object_in(written), ensure_ascii=False)

@@ -91,8 +91,8 @@ class Agents:
     ) -> None:
         """Offer agents the tools of ``dispatch``.
 
-        ``timezone`` is the zone of runs that ask for none; ``wrap_up_reserve`` is how many calls
-        are kept for a last answer.
+        ``timezone`` is the zone of runs that ask for none; ``wrap_up_reserve`` is 1 if
+        a call is reserved for a last answer, else 0.
         """
         self._dispatch = dispatch
         self._functions = offered_functions(dispatch.usable())

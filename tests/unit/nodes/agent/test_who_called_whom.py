@@ -7,7 +7,7 @@ import pytest
 
 from app.trace.explain import explain
 from app.trace.snapshot import Snapshot
-from app.trace.spans import TraceContext, spans_of
+from app.trace.spans import TOOL, TOOL_CALL_ID, TraceContext, spans_of
 from tests.unit.nodes.agent.world import agent, asking, said, wants, world
 from tests.unit.nodes.case.world import cannot
 from tests.unit.nodes.case.world import plan as planned
@@ -112,3 +112,15 @@ async def test_the_tools_of_a_case_are_children_of_the_plan_that_names_them() ->
         "tool answer/small/2/act/2": "llm answer/small/2/plan",
     }
     assert found["llm answer/small/1/plan"] == found["llm answer/small/2/plan"] == "system answer"
+
+
+async def test_the_span_of_a_tool_names_the_call_of_the_models_reply() -> None:
+    """By the id that the reply gave it."""
+    here, graph = agent_run()
+
+    await here.run(graph, default="?")
+
+    context = TraceContext("ab" * 16)
+    made = spans_of(here.trace.snapshot(), context, tenant="")
+    ids = [span.attributes.get(TOOL_CALL_ID) for span in made if span.name.startswith(TOOL)]
+    assert ids == ["c1", "c2", "c4"]
