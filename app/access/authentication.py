@@ -1,10 +1,9 @@
 """Identifies callers by their credentials, and caches the results.
 
 A result is cached under the credential's SHA-256 for :data:`KEPT_SECONDS`, which is how long a
-revoked key still works in another process. Refusals have a cache of their own of the same size, so
-guesses evict no caller. One query at a time looks up all keys that are waiting: guesses use one
-connection of the store, and a valid key waits for one other query at most. Refused requests are
-answered at a bounded rate, so that guessing takes little time of the event loop.
+revoked key still works in another process. Refusals have their own cache, so guesses evict no
+caller. One query at a time looks up all keys that are waiting, and refused requests are answered at
+a bounded rate: guesses use one connection of the store and little time of the event loop.
 """
 
 import asyncio

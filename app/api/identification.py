@@ -3,7 +3,6 @@
 import asyncio
 import re
 import time
-from ipaddress import IPv6Address, ip_address
 
 from fastapi import Request
 
@@ -12,7 +11,7 @@ from app.access.caller import ANYBODY, LOCAL, Caller
 from app.access.errors import CredentialRequiredError, InvalidCredentialError
 from app.api import problem_types as types
 from app.api.problems import ProblemError
-from app.api.request_envelope import host_name
+from app.api.request_envelope import address_of, host_name
 from app.api.services import AnonymousFrom, ApiLimits
 
 _BEARER = re.compile(rb"bearer +([!-~]+) *", re.IGNORECASE)
@@ -72,9 +71,8 @@ def anonymous_caller(
     _refuse_other_pages(request, frozenset() if limits is None else limits.cors_origins)
     if anonymous == "anywhere":
         return ANYBODY
-    if request.client is None or not is_loopback(request.client.host):
-        raise ProblemError(types.ANONYMOUS_REFUSED)
-    if any(map(_OF_PROXIES.fullmatch, [name for name, _ in request.headers.raw])):
+    forwarded = any(_OF_PROXIES.fullmatch(name) for name, _ in request.headers.raw)
+    if request.client is None or forwarded or not is_loopback(request.client.host):
         raise ProblemError(types.ANONYMOUS_REFUSED)
     if limits is not None and not _is_own_host(request, limits.allowed_hosts or frozenset()):
         message = "Call the service as localhost, or add the host to server.allowed_hosts."
@@ -83,11 +81,7 @@ def anonymous_caller(
 
 
 def _refuse_other_pages(request: Request, origins: frozenset[str]) -> None:
-    """Refuse a request that a browser sends for a page of another origin.
-
-    Raises:
-        ProblemError: it is one.
-    """
+    """Refuse a request that a browser sends for a page of another origin."""
     sent = [value.lower() for value in request.headers.getlist("origin")]
     host = request.headers.get("host", "").lower()
     own = {f"http://{host}", f"https://{host}", *origins}
@@ -109,19 +103,13 @@ def _is_own_host(request: Request, names: frozenset[str]) -> bool:
 
 def is_loopback(host: str) -> bool:
     """Tell whether an address belongs to this machine alone."""
-    try:
-        address = ip_address(host.partition("%")[0])
-    except ValueError:
-        return False
-    if isinstance(address, IPv6Address) and address.ipv4_mapped is not None:
-        return address.ipv4_mapped.is_loopback
-    return address.is_loopback
+    address = address_of(host.partition("%")[0])
+    address = getattr(address, "ipv4_mapped", None) or address
+    return address is not None and address.is_loopback
 
 
 async def wait_connected(request: Request, seconds: float) -> None:
     """Wait for a time, or until the client hangs up."""
-    until = time.monotonic() + seconds
-    while (  # noqa: ASYNC110 - the server reports a hang-up only to those that ask
-        left := until - time.monotonic()
-    ) > 0 and not await request.is_disconnected():
+    until, is_gone = time.monotonic() + seconds, request.is_disconnected
+    while (left := until - time.monotonic()) > 0 and not await is_gone():  # noqa: ASYNC110
         await asyncio.sleep(min(left, 1.0))

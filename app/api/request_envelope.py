@@ -5,8 +5,8 @@ import re
 import secrets
 import time
 from collections.abc import Iterable
-from functools import lru_cache
-from ipaddress import ip_address
+from contextlib import suppress
+from ipaddress import IPv4Address, IPv6Address, ip_address
 
 import structlog
 from starlette.requests import ClientDisconnect
@@ -41,14 +41,13 @@ class AllowedHosts:
     def __init__(self, names: frozenset[str] | None) -> None:
         """Allow addresses, ``localhost`` and ``names``; None allows every name."""
         self._names = names and frozenset(map(str.lower, names))
-        self.allow = lru_cache(maxsize=256)(self._allow)
 
-    def _allow(self, host: bytes) -> bool:
+    def allow(self, host: bytes) -> bool:
         """Tell whether a Host header, or the lack of one (empty), is served."""
         if self._names is None or not host:
             return True
         name = host_name(host.decode("latin-1"))
-        return name in ("localhost", *self._names) or _is_address(name)
+        return name in ("localhost", *self._names) or address_of(name) is not None
 
 
 def host_name(host: str) -> str:
@@ -56,12 +55,11 @@ def host_name(host: str) -> str:
     return (host.rpartition("]")[0].lstrip("[") or host.partition(":")[0]).lower().rstrip(".")
 
 
-def _is_address(name: str) -> bool:
-    try:
-        ip_address(name)
-    except ValueError:
-        return False
-    return True
+def address_of(name: str) -> IPv4Address | IPv6Address | None:
+    """Return the address that a name is; None if it is none."""
+    with suppress(ValueError):
+        return ip_address(name)
+    return None
 
 
 _QUIET = _PROBES | {"/metrics"}

@@ -12,8 +12,7 @@ from dataclasses import dataclass
 SECRET = "[secret]"  # noqa: S105 - it stands where one was
 
 _REREADINGS = 8
-"""How often the characters of a text are read again on average, because candidates were rejected;
-further candidates are replaced."""
+"""How often rejected candidates let a text be read again; further ones are replaced."""
 
 Replacement = Callable[[re.Match[str]], str | None]
 """Returns what replaces a match.
