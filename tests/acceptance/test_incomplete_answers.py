@@ -33,6 +33,7 @@ async def http(service: ServiceProcess) -> AsyncIterator[httpx.AsyncClient]:
         yield http
 
 
+@pytest.mark.req("cw/13.incomplete")
 @pytest.mark.parametrize("stream", [True, False], ids=["streamed", "whole"])
 @pytest.mark.parametrize("reason", ["length", "content_filter"])
 async def test_an_agent_whose_answer_is_cut_off_fails(
@@ -83,6 +84,7 @@ async def test_an_empty_answer_after_a_tool_is_no_success(
     assert len(await provider.arrivals(marker)) == 3
 
 
+@pytest.mark.req("cw/13.calls")
 async def test_a_tool_whose_arguments_were_cut_off_is_not_called(
     client: JsonClient, provider: FakeProvider
 ) -> None:
@@ -126,7 +128,7 @@ async def test_a_summary_that_is_not_complete_replaces_no_messages(
     assert "Half a" not in (await provider.arrivals(question))[-1].prompt
 
 
-@pytest.mark.req("004/chat")
+@pytest.mark.req("cw/13.incomplete", "cw/13.streamed", "004/chat")
 async def test_text_of_a_cancelled_answer_stays_in_its_thread(
     http: httpx.AsyncClient, provider: FakeProvider
 ) -> None:
@@ -149,3 +151,20 @@ async def test_text_of_a_cancelled_answer_stays_in_its_thread(
     assert (stopped["status"], stopped["incomplete"]) == ("cancelled", "cancelled")
     assert stopped["content"].startswith("Turn off")
     assert stopped["content"] in (await provider.arrivals("(tap)"))[-1].prompt
+
+
+@pytest.mark.req("cw/13.incomplete")
+@pytest.mark.parametrize("reason", ["length", "content_filter"])
+async def test_an_answer_in_a_thread_that_is_cut_off_is_marked(
+    http: httpx.AsyncClient, provider: FakeProvider, reason: str
+) -> None:
+    """The run of the thread fails, and the message keeps the text."""
+    marker = f"(cut {reason})"
+    await provider.script(marker, [Step(text="1, 2, an", finish_reason=reason)])
+    thread = await ThreadClient.begin(http, f"cut-{reason}")
+
+    turn = await thread.answer(content=f"Count. {marker}")
+
+    (_, answer) = await thread.messages()
+    assert turn["run"]["status"] == answer["status"] == "failed"
+    assert (answer["content"], answer["incomplete"]) == ("1, 2, an", reason)

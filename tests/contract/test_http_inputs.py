@@ -34,6 +34,7 @@ async def listed(client: httpx.AsyncClient) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.req("cw/13.input")
 async def test_a_case_shows_its_question(client: httpx.AsyncClient) -> None:
     """Personal data in it is redacted, in the list too."""
     run = await accepted(client, input=f"Mail to {MAIL} the sum of 1 and 2.")
@@ -43,6 +44,7 @@ async def test_a_case_shows_its_question(client: httpx.AsyncClient) -> None:
     assert (await listed(client))["input"] == run["input"]
 
 
+@pytest.mark.req("cw/13.input")
 async def test_a_graph_shows_its_default_input_and_the_others_by_handle(
     client: httpx.AsyncClient,
 ) -> None:
@@ -57,6 +59,7 @@ async def test_a_graph_shows_its_default_input_and_the_others_by_handle(
     assert (await listed(client))["input"] is None
 
 
+@pytest.mark.req("cw/13.input")
 async def test_an_agent_shows_what_it_was_asked(client: httpx.AsyncClient) -> None:
     """Alone and in a thread."""
     run = await accepted(client, kind="agent", agent=AGENT, input="Where is my order?")

@@ -100,7 +100,7 @@ def _played(plan: Plan, budget: Budget, reserve: int) -> tuple[World, GraphOutco
     return here, asyncio.run(play())
 
 
-@pytest.mark.req("003/FR2.1")
+@pytest.mark.req("cw/13.limit", "003/FR2.1")
 @given(plan=_PLANS, data=st.data(), reserve=st.integers(0, 1))
 def test_an_agent_within_its_limits_completes(
     plan: Plan, data: st.DataObject, reserve: int
@@ -121,7 +121,7 @@ def test_an_agent_within_its_limits_completes(
     assert {name: used.get(name, 0) for name in _LIMITS} == plan.needed
 
 
-@pytest.mark.req("003/FR2.1")
+@pytest.mark.req("cw/13.limit", "003/FR2.1")
 @given(plan=_PLANS, data=st.data(), reserve=st.integers(0, 1))
 def test_a_limit_that_is_too_low_halts_at_exactly_the_limit(
     plan: Plan, data: st.DataObject, reserve: int

@@ -74,6 +74,7 @@ async def test_the_steps_of_a_graph_say_how_they_stand(reader: Reader) -> None:
     await expect(reader.page.locator(".calls-body .selected")).to_contain_text("rates")
 
 
+@pytest.mark.req("cw/13.map")
 async def test_a_map_says_what_became_of_its_items(reader: Reader) -> None:
     """In the graph in numbers, and in the detail of its step with the errors."""
     numbers = "1 of 3 items completed, 1 failed, 1 not started"

@@ -155,10 +155,10 @@ def _innermost(document: Any) -> Any:
 
 
 def _messages(error: Mapping[str, Any]) -> Iterator[str]:
-    for name in ("message", "detail", "msg", "status_msg", "error_description"):
+    for name in ("message", "detail", "msg", "status_msg", "error_description", "errors"):
         said = error.get(name)
         if isinstance(said, list) and said and isinstance(said[0], Mapping):
-            said = said[0].get("msg")  # FastAPI
+            said = said[0].get("msg") or said[0].get("message")  # FastAPI, Cloudflare
         if isinstance(said, str) and said.strip():
             yield said
             break

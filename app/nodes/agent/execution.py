@@ -144,7 +144,10 @@ class Agents:
                 state.terminate_reason = _terminate_reason(stop or ended, context.token.stop)
                 ending = stop or context.token.stop or next(causes(ended))
                 told = isinstance(ending, Exception)
-                state.error = message_of_error(ending) if told else str(ending)
+                state.error = {
+                    "class": getattr(ending, "error_class", None) or type(ending).__name__,
+                    "message": message_of_error(ending) if told else str(ending),
+                }
             if state.incomplete is Incomplete.CANCELLED and state.terminate_reason == "timeout":
                 state.incomplete = Incomplete.TIMEOUT
             if stop is not None:

@@ -5,7 +5,6 @@ journaled, so that a run that is executed again asks its models the same, whatev
 server meanwhile.
 """
 
-import json
 import re
 from collections.abc import Awaitable, Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -23,6 +22,7 @@ from app.nodes.toolset import Toolset, tool_context
 from app.observability.redaction import redact_text
 from app.tools.dispatch import ToolDispatch
 from app.tools.ports import ToolResult, ToolSpec, failure
+from app.trace.json_values import JSON
 
 MAX_NAME_CHARS = 64
 INPUT = "input"
@@ -128,7 +128,7 @@ def arguments_of(call: ToolCall) -> dict[str, Any] | None:
     if not call.arguments.strip():
         return {}
     try:
-        args = json.loads(call.arguments)
+        args = JSON.decode(call.arguments)
     except (ValueError, RecursionError):
         return None
     return args if isinstance(args, dict) else None

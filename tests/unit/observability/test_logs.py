@@ -22,6 +22,7 @@ from app.observability.logs import (
     configure_logging,
 )
 from app.observability.trace_context import within_span
+from tests.support.syntax import parsed
 
 
 @pytest.fixture
@@ -231,7 +232,7 @@ _LEVELS = frozenset({"debug", "info", "warning", "error", "exception", "critical
 def logged_in_app() -> Iterator[tuple[str, ast.Call]]:
     """Yield every call of a logger with its place in the source."""
     for file in sorted(APP.rglob("*.py")):
-        for node in ast.walk(ast.parse(file.read_text())):
+        for node in ast.walk(parsed(file.read_text())):
             match node:
                 case ast.Call(
                     func=ast.Attribute(value=ast.Name(id="log" | "_LOG"), attr=level)
