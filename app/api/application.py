@@ -119,14 +119,15 @@ def build_api(
     app.state.readiness = services.readiness, limits.readiness_seconds
     app.state.metrics = services.metrics
     definitions = Definitions(services.definitions, services.graph_checks, limits.of_graphs)
-    graph_runs = GraphAdmission(limits, definitions)
+    models = services.models.table
+    graph_runs = GraphAdmission(limits, definitions, models)
     app.state.api = ApiContext(
         services=services,
         keys=Keys(services.keys),
         limits=limits,
         streams=OpenStreams(limits.max_event_streams),
         bodies=BodiesUnderWay(limits.max_bodies_bytes),
-        cases=CaseAdmission(limits, services.tools),
+        cases=CaseAdmission(limits, services.tools, models),
         graph_runs=graph_runs,
         definitions=definitions,
         chats=Chats(services.threads, services.runs),

@@ -58,6 +58,9 @@ def set_quota(
     max_runs_per_minute: Annotated[int | None, _runs("Accepted runs.")] = None,
     max_cost_usd_per_day: Annotated[Decimal | None, _cost("day")] = None,
     max_cost_usd_per_month: Annotated[Decimal | None, _cost("month")] = None,
+    model: Annotated[
+        list[str] | None, typer.Option(help="A model that may be used; the only ones.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Give a tenant a quota of its own, in the place of all of the one it has, and print it.
@@ -71,6 +74,7 @@ def set_quota(
         max_runs_per_minute=max_runs_per_minute,
         max_cost_usd_per_day=max_cost_usd_per_day,
         max_cost_usd_per_month=max_cost_usd_per_month,
+        models=tuple(model) if model else None,
     )
 
     async def put(quotas: QuotaStore) -> TenantQuota:
@@ -96,7 +100,8 @@ def list_quotas(as_json: AsJson = False) -> None:
         show_json([{"tenant": each.tenant, **asdict(each.quota)} for each in found])
         return
     table = Table(
-        *("tenant", "running", "queued", "per minute", "USD a day", "USD a month"), box=None
+        *("tenant", "running", "queued", "per minute", "USD a day", "USD a month", "models"),
+        box=None,
     )
     for each in found:
         limits = (getattr(each.quota, name) for name in Quota.__dataclass_fields__)
@@ -123,10 +128,11 @@ def _show(found: TenantQuota, *, as_json: bool) -> None:
     month = (use.cost_usd_this_month, use.reserved_usd_this_month)
     table.add_row("USD today", _limit(quota.max_cost_usd_per_day), *map(_limit, today))
     table.add_row("USD this month", _limit(quota.max_cost_usd_per_month), *map(_limit, month))
+    table.add_row("models", _limit(quota.models))
     out.print(table)
 
 
-def _limit(amount: Decimal | int | None) -> str:
-    return (
-        "any" if amount is None else f"{amount:f}" if isinstance(amount, Decimal) else f"{amount}"
-    )
+def _limit(limit: Decimal | int | tuple[str, ...] | None) -> str:
+    if isinstance(limit, tuple):
+        return ", ".join(limit)
+    return "any" if limit is None else f"{limit:f}" if isinstance(limit, Decimal) else f"{limit}"

@@ -40,6 +40,8 @@ class Quota:
     max_cost_usd_per_day: Decimal | None = None
     """Of the runs that were accepted on one day, in UTC."""
     max_cost_usd_per_month: Decimal | None = None
+    models: tuple[str, ...] | None = None
+    """The only models that may be used, by their names; None: any."""
 
     @property
     def limits_cost(self) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 
-from app.settings.cases import ModelsSettings, SmallModelSettings
+from app.settings.models import ModelsSettings, SmallModelSettings
 from tests.support.fake_provider.client import FakeProvider
 from tests.support.tenants import Tenants, open_tenants
 

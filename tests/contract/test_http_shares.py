@@ -6,7 +6,7 @@ from contextlib import AsyncExitStack
 import psycopg
 import pytest
 
-from app.settings.cases import ModelsSettings, SmallModelSettings
+from app.settings.models import ModelsSettings, SmallModelSettings
 from app.settings.schema import DatabaseSettings, EventSettings, WorkerSettings
 from tests.support.asgi_calls import streamed
 from tests.support.fake_provider.client import FakeProvider

@@ -252,6 +252,7 @@ quotas = Table(
     Column("tenant_id", Text, primary_key=True),
     *_columns(Integer, "max_running max_queued max_runs_per_minute"),
     *_columns(Numeric, "max_cost_usd_per_day max_cost_usd_per_month"),
+    Column("models", ARRAY(Text)),
     Column("updated_at", INSTANT, nullable=False),
 )
 

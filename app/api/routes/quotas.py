@@ -13,14 +13,16 @@ from app.api import problem_types as types
 from app.api.api_request import ApiRequest, api_router, requires
 from app.api.documentation import EVERY_BODY, EVERY_RUN_ROUTE, answers
 from app.api.field_types import Body, View
-from app.api.problems import ProblemError
+from app.api.problems import ProblemError, invalid
 from app.control.budget import json_number
+from app.nodes.model_spec import ModelName
 from app.runs.quotas import Quota, QuotaStore, QuotaUse, TenantQuota
 
 router = api_router("quotas", prefix="/quotas")
 
 TenantPath = Annotated[str, Path(pattern=f"^{TENANT_FORM}$", description="The tenant.")]
 Runs = Annotated[int, Field(ge=0, le=1_000_000)]
+MAX_MODELS = 100
 Dollars = Annotated[float, Field(ge=0, le=1e12, allow_inf_nan=False)]
 
 
@@ -37,6 +39,8 @@ class QuotaBody(Body):
     """Of the runs accepted on one day, in UTC. A run reserves its own limit until it ends."""
     max_cost_usd_per_month: Dollars | None = None
     """Likewise of a calendar month."""
+    models: Annotated[list[ModelName], Field(max_length=MAX_MODELS)] | None = None
+    """The only models that runs may use, as GET /models names them; fallbacks too."""
 
     def quota(self) -> Quota:
         """Return the quota."""
@@ -44,7 +48,8 @@ class QuotaBody(Body):
         for name in ("max_cost_usd_per_day", "max_cost_usd_per_month"):
             if sent[name] is not None:
                 sent[name] = Decimal(str(sent[name]))
-        return Quota(**sent)
+        models = None if self.models is None else tuple(self.models)
+        return Quota(**{**sent, "models": models})
 
 
 class QuotaUseView(View):
@@ -76,6 +81,7 @@ class QuotaView(View):
     max_runs_per_minute: int | None
     max_cost_usd_per_day: float | None
     max_cost_usd_per_month: float | None
+    models: list[str] | None
     use: QuotaUseView
     updated_at: datetime | None
 
@@ -116,7 +122,10 @@ async def put_quota(tenant: TenantPath, body: QuotaBody, request: ApiRequest) ->
 
     It holds from the next run on, on every replica; runs that were accepted stay.
     """
-    quotas = _quotas_of_all(request)
+    quotas, known = _quotas_of_all(request), request.api.services.models.table
+    for at, name in enumerate(body.models or ()):
+        if name not in known:
+            raise invalid(f"models.{at}", f"There is no such model; there are: {', '.join(known)}.")
     await quotas.put(tenant, body.quota())
     return QuotaView.of(await quotas.get(tenant))
 

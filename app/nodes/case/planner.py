@@ -4,7 +4,7 @@ from typing import Any
 
 from app.control.usage import BudgetExceededError
 from app.engine.call import CallFailedError
-from app.llm.tiers import CALLS_OF
+from app.llm.table import CALLS_OF
 from app.nodes.case.evidence import UNKNOWN_TOOL, Action
 from app.nodes.case.gate import PlanFailureKind
 from app.nodes.case.plan import Cannot, Plan, PlanSchemaError, parse_plan
