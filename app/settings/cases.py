@@ -103,6 +103,11 @@ class QuotaSettings(Section):
     max_runs_per_minute: Count | None = key(None, "Accepted runs; further ones are answered 429.")
     max_cost_usd_per_day: Money | None = key(None, "Of the runs accepted on one day, in UTC.")
     max_cost_usd_per_month: Money | None = key(None, "Of the runs accepted in one month, in UTC.")
+    max_stored_bytes: Count | None = key(
+        10 << 30, "Stored in all; more is answered 429. The tenant default stores without limit."
+    )
+    max_definitions: Count | None = key(10_000, "Versions of graphs and agents; not of default.")
+    max_threads: Count | None = key(100_000, "Threads; not of default.")
     models: Names | None = key(None, "The only models that runs may use, by name; null: any.")
 
     @property

@@ -1,13 +1,13 @@
 """Restrict the models of a tenant in its quota.
 
 Revision: 20261126_1900
-Revises: 20261126_1730
+Revises: 20261126_1800
 """
 
 from alembic import op
 
 revision = "20261126_1900"
-down_revision = "20261126_1730"
+down_revision = "20261126_1800"
 branch_labels = None
 depends_on = None
 
