@@ -130,6 +130,9 @@ class VerifierSettings(Section):
     """What the verifier asks of an answer."""
 
     pass_metric: Share = key(1.0, "Share of an answer's checks that must hold.")
+    second_plan: Literal["auto", "off"] = "auto"
+    """Whether the operation of a model's plan must be confirmed, where nothing else does so by one
+    more call of its tier: a second plan in another form."""
 
 
 class FlagSettings(Section):
