@@ -8,9 +8,10 @@ defaults: a request that is repeated after the configuration has changed is stil
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any
 
 from pydantic import ValidationError
@@ -31,8 +32,10 @@ from app.api.violations import Violation, violations_of
 from app.control.budget import UNLIMITED, Budget
 from app.engine.prepared import PreparedGraph
 from app.kernel.graph import DEFAULT_HANDLE
+from app.llm.table import ModelTable, Tier
 from app.nodes.agent.definition import AgentDefinition, AgentInputError
 from app.nodes.agent.node import INPUTS, MESSAGES
+from app.nodes.model_spec import no_model
 from app.nodes.nesting import DefinitionKind, is_reference
 from app.runs.definitions import AGENT_STEP, Definitions
 from app.runs.graphs import RunnableGraph
@@ -48,9 +51,10 @@ _CANONICAL = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_asci
 class CaseAdmission:
     """Turns bodies of kind case into runs, or says what is wrong with them."""
 
-    def __init__(self, limits: ApiLimits, tools: ToolDispatch) -> None:
+    def __init__(self, limits: ApiLimits, tools: ToolDispatch, models: ModelTable) -> None:
         self._limits = limits
         self._tools = tools
+        self._models = models
         self._usual = limits.default_budget.merged_with(limits.budget_ceiling)
 
     def new_run(self, body: CaseBody, tenant: str, idempotency_key: str | None) -> NewRun:
@@ -60,7 +64,11 @@ class CaseAdmission:
             ProblemError: the body asks for what this service does not do; every field is named.
         """
         require_none([*usual_violations(body, self._limits), *self._violations(body)])
-        return new_run(body, self._request(body), tenant, idempotency_key)
+        new = new_run(body, self._request(body), tenant, idempotency_key)
+        return replace(new, require_models=self._require_models)
+
+    async def _require_models(self, allowed: Collection[str]) -> None:
+        require_none(list(self._without_model(self._models.restricted(allowed))))
 
     def _request(self, body: CaseBody) -> RunRequest:
         """Fill in the present defaults: the run keeps them, whenever it is executed."""
@@ -79,6 +87,7 @@ class CaseAdmission:
         )
 
     def _violations(self, body: CaseBody) -> Iterator[Violation]:
+        yield from self._without_model(self._models)
         if body.expected_tools:
             usable = [spec.name for spec in self._tools.usable()]
             for index, name in enumerate(body.expected_tools):
@@ -86,13 +95,18 @@ class CaseAdmission:
                     message = f"There is no such tool; there are: {', '.join(usable)}."
                     yield Violation(f"expected_tools.{index}", message)
 
+    def _without_model(self, models: ModelTable) -> Iterator[Violation]:
+        if Tier.SMALL not in models:
+            yield Violation("kind", no_model(Tier.SMALL, models))
+
 
 class GraphAdmission:
     """Turns bodies of kind graph and agent into runs, or says what is wrong with them."""
 
-    def __init__(self, limits: ApiLimits, definitions: Definitions) -> None:
+    def __init__(self, limits: ApiLimits, definitions: Definitions, models: ModelTable) -> None:
         self._limits = limits
         self._definitions = definitions
+        self._models = models
         self._usual = UNLIMITED.merged_with(limits.budget_ceiling)
 
     async def new_run(
@@ -112,6 +126,10 @@ class GraphAdmission:
         ref, runnable = await self._runnable(tenant, kind, sent)
         if isinstance(body, AgentRunBody):
             require_none(list(_input_violations(body, runnable.graph)))
+            if body.model is not None:
+                agent = runnable.graph["steps"][0]["data"][AGENT_STEP]
+                model = body.model.model_dump(exclude_unset=True)
+                runnable = await self._definitions.inline(tenant, {**agent, "model": model}, kind)
         limits = self._limits
         request = RunRequest(
             kind=RunKind(kind),
@@ -124,7 +142,9 @@ class GraphAdmission:
             definition_ref=ref,
             inputs=_inputs(body),
         )
-        return new_run(body, request, tenant, idempotency_key, runnable.prepared)
+        new = new_run(body, request, tenant, idempotency_key, runnable.prepared)
+        require_models = partial(self._definitions.require_models, kind, runnable.graph)
+        return replace(new, require_models=require_models)
 
     async def _runnable(
         self, tenant: str, kind: DefinitionKind, sent: dict[str, Any]
@@ -142,6 +162,8 @@ class GraphAdmission:
         if body.input is not None and DEFAULT_HANDLE in (body.inputs or {}):
             message = f"Send this value as input or as inputs.{DEFAULT_HANDLE}, not as both."
             yield Violation(f"inputs.{DEFAULT_HANDLE}", message)
+        if isinstance(body, AgentRunBody) and body.model is not None:
+            yield from (Violation(*fault) for fault in body.model.faults(self._models))
 
 
 def reference_from(sent: Mapping[str, Any], kind: DefinitionKind) -> DefinitionRef:

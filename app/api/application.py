@@ -120,7 +120,8 @@ def build_api(
     app.state.readiness = services.readiness, limits.readiness_seconds
     app.state.metrics = services.metrics
     definitions = Definitions(services.definitions, services.graph_checks, limits.of_graphs)
-    graph_runs = GraphAdmission(limits, definitions)
+    models = services.models.table
+    graph_runs = GraphAdmission(limits, definitions, models)
     app.state.api = ApiContext(
         services=services,
         keys=Keys(services.keys),
@@ -128,7 +129,7 @@ def build_api(
         streams=Shares(limits.max_event_streams, types.TOO_MANY_STREAMS),
         connections=Shares(limits.max_connections, types.TOO_MANY_CONNECTIONS),
         bodies=BodiesUnderWay(limits.max_bodies_bytes),
-        cases=CaseAdmission(limits, services.tools),
+        cases=CaseAdmission(limits, services.tools, models),
         graph_runs=graph_runs,
         definitions=definitions,
         chats=Chats(services.threads, services.runs),

@@ -6,7 +6,7 @@ from pydantic import BeforeValidator
 
 from app.api.field_types import View
 from app.llm.forms import StructuredOutput
-from app.llm.tiers import TierModel
+from app.llm.table import ChatModel
 from app.tools.servers import ServerListing
 
 
@@ -74,48 +74,36 @@ class ModelView(View):
     max_output_tokens: int
     timeout_seconds: float
     """Per attempt."""
+    capabilities: list[str]
+    """What it takes or does beside text: ``image``, ``file``, ``audio``, ``reasoning``,
+    ``responses``."""
 
     @classmethod
-    def of(cls, chosen: TierModel) -> Self:
+    def of(cls, chosen: ChatModel, **more: Any) -> Self:
         """Return the view of a model."""
-        return cls(**_shown(chosen))
+        about = {name: getattr(chosen, name) for name in ChatModel.__slots__}
+        about |= {"provider": chosen.provider.name, "external": chosen.provider.external, **more}
+        return cls(**{name: about[name] for name in cls.model_fields})
 
 
-class TierView(ModelView):
-    """The model of a tier, and its fallbacks."""
+class NamedModelView(ModelView):
+    """The model of a name, and its fallbacks."""
 
     fallbacks: list[ModelView]
     """Called in this order when those before them cannot answer."""
 
     @classmethod
-    def of(cls, chosen: TierModel) -> Self:
-        """Return the view of a tier, by its first model."""
-        return cls(**_shown(chosen), fallbacks=[ModelView.of(each) for each in chosen.fallbacks])
-
-
-def _shown(chosen: TierModel) -> dict[str, Any]:
-    return {
-        "provider": chosen.provider.name,
-        "model": chosen.model,
-        "external": chosen.provider.external,
-        "structured_output": chosen.structured_output,
-        "temperature": chosen.temperature,
-        "max_output_tokens": chosen.max_output_tokens,
-        "timeout_seconds": chosen.timeout_seconds,
-    }
-
-
-class ModelTiers(View):
-    """The models of both tiers: a run starts on the small one."""
-
-    small: TierView
-    big: TierView
+    def with_fallbacks(cls, chosen: ChatModel) -> Self:
+        """Return the view of a name, by its first model."""
+        return cls.of(chosen, fallbacks=[ModelView.of(each) for each in chosen.fallbacks])
 
 
 class ModelList(View):
     """The models that runs call."""
 
-    models: ModelTiers
+    models: dict[str, NamedModelView]
+    """By the names that agents and steps use. ``small`` and ``big`` are the tiers: a case starts on
+    the small one. A tier without a model is left out."""
 
 
 class NodeTypeView(View):

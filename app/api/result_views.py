@@ -131,10 +131,11 @@ class CaseModel(View):
 
 
 class CaseModels(View):
-    """The models of both tiers."""
+    """The models of the tiers."""
 
     small: CaseModel
-    big: CaseModel
+    big: CaseModel | None = None
+    """Null if none is configured."""
 
 
 class CaseVerification(View):
@@ -193,6 +194,8 @@ class AgentResult(View):
     incomplete_reason: str | None = None
     """What the provider or the model said about it, such as the text of a refusal."""
     turn_count: int
+    models: list[UsedModel] = Field(default_factory=list)
+    """The models that have answered."""
     messages: list[dict[str, Any]]
     """The conversation, as much of its end as the limits allow."""
     messages_left_out: int | None = None

@@ -37,6 +37,7 @@ from app.api.field_types import (
 from app.api.problems import invalid
 from app.control.budget import UNLIMITED, Budget, field_name, json_number
 from app.nodes.agent.definition import MAX_MESSAGES
+from app.nodes.model_spec import ModelSpec
 from app.nodes.reading import refusal
 from app.runs.quotas import Queueing
 
@@ -204,6 +205,7 @@ class CaseBody(RunFields):
     """What the run may spend; left out, the configured limits."""
     graph: OfGraphs = None
     agent: OfAgents = None
+    model: OfAgents = None
     messages: OfAgents = None
     inputs: OfOthers = None
 
@@ -226,6 +228,7 @@ class GraphRunBody(RunFields):
     gold_answer: OfCases = None
     mode: OfCases = None
     agent: OfAgents = None
+    model: OfAgents = None
     messages: OfAgents = None
 
 
@@ -254,6 +257,8 @@ class AgentRunBody(RunFields):
     """What was said before, the newest last."""
     inputs: dict[str, Any] | None = None
     """The values of the variables that the agent declares."""
+    model: ModelSpec | None = None
+    """Takes the place of the whole ``model`` of the agent."""
     budget: BudgetBody | None = None
     """What the run may spend; left out, as much as the service allows any run."""
     expected_tools: OfCases = None
@@ -291,6 +296,8 @@ class GoingOnBody(RunFields):
     """Another graph, for example one in which a step was changed."""
     agent: AgentOrName | None = None
     """Another agent, for example one with another model."""
+    model: ModelSpec | None = None
+    """Another model, in the place of that of the agent."""
     messages: Messages | None = None
     """Another conversation, for example one with an edited message."""
     inputs: dict[str, Any] | None = None

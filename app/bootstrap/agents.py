@@ -13,11 +13,11 @@ from app.adapters.providers.recorded import Recorder, RecordingProvider
 from app.bootstrap.plugins import Providers, Toolbox, require_known
 from app.control.retry import RetryPolicy
 from app.llm.forms import StructuredOutput
-from app.llm.gateway import ModelGateway, Tier, TierModel
+from app.llm.gateway import ChatModel, ModelGateway
 from app.llm.ports import ModelEndpoint, RateLimit, RateLimits
 from app.llm.pricing import ListPrice, TokenPrice, no_list_price
+from app.llm.table import BUILT_IN, ModelTable
 from app.llm.turns import Turns
-from app.nodes.agent.definition import ModelNames
 from app.nodes.agent.execution import Agents
 from app.nodes.agent.node import agent_type
 from app.nodes.approval import approval_type
@@ -34,7 +34,8 @@ from app.nodes.registered import function_type
 from app.nodes.router import router_type
 from app.nodes.subgraph import map_type, subgraph_type
 from app.nodes.toolset import tool_type, toolset_type
-from app.settings.cases import ModelSettings, RetrySettings, TierSettings
+from app.settings.cases import RetrySettings
+from app.settings.models import ModelSettings
 from app.settings.schema import Settings
 from app.tools.dates.reader import DateReader
 from app.tools.dispatch import ToolDispatch
@@ -83,7 +84,7 @@ def payloads_of(settings: Settings) -> Payloads:
 def build_models(
     settings: Settings, recorder: Recorder | None = None, limits: RateLimits | None = None
 ) -> ModelGateway:
-    """Return the models of both tiers; a ``recorder`` keeps what they reply.
+    """Return the configured models; a ``recorder`` keeps what they reply.
 
     ``limits`` keeps how often they are asked; None lets them be asked as often as anybody wants.
 
@@ -92,7 +93,7 @@ def build_models(
     """
     providers = check_providers(settings)
 
-    def model(chosen: ModelSettings) -> TierModel:
+    def model(place: str, chosen: ModelSettings) -> ChatModel:
         endpoint = ModelEndpoint(
             model=chosen.chosen_model,
             base_url=chosen.base_url,
@@ -101,9 +102,10 @@ def build_models(
             max_reply_bytes=settings.limits.max_reply_kb * 1024,
         )
         provider = providers.make(chosen.chosen_provider, endpoint)
-        return TierModel(
+        return ChatModel(
             provider=RecordingProvider(provider, recorder) if recorder else provider,
             model=chosen.chosen_model,
+            name=_name_at(place),
             temperature=chosen.temperature,
             max_output_tokens=chosen.max_output_tokens,
             min_output_tokens=settings.budget.min_output_tokens,
@@ -111,15 +113,19 @@ def build_models(
             structured_output=StructuredOutput(chosen.structured_output),
             price=_stated_price(chosen),
             limit=_rate_limit(chosen),
+            capabilities=chosen.capabilities,
         )
 
-    tiers = {
-        tier: replace(model(chosen), fallbacks=tuple(map(model, chosen.fallbacks)))
-        for tier, chosen in _tiers(settings).items()
-    }
+    made = {place: model(place, chosen) for place, chosen in _configured(settings).items()}
+    firsts: dict[str, ChatModel] = {}
+    table = ModelTable()
+    table.allow_unlisted = settings.models.allow_unlisted
+    for name, (first, *others) in settings.models.chains().items():
+        whole = replace(made[first], fallbacks=tuple(made[place] for place in others))
+        table[name] = firsts.setdefault(first, whole)
     retry = retry_policy(settings.retry)
     turns = None if limits is None else Turns(limits)
-    return ModelGateway(tiers, _list_price(settings), retry, payloads_of(settings), turns)
+    return ModelGateway(table, _list_price(settings), retry, payloads_of(settings), turns)
 
 
 def check_providers(settings: Settings) -> Providers:
@@ -129,16 +135,15 @@ def check_providers(settings: Settings) -> Providers:
         StartupError: one is not.
     """
     providers = Providers()
-    for tier, chosen in _tiers(settings).items():
-        providers.require(f"models.{tier.value}.provider", chosen.chosen_provider)
-        for number, fallback in enumerate(chosen.fallbacks, 1):
-            key = f"models.{tier.value}.fallbacks.{number}.provider"
-            providers.require(key, fallback.chosen_provider)
+    for place, chosen in _configured(settings).items():
+        providers.require(f"models.{place}.provider", chosen.chosen_provider)
     return providers
 
 
-def _tiers(settings: Settings) -> dict[Tier, TierSettings]:
-    return {Tier.SMALL: settings.models.small, Tier.BIG: settings.models.big}
+def _configured(settings: Settings) -> Mapping[str, ModelSettings]:
+    """Return all models by the keys under which they stand."""
+    chains = settings.models.chains().values()
+    return {place: chosen for chain in chains for place, chosen in chain.items()}
 
 
 def build_catalog(
@@ -162,7 +167,7 @@ def build_catalog(
     agents = Agents(tools, timezone=defaults.timezone, wrap_up_reserve=defaults.wrap_up_reserve)
     return NodeCatalog(
         (
-            agent_type(agents, tools, tools.servers, _nameable_models(settings, models)),
+            agent_type(agents, tools, tools.servers),
             approval_type(),
             case_type(case),
             chat_start_type(),
@@ -173,15 +178,15 @@ def build_catalog(
             subgraph_type(),
             tool_type(tools, timezone=defaults.timezone),
             toolset_type(tools, tools.servers),
-        )
+        ),
+        models.table,
     )
 
 
-def _nameable_models(settings: Settings, models: ModelGateway) -> ModelNames | None:
-    """Return the models that agents may name; None: any of a tier's provider."""
-    if settings.models.allow_unlisted:
-        return None
-    return {tier.value: {each.model for each in models.model_of(tier).chain} for tier in Tier}
+def _name_at(place: str) -> str:
+    """Return the name of the model at a key; fallbacks of a tier have that of the tier."""
+    named = place.startswith("named.")
+    return place.removeprefix("named.") if named else place.partition(".")[0]
 
 
 def _case_defaults(settings: Settings) -> CaseDefaults:
@@ -222,7 +227,7 @@ def _stated_price(chosen: ModelSettings) -> TokenPrice | None:
 
 
 def _rate_limit(chosen: ModelSettings) -> RateLimit | None:
-    """Return how often a model may be asked; tiers with the same model share that."""
+    """Return how often a model may be asked; all names of the same model share that."""
     if chosen.requests_per_minute is None and chosen.tokens_per_minute is None:
         return None
     endpoint = f" at {chosen.base_url}" if chosen.base_url else ""
@@ -241,14 +246,13 @@ def begin_recording(settings: Settings, path: Path, about: Mapping[str, Any]) ->
     """
     models = [
         {
-            "tier": tier.value,
+            "name": place,
             "provider": each.chosen_provider,
             "model": each.chosen_model,
             "endpoint": urlsplit(each.base_url).netloc if each.base_url else None,
             **each.model_dump(include={"temperature", "structured_output"}),
         }
-        for tier, chosen in _tiers(settings).items()
-        for each in (chosen, *chosen.fallbacks)
+        for place, each in _configured(settings).items()
     ]
     header = {
         "recorded_at": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -262,8 +266,7 @@ def begin_recording(settings: Settings, path: Path, about: Mapping[str, Any]) ->
 
 def _list_price(settings: Settings) -> ListPrice:
     """Return where to look up the models for which the configuration states no price."""
-    tiers = _tiers(settings).values()
-    if all(each.chosen_provider == "offline" for tier in tiers for each in (tier, *tier.fallbacks)):
+    if all(each.chosen_provider == BUILT_IN for each in _configured(settings).values()):
         return no_list_price
     from app.adapters.providers.prices import list_price
 

@@ -3,7 +3,7 @@
 from decimal import Decimal
 from pathlib import Path
 
-from app.settings.cases import ModelSettings
+from app.settings.models import ModelSettings
 from app.settings.schema import Settings
 
 MODEL = "qwen2.5-coder-1.5b"

@@ -61,6 +61,9 @@ def set_quota(
     max_stored_bytes: Annotated[int | None, typer.Option(min=0, max=2**53, help="Stored.")] = None,
     max_definitions: Annotated[int | None, _runs("Versions of graphs and agents.")] = None,
     max_threads: Annotated[int | None, _runs("Threads.")] = None,
+    model: Annotated[
+        list[str] | None, typer.Option(help="A model that may be used; the only ones.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Give a tenant a quota of its own, in the place of all of the one it has, and print it.
@@ -77,6 +80,7 @@ def set_quota(
         max_stored_bytes=max_stored_bytes,
         max_definitions=max_definitions,
         max_threads=max_threads,
+        models=tuple(model) if model else None,
     )
 
     async def put(quotas: QuotaStore) -> TenantQuota:
@@ -129,10 +133,13 @@ def _show(found: TenantQuota, *, as_json: bool) -> None:
     month = (use.cost_usd_this_month, use.reserved_usd_this_month)
     table.add_row("USD today", _limit(quota.max_cost_usd_per_day), *map(_limit, today))
     table.add_row("USD this month", _limit(quota.max_cost_usd_per_month), *map(_limit, month))
+    table.add_row("models", _limit(quota.models))
     out.print(table)
     for name in found.nearly_full:
         show(f"{name.replace('_', ' ')}: at least {WARN_PERCENT} % are used.")
 
 
-def _limit(amount: Decimal | int | None) -> str:
-    return "any" if amount is None else f"{Decimal(amount):f}"
+def _limit(limit: Decimal | int | tuple[str, ...] | None) -> str:
+    if isinstance(limit, tuple):
+        return ", ".join(limit)
+    return "any" if limit is None else f"{Decimal(limit):f}"

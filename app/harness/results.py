@@ -129,6 +129,7 @@ def result_of(trial: Trial) -> Result:
         models={
             tier: f"{named['provider']}:{named['model']}"
             for tier, named in (found.get("models") or {}).items()
+            if named is not None
         },
     )
 

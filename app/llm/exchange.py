@@ -3,7 +3,7 @@
 import hashlib
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from decimal import Decimal
 from functools import cached_property, partial
 from itertools import count
@@ -12,10 +12,8 @@ from typing import Any
 import structlog
 
 from app.control.budget import Amount, Dimension
-from app.control.ledger import Scope
 from app.control.retry import RetryPolicy
-from app.control.stops import Stop, StopCause, StopKind
-from app.engine.call import FREE, Answered, AttemptError, CallSpec, Reply, Spent, Turn
+from app.engine.call import Answered, AttemptError, CallSpec, Reply, Spent, Turn
 from app.engine.concurrency import RedactionThread
 from app.engine.context import FlowContext
 from app.engine.ports import HASH_CHARS
@@ -35,8 +33,8 @@ from app.llm.ports import (
     TokenUsage,
     ToolCall,
 )
-from app.llm.pricing import ListPrice, PriceUnknownError
-from app.llm.tiers import TierModel
+from app.llm.pricing import ListPrice
+from app.llm.table import ChatModel
 from app.llm.turns import Turns
 from app.trace.payloads import Payloads
 
@@ -50,7 +48,7 @@ OnDelta = Callable[[int, Delta], None]
 class Exchange:
     """One request to one model in one form."""
 
-    model: TierModel
+    model: ChatModel
     request: ModelRequest
     name: str
     """Its name in the trace."""
@@ -142,27 +140,33 @@ class Exchanges:
             Stop: a limit or a cancel request prevented or ended the call.
         """
         chosen, external = exchange.model, exchange.model.provider.external
-        metering = self._metering(exchange) if external else None
-        refusal = None if metering is None else _refusal(chosen, metering, context.scope)
-        fits = metering is not None and any(map(context.scope.limits_of, _METERED))
+        size = None if exchange.log is None else exchange.log.size_bytes
+        metering = Metering(chosen, exchange.request, self._list_price, messages_bytes=size)
         call = CallSpec(
             key=exchange.key,
             kind="llm",
             name=exchange.name,
             model=chosen.model,
             request_hash=exchange.request_hash,
-            once={} if refusal else once,
-            per_attempt={} if refusal else {Dimension.API_CALLS: 1},
-            estimate=FREE if refusal or metering is None else metering.estimate,
-            fit=metering.fit if metering and fits and not refusal else None,
-            lost=metering.lost if metering and not refusal else None,
-            external=external and refusal is None,
-            turn=None if refusal or not external else self._turn_of(chosen, context),
+            external=False,
             retry=self._retry,
-            timeout_seconds=chosen.timeout_seconds,
             metadata=exchange.metadata,
             request=await self._shown(exchange),
         )
+        refusal = metering.refusal(context.scope)
+        if refusal is None:
+            fits = external and any(map(context.scope.limits_of, _METERED))
+            call = replace(
+                call,
+                once=once,
+                per_attempt={Dimension.API_CALLS: 1},
+                estimate=metering.estimate,
+                fit=metering.fit if fits else None,
+                lost=metering.lost,
+                external=external,
+                turn=self._turn_of(chosen, context),
+                timeout_seconds=chosen.timeout_seconds,
+            )
         numbers = count(1)
 
         async def attempt() -> Reply:
@@ -170,10 +174,8 @@ class Exchanges:
                 raise refusal
             run_id, number = context.run_id, next(numbers)
             origin = RequestOrigin(run_id=run_id, call=exchange.key.text, attempt=number)
-            request = exchange.request if metering is None else metering.next_attempt()
-            parts = None if on_delta is None else _Parts(on_delta, number)
-            request = replace(request, origin=origin, on_delta=parts)
-            return await self._attempt(chosen, request, metering)
+            request = replace(metering.next_attempt(), origin=origin)
+            return await self._attempt(chosen, request, metering, on_delta)
 
         before = context.calls.journal.recorded(exchange.key.text)
         answered = await context.calls.perform(
@@ -184,9 +186,22 @@ class Exchanges:
         return completion_of(exchange, answered)
 
     async def _attempt(
-        self, chosen: TierModel, request: ModelRequest, metering: Metering | None
+        self,
+        chosen: ChatModel,
+        request: ModelRequest,
+        metering: Metering,
+        on_delta: OnDelta | None,
     ) -> Reply:
-        origin = request.origin
+        origin, shown = request.origin, False
+
+        def show(delta: Delta) -> None:
+            nonlocal shown
+            shown = True
+            if on_delta is not None and origin is not None:
+                on_delta(origin.attempt, delta)
+
+        if on_delta is not None:
+            request = replace(request, on_delta=show)
         try:
             reply = await chosen.provider.complete(chosen.model, request)
         except ModelError as error:
@@ -208,16 +223,14 @@ class Exchanges:
                 error_class=error.fault.value,
                 retryable=error.retryable,
                 retry_after_seconds=error.retry_after_seconds,
-                spent=FREE if metering is None else metering.failed(error),
+                spent=metering.failed(error),
                 raw_reply=self._payloads.shown(raw),
             ) from error
-        if isinstance(request.on_delta, _Parts):
-            request.on_delta.add_missing(reply)
-        if metering is None:
-            usage = reply.usage or TokenUsage(tokens_in=0, tokens_out=0)
-            spent = Spent(tokens_in=usage.tokens_in, tokens_out=usage.tokens_out)
-        else:
-            usage, spent = metering.answered(reply)
+        if not shown:  # the provider does not stream
+            for delta in (Delta("thinking", reply.thinking), Delta("content", reply.text)):
+                if delta.text:
+                    show(delta)
+        usage, spent = metering.answered(reply)
         if reply.repairs:
             log.info(
                 "model.reply_repaired",
@@ -228,8 +241,8 @@ class Exchanges:
             )
         return Reply(_journaled(reply, usage, spent), spent, _noted(reply, usage, chosen.model))
 
-    def _turn_of(self, chosen: TierModel, context: FlowContext) -> Callable[[], Turn] | None:
-        if self._turns is None or chosen.limit is None:
+    def _turn_of(self, chosen: ChatModel, context: FlowContext) -> Callable[[], Turn] | None:
+        if self._turns is None or chosen.limit is None or not chosen.provider.external:
             return None
         return partial(self._turns.turn, chosen.limit, context.run.tenant)
 
@@ -248,37 +261,8 @@ class Exchanges:
         after = {"call_key": stored.call_key, "messages": stored.messages}
         return None if shown is None else {**shown, "after": after}
 
-    def _metering(self, exchange: Exchange) -> Metering:
-        chosen = exchange.model
-
-        def price(usage: TokenUsage) -> Decimal:
-            if chosen.price is not None:
-                return chosen.price.cost_usd(usage)
-            return self._list_price(chosen.provider.name, chosen.model, usage)
-
-        return Metering(
-            exchange.request,
-            price,
-            min_output_tokens=chosen.min_output_tokens,
-            messages_bytes=None if exchange.log is None else exchange.log.size_bytes,
-        )
-
 
 _METERED = (Dimension.TOKENS, Dimension.COST_USD)
-
-
-def _refusal(chosen: TierModel, metering: Metering, scope: Scope) -> Stop | None:
-    """Return the stop of a call whose cost is limited and whose price is not known."""
-    if metering.price_is_known or not scope.requires_prices():
-        return None
-    unknown = PriceUnknownError(chosen.provider.name, chosen.model)
-    cause = StopCause(
-        kind=StopKind.BUDGET,
-        dimension=Dimension.COST_USD,
-        scope=scope.name,
-        reason=f"The run limits its cost, and {unknown}",
-    )
-    return Stop(cause)
 
 
 def _noted(reply: ModelReply, usage: TokenUsage, asked: str) -> dict[str, Any]:
@@ -299,7 +283,7 @@ def _journaled(reply: ModelReply, usage: TokenUsage, spent: Spent) -> dict[str, 
         "finish_reason": reply.finish_reason and storable(reply.finish_reason),
         "incomplete": reply.incomplete and reply.incomplete.value,
         "incomplete_reason": reply.incomplete_reason and storable(reply.incomplete_reason),
-        **usage.to_json(),
+        **asdict(usage),
         "tool_calls": [call.to_json() for call in reply.tool_calls],
         "thinking": reply.thinking,
         "provider_state": reply.provider_state,
@@ -335,24 +319,3 @@ def completion_of(exchange: Exchange, answered: Answered) -> Completion:
         "tool_calls": tuple(ToolCall(**call) for call in value.get("tool_calls", ())),
     }
     return Completion(**{**value, **read})
-
-
-@dataclass(slots=True)
-class _Parts:
-    """Passes the parts of one attempt's reply on."""
-
-    on_delta: OnDelta
-    attempt: int
-    begun: bool = False
-
-    def __call__(self, delta: Delta) -> None:
-        self.begun = True
-        self.on_delta(self.attempt, delta)
-
-    def add_missing(self, reply: ModelReply) -> None:
-        """Pass the reply of a provider on that does not stream."""
-        if not self.begun:
-            if reply.thinking:
-                self(Delta("thinking", reply.thinking))
-            if reply.text:
-                self(Delta("content", reply.text))

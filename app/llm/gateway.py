@@ -1,8 +1,8 @@
-"""How agents ask models: by tier, through the run's call gateway, metered.
+"""How agents ask models: by name, through the run's call gateway, metered.
 
-A *logical call* is one question to a tier and counts once. It may take several exchanges: a model
+A *logical call* is one question to a model and counts once. It may take several exchanges: a model
 that does not support a form of structured output is asked again in a simpler one, and when a model
-cannot answer at all, the next one of its tier is asked. Each exchange is a call of its own, with
+cannot answer at all, its next fallback is asked. Each exchange is a call of its own, with
 its own retries, estimate and price, so the trace shows which models were asked and what that cost.
 What the process has learned about an endpoint never contradicts a journal: a run that is executed
 again starts with the form that its own journal holds.
@@ -27,13 +27,13 @@ from app.llm.forms import ReplyForm, forms_for, in_form, is_prose
 from app.llm.message_log import MessageLog
 from app.llm.ports import Message, ModelFault, ModelRequest, ToolDefinition
 from app.llm.pricing import ListPrice
-from app.llm.tiers import BUILT_IN, CALLS_OF, Tier, TierModel
+from app.llm.table import CALLS_OF, AllowedModels, ChatModel, ModelTable, Tier
 from app.llm.turns import Turns
 from app.trace.payloads import REDACTED, Payloads
 
 log = structlog.get_logger(__name__)
 
-__all__ = ["Completion", "ModelAnswerIncomplete", "ModelGateway", "Tier", "TierModel"]
+__all__ = ["ChatModel", "Completion", "ModelAnswerIncomplete", "ModelGateway", "Tier"]
 
 _SIMPLER_FORM = frozenset({ModelFault.FORM_UNSUPPORTED, ModelFault.SCHEMA_REFUSED})
 """Failures of one form that a simpler one need not have."""
@@ -49,19 +49,16 @@ _EXHAUSTED = _SIMPLER_FORM | {
 
 @dataclass(slots=True, kw_only=True)
 class _LogicalCall:
-    """One question to a tier and its progress."""
+    """One question to a model and its progress."""
 
     context: FlowContext
-    tier: Tier
+    tier: Tier | None
+    """For which it counts."""
     name: str
     key: StepPath
-    messages: tuple[Message, ...]
     log: MessageLog | None
-    json_schema: Mapping[str, Any] | None
-    tools: tuple[ToolDefinition, ...]
-    seed: int | None
-    temperature: float | None
-    max_output_tokens: int | None
+    request: ModelRequest
+    """As it was asked for, whichever model answers it."""
     on_delta: OnDelta | None
     once: Mapping[Dimension, Amount]
     """Still to be charged; nothing once the first exchange was made."""
@@ -70,35 +67,36 @@ class _LogicalCall:
     """The CallNodes of the calls that have failed."""
 
     def key_of(self, number: int, form: ReplyForm) -> StepPath:
-        """Return the path of the question to the ``number``-th model of the tier, in one form."""
+        """Return the path of the question to the ``number``-th model, from 0, in one form."""
         key = self.key.call("fallback", number) if number else self.key
         return key if form is ReplyForm.SCHEMA else key.call(form.value)
 
-    def exchange(self, chosen: TierModel, number: int, form: ReplyForm) -> Exchange:
-        """Return the question to one model, the ``number``-th of its tier, in one form."""
-        request = ModelRequest(
-            messages=self.messages,
-            json_schema=self.json_schema,
-            tools=self.tools,
-            max_output_tokens=min(
-                chosen.max_output_tokens, self.max_output_tokens or chosen.max_output_tokens
-            ),
-            temperature=chosen.temperature if self.temperature is None else self.temperature,
-            seed=self.seed,
+    def exchange(self, chosen: ChatModel, number: int, form: ReplyForm) -> Exchange:
+        """Return the question to the ``number``-th model, from 0, in one form."""
+        asked = self.request
+        longest, temperature = asked.max_output_tokens, asked.temperature
+        whole = replace(
+            asked,
+            max_output_tokens=min(chosen.max_output_tokens, longest or chosen.max_output_tokens),
+            temperature=chosen.temperature if temperature is None else temperature,
             timeout_seconds=chosen.timeout_seconds,
         )
-        metadata = {"tier": self.tier.value, "provider": chosen.provider.name}
-        if self.json_schema is not None:
+        metadata = {"provider": chosen.provider.name}
+        if self.tier is not None:
+            metadata = {"tier": self.tier.value, **metadata}
+        if chosen.name is not None and chosen.name not in CALLS_OF:
+            metadata["alias"] = chosen.name
+        if asked.json_schema is not None:
             metadata["structured_output"] = form.value
-        request = in_form(request, form)
+        request = in_form(whole, form)
         return Exchange(
             model=chosen,
             request=request,
-            log=self.log if request.messages is self.messages else None,
+            log=self.log if request.messages is asked.messages else None,
             name=self.name,
             key=self.key_of(number, form),
             metadata={**metadata, "fallback": number} if number else metadata,
-            wants_json=self.json_schema is not None,
+            wants_json=asked.json_schema is not None,
         )
 
     def on_delta_from_here(self) -> OnDelta | None:
@@ -110,40 +108,31 @@ class _LogicalCall:
 
 
 class ModelGateway:
-    """Asks the models of both tiers."""
+    """Asks the configured models."""
 
     def __init__(
         self,
-        tiers: Mapping[Tier, TierModel],
+        models: ModelTable | Mapping[str, ChatModel],
         list_price: ListPrice,
         retry: RetryPolicy,
         payloads: Payloads = REDACTED,
         turns: Turns | None = None,
     ) -> None:
-        """Ask the models of ``tiers``; traces keep of prompts what ``payloads`` says.
+        """Ask these models by their names; traces keep of prompts what ``payloads`` says.
 
         Models whose use is limited are asked when it is the caller's turn among ``turns``.
         """
-        self._tiers = tiers
+        self.table = models if isinstance(models, ModelTable) else ModelTable(models)
         self._turns = turns
         self._exchanges = Exchanges(list_price, retry, payloads, turns)
         self._learned: dict[tuple[int, str], ReplyForm] = {}
         """The best form that an endpoint was found to have, by provider and model."""
 
-    def model_of(self, tier: Tier) -> TierModel:
-        """Return the first model of a tier, with its fallbacks."""
-        return self._tiers[tier]
-
-    def has(self, tier: Tier) -> bool:
-        """Return whether a tier has a model; beside a model the built-in planner is none."""
-        names = {each: self._tiers[each].provider.name for each in Tier}
-        return names[tier] != BUILT_IN or set(names.values()) == {BUILT_IN}
-
     async def aclose(self) -> None:
         """Close the providers' connections."""
         if self._turns is not None:
             await self._turns.aclose()
-        models = (model for tier in self._tiers.values() for model in tier.chain)
+        models = (model for first in self.table.values() for model in first.chain)
         for provider in {id(model.provider): model.provider for model in models}.values():
             await provider.aclose()
 
@@ -151,7 +140,7 @@ class ModelGateway:
         self,
         context: FlowContext,
         *,
-        tier: Tier,
+        tier: Tier = Tier.SMALL,
         name: str,
         key: str,
         messages: Sequence[Message],
@@ -165,38 +154,44 @@ class ModelGateway:
         fallbacks: Sequence[str] = (),
         charge: Charge = NOTHING,
     ) -> Completion:
-        """Ask the models of a tier; ``max_output_tokens`` can only narrow what is configured.
+        """Ask a model and its fallbacks; ``max_output_tokens`` can only narrow what is configured.
 
         ``name`` is what the trace calls it; ``key`` is its path inside the step, the same whenever
         the run is executed again. ``on_delta`` asks for a stream: it gets each part of the reply as
         it comes, with the number of the attempt, from 1; a later attempt begins the reply anew, and
         a replayed call has no parts. ``temperature`` takes the place of the configured one.
-        ``model`` names a model of the tier, or another one of its provider, that is asked first;
-        ``fallbacks`` name such models that are asked next, before those of the configuration.
+        ``model`` names the model that is asked first, left out that of the tier; ``fallbacks`` name
+        those that are asked next, before those of the configuration. A name is one of the table, or
+        that of a provider for a model of the tier.
         ``charge`` is charged once with the call.
         Of ``messages`` that are a ``MessageLog``, a call stores and hashes only what it adds.
 
         Raises:
-            CallFailedError: no model of the tier has answered, retries included; it holds the last
-                failure and the number of all attempts.
+            CallFailedError: no model has answered, retries included; it holds the last failure and
+                the number of all attempts.
+            ModelNotConfiguredError: there is no such model, or the tenant may not use it.
             Stop: a limit or a cancel request prevented or ended the call.
         """
+        table = self.table.restricted(context.services.get(AllowedModels))
+        models = list(enumerate(table.chain(tier, model, fallbacks)))
+        counts_for = table.tier_of(tier, model)
         asked = _LogicalCall(
             context=context,
-            tier=tier,
+            tier=counts_for,
             name=name,
             key=context.path.call(key),
-            messages=tuple(messages),
             log=messages if isinstance(messages, MessageLog) else None,
-            json_schema=json_schema,
-            tools=tuple(tools),
-            seed=seed,
-            temperature=temperature,
-            max_output_tokens=max_output_tokens,
+            request=ModelRequest(
+                messages=tuple(messages),
+                json_schema=json_schema,
+                tools=tuple(tools),
+                seed=seed,
+                temperature=temperature,
+                max_output_tokens=max_output_tokens,
+            ),
             on_delta=on_delta,
-            once={CALLS_OF[tier]: 1, Dimension.LLM_CALLS: 1, **charge},
+            once={**dict.fromkeys(table.counted(tier, model), 1), **charge},
         )
-        models = list(enumerate(_chain(self._tiers[tier], model, fallbacks)))
         while True:
             number, chosen = models.pop(0)
             try:
@@ -205,7 +200,7 @@ class ModelGateway:
                 if models and failed.error_class in _EXHAUSTED:
                     log.warning(
                         "model.fallback",
-                        tier=tier.value,
+                        tier=None if counts_for is None else counts_for.value,
                         model=chosen.model,
                         error_class=failed.error_class,
                         error=str(failed),
@@ -215,7 +210,7 @@ class ModelGateway:
                 failed.attempts = asked.attempts
                 raise
 
-    async def _ask(self, asked: _LogicalCall, chosen: TierModel, number: int) -> Completion:
+    async def _ask(self, asked: _LogicalCall, chosen: ChatModel, number: int) -> Completion:
         """Ask one model, in a simpler form where it does not support a better one."""
         forms = list(self._forms_for(asked, chosen, number))
         while True:
@@ -241,12 +236,12 @@ class ModelGateway:
                 return replace(completion, failed=asked.failed) if asked.failed else completion
 
     def _forms_for(
-        self, asked: _LogicalCall, chosen: TierModel, number: int
+        self, asked: _LogicalCall, chosen: ChatModel, number: int
     ) -> Sequence[ReplyForm]:
         """Return the forms to try, starting with the one that the run or the process arrived at."""
-        if asked.json_schema is None:
+        if asked.request.json_schema is None:
             return (ReplyForm.SCHEMA,)
-        forms = forms_for(chosen.structured_output, asked.json_schema)
+        forms = forms_for(chosen.structured_output, asked.request.json_schema)
         for at in reversed(range(len(forms))):
             # An earlier execution of the run may have asked this already.
             before = asked.context.calls.journal.recorded(asked.key_of(number, forms[at]).text)
@@ -260,16 +255,5 @@ class ModelGateway:
         return known or forms
 
 
-def _chain(tier: TierModel, model: str | None, fallbacks: Sequence[str]) -> Sequence[TierModel]:
-    """Return the models of a tier in the order in which they are asked, the named ones first."""
-    configured = {each.model: each for each in reversed(tier.chain)}
-    names = dict.fromkeys((model or tier.model, *fallbacks))
-    named = [
-        configured.get(name) or replace(tier, model=name, price=None, limit=None) for name in names
-    ]
-    chosen = set(map(id, named))
-    return (*named, *(each for each in tier.fallbacks if id(each) not in chosen))
-
-
-def _endpoint(chosen: TierModel) -> tuple[int, str]:
+def _endpoint(chosen: ChatModel) -> tuple[int, str]:
     return id(chosen.provider), chosen.model

@@ -6,45 +6,53 @@ where nothing was sent.
 """
 
 import asyncio
-from collections.abc import Callable
+import math
+from contextlib import suppress
 from dataclasses import replace
 from decimal import Decimal
 
-from app.control.budget import Dimension
-from app.control.ledger import Room
+from app.control.budget import Dimension, money
+from app.control.ledger import Room, Scope
+from app.control.stops import Stop, StopCause, StopKind
 from app.engine.call import FREE, Spent
 from app.llm.ports import Delivery, ModelError, ModelFault, ModelReply, ModelRequest, TokenUsage
 from app.llm.pricing import (
+    ListPrice,
     PriceUnknownError,
     estimate_lost,
     estimate_tokens,
     estimate_unmetered,
 )
-
-Price = Callable[[TokenUsage], Decimal]
-"""Returns what tokens of one model cost, or raises PriceUnknownError."""
+from app.llm.table import ChatModel
 
 
 class Metering:
-    """The request of one exchange, as large as its budget allows, and what it costs."""
+    """The request of one exchange, as large as its budget allows, and what it costs.
+
+    An attempt at a provider that is not external costs nothing.
+    """
 
     def __init__(
         self,
+        model: ChatModel,
         request: ModelRequest,
-        price: Price,
+        list_price: ListPrice,
         *,
-        min_output_tokens: int,
         messages_bytes: int | None = None,
     ) -> None:
-        """Meter attempts at ``request``; no fewer than ``min_output_tokens`` are ever asked for.
+        """Meter attempts at ``request``, which asks for ``model.min_output_tokens`` at least.
 
         Fewer only where the request itself asks for fewer. ``messages_bytes`` is the size of its
         messages, where it is known.
         """
+        self._model = model
         self._request = request
-        self._price = price
-        self._full = estimate_tokens(request, messages_bytes=messages_bytes)
-        self._least = min(min_output_tokens, self._full.tokens_out)
+        self._list_price = list_price
+        self._external = model.provider.external
+        self._full = TokenUsage(tokens_in=0, tokens_out=0)
+        if self._external:
+            self._full = estimate_tokens(request, messages_bytes=messages_bytes)
+        self._least = min(model.min_output_tokens, self._full.tokens_out)
         self._allowed = self._full
         """The estimate of the next attempt, or of the one that is made."""
         self._delivery = Delivery()
@@ -52,21 +60,33 @@ class Metering:
         self.estimate = self._spent(self._full)
         """Of the request as it is."""
 
-    @property
-    def price_is_known(self) -> bool:
-        """False if nobody can say what an attempt costs."""
-        return self.estimate.cost_usd is not None
+    def refusal(self, scope: Scope) -> Stop | None:
+        """Return the stop of a call whose cost is limited and whose price is not known."""
+        if self.estimate.cost_usd is not None or not scope.requires_prices():
+            return None
+        unknown = PriceUnknownError(self._model.provider.name, self._model.model)
+        cause = StopCause(
+            kind=StopKind.BUDGET,
+            dimension=Dimension.COST_USD,
+            scope=scope.name,
+            reason=f"The run limits its cost, and {unknown}",
+        )
+        return Stop(cause)
 
     def fit(self, room: Room) -> Spent:
-        """Ask for as many output tokens as there is room for; return the estimate of that."""
-        low, high = self._least, self._full.tokens_out
-        while low < high:
-            middle = (low + high + 1) // 2 if high < self._full.tokens_out else high
-            if self._has_room(middle, room):
-                low = middle
-            else:
-                high = middle - 1
-        self._allowed = replace(self._full, tokens_out=low)
+        """Ask for as many output tokens as there is room for; return the estimate of that.
+
+        The cost is linear in them.
+        """
+        most, tokens, cost = self._full.tokens_out, room(Dimension.TOKENS), room(Dimension.COST_USD)
+        if tokens is not None:
+            most = min(most, math.floor(tokens) - self._full.tokens_in)
+        dear = self.estimate.cost_usd
+        if cost is not None and dear is not None and dear > cost:
+            of_input = self._spent(replace(self._full, tokens_out=0)).cost_usd or Decimal(0)
+            each = (dear - of_input) / (self._full.tokens_out or 1)
+            most = min(most, math.floor((money(cost) - of_input) / each) if each else 0)
+        self._allowed = replace(self._full, tokens_out=max(self._least, most))
         return self._spent(self._allowed)
 
     def next_attempt(self) -> ModelRequest:
@@ -80,7 +100,7 @@ class Metering:
 
     def lost(self) -> Spent:
         """Return what the attempt has cost if there is no answer to it any more."""
-        if not self._delivery.sent:
+        if not self._delivery.sent or not self._external:
             return FREE
         seconds = asyncio.get_running_loop().time() - self._began
         return self._spent(estimate_lost(self._allowed, seconds), estimated=True)
@@ -96,23 +116,22 @@ class Metering:
         if reply.usage is not None:
             return reply.usage, self._spent(reply.usage)
         usage = estimate_unmetered(self._allowed, reply)
-        return usage, self._spent(usage, estimated=True)
-
-    def _has_room(self, tokens_out: int, room: Room) -> bool:
-        spent = self._spent(replace(self._full, tokens_out=tokens_out))
-        tokens, cost = room(Dimension.TOKENS), room(Dimension.COST_USD)
-        if tokens is not None and spent.tokens_in + spent.tokens_out > tokens:
-            return False
-        return cost is None or spent.cost_usd is None or spent.cost_usd <= cost
+        return usage, self._spent(usage, estimated=self._external)
 
     def _spent(self, usage: TokenUsage, *, estimated: bool = False) -> Spent:
-        try:
-            cost_usd = self._price(usage)
-        except PriceUnknownError:
-            cost_usd = None
         return Spent(
             tokens_in=usage.tokens_in,
             tokens_out=usage.tokens_out,
-            cost_usd=cost_usd,
+            cost_usd=self._cost_usd(usage),
             estimated=estimated,
         )
+
+    def _cost_usd(self, usage: TokenUsage) -> Decimal | None:
+        """Return what tokens cost; None if that is not known."""
+        if not self._external:
+            return Decimal(0)
+        if (price := self._model.price) is not None:
+            return price.cost_usd(usage)
+        with suppress(PriceUnknownError):
+            return self._list_price(self._model.provider.name, self._model.model, usage)
+        return None

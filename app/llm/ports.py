@@ -149,15 +149,6 @@ class TokenUsage:
     tokens_reasoning: int = 0
     """The part of ``tokens_out`` that was spent on reasoning."""
 
-    def to_json(self) -> dict[str, int]:
-        """Return them as JSON."""
-        return {
-            "tokens_in": self.tokens_in,
-            "tokens_out": self.tokens_out,
-            "tokens_cached": self.tokens_cached,
-            "tokens_reasoning": self.tokens_reasoning,
-        }
-
 
 class Incomplete(StrEnum):
     """Why an answer is not complete."""

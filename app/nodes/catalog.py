@@ -1,10 +1,11 @@
 """Every type of step that graphs can be made of, and the one way from a graph's JSON to a graph."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from app.engine.prepared import PreparedGraph
 from app.kernel.validation import Problem, Severity
+from app.llm.table import ModelTable
 from app.nodes.graph_reading import read
 from app.nodes.graph_spec import GraphSpec
 from app.nodes.nesting import DefinitionReference, references_in
@@ -33,8 +34,12 @@ class DuplicateTypeError(ValueError):
 class NodeCatalog:
     """The types of step of a process; built once and never changed."""
 
-    def __init__(self, types: Iterable[NodeType]) -> None:
-        """Take the types, or raise DuplicateTypeError for two of one name."""
+    def __init__(self, types: Iterable[NodeType], models: ModelTable | None = None) -> None:
+        """Take the types, or raise DuplicateTypeError for two of one name.
+
+        ``models`` are those that may be named; None: any.
+        """
+        self._models = models
         self._types: dict[str, NodeType] = {}
         for kind in types:
             if kind.name in self._types:
@@ -46,17 +51,21 @@ class NodeCatalog:
             if {"graph", "agent"} & kind.data.model_fields.keys()
         )
 
-    def examine(self, graph: Mapping[str, Any]) -> tuple[PreparedGraph | None, tuple[Problem, ...]]:
+    def examine(
+        self, graph: Mapping[str, Any], allowed: Collection[str] | None = None
+    ) -> tuple[PreparedGraph | None, tuple[Problem, ...]]:
         """Return a graph in its JSON form ready to be executed, unless it has errors.
 
-        With it come all its problems, each with its place.
+        With it come all its problems, each with its place. Of the models only those that are
+        ``allowed`` may be named.
         """
-        found, problems = read(self._types, graph, GRAPH)
+        models = None if self._models is None else self._models.restricted(allowed)
+        found, problems = read(self._types, graph, GRAPH, models)
         return None if found is None else found.prepared, problems
 
     def prepare(self, graph: Mapping[str, Any], *, graph_id: str) -> PreparedGraph:
         """Return a graph ready to be executed, or raise GraphProblemsError."""
-        found, problems = read(self._types, graph, graph_id)
+        found, problems = read(self._types, graph, graph_id, self._models)
         if found is None:
             raise GraphProblemsError(problems)
         return found.prepared

@@ -17,6 +17,7 @@ from app.engine.prepared import PreparedGraph, PreparedStep
 from app.kernel.graph import Channel, Edge, Graph, Step
 from app.kernel.problems import quoted
 from app.kernel.validation import Problem, Severity, Traits, problems_of
+from app.llm.table import ModelTable
 from app.nodes.graph_spec import EdgeSpec, GraphFrame, PolicySpec, StepSpec, WorkSpec
 from app.nodes.nesting import MAX_NESTING, InnerGraph, InnerStep, is_reference
 from app.nodes.node_type import NodeType
@@ -38,13 +39,14 @@ class _Reader:
     types: Types
     problems: list[Problem]
     graph_id: str
+    models: ModelTable | None
     place: str = ""
     depth: int = 0
 
     def at(self, *places: str, deeper: int = 0) -> "_Reader":
         """Return the reader of a place inside this one."""
         at = joined(self.place, *places)
-        return _Reader(self.types, self.problems, self.graph_id, at, self.depth + deeper)
+        return replace(self, place=at, depth=self.depth + deeper)
 
     def tell(self, message: str, *places: str) -> None:
         """Report what is wrong at a place inside this one."""
@@ -90,7 +92,7 @@ class _Reader:
         before = len(self.problems)
         inner = self.at("data")
         found = inner.part(kind.data, data, inner)
-        for place, message in kind.unknown(data):
+        for place, message in kind.unknown(data, self.models):
             inner.tell(message, place)
         if found is None:
             return None
@@ -117,9 +119,14 @@ class _ReadStep:
     stands_in: bool = False
 
 
-def read(types: Types, graph: Any, graph_id: str) -> tuple[InnerGraph | None, tuple[Problem, ...]]:
-    """Read a graph; return it, unless it has errors, and all its problems."""
-    reader = _Reader(types, [], graph_id)
+def read(
+    types: Types, graph: Any, graph_id: str, models: ModelTable | None = None
+) -> tuple[InnerGraph | None, tuple[Problem, ...]]:
+    """Read a graph; return it, unless it has errors, and all its problems.
+
+    ``models`` are those that may be named; None: any.
+    """
+    reader = _Reader(types, [], graph_id, models)
     found = read_graph(reader, graph)
     return found, tuple(reader.problems)
 

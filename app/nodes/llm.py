@@ -1,28 +1,30 @@
 """A step that asks a model."""
 
-from collections.abc import Sequence
-from typing import Annotated, Literal
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from app.control.budget import MAX_LIMIT
 from app.engine.context import FlowContext, Outputs
 from app.engine.node import ExecutionResult
 from app.kernel.graph import DEFAULT_HANDLE
 from app.kernel.validation import Handles
-from app.llm.gateway import ModelAnswerIncomplete, ModelGateway, Tier
+from app.llm.gateway import ModelAnswerIncomplete, ModelGateway
 from app.llm.ports import Message
+from app.llm.table import ModelTable
 from app.nodes.agent.definition import (
     AgentDefinition,
     LimitsSpec,
-    ModelSpec,
     OutputSpec,
     PromptSpec,
 )
 from app.nodes.agent.execution import Agents, AgentTask
 from app.nodes.agent.state import AgentState
-from app.nodes.node_type import NONE, NodeType, RunFacts
-from app.nodes.reading import StepData, TextField
+from app.nodes.agent.unknown import unknown_models
+from app.nodes.model_spec import ModelSpec
+from app.nodes.node_type import NONE, Fault, NodeType, RunFacts
+from app.nodes.reading import StepData, TextField, refusal
 from app.nodes.reply_schema import ReplySchema, SchemaField, UnfitReplyError
 from app.nodes.templates import compact
 from app.nodes.toolset import TOOLS, Toolset, linked_tools
@@ -42,15 +44,30 @@ class LlmData(StepData):
     """The user message."""
     system: TextField | None = None
     """The system message."""
-    tier: Literal["small", "big"] = "small"
+    model: ModelSpec | None = None
+    """Which model is asked, and how, as of an agent: ``{name, options}`` or ``{tier, options}``."""
+    tier: Literal["small", "big"] | None = None
+    """Short for ``model.tier``: small if left out."""
     output_schema: SchemaField | None = None
     """The answer is then JSON that follows this; a reply that does not is asked for once more."""
     max_output_tokens: Annotated[int, Field(ge=1, le=MAX_LIMIT)] | None = None
-    """The longest answer; it can only narrow what is configured for the tier."""
+    """Short for ``model.options.max_output_tokens``."""
     allow_incomplete: bool = False
     """Whether an answer that is cut off, withheld, refused or empty is taken as it is."""
     seed: Annotated[int, Field(ge=-MAX_LIMIT - 1, le=MAX_LIMIT)] | None = None
     """Makes sampling repeatable where the provider supports it; left out, the run's own."""
+
+    @model_validator(mode="after")
+    def _says_nothing_twice(self) -> Self:
+        if self.model is not None and (self.tier is not None or self.max_output_tokens is not None):
+            raise refusal("tier and max_output_tokens belong into model, where there is one.")
+        return self
+
+    @property
+    def asked(self) -> ModelSpec:
+        """Which model is asked, and how."""
+        longest = self.max_output_tokens
+        return self.model or ModelSpec(tier=self.tier or "small", max_output_tokens=longest)
 
     def messages(self, inputs: Outputs, limits: ValueLimits) -> list[Message]:
         """Return the messages with the values of the inputs; raises as templates do."""
@@ -65,7 +82,7 @@ class LlmData(StepData):
         return AgentDefinition(
             name="llm",
             prompt=PromptSpec(),
-            model=ModelSpec(tier=self.tier, max_output_tokens=self.max_output_tokens),
+            model=self.asked,
             limits=LimitsSpec(max_turns=MAX_TURNS),
             output=None
             if schema is None
@@ -128,13 +145,12 @@ async def _ask(data: LlmData, context: FlowContext, messages: Sequence[Message],
     schema = data.output_schema
     completion = await context.service(ModelGateway).complete(
         context,
-        tier=Tier(data.tier),
         name=name,
         key=name,
         messages=messages,
         json_schema=None if schema is None else schema.schema,
         seed=seed,
-        max_output_tokens=data.max_output_tokens,
+        **data.asked.asked,
     )
     if not data.allow_incomplete:
         completion.require_complete()
@@ -146,11 +162,17 @@ def _complaint(reply: str, unfit: UnfitReplyError, schema: ReplySchema) -> list[
     return [Message(role="assistant", content=reply), Message(role="user", content=asked)]
 
 
+def _unknown(data: Mapping[str, Any], models: ModelTable | None) -> Iterator[Fault]:
+    model = data.get("model") or {"tier": data.get("tier") or "small"}
+    for place, message in unknown_models(model, models):
+        yield place if data.get("model") else "tier", message
+
+
 def llm_type(agents: Agents) -> NodeType:
     """Return the type of steps that ask a model; ``agents`` work for those with linked tools."""
     return NodeType(
         name="llm",
-        description="Asks the small or the big model. Its answer leaves on default: text, or JSON"
+        description="Asks a model. Its answer leaves on default: text, or JSON"
         " if there is an output_schema. Toolsets and agents linked to tools may be called by it.",
         node=LlmNode(agents),
         data=LlmData,
@@ -159,4 +181,5 @@ def llm_type(agents: Agents) -> NodeType:
             link_inputs=frozenset({TOOLS}),
             link_outputs=NONE,
         ),
+        unknown=_unknown,
     )

@@ -11,6 +11,7 @@ from app.engine.prepared import BoundNode
 from app.kernel.graph import DEFAULT_HANDLE, Channel
 from app.kernel.problems import Names
 from app.kernel.validation import Handles, Traits
+from app.llm.table import ModelTable
 from app.nodes.reading import StepData
 
 Fault = tuple[str, str]
@@ -49,8 +50,9 @@ class NodeType:
     """False: its steps can only be linked."""
     faults: Callable[[Any], Iterable[Fault]] = lambda _: ()
     """Finds in data that was read what its model cannot know, such as names that do not exist."""
-    unknown: Callable[[Mapping[str, Any]], Iterable[Fault]] = lambda _: ()
-    """Finds names that do not exist in the JSON of data, whether or not it can be read."""
+    unknown: Callable[[Mapping[str, Any], ModelTable | None], Iterable[Fault]] = lambda *_: ()
+    """Finds names that do not exist in the JSON of data, whether or not it can be read. The models
+    are those that may be named; None: any."""
     flow_outputs: Callable[[Any], Names] | None = None
     """Finds the output handles of a step in its data; None: they are those of ``handles``."""
     holds: Callable[[Any], frozenset[Hashable]] = lambda _: frozenset()

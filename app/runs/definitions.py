@@ -8,13 +8,14 @@ becomes of the definitions that the graph was put together from.
 
 import asyncio
 import hashlib
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Collection, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import Any
 
 import orjson
 from cachetools import LRUCache
 
+from app.engine.prepared import PreparedGraph
 from app.kernel.validation import Problem, Severity
 from app.nodes.nesting import DefinitionKind, DefinitionReference, is_reference
 from app.runs.errors import ContainedDefinitionGoneError, DefinitionNotFoundError, GraphRefusedError
@@ -168,11 +169,7 @@ class Definitions:
             expanded = await expansion.expand(graph_of(kind, content), itself=itself)
         except GraphRefusedError as refused:
             raise GraphRefusedError(at_home(refused.problems, kind), kind) from None
-        check = self._checks.examine
-        if expanded.size.steps > MANY_STEPS or expanded.size.size_bytes > LARGE_BYTES:
-            prepared, found = await asyncio.to_thread(check, expanded.graph)
-        else:
-            prepared, found = check(expanded.graph)
+        prepared, found = await self._checked(expanded.graph, expanded.size)
         runnable = RunnableGraph(expanded.graph, prepared)
         if expansion.missing:
             newest = {replace(gap.ref, version=None) for gap in expansion.missing}
@@ -184,6 +181,24 @@ class Definitions:
         if text is not None and not expansion.named_others and len(text) <= LARGE_BYTES:
             self._compiled[kind, text] = _Compiled(runnable, problems, len(text))
         return runnable, problems
+
+    async def _checked(
+        self, graph: Mapping[str, Any], size: GraphSize, allowed: Collection[str] | None = None
+    ) -> tuple[PreparedGraph | None, Sequence[Problem]]:
+        if size.steps > MANY_STEPS or size.size_bytes > LARGE_BYTES:
+            return await asyncio.to_thread(self._checks.examine, graph, allowed)
+        return self._checks.examine(graph, allowed)
+
+    async def require_models(
+        self, kind: DefinitionKind, graph: Mapping[str, Any], allowed: Collection[str]
+    ) -> None:
+        """Refuse the graph of a run that names other models than those that are ``allowed``.
+
+        Raises:
+            GraphRefusedError: it does; all places are named.
+        """
+        _, found = await self._checked(graph, GraphSize.of(graph), allowed)
+        _require_no_error(at_home(found, kind), kind)
 
     async def register_agent(self, tenant: str, agent: Mapping[str, Any]) -> Registered:
         """Store an agent as the next version of the name that it has.

@@ -24,6 +24,7 @@ from app.engine.events import RUN_RESUMED, RUN_STARTED, Event
 from app.engine.prepared import PreparedGraph
 from app.engine.report import GraphOutcome
 from app.engine.supervision import DetachedError, Supervisor, deadline_of, seconds_of
+from app.llm.table import AllowedModels
 from app.nodes.catalog import GraphProblemsError, NodeCatalog
 from app.nodes.chat import chat_services
 from app.nodes.node_type import RunFacts
@@ -341,6 +342,8 @@ class RunExecutor:
         prepared = active.prepared or await self._graphs.prepared(run)
         services = {**self._services, RunFacts: facts_of(run)}
         services |= chat_services(run.request.chat, prepared)
+        if run.request.models is not None:
+            services[AllowedModels] = AllowedModels(run.request.models)
         if self._artifacts is not None:
             services[ArtifactKeeper] = self._artifacts(run, execution.token)
         if self._approvals is not None:

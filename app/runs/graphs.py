@@ -6,7 +6,7 @@ definition may contain others, which it names: ``{"name", "version"?}``, where n
 newest one.
 """
 
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Protocol
@@ -101,11 +101,13 @@ class DefinitionPage:
 class GraphChecks(Protocol):
     """Knows what a graph is made of. Both methods are pure and may be called on any thread."""
 
-    def examine(self, graph: Mapping[str, Any]) -> tuple[PreparedGraph | None, tuple[Problem, ...]]:
+    def examine(
+        self, graph: Mapping[str, Any], allowed: Collection[str] | None = None
+    ) -> tuple[PreparedGraph | None, tuple[Problem, ...]]:
         """Return a graph ready to be executed, unless it has errors, and all that is wrong with it.
 
         That is errors and warnings, each with its place. Keys ``name`` and ``version`` of a graph
-        mean nothing to it.
+        mean nothing to it. Only ``allowed`` models may be named; None: any that is configured.
         """
         ...
 

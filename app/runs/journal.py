@@ -14,12 +14,10 @@ without a pause in between is stored together.
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from decimal import Decimal
 from typing import Any
 
 import structlog
 
-from app.control.budget import Dimension
 from app.control.stops import CancelledError, HandOver, Stop, StopCause, StopKind
 from app.control.usage import Charge
 from app.engine.cancellation import CancellationToken
@@ -28,7 +26,7 @@ from app.engine.ports import CallOutcome, Entry, Recorded
 from app.engine.step_path import StepPath
 from app.runs.event_log import EventLog
 from app.runs.ports import JournalStore, JournalWrite, Permission
-from app.runs.replay import entries_of, spent_inside, tries_of
+from app.runs.replay import entries_of, spent_inside, stored_charge, tries_of
 from app.runs.run import CallRecord, EventRecord, Run
 from app.trace.execution_graph import ExecutionGraph
 from app.trace.frozen_json import (
@@ -346,7 +344,7 @@ def _record(
         request=request,
         call_key=entry.call_key,
         request_hash=entry.request_hash,
-        charge=_charge(entry),
+        charge=stored_charge(entry.charge),
         outcome=entry.outcome.value if entry.outcome else None,
         value=entry.value,
     )
@@ -355,15 +353,6 @@ def _record(
 def _order(node_id: str) -> tuple[int, str]:
     """Order node ids as they were made: beyond n999999 they get longer."""
     return len(node_id), node_id
-
-
-def _charge(entry: Entry) -> dict[str, object]:
-    """Return what is stored of a charge; ``charge_of`` adds up the calls of both tiers again."""
-    return {
-        dimension.value: str(amount) if isinstance(amount, Decimal) else amount
-        for dimension, amount in entry.charge.items()
-        if dimension is not Dimension.LLM_CALLS
-    }
 
 
 def _not_stored(graph: ExecutionGraph, earlier: Sequence[CallRecord]) -> set[str]:

@@ -51,6 +51,8 @@ class Quota:
     max_definitions: int | None = None
     """Versions of graphs and agents."""
     max_threads: int | None = None
+    models: tuple[str, ...] | None = None
+    """The only models that may be used, by their names; None: any."""
 
     @property
     def limits_cost(self) -> bool:

@@ -97,15 +97,33 @@ def spent_inside(earlier: Sequence[CallRecord], path: StepPath) -> Charge:
 
 
 def charge_of(stored: Mapping[str, Any]) -> dict[Dimension, Any]:
-    """Return a stored charge with its amounts as they were; money is stored as text."""
+    """Return a charge that was stored by :func:`stored_charge`."""
     charge: dict[Dimension, Any] = {
         Dimension(name): Decimal(amount) if isinstance(amount, str) else amount
         for name, amount in stored.items()
     }
-    tiers = (Dimension.LLM_CALLS_SMALL, Dimension.LLM_CALLS_BIG)
-    if calls := sum(charge.get(tier, 0) for tier in tiers):
-        charge[Dimension.LLM_CALLS] = calls
+    if of_tiers := [charge[tier] for tier in _TIERS if tier in charge]:
+        charge[Dimension.LLM_CALLS] = sum(of_tiers) or 1
     return charge
+
+
+def stored_charge(charge: Charge) -> dict[str, object]:
+    """Return a charge as it is stored, money as text.
+
+    The release before knows no ``llm_calls``, so these follow from the calls of the tiers: an entry
+    counts one logical call at most, and that of a model of no tier stores zero calls of the small
+    one.
+    """
+    kept = {name: amount for name, amount in charge.items() if name is not Dimension.LLM_CALLS}
+    if charge.get(Dimension.LLM_CALLS) and not any(tier in charge for tier in _TIERS):
+        kept[Dimension.LLM_CALLS_SMALL] = 0
+    return {
+        name.value: str(amount) if isinstance(amount, Decimal) else amount
+        for name, amount in kept.items()
+    }
+
+
+_TIERS = (Dimension.LLM_CALLS_SMALL, Dimension.LLM_CALLS_BIG)
 
 
 def entries_of(earlier: Sequence[CallRecord]) -> dict[str, Entry]:

@@ -7,7 +7,7 @@
 A terminal status never changes. ``waiting`` is a run that waits for an approval; nobody owns it.
 """
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -116,6 +116,8 @@ class RunRequest:
     """None outside of chats."""
     traceparent: str | None = None
     """The span that the run stands below, as the header of its request named it."""
+    models: tuple[str, ...] | None = None
+    """The only models that it may use, by their names; None: any."""
 
 
 END_TYPES: tuple[str, ...] = tuple(f"run.{status.value}" for status in sorted(TERMINAL))
@@ -148,6 +150,11 @@ class NewRun:
     prepared: PreparedGraph | None = field(default=None, compare=False, repr=False)
     """The request's graph, where it was made ready to be executed when it was checked. It is
     not stored: another process that takes the run over prepares the graph again."""
+    require_models: Callable[[Collection[str]], Awaitable[None]] | None = field(
+        default=None, compare=False, repr=False
+    )
+    """Raises GraphRefusedError or InvalidRunError if it names other models than these. It is not
+    stored; a run without it is stopped by its first call of another model."""
 
     @property
     def is_overdue(self) -> bool:

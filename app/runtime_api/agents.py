@@ -11,9 +11,10 @@ from app.engine.events import Event
 from app.engine.prepared import BoundNode, PreparedGraph, PreparedStep
 from app.kernel.graph import DEFAULT_HANDLE, Graph, Step
 from app.llm.forms import StructuredOutput
-from app.llm.gateway import ModelGateway, Tier, TierModel
+from app.llm.gateway import ChatModel, ModelGateway, Tier
 from app.llm.ports import ModelProvider
 from app.llm.pricing import TokenPrice, no_list_price
+from app.llm.table import ModelTable
 from app.nodes.agent.definition import AgentDefinition
 from app.nodes.agent.execution import Agents
 from app.nodes.agent.node import INPUTS, RESULT, AgentData, AgentNode
@@ -82,7 +83,7 @@ async def run_agent(
     """
     if not isinstance(definition, AgentDefinition):
         definition = AgentDefinition.model_validate(definition)
-    tier = TierModel(
+    tier = ChatModel(
         provider=provider,
         model=model,
         max_output_tokens=max_output_tokens,
@@ -90,7 +91,10 @@ async def run_agent(
         timeout_seconds=timeout_seconds,
         structured_output=StructuredOutput.AUTO,
         price=price,
+        capabilities=(),
     )
+    table = ModelTable(dict.fromkeys(Tier, tier))
+    table.allow_unlisted = True
     dispatch = ToolDispatch(
         ToolRegistry(tuple(tools)),
         ToolPolicy(),
@@ -111,7 +115,7 @@ async def run_agent(
         events=None if on_event is None else EventQueue(on_event),
         inputs={DEFAULT_HANDLE: input, INPUTS: dict(inputs or {})},
         services={
-            ModelGateway: ModelGateway(dict.fromkeys(Tier, tier), no_list_price, _RETRY),
+            ModelGateway: ModelGateway(table, no_list_price, _RETRY),
             RunFacts: RunFacts(now=datetime.now(UTC)),
         },
     )

@@ -1,41 +1,19 @@
-"""Settings of what runs may spend, of the case agent, its models and its tools."""
+"""Settings of what runs may spend, of the case agent and its tools."""
 
 import re
 from collections.abc import Callable
 from dataclasses import fields
 from decimal import Decimal
-from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar
-from urllib.parse import urlsplit
+from typing import Annotated, Any, Literal, Self, TypeVar
 from zoneinfo import ZoneInfo
 
-from pydantic import AfterValidator, Field, SecretStr, TypeAdapter, create_model, model_validator
+from pydantic import AfterValidator, Field, TypeAdapter, create_model, model_validator
 from tzlocal import get_localzone_name
 
 from app.control.budget import Budget, json_name, json_number
 from app.runs.quotas import Quota
-from app.settings.values import Count, Positive, Seconds, Section, Text, key
-
-
-def _endpoint(url: str) -> str:
-    parts = urlsplit(url)
-    known = parts.scheme in ("http", "https") and parts.port != 0
-    if not (known and parts.hostname and "@" not in parts.netloc):
-        raise ValueError("must be an http or https URL without user or password")
-    return url
-
-
-def _base(url: str) -> str:
-    if "?" in url or "#" in url:
-        raise ValueError("must be a URL without a query or a fragment: paths are added to it")
-    return url
-
-
-def _api_key(key: SecretStr) -> SecretStr:
-    text = key.get_secret_value()
-    # Clients would fail with what no HTTP header can hold, and quote it.
-    if not (text and text.isascii() and text.isprintable()):
-        raise ValueError("must be a key of printable ASCII characters")
-    return key
+from app.settings.models import ProviderSettings
+from app.settings.values import Count, Endpoint, Names, Positive, Seconds, Section, Text, key
 
 
 def _one_call(calls: int) -> int:
@@ -45,11 +23,7 @@ def _one_call(calls: int) -> int:
 
 
 OneCall = Annotated[Count, AfterValidator(_one_call)]
-Endpoint = Annotated[str, AfterValidator(_endpoint)]
-BaseUrl = Annotated[Endpoint, AfterValidator(_base)]
-Names = tuple[Text, ...]
 Share = Annotated[float, Field(ge=0, le=1, strict=True)]
-Usd = Annotated[Decimal, Field(ge=0)]
 
 
 class LimitSettings(Section):
@@ -134,6 +108,7 @@ class QuotaSettings(Section):
     )
     max_definitions: Count | None = key(10_000, "Versions of graphs and agents; not of default.")
     max_threads: Count | None = key(100_000, "Threads; not of default.")
+    models: Names | None = key(None, "The only models that runs may use, by name; null: any.")
 
     @property
     def quota(self) -> Quota:
@@ -187,37 +162,6 @@ class RetrySettings(Section):
     factor: Annotated[Seconds, Field(ge=1, le=100)] = key(2.0, "Growth of each further wait.")
     jitter: Share = key(0.2, "Random part of a wait: 0.2 is up to 20 % more or less.")
     max_seconds: Seconds = key(30.0, "Longest wait between two attempts.")
-
-
-_NEEDS = {"openai": ("api_key", "base_url"), "anthropic": ("api_key",), "tiingo": ("api_key",)}
-"""The keys of which a provider needs one; the factories of others judge for themselves."""
-
-
-class ProviderSettings(Section):
-    """A provider and how it is reached."""
-
-    built_in: ClassVar[str]  # the provider, unless one is named, without key and endpoint
-    live: ClassVar[str]  # and with one of them
-
-    provider: str | None = None
-    api_key: Annotated[SecretStr, AfterValidator(_api_key)] | None = None
-    """Its key; <PROVIDER>_API_KEY serves as well: the two tiers always, others without base_url."""
-    base_url: BaseUrl | None = None
-    """Endpoint, such as http://127.0.0.1:11434/v1, which may need no key; null is the usual one."""
-
-    @property
-    def chosen_provider(self) -> str:
-        """The provider that these settings come to."""
-        return self.provider or (self.live if self.api_key or self.base_url else self.built_in)
-
-    @model_validator(mode="after")
-    def _has_what_the_provider_needs(self) -> Self:
-        chosen, needs = self.chosen_provider, _NEEDS.get(self.chosen_provider, ())
-        if needs and not any(getattr(self, name) for name in needs):
-            usual = "an api_key of its own" if self.base_url else f"{chosen.upper()}_API_KEY"
-            names = ", or ".join(needs).replace("api_key", f"{usual} in the environment")
-            raise ValueError(f"provider: {chosen} needs {names}")
-        return self
 
 
 class PriceSettings(ProviderSettings):
@@ -290,70 +234,3 @@ class ToolSettings(Section):
     )
     prices: PriceSettings = PriceSettings()
     mcp: McpSettings = McpSettings()
-
-
-class ModelSettings(ProviderSettings):
-    """A model and how it is asked."""
-
-    built_in, live = "offline", "openai"
-    usual_model: ClassVar[str] = ""  # of the provider openai
-
-    provider: Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,31}$")] | None = None
-    """`openai` (or what speaks its protocol), `anthropic`, `recorded`, `offline` (the built-in
-    planner; null, without key and base_url) or an entry point of the group caseworker.providers."""
-    model: Text | None = key(None, "Its name; null, with openai: gpt-5-nano, for big gpt-5.")
-    recording: Text | None = key(None, "File of `--record` of serve or eval, for `recorded`.")
-    temperature: Annotated[float, Field(ge=0, le=2, strict=True)] | None = None
-    """Randomness of replies; null leaves it to the provider."""
-    max_output_tokens: Positive = key(4096, "Longest reply, in tokens; every call reserves them.")
-    requests_per_minute: Positive | None = key(
-        None, "Of all processes together; further calls wait their turn. Null: any number."
-    )
-    tokens_per_minute: Positive | None = key(None, "The same, of input and output tokens.")
-    timeout_seconds: Seconds = key(30.0, "How long one attempt may take.")
-    structured_output: Literal["auto", "schema", "json", "text"] = "auto"
-    """How JSON is asked for: by schema, JSON mode or words; `auto` is the best that works."""
-    price_per_million_in_usd: Usd | None = key(None, "Of input tokens; null is the list price.")
-    price_per_million_out_usd: Usd | None = key(None, "Of output tokens; null is the list price.")
-    price_per_million_cached_usd: Usd | None = key(None, "Of cached input; null is no discount.")
-
-    @property
-    def chosen_model(self) -> str:
-        """The model that these settings come to; empty if they name none."""
-        usual = {"openai": self.usual_model, "offline": "offline"}
-        return self.model or usual.get(self.chosen_provider, "")
-
-    @model_validator(mode="after")
-    def _can_be_asked(self) -> Self:
-        if not self.chosen_model:
-            raise ValueError(f"model: must name one, since the provider is {self.chosen_provider}")
-        prices = self.price_per_million_in_usd, self.price_per_million_out_usd
-        if None in prices and {*prices, self.price_per_million_cached_usd} != {None}:
-            raise ValueError("price_per_million_in_usd: must be given, with that of output tokens")
-        return self
-
-
-class TierSettings(ModelSettings):
-    """A tier: a model and its fallbacks; the big one does what the small one could not."""
-
-    usual_model = "gpt-5"
-
-    fallbacks: tuple[ModelSettings, ...] = ()
-    """Models with the keys above, asked in this order when it has failed: `[{model: gpt-5-mini}]`.
-    In the environment the list is JSON; the first key is MODELS_<TIER>_FALLBACKS_1_API_KEY."""
-
-
-class SmallModelSettings(TierSettings):
-    """The small tier, where every case begins."""
-
-    usual_model = "gpt-5-nano"
-
-
-class ModelsSettings(Section):
-    """The models of both tiers; OPENAI_BASE_URL is their base_url where the provider is openai."""
-
-    allow_unlisted: bool = key(
-        False, "Whether agents may name models that are not configured: any of a tier's provider."
-    )
-    small: SmallModelSettings = SmallModelSettings()
-    big: TierSettings = TierSettings()

@@ -5,7 +5,7 @@
 
 import json
 import re
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -29,7 +29,7 @@ _NO_SETTINGS = (f"{PREFIX}CONFIG", f"{PREFIX}URL", f"{PREFIX}API_KEY")
 """What the command line reads: the file of the settings, where the service is, and its key."""
 _NEAR_MISS = ": not a setting;"
 _HARMLESS_URL = re.compile(r"[\w+]+://(?![^@]*:.*@)(?!.*password=)")
-_FALLBACK_KEY = re.compile(r"MODELS_(?:SMALL|BIG)_FALLBACKS_[1-9]\d?_API_KEY")
+_TIERS, _NAMED = (("models", "small"), ("models", "big")), ("models", "named")
 _LINK = re.compile(r"=(tcp|udp|sctp)://|_SERVICE_(HOST|PORT)[_=]|_PORT_\d+_(TCP|UDP|SCTP)[_=]")
 _IN_YAML = {"model_type": "must be a section with keys and values", "tuple_type": "must be a list"}
 
@@ -119,19 +119,29 @@ class EnvironmentSource(InitSettingsSource):
         self._merged = file()
         self.origins: dict[Location, str] = {}  # the variables that values come from
         empty = sorted(name for name, text in environ.items() if not text.strip())
-        self.warnings = (*_judge_empty(empty), *self._judge_names())
-        self.near_misses = tuple(line for line in self.warnings if _NEAR_MISS in line)
+        warnings = tuple(_judge_empty(empty))
         for path, _ in keys_of(Settings):
             self._set(path, variable_of(path))
-        for tier in (("models", "small"), ("models", "big")):
-            self._complete(tier, "openai", tier=True)
+        for tier in _TIERS:
+            if self._section(tier).get("use") is None:
+                self._complete(tier, "openai", tier=True)
+        keys = {path: variable_of(path) for path in self._keys_of_models()}
+        for path, variable in keys.items():
+            self._set(path, variable)
+            self._complete(path[:-1], "openai")
+        self._complete(("tools", "prices"), "tiingo")
+        self.warnings = (*warnings, *self._judge_names(keys.values()))
+        self.near_misses = tuple(line for line in self.warnings if _NEAR_MISS in line)
+        super().__init__(Settings, self._merged)
+
+    def _keys_of_models(self) -> Iterator[Location]:
+        """Yield the places of the keys of fallbacks and of named models."""
+        for tier in _TIERS:
             fallbacks = self._section(tier).get("fallbacks")
             for index in range(len(fallbacks) if isinstance(fallbacks, list) else 0):
-                path = (*tier, "fallbacks", index, "api_key")
-                self._set(path, variable_of(path))
-                self._complete(path[:-1], "openai")
-        self._complete(("tools", "prices"), "tiingo")
-        super().__init__(Settings, self._merged)
+                yield (*tier, "fallbacks", index, "api_key")
+        for name in self._section(_NAMED):
+            yield (*_NAMED, name, "api_key")
 
     def _section(self, path: Location) -> dict[str, Any]:
         """Return what is set in a section; nothing if something else stands in its place."""
@@ -174,12 +184,12 @@ class EnvironmentSource(InitSettingsSource):
             return json.loads(text) if any(t in (dict, tuple, int, float) for t in types) else text
         return text
 
-    def _judge_names(self) -> Iterator[str]:
+    def _judge_names(self, keys_of_models: Iterable[str]) -> Iterator[str]:
         """Yield warnings about names that are no setting's; refuse a prefixed one."""
-        known = {*map(variable_of, dict(keys_of(Settings))), *SHARED_VARIABLES}
+        known = {*map(variable_of, dict(keys_of(Settings))), *SHARED_VARIABLES, *keys_of_models}
         for name, text in sorted(self._given.items()):
             bare = name.removeprefix(PREFIX)
-            if bare in known or _FALLBACK_KEY.fullmatch(bare) or name in _NO_SETTINGS:
+            if bare in known or name in _NO_SETTINGS:
                 continue
             prefix = name.removesuffix(bare)
             near = get_close_matches(bare, known, n=1, cutoff=0.6 if prefix else 0.9)
@@ -206,7 +216,8 @@ def _judge_empty(names: Sequence[str]) -> Iterator[str]:
         if path[:1] == ("auth",) and SecretStr in types_in(_field_at(path).annotation):
             raise SettingsError(f"{name}: set, but empty; give the secret or remove the variable")
         of_provider = path[-1:] in (("api_key",), ("base_url",)) or bare in SHARED_VARIABLES
-        if of_provider and bare.endswith(("_KEY", "_BASE_URL")):
+        of_model = bare.startswith("MODELS_") and bare.endswith("_API_KEY")
+        if of_model or (of_provider and bare.endswith(("_KEY", "_BASE_URL"))):
             unset.append(name)
     if unset:
         yield f"{', '.join(unset)}: empty, and so not set"
@@ -252,7 +263,11 @@ def _line(error: ErrorDetails, origins: Mapping[Location, str], shown: str) -> s
     elif kind == "value_error" and _keys_in(field):
         name, _, problem = problem.partition(": ")
         path = (*path, *name.split("."))
-    elif SecretStr in types_in(field.annotation) or isinstance(value, dict | list):
+    elif (
+        SecretStr in types_in(field.annotation)
+        or isinstance(value, dict | list)
+        or (path in origins and _keys_in(field))  # broken JSON of sections, which may have keys
+    ):
         found = " (its value is not shown)"
     else:
         found = f" (got {redact_text(json.dumps(value, default=str), max_chars=60)})"

@@ -10,6 +10,7 @@ from pydantic_settings import BaseSettings
 
 from app.llm.ports import MAX_REPLY_BYTES
 from app.settings import cases
+from app.settings.models import ModelsSettings
 from app.settings.values import Count, Positive, Seconds, Section, Text, key
 from app.trace.frozen_json import USUAL_LIMITS
 
@@ -324,7 +325,7 @@ class Settings(Section, BaseSettings, case_sensitive=True, hide_input_in_errors=
 
     server: ServerSettings = ServerSettings()
     database: DatabaseSettings = DatabaseSettings()
-    models: cases.ModelsSettings = cases.ModelsSettings()
+    models: ModelsSettings = ModelsSettings()
     budget: cases.BudgetSettings = cases.BudgetSettings()
     act: cases.ActSettings = cases.ActSettings()
     verifier_thresholds: cases.VerifierSettings = cases.VerifierSettings()
@@ -362,6 +363,10 @@ class Settings(Section, BaseSettings, case_sensitive=True, hide_input_in_errors=
                 raise ValueError(f"limits.{larger}: must be at least limits.{smaller}")
         if self.artifacts.max_run_mb < self.artifacts.max_artifact_mb:
             raise ValueError("artifacts.max_run_mb: must be at least artifacts.max_artifact_mb")
+        known = self.models.chains()
+        for at, name in enumerate(self.quotas.models or (), 1):
+            if name not in known:
+                raise ValueError(f"quotas.models.{at}: there is no such model: {', '.join(known)}")
         steps, default = self.act.max_steps, cases.ActSettings.model_fields["max_steps"].default
         if self.flags.mode == "fallback_only" and steps > 1 and steps != default:
             raise ValueError("act.max_steps: must be 0 or 1 while flags.mode is fallback_only")

@@ -1,10 +1,12 @@
 """What all sections of the settings have in common: their keys, and the kinds of values."""
 
+import re
 from collections.abc import Iterator
 from itertools import chain
 from typing import Annotated, Any, get_args, get_origin
+from urllib.parse import urlsplit
 
-from pydantic import BaseModel, Field
+from pydantic import AfterValidator, BaseModel, Field
 from pydantic.fields import FieldInfo
 
 Location = tuple[str | int, ...]
@@ -15,6 +17,18 @@ Count = Annotated[int, Field(ge=0, le=2**53, strict=True)]
 Positive = Annotated[int, Field(ge=1, le=2**53, strict=True)]
 Seconds = Annotated[float, Field(gt=0, le=10**9, strict=True)]
 Text = Annotated[str, Field(min_length=1)]
+Names = tuple[Text, ...]
+
+
+def _endpoint(url: str) -> str:
+    parts = urlsplit(url)
+    known = parts.scheme in ("http", "https") and parts.port != 0
+    if not (known and parts.hostname and "@" not in parts.netloc):
+        raise ValueError("must be an http or https URL without user or password")
+    return url
+
+
+Endpoint = Annotated[str, AfterValidator(_endpoint)]
 
 
 class Section(
@@ -39,7 +53,7 @@ def keys_of(section: type[BaseModel], path: Location = ()) -> Iterator[tuple[Loc
 
 def variable_of(path: Location) -> str:
     """Return the name of a key in the environment: ``BUDGET_MAX_SECONDS``."""
-    return joined(path, "_").upper()
+    return re.sub(r"[.-]", "_", joined(path, "_")).upper()
 
 
 def joined(path: Location, separator: str = ".") -> str:

@@ -75,7 +75,7 @@ def table(shown: Result) -> dict[str, list[str]]:
 def test_a_quota_is_set_shown_listed_and_removed(caseworker: Command) -> None:
     """It takes the place of the whole one before; without one the configured one counts."""
     caseworker("quotas", "set", "acme", "--max-running", "3", "--max-queued", "7")
-    limits = ("--max-runs-per-minute", "60", "--max-cost-usd-per-day", "4.50")
+    limits = ("--max-runs-per-minute", "60", "--max-cost-usd-per-day", "4.50", "--model", "big")
     replaced = caseworker("quotas", "set", "acme", *limits)
     shown = caseworker("quotas", "show", "acme", QUOTAS_MAX_RUNNING="9")
     caseworker("quotas", "set", "zebra", "--max-cost-usd-per-month", "0")
@@ -92,7 +92,7 @@ def test_a_quota_is_set_shown_listed_and_removed(caseworker: Command) -> None:
     assert table(shown)["running"] == ["any", "0"]
     assert table(shown)["runs a minute"] == ["60"]
     assert table(shown)["USD today"] == ["4.50", "0", "0"]
-    assert listed["acme"] == ["max_runs_per_minute 60, max_cost_usd_per_day 4.50"]
+    assert listed["acme"] == ["max_runs_per_minute 60, max_cost_usd_per_day 4.50, models big"]
     assert [(each["tenant"], each["max_cost_usd_per_day"]) for each in as_json] == [
         ("acme", 4.5),
         ("zebra", None),

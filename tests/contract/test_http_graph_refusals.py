@@ -228,7 +228,7 @@ async def test_a_place_that_a_caller_made_up_is_not_repeated(api: Api) -> None:
     """A key that is no plain word may be a value that slipped."""
 
     class Naming(ShapeChecks):
-        def examine(self, graph: Any) -> tuple[None, tuple[Problem, ...]]:
+        def examine(self, graph: Any, allowed: Any = None) -> tuple[None, tuple[Problem, ...]]:
             bad = Problem("steps.12.data.sk-live-51Hx", "Bad."), Problem("9" * 5000, "Bad.")
             return None, bad
 

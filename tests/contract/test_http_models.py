@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from app.settings.cases import ModelsSettings, SmallModelSettings
+from app.settings.models import ModelsSettings, SmallModelSettings
 from tests.support.fake_provider.client import FakeProvider
 from tests.support.graph_requests import fields
 from tests.support.tenants import OPERATOR_KEY, Tenants, open_tenants
@@ -63,10 +63,10 @@ REQUESTS = {
     ),
     "thread": ("/threads", {"agent": agent(**UNLISTED)}, "agent.model.name"),
     "registered agent": ("/agents", {"agent": agent(**UNLISTED)}, "agent.model.name"),
-    "model of the other tier": (
+    "tier without a model": (
         "/runs",
         {"kind": "agent", "agent": agent(name="fake-small", tier="big"), "input": "?"},
-        "agent.model.name",
+        "agent.model.tier",
     ),
 }
 

@@ -11,7 +11,7 @@ import pytest
 from app.access import authentication
 from app.api import shares
 from app.api.request_envelope import MAX_QUERY_PARAMETERS
-from app.settings.cases import ModelsSettings, SmallModelSettings
+from app.settings.models import ModelsSettings, SmallModelSettings
 from app.settings.schema import DatabaseSettings, EventSettings, ServerSettings, WorkerSettings
 from tests.support.asgi_calls import streamed
 from tests.support.fake_provider.client import FakeProvider

@@ -24,7 +24,9 @@ class ShapeChecks:
     checked: int = 0
     """How often a graph was checked."""
 
-    def examine(self, graph: Mapping[str, Any]) -> tuple[None, tuple[Problem, ...]]:
+    def examine(
+        self, graph: Mapping[str, Any], allowed: Any = None
+    ) -> tuple[None, tuple[Problem, ...]]:
         self.checked += 1
         return None, tuple(self._problems(graph, ""))
 

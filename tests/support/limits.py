@@ -10,7 +10,7 @@ from app.api.services import ApiLimits
 from app.bootstrap import agents, process, server
 from app.control.retry import RetryPolicy
 from app.llm.forms import StructuredOutput
-from app.llm.tiers import TierModel
+from app.llm.table import ChatModel
 from app.nodes.case.case import ActLimits, Case, CaseDefaults, EscalateWhen, Mode
 from app.runs.artifacts import ArtifactLimits
 from app.runs.executor import ExecutorLimits
@@ -102,15 +102,16 @@ def case_of(**given: Any) -> Case:
     return Case(**{**{name: getattr(defaults, name) for name in kept}, **given})
 
 
-def tier_model(**given: Any) -> TierModel:
+def tier_model(**given: Any) -> ChatModel:
     """A model that is asked without patience or temperature of its own."""
     usual = {
         "max_output_tokens": 1024,
         "min_output_tokens": 256,
         "timeout_seconds": 30.0,
         "structured_output": StructuredOutput.AUTO,
+        "capabilities": (),
     }
-    return TierModel(**{**usual, **given})
+    return ChatModel(**{**usual, **given})
 
 
 def tool_dispatch(

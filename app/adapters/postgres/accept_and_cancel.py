@@ -7,7 +7,7 @@ comes here: one batched insert does it, and what that insert finds in its way is
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
@@ -101,8 +101,8 @@ async def accept_in(
         if earlier is not None:
             return await _repeated(connection, earlier, limits)
     admission = await admission_of(connection, new, limits.quota)
-    if admission is not None and admission.quota.limits_cost:
-        new = replace(new, request=replace(new.request, requires_prices=True))
+    if admission is not None:
+        new = admission.restricted
     overdue = new.is_overdue
     if overdue or (admission is not None and not admission.may_begin):
         worker_id = None

@@ -151,14 +151,25 @@ class Admission:
         wanted = self.counts["running"] + self.counts["due"]
         return key_is_free and (most is None or wanted < most)
 
+    @property
+    def restricted(self) -> NewRun:
+        """The run with what the quota says of the models that it may use."""
+        quota, request = self.quota, self.new.request
+        prices = request.requires_prices or quota.limits_cost
+        request = replace(request, requires_prices=prices, models=quota.models)
+        return replace(self.new, request=request)
+
     async def charge(self, connection: AsyncConnection, *, queued: bool) -> RateState | None:
         """Count the run, which is stored by now; return how the tenant stands to its rate.
 
         Raises:
             QuotaExceededError: the run is one too many; nothing of it may be committed.
             InvalidRunError: the cost of the tenant is limited, and that of the run is not.
+            GraphRefusedError: it names a model that the tenant may not use.
         """
         quota = self.quota
+        if quota.models is not None and self.new.require_models is not None:
+            await self.new.require_models(quota.models)
         rate = await self._take_rate(connection)
         # What is refused takes nothing of the rate.
         left = None if rate is None else replace(rate, remaining=rate.remaining + 1)
@@ -291,7 +302,9 @@ async def _row_of(connection: AsyncConnection, tenant: str) -> Row | None:
 
 
 def _quota(row: Row) -> Quota:
-    return Quota(**{name: row[name] for name in _FIELDS})
+    models = row["models"]
+    own = {**row, "models": None if models is None else tuple(models)}
+    return Quota(**{name: own[name] for name in _FIELDS})
 
 
 class PostgresQuotas:
@@ -323,6 +336,7 @@ class PostgresQuotas:
     async def put(self, tenant: str, quota: Quota) -> None:
         """Give a tenant a quota of its own."""
         values = {name: getattr(quota, name) for name in _FIELDS}
+        values["models"] = None if quota.models is None else list(quota.models)
         async with transaction(self._pool) as connection:
             await connection.exec_driver_sql(LOCK, (tenant,))
             await connection.exec_driver_sql(_PUT, {"tenant": tenant, **values})

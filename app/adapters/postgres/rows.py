@@ -116,6 +116,8 @@ def request_to_json(request: RunRequest) -> dict[str, Any]:
         stored["source"] = {"run_id": source.run_id, "until": source.until}
     if request.traceparent is not None:
         stored["traceparent"] = request.traceparent
+    if request.models is not None:
+        stored["models"] = list(request.models)
     if request.chat is not None:
         stored["chat"] = request.chat.to_json()
     if request.kind is not RunKind.CASE:
@@ -146,6 +148,7 @@ def request_from_json(stored: Mapping[str, Any]) -> RunRequest:
         "definition_ref": DefinitionRef(**ref, kind=DefinitionKind(kind)) if ref else None,
         "source": RunSource(**source) if source else None,
         "chat": ChatInput.of_json(chat) if chat else None,
+        "models": tuple(stored["models"]) if "models" in stored else None,
     }
     known = {name: stored[name] for name in stored if name != "graph_ref"}
     return RunRequest(**{**known, **read})

@@ -3,16 +3,14 @@
 from app.api.api_request import ApiRequest, api_router
 from app.api.catalog_views import (
     ModelList,
-    ModelTiers,
+    NamedModelView,
     NodeTypeList,
     NodeTypeView,
-    TierView,
     ToolList,
     ToolServerView,
     ToolView,
 )
 from app.api.documentation import EVERY_CALLER, answers
-from app.llm.gateway import Tier
 
 router = api_router("catalog")
 
@@ -32,14 +30,9 @@ async def list_tools(request: ApiRequest) -> ToolList:
 
 @router.get("/models", responses=answers(*EVERY_CALLER))
 async def list_models(request: ApiRequest) -> ModelList:
-    """Tell which model each tier asks."""
-    models = request.api.services.models
-    return ModelList(
-        models=ModelTiers(
-            small=TierView.of(models.model_of(Tier.SMALL)),
-            big=TierView.of(models.model_of(Tier.BIG)),
-        )
-    )
+    """List the configured models by the names that agents and steps use."""
+    table = request.api.services.models.table
+    return ModelList(models={name: NamedModelView.with_fallbacks(table[name]) for name in table})
 
 
 @router.get("/node-types", responses=answers(*EVERY_CALLER))

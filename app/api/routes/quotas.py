@@ -13,8 +13,9 @@ from app.api import problem_types as types
 from app.api.api_request import ApiRequest, api_router, requires
 from app.api.documentation import EVERY_BODY, EVERY_RUN_ROUTE, answers
 from app.api.field_types import Body, View
-from app.api.problems import ProblemError
+from app.api.problems import ProblemError, invalid
 from app.control.budget import json_number
+from app.nodes.model_spec import ModelName
 from app.runs.quotas import Quota, QuotaStore, QuotaUse, TenantQuota
 
 router = api_router("quotas", prefix="/quotas")
@@ -22,6 +23,7 @@ router = api_router("quotas", prefix="/quotas")
 TenantPath = Annotated[str, Path(pattern=f"^{TENANT_FORM}$", description="The tenant.")]
 Runs = Annotated[int, Field(ge=0, le=1_000_000)]
 Bytes = Annotated[int, Field(ge=0, le=2**53)]
+MAX_MODELS = 100
 Dollars = Annotated[float, Field(ge=0, le=1e12, allow_inf_nan=False)]
 
 
@@ -44,6 +46,8 @@ class QuotaBody(Body):
     max_definitions: Runs | None = None
     """Versions of graphs and agents."""
     max_threads: Runs | None = None
+    models: Annotated[list[ModelName], Field(max_length=MAX_MODELS)] | None = None
+    """The only models that runs may use, as GET /models names them; fallbacks too."""
 
     def quota(self) -> Quota:
         """Return the quota."""
@@ -51,7 +55,8 @@ class QuotaBody(Body):
         for name in ("max_cost_usd_per_day", "max_cost_usd_per_month"):
             if sent[name] is not None:
                 sent[name] = Decimal(str(sent[name]))
-        return Quota(**sent)
+        models = None if self.models is None else tuple(self.models)
+        return Quota(**{**sent, "models": models})
 
 
 class QuotaUseView(View):
@@ -90,6 +95,7 @@ class QuotaView(View):
     max_stored_bytes: int | None
     max_definitions: int | None
     max_threads: int | None
+    models: list[str] | None
     use: QuotaUseView
     nearly_full: list[str]
     """Those of ``stored_bytes``, ``definitions`` and ``threads`` of which 80 % are used."""
@@ -133,7 +139,10 @@ async def put_quota(tenant: TenantPath, body: QuotaBody, request: ApiRequest) ->
 
     It holds from the next run on, on every replica; runs that were accepted stay.
     """
-    quotas = _quotas_of_all(request)
+    quotas, known = _quotas_of_all(request), request.api.services.models.table
+    for at, name in enumerate(body.models or ()):
+        if name not in known:
+            raise invalid(f"models.{at}", f"There is no such model; there are: {', '.join(known)}.")
     await quotas.put(tenant, body.quota())
     return QuotaView.of(await quotas.get(tenant))
 

@@ -5,7 +5,7 @@ inputs that the definition declares, and a value that is put in is never read as
 """
 
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import (
@@ -22,6 +22,7 @@ from pydantic_core import InitErrorDetails
 from app.control.budget import MAX_LIMIT, UNLIMITED, Budget
 from app.kernel.problems import listed, quoted
 from app.llm.ports import Role
+from app.nodes.model_spec import ModelSpec
 from app.nodes.nesting import is_reference
 from app.nodes.node_type import Fault
 from app.nodes.reading import HandleName, StepData, TextField, message_of, read_by, refusal
@@ -34,11 +35,7 @@ MAX_DEPTH = 8
 DEFAULT_MAX_TURNS = 20
 MAX_TOOLS = 128
 MAX_MESSAGES = 1000
-MAX_FALLBACKS = 8
 MIN_WINDOW_TOKENS = 256
-
-ModelNames = Mapping[str, Collection[str]]
-"""The names of the configured models by tier."""
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}", re.ASCII)
 
@@ -79,32 +76,6 @@ class PromptSpec(StepData):
             yield ("system",), self.system
         for index, message in enumerate(self.messages):
             yield ("messages", index, "content"), message.content
-
-
-class ModelSpec(StepData):
-    """Which model is asked, and how."""
-
-    tier: Literal["small", "big"] = "small"
-    name: Annotated[str, Field(min_length=1, max_length=128)] | None = None
-    """Another model of the provider of the tier; left out, the one that is configured."""
-    fallbacks: Annotated[
-        list[Annotated[str, Field(min_length=1, max_length=128)]], Field(max_length=MAX_FALLBACKS)
-    ] = Field(default_factory=list)
-    """Further models of that provider, which are asked in this order when one cannot answer."""
-    temperature: Annotated[float, Field(ge=0, le=2, allow_inf_nan=False)] | None = None
-    max_output_tokens: Annotated[int, Field(ge=1, le=MAX_LIMIT)] | None = None
-    """The longest answer; it can only narrow what is configured for the tier."""
-    stream: bool = True
-    """Whether answers are shown while they are written."""
-
-    def faults(self, configured: Collection[str]) -> Iterator[Fault]:
-        """Yield names of models that are not ``configured`` for the tier."""
-        named = {"model.name": self.name}
-        named |= {f"model.fallbacks.{at}": name for at, name in enumerate(self.fallbacks)}
-        for place, name in named.items():
-            if name is not None and name not in configured:
-                known = listed(configured)
-                yield place, f"This model is not configured for the tier; there are: {known}."
 
 
 class LimitsSpec(StepData):

@@ -14,7 +14,6 @@ from app.control.budget import Amount, Dimension
 from app.control.ledger import Scope
 from app.control.stops import Stop, StopCause, StopKind
 from app.llm.gateway import Completion
-from app.llm.tiers import CALLS_OF, Tier
 
 
 @dataclass(slots=True, kw_only=True)
@@ -22,7 +21,8 @@ class RoomForTurns:
     """What one execution of an agent may still do."""
 
     scope: Scope
-    tier: Tier
+    calls: tuple[Dimension, ...]
+    """What counts a call of its model."""
     max_turns: int | None
     """None: as many as the run may have."""
     wrap_up_reserve: int
@@ -67,7 +67,7 @@ class RoomForTurns:
 
     @property
     def _calls(self) -> tuple[Dimension, ...]:
-        return CALLS_OF[self.tier], Dimension.LLM_CALLS, Dimension.API_CALLS
+        return *self.calls, Dimension.API_CALLS
 
 
 def _tightest(scope: Scope, dimension: Dimension) -> Scope:

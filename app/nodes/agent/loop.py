@@ -62,7 +62,7 @@ class AgentLoop:
         self._output = Output(definition.output)
         self._room = RoomForTurns(
             scope=self.context.scope,
-            tier=Tier(definition.model.tier),
+            calls=self._counted(),
             max_turns=definition.limits.max_turns,
             wrap_up_reserve=self.wrap_up_reserve,
         )
@@ -215,17 +215,15 @@ class AgentLoop:
         self._room.answered(completion)
         return completion
 
+    def _counted(self) -> tuple[Dimension, ...]:
+        """Return what counts the calls of the model."""
+        model = self.definition.model
+        table = self.context.service(ModelGateway).table
+        return table.counted(Tier(model.tier), model.name)
+
     def _asked(self) -> dict[str, Any]:
         """Return how every call of the model is made."""
-        model = self.definition.model
-        return {
-            "tier": Tier(model.tier),
-            "model": model.name,
-            "fallbacks": model.fallbacks,
-            "temperature": model.temperature,
-            "max_output_tokens": model.max_output_tokens,
-            "seed": self.context.service(RunFacts).seed,
-        }
+        return {**self.definition.model.asked, "seed": self.context.service(RunFacts).seed}
 
     async def _again(
         self, answer: Answer, completion: Completion, number: int, activity: TurnActivity

@@ -11,11 +11,11 @@ from app.engine.node import ExecutionResult
 from app.kernel.graph import DEFAULT_HANDLE
 from app.kernel.validation import Handles
 from app.llm.ports import Message
+from app.llm.table import ModelTable
 from app.nodes.agent.definition import (
     MAX_MESSAGES,
     AgentDefinition,
     AgentInputError,
-    ModelNames,
     ToolUse,
 )
 from app.nodes.agent.execution import Agents, AgentTask, text_of
@@ -160,15 +160,13 @@ def agent_type(
     agents: Agents,
     tools: Container[str],
     servers: Container[str] = (),
-    models: ModelNames | None = None,
 ) -> NodeType:
     """Return the type of steps that execute agents.
 
-    ``tools`` are those that may be used, ``servers`` the tool servers that are configured and
-    ``models`` the models that may be named; None: any.
+    ``tools`` are those that may be used, ``servers`` the tool servers that are configured.
     """
 
-    def unknown(data: Mapping[str, Any]) -> list[Fault]:
+    def unknown(data: Mapping[str, Any], models: ModelTable | None) -> list[Fault]:
         found = unknown_names(data.get("agent"), tools=tools, servers=servers, models=models)
         return [(f"agent.{place}", message) for place, message in found]
 

@@ -1,6 +1,7 @@
 """How an agent stands, and what is said of it once it has ended, however it has."""
 
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import dataclass, field
 from typing import Any
 
 from app.llm.gateway import Completion
@@ -26,9 +27,12 @@ class AgentState:
     """Why ``raw_content`` is not complete; None if it is."""
     incomplete_reason: str | None = None
     """What the provider or the model said about it."""
+    answers: Counter[tuple[str, str]] = field(default_factory=Counter)
+    """How many answers came from each model, by provider and model."""
 
     def hear(self, completion: Completion) -> None:
         """Note the newest text of the model, and whether it is complete."""
+        self.answers[completion.provider, completion.model] += 1
         self.raw_content = completion.text or self.raw_content
         self.incomplete = completion.incomplete
         self.incomplete_reason = completion.incomplete_reason
@@ -53,5 +57,9 @@ class AgentState:
             "incomplete": self.incomplete and self.incomplete.value,
             "incomplete_reason": self.incomplete_reason,
             "turn_count": self.turns,
+            "models": [
+                {"provider": provider, "model": model, "calls": calls}
+                for (provider, model), calls in self.answers.items()
+            ],
             **self.conversation.shown(max_bytes, named=named),
         }

@@ -7,7 +7,9 @@ from typing import Any
 from pydantic import ValidationError
 
 from app.kernel.problems import quoted
-from app.nodes.agent.definition import ModelNames, ModelSpec, as_use
+from app.llm.table import ModelTable
+from app.nodes.agent.definition import as_use
+from app.nodes.model_spec import ModelSpec
 from app.nodes.nesting import is_reference
 from app.nodes.node_type import Fault
 
@@ -17,7 +19,7 @@ def unknown_names(
     *,
     tools: Container[str],
     servers: Container[str] = (),
-    models: ModelNames | None = None,
+    models: ModelTable | None = None,
 ) -> Iterator[Fault]:
     """Yield what the JSON of an agent names and this service lacks.
 
@@ -26,10 +28,7 @@ def unknown_names(
     """
     if not isinstance(agent, Mapping):
         return
-    if models is not None:
-        with suppress(ValidationError):
-            model = ModelSpec.model_validate(agent.get("model", {}))
-            yield from model.faults(models[model.tier])
+    yield from unknown_models(agent.get("model", {}), models)
     given_tools = agent.get("tools")
     for index, given in enumerate(given_tools if isinstance(given_tools, list) else ()):
         use = as_use(given)
@@ -44,3 +43,10 @@ def unknown_names(
             yield f"{place}.agent", "An agent that is only named must be put here in full."
         for at, message in unknown_names(inner, tools=tools, servers=servers, models=models):
             yield f"{place}.agent.{at}", message
+
+
+def unknown_models(model: Any, models: ModelTable | None) -> Iterator[Fault]:
+    """Yield what the JSON of ``model`` names and ``models`` lacks; None: any may be named."""
+    if models is not None:
+        with suppress(ValidationError):
+            yield from ModelSpec.model_validate(model).faults(models)

@@ -1,7 +1,9 @@
 """The case agent as a node of the graph runtime."""
 
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import lru_cache
+from typing import Any
 
 from app.control.budget import Budget, Dimension
 from app.control.stops import Stop, StopCause, StopKind
@@ -11,6 +13,7 @@ from app.engine.node import ExecutionResult
 from app.kernel.graph import DEFAULT_HANDLE
 from app.kernel.validation import Handles
 from app.llm.gateway import ModelGateway, Tier
+from app.llm.table import AllowedModels, ModelTable
 from app.nodes.case.case import Case, CaseData, CaseDefaults, FinishReason
 from app.nodes.case.evidence import RESPOND
 from app.nodes.case.gate import ACT_STEPS, GateDecision, Reason
@@ -27,7 +30,8 @@ from app.nodes.case.work import (
     ModelName,
     result_of,
 )
-from app.nodes.node_type import NONE, NodeType, RunFacts
+from app.nodes.model_spec import no_model
+from app.nodes.node_type import NONE, Fault, NodeType, RunFacts
 from app.nodes.toolset import TOOLS, Toolset, linked_tools
 from app.observability.redaction import redact_text
 from app.tools.dates.reader import DateReader
@@ -86,7 +90,7 @@ class CaseNode:
             Stop: a limit or a cancel request ended it. What was found until then is kept.
         """
         case = data.case(inputs, context.service(RunFacts), self._defaults)
-        if not self._models.has(Tier.BIG):
+        if Tier.BIG not in self._models.table.restricted(context.services.get(AllowedModels)):
             scope = context.scope.child("no_big_model", Budget(max_llm_calls_big=0))
             context = replace(context, scope=scope)
         work = self._begin(case, context, await linked_tools(context))
@@ -104,7 +108,9 @@ class CaseNode:
 
     def _begin(self, case: Case, context: FlowContext, linked: Toolset | None) -> CaseWork:
         """Begin a case; links to toolsets leave it only the tools that they name."""
-        state = CaseState(models={tier: self._named(tier) for tier in Tier})
+        state = CaseState(
+            models={tier: self._named(tier) for tier in Tier if tier in self._models.table}
+        )
         return CaseWork(
             case=case,
             state=state,
@@ -131,8 +137,13 @@ class CaseNode:
         return ToolOffer(narrowed if any(one.name in expected for one in narrowed) else usable)
 
     def _named(self, tier: Tier) -> ModelName:
-        chosen = self._models.model_of(tier)
+        chosen = self._models.table[tier]
         return ModelName(chosen.provider.name, chosen.model)
+
+
+def _unknown(_: Mapping[str, Any], models: ModelTable | None) -> Iterator[Fault]:
+    if models is not None and Tier.SMALL not in models:
+        yield "", no_model(Tier.SMALL, models)
 
 
 def case_type(node: CaseNode) -> NodeType:
@@ -149,6 +160,7 @@ def case_type(node: CaseNode) -> NodeType:
             link_inputs=frozenset({TOOLS}),
             link_outputs=NONE,
         ),
+        unknown=_unknown,
     )
 
 

@@ -6,7 +6,7 @@ from app.control.budget import Dimension
 from app.control.usage import BudgetExceededError
 from app.engine.call import CallFailedError
 from app.llm.gateway import Completion, Tier
-from app.llm.tiers import CALLS_OF
+from app.llm.table import CALLS_OF
 from app.nodes.case.evidence import UNKNOWN_TOOL, Action
 from app.nodes.case.gate import PlanFailureKind
 from app.nodes.case.plan import ACTIONS, CALLS, Cannot, Plan, PlanForm, PlanSchemaError, parse_plan

@@ -24,7 +24,7 @@ from decimal import Decimal
 from enum import StrEnum
 from typing import Any
 
-from app.llm.tiers import BUILT_IN
+from app.llm.table import BUILT_IN
 from app.nodes.case.case import Case
 from app.nodes.case.evidence import (
     RESPOND,

@@ -15,7 +15,7 @@ from app.engine.call import CallFailedError
 from app.engine.context import FlowContext
 from app.llm.gateway import Completion, ModelGateway, Tier
 from app.llm.ports import Message
-from app.llm.tiers import CALLS_OF
+from app.llm.table import CALLS_OF
 from app.nodes.case.case import Case, EscalateWhen, FinishReason
 from app.nodes.case.evidence import Action, Evidence, compose
 from app.nodes.case.gate import PlanFailureKind

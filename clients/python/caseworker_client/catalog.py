@@ -80,9 +80,9 @@ def list_tools(settings: Settings) -> Flow[list[dict[str, Any]]]:
 
 
 def list_models(settings: Settings) -> Flow[dict[str, Any]]:
-    """Return the model of each tier, ``small`` and ``big``."""
-    tiers: dict[str, Any] = yield from _member(settings, "/models", "models")
-    return tiers
+    """Return the configured models by name; ``small`` and ``big`` are the tiers."""
+    models: dict[str, Any] = yield from _member(settings, "/models", "models")
+    return models
 
 
 def service_version(settings: Settings) -> Flow[str]:

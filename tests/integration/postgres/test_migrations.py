@@ -69,7 +69,9 @@ def objects(url: str) -> set[str]:
 def shapes(url: str) -> list[tuple[str, str]]:
     """Return the columns, constraints and indexes of our tables."""
     with psycopg.connect(url) as connection:
-        return connection.execute(SHAPES, {"tables": list(metadata.tables)}).fetchall()
+        found = connection.execute("SELECT tablename FROM pg_tables WHERE schemaname = 'public'")
+        tables = [name for (name,) in found if name != ALEMBIC_S_OWN]
+        return connection.execute(SHAPES, {"tables": tables}).fetchall()
 
 
 def revisions() -> list[str]:

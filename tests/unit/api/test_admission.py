@@ -10,11 +10,13 @@ from app.api.problems import ProblemError
 from app.api.run_body import CaseBody
 from app.api.services import ApiLimits
 from app.control.budget import Budget
+from app.llm.table import ModelTable, Tier
 from app.runs.run import NewRun
 from app.tools.calculator import Calculator
 from app.tools.registry import ToolPolicy, ToolRegistry
-from tests.support.limits import api_limits, tool_dispatch
+from tests.support.limits import api_limits, tier_model, tool_dispatch
 
+MODELS = ModelTable(dict.fromkeys(Tier, tier_model(provider=None, model="m")))
 DEFAULTS = Budget(max_tool_calls=6, max_time_seconds=60.0)
 
 
@@ -24,7 +26,7 @@ def new_run(
     policy: ToolPolicy | None = None,
 ) -> NewRun:
     tools = tool_dispatch(ToolRegistry([Calculator()]), policy or ToolPolicy())
-    admission = CaseAdmission(limits or api_limits(), tools)
+    admission = CaseAdmission(limits or api_limits(), tools, MODELS)
     return admission.new_run(CaseBody.model_validate({"input": "2+2?"} | (body or {})), "t", None)
 
 

@@ -47,7 +47,9 @@ def test_every_run_that_is_shown_would_be_accepted(name: str, catalog: GraphChec
         return
     if value.get("kind") != "graph":
         tools = build_tools(Settings(), Toolbox(Settings().tools).tools)
-        CaseAdmission(api_limits(), tools).new_run(CaseBody.model_validate(value), "t", None)
+        models = build_models(Settings()).table
+        admission = CaseAdmission(api_limits(), tools, models)
+        admission.new_run(CaseBody.model_validate(value), "t", None)
         return
     graph = GraphRunBody.model_validate(value).graph
     if is_reference(graph):

@@ -6,6 +6,7 @@ import pytest
 
 from app.api.admission import GraphAdmission
 from app.api.run_body import GraphRunBody
+from app.llm.table import ModelTable
 from app.nodes.catalog import NodeCatalog
 from app.nodes.router import router_type
 from app.runs.definitions import Definitions
@@ -37,7 +38,7 @@ async def test_a_graph_that_was_checked_comes_with_its_run_ready_to_be_executed(
     await graphs.register("t", DefinitionRef("route"), ROUTE)
     body = GraphRunBody.model_validate({"kind": "graph", "graph": sent})
 
-    new = await GraphAdmission(api_limits(), graphs).new_run(body, "t", None)
+    new = await GraphAdmission(api_limits(), graphs, ModelTable({})).new_run(body, "t", None)
 
     assert new.request.graph is not None
     assert new.prepared is not None

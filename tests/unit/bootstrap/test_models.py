@@ -42,7 +42,7 @@ async def test_a_tier_is_its_model_and_those_that_stand_in_for_it() -> None:
             ],
         )
     )
-    first, second, third = gateway.model_of(Tier.SMALL).chain
+    first, second, third = gateway.table[Tier.SMALL].chain
     await gateway.aclose()
 
     assert [model.provider.name for model in (first, second, third)] == [
@@ -69,7 +69,7 @@ def test_without_configuration_the_built_in_planner_stands_alone() -> None:
     gateway = build_models(Settings())
 
     for tier in Tier:
-        (only,) = gateway.model_of(tier).chain
+        (only,) = gateway.table[tier].chain
         assert (only.provider.name, only.model) == ("offline", "offline")
 
 

@@ -175,21 +175,22 @@ def test_a_provider_is_made_of_what_is_configured() -> None:
 
 
 @pytest.mark.parametrize(
-    ("tier", "key"),
+    ("models", "key"),
     [
-        ({"provider": "opnai", "model": "m"}, "models.big.provider"),
+        ({"big": {"provider": "opnai", "model": "m"}}, "models.big.provider"),
         (
-            {"fallbacks": [{"provider": "opnai", "model": "m"}]},
+            {"big": {"fallbacks": [{"provider": "opnai", "model": "m"}]}},
             "models.big.fallbacks.1.provider",
         ),
+        ({"named": {"n": {"provider": "opnai", "model": "m"}}}, "models.named.n.provider"),
     ],
 )
 def test_a_provider_that_nobody_has_registered_stops_the_start(
-    tier: dict[str, Any], key: str
+    models: dict[str, Any], key: str
 ) -> None:
     """With the key, what was perhaps meant, and what there is."""
     with pytest.raises(StartupError) as refused:
-        build_models(Settings.model_validate({"models": {"big": tier}}))
+        build_models(Settings.model_validate({"models": models}))
 
     assert str(refused.value) == (
         f"{key}: there is no provider 'opnai'; did you mean openai? The providers are anthropic,"

@@ -13,9 +13,10 @@ from app.control.budget import Budget
 from app.engine.context import FlowContext, RunContext
 from app.engine.ports import CallOutcome, Recorded
 from app.engine.step_path import StepPath
-from app.llm.gateway import Completion, ModelGateway, Tier, TierModel
+from app.llm.gateway import ChatModel, Completion, ModelGateway, Tier
 from app.llm.ports import Message
 from app.llm.pricing import ListPrice, TokenPrice, no_list_price
+from app.llm.table import ModelTable
 from app.llm.turns import Turns
 from app.trace.node import Node
 from tests.support.fake_provider.script import Step
@@ -34,19 +35,19 @@ SCHEMA: dict[str, Any] = {
 ENDPOINT = "http://models.test/v1"
 
 
-def priced(model: str, dollars: int = 1, **settings: Any) -> TierModel:
+def priced(model: str, dollars: int = 1, **settings: Any) -> ChatModel:
     """A model of which each token, in and out, costs so many dollars."""
     million = Decimal(dollars) * 1_000_000
     price = TokenPrice(usd_per_million_in=million, usd_per_million_out=million)
     return unpriced(model, price=price, **settings)
 
 
-def unpriced(model: str, **settings: Any) -> TierModel:
+def unpriced(model: str, **settings: Any) -> ChatModel:
     """A model whose price nobody knows; its provider is put in when the story begins."""
     return tier_model(**{"provider": None, "model": model, **settings})
 
 
-def chain(*models: TierModel) -> TierModel:
+def chain(*models: ChatModel) -> ChatModel:
     """The first model with the others as its fallbacks."""
     return replace(models[0], fallbacks=models[1:])
 
@@ -55,7 +56,7 @@ def chain(*models: TierModel) -> TierModel:
 class Asking:
     """One run whose one step asks the small tier; must be made inside a story."""
 
-    tier: TierModel
+    tier: ChatModel
     flavour: str = "openai"
     budget: Budget = field(default_factory=Budget)
     draws: Sequence[float] = ()
@@ -75,7 +76,8 @@ class Asking:
             for model in self.tier.chain
         )
         tier = chain(*(replace(model, fallbacks=()) for model in models))
-        tiers = {Tier.SMALL: tier, Tier.BIG: tier}
+        tiers = ModelTable({Tier.SMALL: tier, Tier.BIG: tier})
+        tiers.allow_unlisted = True
         self.models = ModelGateway(tiers, self.list_price, retry_policy(), turns=self.turns)
 
     def begin(self, journal: MemoryJournal | None = None) -> None:
@@ -133,7 +135,7 @@ def _left_by(journal: MemoryJournal) -> list[tuple[str, Recorded]]:
 Story = Callable[[Asking], Awaitable[None]]
 
 
-def told(story: Story, tier: TierModel, **settings: Any) -> Asking:
+def told(story: Story, tier: ChatModel, **settings: Any) -> Asking:
     """Let a story happen; return everything as it was left."""
     made: list[Asking] = []
 

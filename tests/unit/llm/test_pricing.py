@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.llm.gateway import TierModel
+from app.llm.gateway import ChatModel
 from app.llm.ports import Message, ModelRequest, TokenUsage
 from app.llm.pricing import (
     DEFAULT_OUTPUT_TOKENS,
@@ -58,7 +58,7 @@ def test_an_unknown_price_names_the_model_and_is_never_zero() -> None:
 
 
 @pytest.mark.parametrize(("model", "cost_usd"), [(priced("m"), 4), (unpriced("m"), 5)])
-def test_a_stated_price_wins_over_the_list(model: TierModel, cost_usd: int) -> None:
+def test_a_stated_price_wins_over_the_list(model: ChatModel, cost_usd: int) -> None:
     """The list is asked for the rest."""
     costs: list[Decimal] = []
 

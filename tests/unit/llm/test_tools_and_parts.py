@@ -18,6 +18,7 @@ from app.llm.ports import (
     ToolCall,
     ToolDefinition,
 )
+from app.llm.table import ModelTable
 from tests.support.fake_provider.script import Step
 from tests.unit.llm.asking import Asking, busy, chain, priced, told, unpriced
 
@@ -57,10 +58,10 @@ class Scripted:
 
 def _asked_by(asking: Asking, provider: ModelProvider) -> None:
     """Put a provider into the place of the real clients."""
-    tiers = asking.models._tiers
-    asking.models._tiers = {
-        tier: replace(model, provider=provider) for tier, model in tiers.items()
-    }
+    table = asking.models.table
+    asking.models.table = ModelTable(
+        {name: replace(table[name], provider=provider) for name in table}
+    )
 
 
 def _written(into: list[tuple[int, Delta]]) -> OnDelta:

@@ -188,7 +188,7 @@ def test_another_model_of_the_same_provider_has_no_limit() -> None:
 
     async def story(asking: Asking) -> None:
         await asking.ask(model="unlisted")
-        assert asking.models.model_of(Tier.SMALL).limit is LIMIT
+        assert asking.models.table[Tier.SMALL].limit is LIMIT
 
     limited(story, limits)
     assert limits.asked == []

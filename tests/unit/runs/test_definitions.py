@@ -112,7 +112,7 @@ async def test_all_that_does_not_exist_is_named_at_once_with_whatever_else_is_wr
     """Each with its place; what the catalog has to say about a bare name is left out."""
 
     class Complaining(ShapeChecks):
-        def examine(self, graph: Any) -> tuple[None, tuple[Problem, ...]]:
+        def examine(self, graph: Any, allowed: Any = None) -> tuple[None, tuple[Problem, ...]]:
             names = (Problem(f"steps.{n}.data.graph.steps", "Missing.") for n in (0, 1))
             others = (Problem("steps.2.id", "Bad."), Problem("steps.10", "Far away."))
             return None, (*names, *others)

@@ -5,10 +5,21 @@ from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
 
+import pytest
+
 from app.control.budget import Dimension
 from app.engine.ports import IF_LOST, CallOutcome
 from app.engine.step_path import StepPath
-from app.runs.replay import entries_of, graph_of, reopened, spent_before, spent_inside, tries_of
+from app.runs.replay import (
+    charge_of,
+    entries_of,
+    graph_of,
+    reopened,
+    spent_before,
+    spent_inside,
+    stored_charge,
+    tries_of,
+)
 from app.runs.run import CallRecord, Run, RunKey, RunKind, RunRequest, RunStatus
 from app.trace.execution_graph import ExecutionGraph
 from tests.support.graph_invariants import violations
@@ -158,3 +169,28 @@ def test_a_call_that_was_lost_in_flight_shows_what_it_is_charged() -> None:
     tokens = totals["total_tokens_in"] + totals["total_tokens_out"]
     assert tokens == spent_before(earlier)[Dimension.TOKENS]
     assert spent_before(earlier)[Dimension.TOKENS_ESTIMATED] == 30
+
+
+@pytest.mark.req("cw/14.priced")
+@pytest.mark.parametrize(
+    ("charge", "stored"),
+    [
+        ({Dimension.LLM_CALLS: 1}, {"llm_calls_small": 0}),
+        (
+            {Dimension.LLM_CALLS: 1, Dimension.LLM_CALLS_SMALL: 0, Dimension.API_CALLS: 2},
+            {"llm_calls_small": 0, "api_calls": 2},
+        ),
+        ({Dimension.LLM_CALLS: 1, Dimension.LLM_CALLS_BIG: 1}, {"llm_calls_big": 1}),
+        ({Dimension.API_CALLS: 1, Dimension.COST_USD: Decimal("0.1")}, None),
+    ],
+)
+def test_calls_of_all_models_are_counted_from_what_the_release_before_can_read(
+    charge: dict[Dimension, Any], stored: dict[str, Any] | None
+) -> None:
+    """No name is stored that it does not know, and a further call of the same kind is not lost."""
+    written = stored_charge(charge)
+    read = charge_of(written)
+
+    assert written == (stored or {"api_calls": 1, "cost_usd": "0.1"})
+    assert read.get(Dimension.LLM_CALLS, 0) == charge.get(Dimension.LLM_CALLS, 0)
+    assert stored_charge(read) == written

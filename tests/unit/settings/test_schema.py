@@ -8,8 +8,8 @@ import tzlocal
 import yaml
 from pydantic import ValidationError
 
-from app.settings.cases import SmallModelSettings, TierSettings
 from app.settings.loader import load_settings
+from app.settings.models import SmallModelSettings, TierSettings
 from app.settings.schema import Settings
 from app.settings.values import keys_of, variable_of
 from tests.support.config_example import render_example

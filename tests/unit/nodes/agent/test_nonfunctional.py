@@ -104,7 +104,7 @@ FIELDS = {
 async def test_everything_that_goes_wrong_in_an_agent_is_logged_with_its_fields() -> None:
     """A tool that breaks, a model that fails over, an attempt that is repeated, and the end."""
     busy = ModelError("busy", retryable=True, status=503)
-    definition = agent(tools=["broken"], model={"fallbacks": ["other"]})
+    definition = agent(tools=["broken"], model={"fallbacks": ["big"]})
     down = [busy, busy]
     here = world(said("", wants("broken")), *down, *down, more_tools=[BrokenTool()])
     policy = {"on_error": "retry", "retry_count": 1, "retry_delay_ms": 0}

@@ -194,10 +194,9 @@ async def test_under_fail_a_gated_pass_ends_with_budget_and_a_verified_one_escal
     assert result["finish_reason"] == ("budget" if max_steps else "success")
 
 
-async def test_the_built_in_planner_is_no_big_model_beside_a_model() -> None:
-    """The case stops after the small one, and the reason says that there is no big model."""
-    here = world([cannot()], big=[RIGHT])
-    here.big.name = "offline"
+async def test_without_a_big_model_a_case_stops_after_the_small_one() -> None:
+    """The reason says that there is no big model, and the result names none."""
+    here = world([cannot()], big=[RIGHT], has_big=False)
 
     outcome = await here.run()
 
@@ -206,3 +205,4 @@ async def test_the_built_in_planner_is_no_big_model_beside_a_model() -> None:
     cause = outcome.stop.cause
     assert (cause.dimension, cause.scope) == ("llm_calls_big", "run/no_big_model")
     assert result_of(outcome)["finish_reason"] == "budget"
+    assert list(result_of(outcome)["models"]) == ["small"]

@@ -19,7 +19,7 @@ from app.engine.driver import GraphExecution
 from app.engine.ports import CallOutcome, Entry, Recorded
 from app.engine.report import GraphOutcome
 from app.engine.step_path import StepPath
-from app.llm.gateway import ModelGateway, Tier, TierModel
+from app.llm.gateway import ChatModel, ModelGateway, Tier
 from app.llm.ports import ModelError, ModelReply, ModelRequest, TokenUsage
 from app.llm.pricing import TokenPrice, no_list_price
 from app.nodes.case.case import CaseDefaults
@@ -207,6 +207,7 @@ class World:
     big: ScriptedModel
     fallback: ScriptedModel | None = None
     """Stands in for the small tier's model."""
+    has_big: bool = True
     price: TokenPrice = PRICE
     models: ModelGateway | None = None
     """Asked in the place of all of these."""
@@ -305,13 +306,16 @@ class World:
         )
 
     def _gateway(self) -> ModelGateway:
-        def model(provider: ScriptedModel, name: str) -> TierModel:
+        def model(provider: ScriptedModel, name: str) -> ChatModel:
             return tier_model(provider=provider, model=f"{name}-1", price=self.price)
 
         stand_ins = () if self.fallback is None else (model(self.fallback, "fallback"),)
         small = replace(model(self.small, "small"), fallbacks=stand_ins)
+        models: dict[str, ChatModel] = {Tier.SMALL: small}
+        if self.has_big:
+            models[Tier.BIG] = model(self.big, "big")
         return ModelGateway(
-            {Tier.SMALL: small, Tier.BIG: model(self.big, "big")},
+            models,
             no_list_price,
             retry_policy(max_retries=0),
         )
