@@ -211,6 +211,9 @@ class Exchanges:
             ) from error
         if isinstance(request.on_delta, _Parts):
             request.on_delta.add_missing(reply)
+        says = reply.text.strip() or (reply.tool_calls and request.tools)
+        if reply.incomplete is None and not says:  # calls count only where tools were offered
+            reply = replace(reply, incomplete=Incomplete.EMPTY)
         if metering is None:
             usage = reply.usage or TokenUsage(tokens_in=0, tokens_out=0)
             spent = Spent(tokens_in=usage.tokens_in, tokens_out=usage.tokens_out)
@@ -328,7 +331,11 @@ def completion_of(exchange: Exchange, answered: Answered) -> Completion:
         "incomplete": None if incomplete is None else Incomplete(incomplete),
         "provider": exchange.model.provider.name,
         "repairs": tuple(value.get("repairs", ())),
-        "tool_calls": tuple(ToolCall(**call) for call in value.get("tool_calls", ())),
+        "tool_calls": tuple(
+            ToolCall(**call)
+            for call in value.get("tool_calls", ())
+            if incomplete != Incomplete.EMPTY
+        ),
     }
     return Completion(**{**value, **read})
 

@@ -69,6 +69,19 @@ async def test_a_step_that_asks_a_model_fails_with_an_answer_that_is_cut_off(
     assert taken["result"]["outputs"]["s"]["default"] == "1, 2"
 
 
+async def test_an_answer_that_only_calls_a_tool_that_was_not_offered_is_empty(
+    client: JsonClient, provider: FakeProvider
+) -> None:
+    """A step that asks a model fails with it."""
+    await provider.script("say more", [Step(tool_calls=[CALL], finish_reason="tool_calls")])
+    step = {"id": "s", "type": "llm", "data": {"prompt": "say more"}}
+
+    run = await client.run_graph({"steps": [step], "edges": []}, wait_seconds=60)
+
+    assert run["status"] == "failed"
+    assert "(incomplete: empty)" in run["stop"]["reason"]
+
+
 @pytest.mark.parametrize("stream", [True, False], ids=["streamed", "whole"])
 async def test_an_empty_answer_after_a_tool_is_no_success(
     client: JsonClient, provider: FakeProvider, stream: bool

@@ -164,6 +164,47 @@ async def test_an_incomplete_summary_never_replaces_messages(why: str) -> None:
     assert "Half a summ" not in str([request.messages for request in here.small.requests[1:-1:2]])
 
 
+@pytest.mark.parametrize("text", ["", " \n"])
+async def test_an_answer_that_only_calls_a_tool_that_was_not_offered_is_empty(text: str) -> None:
+    """In an llm step, and in an agent without tools, whose model is asked once more."""
+    call = said(text, wants("echo", say="1"))
+    here = world(call, call, call)
+
+    step = await here.run(graph(_llm()))
+    asked = await here.run(asking(agent()), default="?")
+
+    assert "(incomplete: empty)" in str(step.error)
+    assert (result(asked)["incomplete"], result(asked)["turn_count"]) == ("empty", 1)
+    assert all(not one.tool_calls for one in here.small.requests[2].messages)
+
+
+async def test_a_summary_that_only_calls_a_tool_replaces_no_messages() -> None:
+    """They are trimmed, and the event says so."""
+    turns = [said("x" * 600, wants("echo", say=f"{n}")) for n in range(4)] + [said("Done.")]
+
+    async def answer(request: ModelRequest) -> ModelReply:
+        return turns.pop(0) if request.tools else said("", wants("echo", say="s"))
+
+    here = world(*[answer] * 9)
+    window = {"max_tokens": 700, "policy": "summarise"}
+
+    await here.run(asking(agent(tools=["echo"], conversation=window)), default="The task.")
+
+    cuts = [(kind, data) for kind, data in events(here) if kind.startswith("conversation.")]
+    assert {kind for kind, _ in cuts} == {"conversation.trimmed"}
+    assert {data["summary_incomplete"] for _, data in cuts} == {"empty"}
+
+
+async def test_a_last_answer_that_only_calls_a_tool_keeps_what_was_said() -> None:
+    """A limit refuses a call of a tool; the model, which is offered none now, calls one again."""
+    again = said("", wants("echo", say="2"))
+    here = world(said("So far.", wants("echo", say="1")), again, budget=Budget(max_tool_calls=0))
+
+    outcome = await here.run(asking(agent(tools=["echo"])), default="?")
+
+    assert (result(outcome)["raw_content"], result(outcome)["output"]) == ("So far.", None)
+
+
 def _llm(**data: Any) -> Any:
     return step("q", "llm", {"prompt": "Say.", **data})
 
