@@ -53,6 +53,22 @@ async def test_an_agent_whose_answer_is_cut_off_fails(
     assert result["output"] is None
 
 
+@pytest.mark.parametrize("reason", ["length", "content_filter"])
+async def test_an_answer_that_is_handed_in_by_an_incomplete_reply_is_no_success(
+    client: JsonClient, provider: FakeProvider, reason: str
+) -> None:
+    """Although the arguments are complete; the result keeps the answer."""
+    done = {"id": "c1", "name": "finish", "arguments": '{"answer": "42"}'}
+    await provider.script(f"hand {reason}", [Step(tool_calls=[done], finish_reason=reason)])
+
+    run = await asked(client, f"hand {reason}", tools=["calculator"])
+
+    result = run["result"]
+    assert (run["status"], result["success"]) == ("failed", False)
+    assert (result["terminate_reason"], result["incomplete"]) == ("incomplete", reason)
+    assert (result["raw_content"], result["output"]) == ("42", None)
+
+
 async def test_a_step_that_asks_a_model_fails_with_an_answer_that_is_cut_off(
     client: JsonClient, provider: FakeProvider
 ) -> None:

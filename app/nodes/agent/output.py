@@ -25,6 +25,13 @@ class OutputInvalidError(Exception):
     """The answer of an agent whose output is strict does not follow its schema."""
 
 
+class AnswerMissingError(ValueError):
+    """A call of the tool that ends an agent holds no answer."""
+
+    def __init__(self, argument: str) -> None:
+        super().__init__(f"{argument!r} is missing: call the tool again with your final answer.")
+
+
 @dataclass(frozen=True, slots=True)
 class Answer:
     """What an agent came to."""
@@ -77,13 +84,22 @@ class Output:
         return Answer(text, text, None) if self._reader is None else self._read(read_json(text))
 
     def of_finish(self, args: Mapping[str, Any]) -> Answer:
-        """Read an answer that came as the arguments of the tool."""
+        """Read an answer that came as the arguments of the tool.
+
+        Raises:
+            AnswerMissingError: they hold no answer.
+        """
         if self._reader is None:
             answer = args.get("answer")
-            text = answer if isinstance(answer, str) else compact(dict(args))
+            text = answer if isinstance(answer, str) else compact(answer)
+            if answer in (None, {}, []) or not text.strip():
+                raise AnswerMissingError("answer")
             return Answer(text, text, None)
-        wrapped = self._reader.schema.get("type") != "object"
-        return self._read(compact(args.get("output") if wrapped else dict(args)))
+        if self._reader.schema.get("type") == "object":
+            return self._read(compact(dict(args)))
+        if "output" not in args:
+            raise AnswerMissingError("output")
+        return self._read(compact(args["output"]))
 
     def _read(self, text: str) -> Answer:
         if self._reader is None:

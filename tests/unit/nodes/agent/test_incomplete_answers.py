@@ -70,13 +70,17 @@ async def test_a_call_without_arguments_in_a_complete_answer_is_made() -> None:
     assert "not called" not in here.small.requests[1].messages[-1].content
 
 
-async def test_an_answer_that_hands_itself_in_before_it_is_cut_off_is_complete() -> None:
-    """The arguments of the tool ``finish`` are whole."""
-    here = world(cut("", wants("finish", answer="Two.")))
+@pytest.mark.parametrize("why", ["length", "content_filter"])
+async def test_an_answer_that_is_handed_in_by_an_incomplete_reply_is_incomplete(why: str) -> None:
+    """Although the arguments of the tool ``finish`` are whole; its answer is kept."""
+    here = world(cut("I think:", wants("finish", answer="Two."), why=why))
 
     outcome = await here.run(asking(agent(tools=["echo"])), default="?")
 
-    assert (result(outcome)["success"], result(outcome)["output"]) == (True, "Two.")
+    found = result(outcome)
+    assert isinstance(outcome.error, ModelAnswerIncomplete)
+    assert (found["success"], found["terminate_reason"]) == (False, "incomplete")
+    assert (found["output"], found["raw_content"], found["incomplete"]) == (None, "Two.", why)
 
 
 @pytest.mark.parametrize("second", ["Here.", ""])
@@ -116,6 +120,21 @@ async def test_an_incomplete_second_try_at_an_output_is_incomplete() -> None:
 
     assert result(outcome)["terminate_reason"] == "incomplete"
     assert result(outcome)["raw_content"] == '{"city": "Be'
+
+
+@pytest.mark.parametrize("city", ["Bern", None])
+async def test_a_second_try_that_is_handed_in_by_an_incomplete_reply_is_incomplete(
+    city: str | None,
+) -> None:
+    """Its answer is kept if it is whole, else the first one."""
+    call = wants("finish", city=city) if city else ToolCall(id="c", name="finish", arguments="")
+    here = world(said("", wants("finish", town="Bern")), cut("", call))
+    schema = {"type": "object", "required": ["city"]}
+
+    outcome = await here.run(asking(agent(tools=["echo"], output={"schema": schema})), default="?")
+
+    assert result(outcome)["terminate_reason"] == "incomplete"
+    assert result(outcome)["raw_content"] == ('{"city":"Bern"}' if city else '{"town":"Bern"}')
 
 
 async def test_a_last_answer_after_a_limit_that_is_cut_off_is_no_output() -> None:
