@@ -178,3 +178,49 @@ async def test_text_of_a_cancelled_answer_stays_in_its_thread(
     assert (stopped["status"], stopped["incomplete"]) == ("cancelled", "cancelled")
     assert stopped["content"].startswith("Turn off")
     assert stopped["content"] in (await provider.arrivals("(tap)"))[-1].prompt
+
+
+@pytest.mark.parametrize("reason", ["length", "content_filter", "empty"])
+async def test_an_answer_that_is_not_complete_can_be_continued(
+    http: httpx.AsyncClient, provider: FakeProvider, reason: str
+) -> None:
+    """The reply that was cut is asked for once more, and nothing before it."""
+    marker = f"(continue {reason})"
+    cut = Step(text="1, 2") if reason == "empty" else Step(text="1, 2", finish_reason=reason)
+    cuts = [Step(text=""), Step(text="")] if reason == "empty" else [cut]
+    await provider.script(marker, [Step(tool_calls=[CALL]), *cuts, Step(text="1, 2, 3")])
+    agent = {"name": "helper", "prompt": {"system": "Help."}, "tools": ["calculator"]}
+    thread = await ThreadClient.begin(http, f"go-on-{reason}", agent=agent)
+    failed = await thread.answer(content=marker)
+
+    turn = await thread.answer(f"{failed['assistant']['message_id']}/continue")
+
+    assert (failed["run"]["status"], turn["run"]["status"]) == ("failed", "completed")
+    assert (await thread.messages())[-1]["content"] == "1, 2, 3"
+    assert len(await provider.arrivals(marker)) == 2 + len(cuts)
+
+
+@pytest.mark.parametrize("kind", ["agent", "graph"])
+async def test_a_run_that_goes_on_from_a_reply_that_was_cut_off_may_ask_for_a_longer_one(
+    client: JsonClient, provider: FakeProvider, kind: str
+) -> None:
+    """The new limit of the output applies to it."""
+    marker = f"longer {kind}"
+    cut = Step(text="1, 2", finish_reason="length")
+    await provider.script(marker, [cut, Step(text="1, 2, 3")])
+    definition = {"name": "helper", "prompt": {"system": "Help."}}
+
+    def asks(most: int) -> dict[str, Any]:
+        if kind == "agent":
+            return {"agent": {**definition, "model": {"max_output_tokens": most}}}
+        data = {"prompt": marker, "max_output_tokens": most}
+        return {"graph": {"steps": [{"id": "s", "type": "llm", "data": data}], "edges": []}}
+
+    asked = {"kind": kind, **({"input": marker} if kind == "agent" else {})}
+    failed = await client.post_run({**asked, **asks(300)}, wait_seconds=60)
+    again = {"kind": kind, "from": {"run_id": failed["run_id"]}, **asks(500)}
+    run = await client.post_run(again, wait_seconds=60)
+
+    assert (failed["status"], run["status"]) == ("failed", "completed"), run
+    bodies = [one.body or {} for one in await provider.arrivals(marker, bodies=True)]
+    assert [body["max_tokens"] for body in bodies] == [300, 500]
