@@ -5,9 +5,9 @@ its place in it, so that an execution which begins again replays what was made a
 there. Nothing is decided about a turn that an earlier execution has begun: what is left of a budget
 then says nothing about what was left before.
 
-The last call that the budget allows is a turn in which the model is told that no tool can be called
-any more. After the last turn that is allowed, and where a limit refuses a call of a tool, a model
-that is offered no tools is asked once for the best answer it has.
+The last call or turn that a limit allows is one in which the model is told that no tool can be
+called any more. Where a limit refuses a call of a tool, a model that is offered no tools is asked
+once for the best answer it has, in a turn of its own.
 """
 
 import asyncio
@@ -95,7 +95,8 @@ class AgentLoop:
             number = self.state.turns + 1
             last = self._begun_before(f"turn/{number}/last", here=True)
             if not last and not self._begun_before(f"turn/{number}"):
-                await self._require_room(number)
+                if stop := self._room.stop_before(number):
+                    raise stop
                 last = self._room.stop_after(number) is not None
             self.state.turns = number
             try:
@@ -211,7 +212,7 @@ class AgentLoop:
                 tools=tools,
                 json_schema=None if tools else self._output.schema,
                 on_delta=None if stream is None else stream.on_delta,
-                charge={Dimension.TURNS: 1} if name == "turn" else {},
+                charge={Dimension.TURNS: 1} if name in ("turn", _WRAP_UP) else {},
                 **self._asked(),
             )
         except BaseException as ended:
@@ -279,13 +280,6 @@ class AgentLoop:
         found = (journal.recorded(f.text) for f in (path, path.call("json"), path.call("text")))
         return any(one is not None and not (here and one.taken_over) for one in found)
 
-    async def _require_room(self, number: int) -> None:
-        """Raise the stop of a turn that a limit refuses, after a last answer without tools."""
-        stop = self._room.stop_before(number)
-        if stop is not None:
-            await self._wrap_up()
-            raise stop
-
     async def _wrap_up(self) -> None:
         """Ask for the best answer there is; a failure leaves the agent as it was.
 
@@ -305,6 +299,7 @@ class AgentLoop:
         finally:
             if not activity.goes_on_elsewhere:
                 activity.end()
+        self.state.turns += 1
         self.state.hear(completion)
         if completion.incomplete is None:
             self.state.conversation.add(request, completion.message)

@@ -139,11 +139,13 @@ async def test_a_second_try_that_is_handed_in_by_an_incomplete_reply_is_incomple
 
 async def test_a_last_answer_after_a_limit_that_is_cut_off_is_no_output() -> None:
     """The agent halts all the same, and its result says that the text is not complete."""
-    here = world(*(said("", wants("echo", say=f"{n}")) for n in range(2)), cut("As far as I"))
-    outcome = await here.run(asking(agent(tools=["echo"], limits={"max_turns": 2})), default="?")
+    calls = (said("", wants("echo", say=f"{n}")) for n in range(2))
+    here = world(*calls, cut("As far as I"), budget=Budget(max_tool_calls=1))
+
+    outcome = await here.run(asking(agent(tools=["echo"])), default="?")
 
     found = result(outcome)
-    assert (found["terminate_reason"], found["incomplete"]) == ("max_turns", "length")
+    assert (found["terminate_reason"], found["incomplete"]) == ("budget", "length")
     assert (found["raw_content"], found["output"]) == ("As far as I", None)
 
 
