@@ -68,7 +68,7 @@ class MessageView(View):
     whole tree is shown."""
     incomplete: str | None = None
     """Of an answer that is not complete, why: ``length``, ``content_filter``, ``refusal``,
-    ``empty``, ``cancelled`` or ``timeout``."""
+    ``empty``, ``cancelled``, ``timeout`` or ``error``."""
     status: str | None
     """Of an assistant: the status of its run, ``not_started`` if that was never accepted, or
     ``erased``; the last two can be retried. Null of a user."""

@@ -174,6 +174,8 @@ class Incomplete(StrEnum):
     """A stop of the run ended it."""
     TIMEOUT = "timeout"
     """The time was over before it ended."""
+    ERROR = "error"
+    """The provider failed before it ended."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,12 +11,21 @@ never stored and does not exist: the next owner counts on from the last event th
 
 import re
 import time
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, MutableMapping, Sequence, Set
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from app.engine.events import BUDGET_WARNING, CALLS, LATE_RESULT, RESERVED, STREAMED, Event
+from app.engine.events import (
+    BUDGET_WARNING,
+    CALLS,
+    CONTENT_CHUNK,
+    LATE_RESULT,
+    RESERVED,
+    STREAMED,
+    USAGE,
+    Event,
+)
 from app.nodes.agent.references import part_in
 from app.runs.run import EventRecord, RunStatus
 from app.trace.frozen_json import USUAL_LIMITS, ValueLimits, ValueTooLargeError, freeze
@@ -46,16 +55,19 @@ class EventLog:
         *,
         last_seq: int,
         stored_once: Set[str] = frozenset(),
+        streamed: MutableMapping[str, Any] | None = None,
         limits: ValueLimits = USUAL_LIMITS,
         now: Callable[[], float] = time.time,
     ) -> None:
         """Number on behind ``last_seq``, the last event that is stored.
 
         ``stored_once`` are the keys of events that earlier owners have stored and that are stored
-        once. ``now`` is Unix time.
+        once. ``streamed`` has by step the answers of which they have stored parts; one that ends or
+        begins anew is taken out. ``now`` is Unix time.
         """
         self._last_seq = last_seq
         self._stored_once = stored_once
+        self._streamed = {} if streamed is None else streamed
         self._limits = limits
         self.size_bytes = 0
         """Of the data of all events so far."""
@@ -89,6 +101,9 @@ class EventLog:
             )
         if event.once is not None and event.once in self._stored_once:
             return
+        written = event.type == CONTENT_CHUNK and not event.data.get("offset")
+        if self._streamed and event.step_id and (written or event.type == USAGE):
+            self._streamed.pop(event.step_id, None)
         # What the gateway tells of calls is its own, and JSON: nobody else changes it.
         own = not event.data or event.type in CALLS
         data = event.data if own else self._frozen(event)

@@ -174,7 +174,10 @@ def take_over(source: Row, row: Row, key: RunKey, until: str | None, at_ms: int)
 def _line_of(record: CallRecord) -> NodeLine:
     node = record.node
     same = ("node_id", "parent_id", "kind", "name", "status", "start_ts_ms", "end_ts_ms")
+    value = record.value if node["kind"] == "llm" else None
     return NodeLine(
+        error_class=node["error_class"],
+        incomplete=bool(value and value.get("incomplete")),
         seq=int(record.node_id[1:]),
         call_key=record.call_key,
         outcome=record.outcome,
@@ -189,6 +192,18 @@ def last_seq_of(row: Row) -> int:
 
 def stored_once(row: Row) -> frozenset[str]:
     return frozenset(event.once_key for event in row.events.values() if event.once_key is not None)
+
+
+def streamed_in(row: Row) -> dict[str, tuple[int, str]]:
+    found: dict[str, tuple[int, str]] = {}
+    for _, event in sorted(row.events.items()):
+        step_id, data = str(event.step_id), event.data
+        if event.type == "usage":
+            found.pop(step_id, None)
+        elif event.type == "content_chunk" and "content" in data:
+            before = found.get(step_id, (0, ""))[1][: data["offset"]]
+            found[step_id] = data["turn_number"], before + data["content"]
+    return found
 
 
 def has_begun(record: CallRecord) -> bool:

@@ -22,6 +22,7 @@ from app.adapters.postgres.accept_statements import (
 )
 from app.adapters.postgres.json_text import dump
 from app.adapters.postgres.quotas import admission_of, left_of_rate
+from app.adapters.postgres.read_statements import STREAMED
 from app.adapters.postgres.rows import (
     call_from_row,
     call_to_json,
@@ -227,6 +228,7 @@ async def _cancel_unowned(
     """Finish a run that no worker owns; return its ExecutionGraph."""
     earlier = await journal_of(connection, run.key)
     last_seq = await last_seq_of(connection, run.key)
+    run = replace(run, streamed=await streamed_in(connection, run.key))
     finish = cancelled_while_queued(run, cancel_request, earlier, last_seq=last_seq)
     await _finish_queued(connection, finish)
     return finish.snapshot
@@ -250,6 +252,7 @@ async def _halt_overdue(connection: AsyncConnection, run: Run) -> tuple[Run, Map
     deadline = run.request.deadline or run.created_at
     earlier = await journal_of(connection, run.key)
     last_seq = await last_seq_of(connection, run.key)
+    run = replace(run, streamed=await streamed_in(connection, run.key))
     stop = DeadlineExceededError(deadline)
     finish = stopped_while_queued(run, stop, earlier, at=deadline, last_seq=last_seq)
     finished_at = await _finish_queued(connection, finish)
@@ -317,3 +320,13 @@ async def last_seq_of(connection: AsyncConnection, key: RunKey) -> int:
     """
     last = select(func.max(events.c.seq)).where(of_run(events, key))
     return await connection.scalar(last) or 0
+
+
+async def streamed_in(connection: AsyncConnection, key: RunKey) -> dict[str, tuple[int, str]]:
+    """Return the turn and the text of the answer of each step that was streamed and never ended."""
+    found: dict[str, tuple[int, str]] = {}
+    asked = {"tenant": key.tenant, "run_id": key.run_id}
+    for row in await connection.exec_driver_sql(STREAMED, asked):
+        _, before = found.get(row.step_id, (0, ""))
+        found[row.step_id] = row.turn, before[: row.offset] + row.content
+    return found

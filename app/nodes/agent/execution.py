@@ -42,6 +42,12 @@ _REASONS: Mapping[str, str] = {
     StopKind.BUDGET: "budget",
     StopKind.LOOP: "budget",
 }
+_CUT_OFF: Mapping[str, Incomplete] = {
+    "aborted": Incomplete.CANCELLED,
+    "timeout": Incomplete.TIMEOUT,
+    "error": Incomplete.ERROR,
+}
+"""Why the text of an agent that a stop or failure has ended is not complete, by its reason."""
 _BEGAN = "began_after_seconds"
 """Key of the metadata of an agent whose time is limited: the seconds of the run when it began."""
 _OF_DIMENSIONS: Mapping[str, str] = {
@@ -145,8 +151,9 @@ class Agents:
                 ending = stop or context.token.stop or next(causes(ended))
                 told = isinstance(ending, Exception)
                 state.error = message_of_error(ending) if told else str(ending)
-            if state.incomplete is Incomplete.CANCELLED and state.terminate_reason == "timeout":
-                state.incomplete = Incomplete.TIMEOUT
+            stopped = state.terminate_reason in ("aborted", "timeout")
+            if stopped and state.raw_content and state.incomplete in (None, Incomplete.CANCELLED):
+                state.incomplete = _CUT_OFF[str(state.terminate_reason)]
             if stop is not None:
                 raise stop from None
             raise
@@ -282,6 +289,22 @@ def _worked_before(context: FlowContext) -> float:
         began = float(trace.node(recorded.node_id)["metadata"].get(_BEGAN, now))  # type: ignore[arg-type]
     trace.annotate(context.trace_parent, {_BEGAN: round(began, 3)})
     return max(0.0, now - began)
+
+
+def cut_off_result(
+    so_far: Mapping[str, Any] | None, turn: int, text: str, ended: BaseException
+) -> dict[str, Any]:
+    """Return the result of an agent whose answer a lost execution had begun to show.
+
+    ``so_far`` is what this execution has come to, if it began the agent, and ``ended`` what ended
+    the run.
+    """
+    reason = _terminate_reason(ended, None)
+    said = message_of_error(ended) if isinstance(ended, Exception) else str(ended)
+    state = AgentState(Conversation(), turns=turn, terminate_reason=reason, error=said)
+    incomplete = _CUT_OFF.get(reason, Incomplete.CANCELLED).value
+    about = {"raw_content": text, "incomplete": incomplete, "incomplete_reason": None}
+    return {**(so_far or state.result(0)), **about}
 
 
 def text_of(asked: Any) -> str:

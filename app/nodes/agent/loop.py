@@ -218,8 +218,11 @@ class AgentLoop:
         except BaseException as ended:
             if text := activity.shown():
                 late = getattr(ended, "error_class", None) == "TimeoutError"
+                failed = Incomplete.TIMEOUT if late else Incomplete.ERROR
                 self.state.raw_content = text
-                self.state.incomplete = Incomplete.TIMEOUT if late else Incomplete.CANCELLED
+                self.state.incomplete = (
+                    failed if isinstance(ended, Exception) else Incomplete.CANCELLED
+                )
             raise
         activity.answered(completion, name)
         self._room.answered(completion)

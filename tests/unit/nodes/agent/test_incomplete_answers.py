@@ -7,7 +7,7 @@ import pytest
 
 from app.control.budget import Budget
 from app.llm.gateway import ModelAnswerIncomplete
-from app.llm.ports import Delta, ModelReply, ModelRequest, ToolCall
+from app.llm.ports import Delta, ModelError, ModelReply, ModelRequest, ToolCall
 from tests.unit.nodes.agent.world import (
     agent,
     asking,
@@ -291,3 +291,46 @@ async def test_text_that_was_streamed_before_a_stop_is_kept(end: str) -> None:
     )
     shown = [data["content"] for kind, data in events(here) if kind == "content_chunk"]
     assert "".join(shown) == "Turn off the water."
+
+
+@pytest.mark.parametrize("end", ["cancelled", "timeout"])
+async def test_text_that_came_with_a_call_before_a_stop_is_no_complete_answer(end: str) -> None:
+    """The second turn has said nothing yet."""
+    asked = asyncio.Event()
+
+    async def waits(_: ModelRequest) -> ModelReply:
+        asked.set()
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    here = world(said("First text.", wants("echo", say="1")), waits)
+    limits = {"timeout_ms": 1000} if end == "timeout" else {}
+    running = asyncio.create_task(
+        here.run(asking(agent(tools=["echo"], limits=limits)), default="?")
+    )
+    await asked.wait()
+    if end == "cancelled":
+        here.token.cancel("Enough.")
+        running.cancel()
+    await settle_down()
+
+    found = result(await running)
+
+    assert (found["raw_content"], found["incomplete"]) == ("First text.", end)
+
+
+async def test_text_that_was_streamed_before_the_provider_failed_is_marked_so() -> None:
+    """Nobody has cancelled it."""
+
+    async def fails(request: ModelRequest) -> ModelReply:
+        assert request.on_delta is not None
+        request.on_delta(Delta("content", "Turn off "))
+        raise ModelError("m: cut off", retryable=False)
+
+    here = world(fails)
+
+    outcome = await here.run(asking(agent()), default="?")
+
+    found = result(outcome)
+    assert (found["terminate_reason"], found["incomplete"]) == ("error", "error")
+    assert found["raw_content"] == "Turn off "
