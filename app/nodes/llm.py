@@ -1,7 +1,7 @@
 """A step that asks a model."""
 
 from collections.abc import Sequence
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
@@ -10,7 +10,7 @@ from app.engine.context import FlowContext, Outputs
 from app.engine.node import ExecutionResult
 from app.kernel.graph import DEFAULT_HANDLE
 from app.kernel.validation import Handles
-from app.llm.gateway import ModelAnswerIncomplete, ModelGateway, Tier
+from app.llm.gateway import Completion, ModelAnswerIncomplete, ModelGateway, Tier
 from app.llm.ports import Message
 from app.nodes.agent.definition import (
     AgentDefinition,
@@ -20,6 +20,7 @@ from app.nodes.agent.definition import (
     PromptSpec,
 )
 from app.nodes.agent.execution import Agents, AgentTask
+from app.nodes.agent.node import RESULT
 from app.nodes.agent.state import AgentState
 from app.nodes.node_type import NONE, NodeType, RunFacts
 from app.nodes.reading import StepData, TextField
@@ -114,8 +115,13 @@ class LlmNode:
     ) -> ExecutionResult:
         task = AgentTask(definition=data.agent(), inputs={}, messages=messages, linked=linked)
         states: list[AgentState] = []
+
+        def begun(state: AgentState) -> None:
+            states.append(state)
+            context.keep(lambda: _so_far(state, state.raw_content))
+
         try:
-            await self._agents.run(task, context, states.append)
+            await self._agents.run(task, context, begun)
         except ModelAnswerIncomplete:
             if not data.allow_incomplete:
                 raise
@@ -137,8 +143,18 @@ async def _ask(data: LlmData, context: FlowContext, messages: Sequence[Message],
         max_output_tokens=data.max_output_tokens,
     )
     if not data.allow_incomplete:
+        context.keep(lambda: _so_far(completion, completion.text))
         completion.require_complete()
     return completion.text
+
+
+def _so_far(of: Completion | AgentState, text: str) -> dict[str, Any]:
+    """Return what a step that fails has to show: its text, named as that of an agent."""
+    about = {
+        "incomplete": of.incomplete and of.incomplete.value,
+        "incomplete_reason": of.incomplete_reason,
+    }
+    return {RESULT: {"raw_content": text, **about}}
 
 
 def _complaint(reply: str, unfit: UnfitReplyError, schema: ReplySchema) -> list[Message]:

@@ -1,5 +1,6 @@
 """Answers of endpoints that are not complete, over the HTTP surface: none is a success."""
 
+import json
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -10,7 +11,7 @@ from tests.support.fake_provider.client import FakeProvider
 from tests.support.fake_provider.script import Step
 from tests.support.json_client import JsonClient
 from tests.support.service import ServiceProcess
-from tests.support.threads import ThreadClient
+from tests.support.threads import ThreadClient, chat_start, flow, link
 
 CALL = {"id": "c1", "name": "calculator", "arguments": '{"expression":"6*7"}'}
 
@@ -224,3 +225,68 @@ async def test_a_run_that_goes_on_from_a_reply_that_was_cut_off_may_ask_for_a_lo
     assert (failed["status"], run["status"]) == ("failed", "completed"), run
     bodies = [one.body or {} for one in await provider.arrivals(marker, bodies=True)]
     assert [body["max_tokens"] for body in bodies] == [300, 500]
+
+
+@pytest.mark.parametrize("reason", ["length", "content_filter"])
+@pytest.mark.parametrize("tools", [False, True])
+async def test_an_incomplete_answer_of_a_step_that_asks_a_model_stays_in_its_thread(
+    http: httpx.AsyncClient, provider: FakeProvider, reason: str, tools: bool
+) -> None:
+    """With what it says of it, and in the next prompt."""
+    marker = f"(step {reason} {tools})"
+    cut = Step(text="1, 2, 3, an", finish_reason=reason)
+    await provider.script(marker, [cut, Step(text="Done.")])
+    ask = {"id": "q", "type": "llm", "data": {"prompt": "${default}"}}
+    toolset = {"id": "t", "type": "toolset", "data": {"tools": ["calculator"]}}
+    steps = [chat_start(), ask, *([toolset] if tools else [])]
+    edges = [flow("chat", "q"), *([link("t", "q")] if tools else [])]
+    thread = await ThreadClient.begin(
+        http, f"step-{reason}-{tools}".lower(), graph={"steps": steps, "edges": edges}
+    )
+
+    failed = await thread.answer(content=marker)
+    (_, answer) = await thread.messages()
+
+    assert failed["run"]["status"] == "failed"
+    assert (answer["content"], answer["incomplete"]) == ("1, 2, 3, an", reason)
+
+
+async def test_the_text_of_a_refusal_is_shown_with_the_message(
+    http: httpx.AsyncClient, provider: FakeProvider
+) -> None:
+    """The answer itself is empty."""
+    refused = {"role": "assistant", "content": None, "refusal": "I cannot help with that."}
+    choice = {"index": 0, "message": refused, "finish_reason": "stop"}
+    body = {"id": "r", "object": "chat.completion", "model": "m", "choices": [choice]}
+    await provider.script("(refused)", [Step(raw_body=json.dumps(body))])
+    agent = {"name": "helper", "prompt": {"system": "Help."}, "model": {"stream": False}}
+    thread = await ThreadClient.begin(http, "refused", agent=agent)
+
+    await thread.answer(content="How? (refused)")
+    (_, answer) = await thread.messages()
+
+    assert (answer["content"], answer["incomplete"]) == (None, "refusal")
+    assert answer["incomplete_reason"] == "I cannot help with that."
+
+
+async def test_text_that_came_with_a_call_before_a_cancel_is_told_once(
+    http: httpx.AsyncClient, provider: FakeProvider
+) -> None:
+    """It is no complete answer, and the next prompt has it with its call alone."""
+    first = Step(text="First text.", tool_calls=[CALL])
+    await provider.script("(second turn)", [first, Step(hang=True), Step(text="Done.")])
+    agent = {"name": "helper", "prompt": {"system": "Help."}, "tools": ["calculator"]}
+    thread = await ThreadClient.begin(http, "once", agent=agent)
+    turn = await thread.post(content="How? (second turn)")
+    await provider.wait_for_arrivals(2, "(second turn)")
+
+    await http.post(f"{thread.path}/cancel")
+    await thread.ended(turn["run"]["run_id"])
+    (_, stopped) = await thread.messages()
+    await provider.release()
+    await thread.answer(content="Go on.")
+
+    assert (stopped["content"], stopped["incomplete"]) == ("First text.", "cancelled")
+    prompt = (await provider.arrivals("(second turn)", bodies=True))[-1].body or {}
+    said = [one["content"] for one in prompt["messages"] if one["role"] == "assistant"]
+    assert said == ["First text."]
