@@ -80,7 +80,7 @@ class AgentTask:
         definition = self.definition
         prompt = definition.rendered(definition.values_of(self.inputs), context.limits)
         messages = [*(Message(role=role, content=text) for role, text in prompt), *self.messages]
-        if not any(message.role == "user" for message in messages):
+        if not any(one.role == "user" and one.content.strip() for one in messages):
             raise AgentInputError([("input", "The agent is asked nothing: give it an input.")])
         return Conversation(messages)
 

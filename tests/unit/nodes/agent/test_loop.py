@@ -79,6 +79,20 @@ async def test_a_missing_variable_fails_the_step_before_anything_is_asked() -> N
     assert here.small.requests[0].messages[0].content == "On ${x}."
 
 
+@pytest.mark.parametrize("asked", ["", " \n", None])
+async def test_an_agent_that_is_asked_nothing_fails_before_anything_is_asked(
+    asked: str | None,
+) -> None:
+    """Whatever flows to its step; a message of the user in its prompt may be blank as well."""
+    here = world("Yes.")
+    prompt = {"system": "Help.", "messages": [{"role": "user", "content": "${topic}"}]}
+    blank = agent(prompt=prompt, inputs={"topic": {"type": "string", "default": " "}})
+
+    assert isinstance(await here.failure(asking(agent()), default=asked), AgentInputError)
+    assert isinstance(await here.failure(asking(blank), default=asked), AgentInputError)
+    assert here.small.requests == []
+
+
 @pytest.mark.req("003/FR2.1")
 @pytest.mark.parametrize("where", ["limits", "budget"])
 async def test_a_limit_of_turns_allows_exactly_so_many(where: str) -> None:
