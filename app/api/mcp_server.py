@@ -29,7 +29,7 @@ from app.api.api_request import ApiRequest
 from app.api.mcp_endpoint import CALLER, SESSION_HEADER, run_id_of
 from app.api.mcp_offers import OfferedTool, Offers
 from app.api.problems import ProblemError, as_problem, invalid
-from app.api.run_views import view_of
+from app.api.routes.runs import shown
 from app.api.violations import violations_of
 from app.runs.run import Run, RunKey
 from app.runs.service import RunService
@@ -155,8 +155,7 @@ class OfferingServer:
                 waited = time.monotonic() - begun
                 with suppress(Exception):
                     await context.session.report_progress(waited, wait, run.status.value)
-        given = await request.api.services.payloads.given(run)
-        view = view_of(await runs.with_usage(run), request.root, given).model_dump(mode="json")
+        view = (await shown(run, request)).model_dump(mode="json")
         return CallToolResult(
             content=[TextContent(text=json.dumps(view, ensure_ascii=False))],
             structured_content=view,

@@ -7,6 +7,8 @@ Fields with a default may be missing.
 from datetime import datetime
 from typing import Any, Literal
 
+from pydantic import Field
+
 from app.api.field_types import View
 from app.control.stops import StopKind
 from app.kernel.facts import StepStatus
@@ -161,6 +163,14 @@ class CaseResult(View):
     models: CaseModels
 
 
+class AgentError(View):
+    """What failed or stopped an agent."""
+
+    class_: str = Field(alias="class")
+    """The class of the failure, such as ``ModelUnavailable``, or of the stop."""
+    message: str
+
+
 class AgentResult(View):
     """What an agent came to."""
 
@@ -175,8 +185,8 @@ class AgentResult(View):
     terminate_reason: (
         Literal["goal", "error", "incomplete", "timeout", "max_turns", "aborted", "budget"] | None
     )
-    error: str | None = None
-    """What failed or stopped it; null after ``goal``."""
+    error: AgentError | None = None
+    """Null after ``goal``."""
     incomplete: Incomplete | None = None
     """Why ``raw_content`` is not complete; null if it is."""
     incomplete_reason: str | None = None

@@ -12,7 +12,7 @@ from app.api.field_types import DocumentedAs, View
 from app.api.result_views import AgentResult, CaseResult, GraphResult, RunStop, Usage
 from app.control.budget import Budget, json_name, json_number
 from app.nodes.nesting import DefinitionKind
-from app.runs.payloads import Given
+from app.runs.payloads import Given, PayloadReading
 from app.runs.ports import CancelStatus, Page
 from app.runs.run import CallRecord, Run, RunKind, RunStatus
 
@@ -90,8 +90,7 @@ class RunSummary(View):
     """The thread that it answers in."""
     input: Any
     """What a case was asked, or what a graph or agent was given on ``default``, redacted as
-    ``trace.payloads`` says. In lists the first 200 characters of a text. Null in the answers to
-    POST, and in webhooks."""
+    ``trace.payloads`` says. In lists the first 200 characters of a text."""
     finish_reason: FinishReason | None
     """How a case ended; null while it works, if it was cancelled, or if something else broke. Of
     agents it is null: their result has ``terminate_reason``."""
@@ -105,8 +104,8 @@ class RunSummary(View):
     limits: dict[str, int | float | None]
     """What it may spend at most, ceilings of the service included; null is unlimited."""
     usage: Annotated[dict[str, Any], DocumentedAs(Usage)] | None
-    """What was spent, while it works what was spent so far. Null while it works where runs are
-    listed or accepted."""
+    """What was spent, while it works what was spent so far. Null before it begins, and in lists
+    while it works."""
     stop: Annotated[dict[str, Any], DocumentedAs(RunStop)] | None
     """Why it ended before its natural end."""
     cancel: CancelView | None
@@ -171,11 +170,9 @@ _VIEWS: dict[RunKind, type[CaseRun | GraphRun | AgentRun]] = {
 }
 
 
-_NOT_SHOWN = Given()
-
-
-def view_of(run: Run, root: str, given: Given = _NOT_SHOWN) -> CaseRun | GraphRun | AgentRun:
+async def view_of(run: Run, root: str, payloads: PayloadReading) -> CaseRun | GraphRun | AgentRun:
     """Return the view of a run, with links below the path that the service is served under."""
+    given = await payloads.given(run)
     members = _members(run, root, given)
     return _VIEWS[run.kind](**members, inputs=given.inputs, result=run.result)
 

@@ -6,9 +6,8 @@ from datetime import datetime
 from typing import Any, Self
 
 from app.api.field_types import View
-from app.api.run_views import CancelReceipt, RunView, view_of
+from app.api.run_views import CancelReceipt, RunView
 from app.chats.thread import ChatMessage, MessageTree, Role, Thread, ThreadPage
-from app.runs.run import Run
 
 
 class ThreadView(View):
@@ -127,15 +126,14 @@ class TurnView(View):
         cls,
         user: ChatMessage | None,
         assistant: ChatMessage,
-        run: Run,
+        run: RunView,
         tree: MessageTree,
-        root: str,
     ) -> Self:
         """Return the view of a turn whose answer is a run, as both stand now."""
         return cls(
             user=None if user is None else _stored(user, tree),
             assistant=_stored(assistant, tree),
-            run=view_of(run, root),
+            run=run,
         )
 
 

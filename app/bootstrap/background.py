@@ -1,7 +1,7 @@
 """What a process does beside runs: deliveries of webhooks, and schedules that fire."""
 
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 from app.adapters.postgres.accept_and_cancel import StoreLimits
 from app.adapters.postgres.connections import Patience
@@ -21,6 +21,8 @@ from app.api.run_views import view_of
 from app.control.retry import JITTER, RetryPolicy
 from app.runs.heartbeat import Loops
 from app.runs.observing import RunObservers
+from app.runs.payloads import PayloadReading
+from app.runs.run import Run
 from app.runs.service import RunService
 from app.settings.schema import Settings
 from app.webhooks.addresses import UrlRules
@@ -44,6 +46,7 @@ class Background:
         engines: Engines,
         dispatch: QueueDispatch,
         runs: RunService,
+        payloads: PayloadReading,
         limits: StoreLimits,
         observers: RunObservers,
     ) -> None:
@@ -63,11 +66,15 @@ class Background:
         self._sender = WebhookSender(
             url_rules(settings), timeout_seconds=settings.webhooks.timeout_seconds
         )
+
+        async def shown(run: Run) -> dict[str, Any]:
+            return (await view_of(run, "", payloads)).model_dump(mode="json")
+
         self._deliveries = Deliveries(
             self.webhooks,
             self._sender,
             runs,
-            lambda run: view_of(run, "").model_dump(mode="json"),
+            shown,
             delivery_limits(settings),
             observers.span_of,
         )

@@ -136,6 +136,7 @@ class Process:
             engines=self._engines,
             dispatch=self._dispatch,
             runs=self.runs,
+            payloads=self.payloads,
             limits=store_limits(settings),
             observers=self.telemetry.observers,
         )

@@ -54,6 +54,8 @@ from app.trace.spans import SpanOf
 TOO_LARGE = "too_large"
 """The class of a call whose result passes a limit."""
 
+_NO_SPAN = nullcontext()
+
 
 class Calls:
     """The gateway of one run."""
@@ -128,9 +130,9 @@ class Calls:
         return Answered(reply.value, made.node)
 
     def in_span(self, node_id: str) -> AbstractContextManager[None]:
-        """Have the span of a CallNode be the current one, if what is called may know it."""
+        """Make the span of a CallNode the current one, if what it executes may know it."""
         if self._span_of is None:
-            return nullcontext()
+            return _NO_SPAN
         span = self._span_of(node_id)
         return within_span(span.trace_id, span.span_id or "0", sampled=span.sampled)
 

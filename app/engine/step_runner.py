@@ -72,6 +72,7 @@ class StepRunner:
         self._trace, self._token, self._journal = run.trace, run.token, run.journal
         self._events, self._readings = run.events, run.trace.readings
         self._detached, self._working = run.calls.detached, run.calls.working
+        self._in_span = run.calls.in_span
         self._parent = parent
         self._scope = scope
         self._tracked = scope.line.tracked
@@ -111,29 +112,30 @@ class StepRunner:
                 await self._charge_in_line(refused)
                 context = self._begun(step, report, path, view, recorded, charged=True)
             inputs = self._routing.inputs_of(step.step.id)
-            if step.direct and report.failed_before is None:
-                # Three coroutines less, which is felt at every step.
-                failure: Exception | None = None
-                try:
-                    execution = begin(step.work, inputs, context)
-                    if type(execution) is ExecutionResult:
-                        outputs = execution.outputs
-                    else:
-                        outputs = await end_of(execution, context)
-                except Exception as error:
-                    if step.policy is None:
-                        raise
-                    failure = error
-                if failure is not None and step.policy is not None:
-                    recovering = Recovery(
-                        step, step.policy, inputs, context, report, failure
-                    ).outputs()
-                    failure = None  # its traceback holds this frame
-                    outputs = await recovering
-            elif step.sub_budget is None:
-                outputs = await outputs_of(step, inputs, context, report)
-            else:
-                outputs = await self._in_budget(step.sub_budget, step, report, inputs, context)
+            with self._in_span(context.trace_parent):
+                if step.direct and report.failed_before is None:
+                    # Three coroutines less, which is felt at every step.
+                    failure: Exception | None = None
+                    try:
+                        execution = begin(step.work, inputs, context)
+                        if type(execution) is ExecutionResult:
+                            outputs = execution.outputs
+                        else:
+                            outputs = await end_of(execution, context)
+                    except Exception as error:
+                        if step.policy is None:
+                            raise
+                        failure = error
+                    if failure is not None and step.policy is not None:
+                        recovering = Recovery(
+                            step, step.policy, inputs, context, report, failure
+                        ).outputs()
+                        failure = None  # its traceback holds this frame
+                        outputs = await recovering
+                elif step.sub_budget is None:
+                    outputs = await outputs_of(step, inputs, context, report)
+                else:
+                    outputs = await self._in_budget(step.sub_budget, step, report, inputs, context)
             self._completed(report, path, outputs)
         except Exception as error:
             self._failed(step, report, path, error)

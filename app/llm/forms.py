@@ -9,7 +9,7 @@ enforce is stated in the prompt, and text around the JSON of a reply is cut off.
 import hashlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from enum import StrEnum
 from functools import cached_property
@@ -22,9 +22,10 @@ MAX_REPLY_CHARS = 1_000_000
 
 NO_CHARACTER = re.compile("[\0\ud800-\udfff]")
 """NUL, which no database stores, and halves of a surrogate pair, which no encoding sends."""
-_FENCED = re.compile(
-    r"^ {0,3}```[A-Za-z0-9]*[ \t]*\n(.*?)^ {0,3}```[ \t]*$", re.DOTALL | re.MULTILINE
-)
+_MAX_TRIES = 100
+"""So many braces of a reply are looked at; each may take time that grows with the reply."""
+_FENCE = re.compile(r"^ {0,3}```([A-Za-z0-9]*)[ \t]*$", re.MULTILINE)
+_BLACK = re.compile(r"\S")
 _DECODER = json.JSONDecoder()
 _INSTRUCTION = (
     "Your whole reply must be one JSON value that follows this JSON Schema, without prose and"
@@ -153,8 +154,18 @@ def json_part(reply: str) -> str | None:
         return None
     if _is_json(reply):
         return reply.strip()
-    fenced = (block[1].strip() for block in _FENCED.finditer(reply))
-    return next(filter(_is_json, fenced), None) or _first_object(reply)
+    return next(filter(_is_json, _fenced(reply)), None) or _first_object(reply)
+
+
+def _fenced(reply: str) -> Iterator[str]:
+    """Yield what stands in fences; the first one opens, the next one without a word closes."""
+    begin: int | None = None
+    for fence in _FENCE.finditer(reply):
+        if begin is None:
+            begin = fence.end()
+        elif not fence[1]:
+            yield reply[begin : fence.start()].strip()
+            begin = None
 
 
 def _is_json(text: str) -> bool:
@@ -167,11 +178,13 @@ def _is_json(text: str) -> bool:
 
 def _first_object(text: str) -> str | None:
     start = text.find("{")
-    while start >= 0:
+    for _ in range(_MAX_TRIES):
+        if start < 0:
+            break
         try:
             _, end = _DECODER.raw_decode(text, start)
         except json.JSONDecodeError as error:
-            if error.msg.startswith("Unterminated string") or not text[error.pos :].strip():
+            if error.msg.startswith("Unterminated string") or not _BLACK.search(text, error.pos):
                 return None  # the reply ends inside the value that it began
             start = text.find("{", max(start + 1, error.pos))
         except (ValueError, RecursionError):

@@ -1,8 +1,6 @@
 """JSON that a model was asked for: the schema it must follow, and how its reply is read."""
 
-import json
 from collections.abc import Iterator
-from math import isfinite
 from typing import Annotated, Any
 
 from jsonschema_rs import ValidationError
@@ -11,7 +9,7 @@ from pydantic import WithJsonSchema
 from app.llm.forms import NO_CHARACTER
 from app.nodes.reading import field_of, read_by, refusal
 from app.tools.caller_schema import CallerSchema, TooMuchWorkError
-from app.trace.json_values import MAX_DEPTH
+from app.trace.json_values import JSON, MAX_DEPTH
 
 MAX_REPLY_CHARS = 1_000_000
 MAX_FAULTS = 3
@@ -54,7 +52,7 @@ def _json_in(reply: str) -> Any:
     if len(reply) > MAX_REPLY_CHARS:
         raise UnfitReplyError(f"The reply is longer than {MAX_REPLY_CHARS} characters.")
     try:
-        value = json.loads(reply, parse_constant=_finite, parse_float=_finite)
+        value = JSON.decode(reply)
     except (ValueError, RecursionError):
         raise UnfitReplyError("The reply is not JSON alone.") from None
     level, depth = [value], 0
@@ -76,13 +74,6 @@ def _inside(value: Any) -> Iterator[Any]:
         yield from value.values()
     elif isinstance(value, list):
         yield from value
-
-
-def _finite(written: str) -> float:
-    number = float(written)
-    if not isfinite(number):
-        raise ValueError("no number of JSON, or one that is too large")
-    return number
 
 
 def _read_schema(value: Any) -> ReplySchema:

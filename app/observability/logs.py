@@ -10,13 +10,13 @@ from structlog.typing import EventDict, ExcInfo, Processor, WrappedLogger
 
 from app.observability.errors import format_error
 from app.observability.redaction import redact_text, redact_value
-from app.observability.trace_context import current_trace_id
+from app.observability.trace_context import current_ids
 
 LOG_FIELDS = frozenset(
     {
         *("ts", "level", "logger", "event", "exception", "stack"),
         *("run_id", "tenant", "request_id", "worker_id", "node_id", "step_id", "call_key"),
-        "trace_id",
+        *("trace_id", "span_id"),
         *("tier", "step_type", "tool", "args", "token_usage", "output_summary", "metric"),
         *("decision", "status", "attempt", "attempts", "count", "error", "error_class", "detail"),
         *("loop", "method", "path", "seconds", "bytes", "account", "folders", "advice"),
@@ -125,19 +125,18 @@ def _collecting() -> list[Processor]:
     """Collect what a line says; the same for our lines and for those of libraries."""
     return [
         structlog.contextvars.merge_contextvars,
-        _add_trace_id,
+        _add_ids,
         structlog.stdlib.add_logger_name,
         structlog.stdlib.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True, key="ts"),
     ]
 
 
-def _add_trace_id(logger: WrappedLogger, method: str, line: EventDict) -> EventDict:
-    """Name the trace of the current span, unless the line belongs to a run, which has its own."""
+def _add_ids(logger: WrappedLogger, method: str, line: EventDict) -> EventDict:
+    """Name the current span and its trace, unless the line belongs to a run of another trace."""
     del logger, method
-    if "trace_id" not in line and (trace_id := current_trace_id()) is not None:
-        line["trace_id"] = trace_id
-    return line
+    ids = current_ids()
+    return {**line, **ids} if line.get("trace_id") in (None, ids.get("trace_id")) else line
 
 
 def _rendering(form: LogFormat) -> list[Processor]:

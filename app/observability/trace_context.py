@@ -4,8 +4,9 @@ Where requests have spans, that of the request is current, and nothing is to be 
 header of the request is made current, so that a run knows what it stands below either way.
 
 Inside a run the span of its request is not current: the process that executes it need not be the
-one that accepted it. While a run makes a call whose span others may know of, that span is current,
-so that whatever is called by HTTP, also by tools of users with libraries of their own, is told it.
+one that accepted it. While a run executes a step or makes a call, the span of the step or call is
+current if others may know of it. So spans that functions and tools of users make are its children,
+and whatever they call by HTTP is told of it.
 """
 
 import contextvars
@@ -30,10 +31,12 @@ def current_traceparent() -> str | None:
     return f"00-{span.trace_id:032x}-{span.span_id:016x}-{span.trace_flags:02x}"
 
 
-def current_trace_id() -> str | None:
-    """Return the trace ID of the current span, 32 hexadecimal digits; None if there is none."""
+def current_ids() -> dict[str, str]:
+    """Return ``trace_id`` and ``span_id`` of the current span in hexadecimal; {} without one."""
     span = trace.get_current_span().get_span_context()
-    return f"{span.trace_id:032x}" if span.is_valid else None
+    if not span.is_valid:
+        return {}
+    return {"trace_id": f"{span.trace_id:032x}", "span_id": f"{span.span_id:016x}"}
 
 
 @contextmanager

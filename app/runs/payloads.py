@@ -19,6 +19,8 @@ from app.trace.call_tree import WAITS
 from app.trace.execution_graph import ExecutionGraph
 from app.trace.payloads import REDACTED, Payload, Payloads
 
+_SHORT: Final = 500
+"""Characters of a text that is redacted on the event loop, within milliseconds."""
 _NODE_ID: Final = re.compile(r"n[0-9]{6,9}", re.ASCII)
 
 
@@ -76,6 +78,8 @@ class PayloadReading:
         def redacted() -> Given:
             return Given(input=show(asked), inputs=show(others or None))
 
+        if not others and (asked is None or (isinstance(asked, str) and len(asked) < _SHORT)):
+            return redacted()
         return await asyncio.to_thread(redacted)  # of a long text it takes long
 
     async def beginnings(self, runs: Sequence[Run]) -> Sequence[Given]:

@@ -45,6 +45,8 @@ class AgentResult:
     """``goal``, ``error``, ``timeout``, ``max_turns``, ``aborted`` or ``budget``."""
     error: str | None
     """What failed or stopped it; None after ``goal``."""
+    error_class: str | None
+    """The class of that, such as ``ModelUnavailable``."""
     turn_count: int
     messages: list[dict[str, Any]]
     """The conversation."""
@@ -116,5 +118,6 @@ async def run_agent(
     result = ran.results.get(_STEP, {}).get(RESULT)
     if result is None:
         raise ran.error or ran.stop or RuntimeError("The agent has no result.")
-    known = AgentResult.__dataclass_fields__.keys() - {"run"}
-    return AgentResult(**{name: result[name] for name in known}, run=ran)
+    error = result["error"] or {"class": None, "message": None}
+    known = {**result, "error": error["message"], "error_class": error["class"], "run": ran}
+    return AgentResult(**{name: known[name] for name in AgentResult.__dataclass_fields__})

@@ -38,6 +38,13 @@ def _api_key(key: SecretStr) -> SecretStr:
     return key
 
 
+def _one_call(calls: int) -> int:
+    if calls > 1:
+        raise ValueError("must be 0 or 1: a final answer takes one call")
+    return calls
+
+
+OneCall = Annotated[Count, AfterValidator(_one_call)]
 Endpoint = Annotated[str, AfterValidator(_endpoint)]
 BaseUrl = Annotated[Endpoint, AfterValidator(_base)]
 Names = tuple[Text, ...]
@@ -81,8 +88,8 @@ class BudgetSettings(LimitSettings):
     min_output_tokens: Positive = key(
         256, "Output tokens a model call asks for at least; a budget with little left lowers it."
     )
-    wrap_up_reserve: Count = key(
-        1, "Calls, of a limit above 1, reserved for the final answer; 0 turns it off."
+    wrap_up_reserve: OneCall = key(
+        1, "1 reserves one call, of a limit above 1, for the final answer; 0 turns that off."
     )
 
 

@@ -144,10 +144,13 @@ class ToolDispatch:
         args: Mapping[str, Any],
         key: str,
         tool_context: ToolContext,
+        call_id: str | None = None,
         requires_approval: bool = False,
         succeeded: Callable[[str], object] | None = None,
     ) -> ToolResult:
         """Run a tool; whatever goes wrong with it is a dict with ``error`` and ``code``.
+
+        ``call_id`` is the id of the call in the reply of the model that asked for it, if one did.
 
         With ``requires_approval``, or if the tool or the policy says so, a person is asked first,
         who may change the arguments; a refusal is an error as well. ``succeeded`` gets the CallNode
@@ -167,7 +170,7 @@ class ToolDispatch:
             refused, args = await self._approved(context, path, tool.spec, args)
             if refused is not None:
                 return refused
-        call = self._call(tool.spec, args, path)
+        call = self._call(tool.spec, args, path, call_id)
         keeper: ArtifactKeeper | None = context.services.get(ArtifactKeeper)
         logged_with = context.run.logged_with
         attempt = partial(_attempt, tool, args, tool_context, keeper, call.key.text, logged_with)
@@ -218,7 +221,9 @@ class ToolDispatch:
             return await self._servers.find(name)
         return self.tool(name)
 
-    def _call(self, spec: ToolSpec, args: Mapping[str, Any], key: StepPath) -> CallSpec:
+    def _call(
+        self, spec: ToolSpec, args: Mapping[str, Any], key: StepPath, call_id: str | None
+    ) -> CallSpec:
         asked = json.dumps([spec.name, args], sort_keys=True, default=str)
         return CallSpec(
             key=key,
@@ -230,12 +235,14 @@ class ToolDispatch:
             repeatable=spec.idempotent,
             retry=self._retry if spec.transient and spec.idempotent else ONE_ATTEMPT,
             timeout_seconds=spec.timeout_seconds,
-            metadata=self._shown(args),
+            metadata=self._about(args, call_id),
         )
 
-    def _shown(self, args: Mapping[str, Any]) -> Mapping[str, Any]:
+    def _about(self, args: Mapping[str, Any], call_id: str | None) -> Mapping[str, Any]:
         shown = self._payloads.shown(dict(args), text_chars=MAX_TEXT_CHARS)
-        return {} if shown is None else {"args": shown}
+        # Some endpoints put thousands of characters of their own state into an id.
+        about = {"args": shown, "tool_call_id": call_id and call_id[:MAX_CODE_CHARS]}
+        return {name: value for name, value in about.items() if value is not None}
 
 
 async def _attempt(

@@ -27,6 +27,17 @@ _OMITTED: Final = "…"
 _COPIED_AS_IS: Final[frozenset[type]] = frozenset({str, int, bool, NoneType})
 
 
+def _finite(number: str) -> float:
+    value = float(number)
+    if not isfinite(value):
+        raise ValueError("JSON has no such number")
+    return value
+
+
+JSON: Final = json.JSONDecoder(parse_constant=_finite, parse_float=_finite)
+"""Decodes JSON as its standard has it: without NaN and infinite numbers."""
+
+
 class Metadata:
     """Metadata that was checked and copied once, for all nodes that share it."""
 

@@ -34,6 +34,7 @@ TOKENS_OUT: Final = "gen_ai.usage.output_tokens"
 TOKENS_CACHED: Final = "gen_ai.usage.cache_read.input_tokens"
 TOOL_NAME: Final = "gen_ai.tool.name"
 TOOL_TYPE: Final = "gen_ai.tool.type"
+TOOL_CALL_ID: Final = "gen_ai.tool.call.id"
 ERROR: Final = "error.type"
 
 RUN_ID: Final = "caseworker.run.id"
@@ -180,6 +181,8 @@ def _described(node: Mapping[str, Any], name: str | None) -> tuple[dict[str, Att
             return known, f"{CHAT} {node['model']}", CLIENT
         case "tool":
             tool = {OPERATION: TOOL, TOOL_NAME: node["name"], TOOL_TYPE: "function"}
+            if (call_id := metadata.get("tool_call_id")) is not None:
+                tool[TOOL_CALL_ID] = call_id
             return tool, f"{TOOL} {node['name']}", INTERNAL
     if node["parent_id"] is None:
         named = name or node["name"]

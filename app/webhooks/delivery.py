@@ -10,7 +10,7 @@ least once, and a receiver knows a repeated one by its id.
 
 import json
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -197,7 +197,7 @@ class Deliveries:
     store: AttemptStore
     sender: Sender
     runs: RunService
-    view: Callable[[Run], Mapping[str, Any]]
+    view: Callable[[Run], Awaitable[Mapping[str, Any]]]
     """How callers see a run."""
     limits: DeliveryLimits
     span_of: Callable[[Run], SpanOf | None] = lambda run: None
@@ -224,7 +224,8 @@ class Deliveries:
         delivery = attempt.delivery
         if not attempt.secrets:
             return Answer(error="webhooks.encryption_key opens no secret to sign it with.")
-        body = message_of(delivery.type, run, self.view, max_bytes=self.limits.max_body_bytes)
+        most = self.limits.max_body_bytes
+        body = message_of(delivery.type, await self.view(run), max_bytes=most)
         headers = signed_headers(
             attempt.secrets, message_id=delivery.delivery_id, at=datetime.now(UTC), body=body
         )
@@ -233,16 +234,16 @@ class Deliveries:
         return await self.sender.send(delivery.url, body, headers, attempt=delivery.attempts)
 
 
-def message_of(
-    type_: str, run: Run, view: Callable[[Run], Mapping[str, Any]], *, max_bytes: int
-) -> bytes:
-    """Return the body of a message; a result that makes it too long is left out."""
-    data = dict(view(run))
+def message_of(type_: str, run: Mapping[str, Any], *, max_bytes: int) -> bytes:
+    """Return the body of a message about a run; what makes it too long is left out."""
+    data, omitted = dict(run), list[str]()
     message = {"type": type_, "timestamp": data["finished_at"], "data": data}
     body = _as_json(message)
-    if len(body) > max_bytes:
-        data["result"] = None
-        body = _as_json({**message, "omitted": ["result"]})
+    for name in ("result", "inputs", "input"):
+        if len(body) > max_bytes and data.get(name) is not None:
+            data[name] = None
+            omitted.append(name)
+            body = _as_json({**message, "omitted": omitted})
     return body
 
 

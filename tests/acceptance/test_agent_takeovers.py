@@ -7,7 +7,7 @@ from contextlib import AsyncExitStack
 from typing import Any
 
 import pytest
-from caseworker_client import AsyncCaseworkerClient, Event, StreamedText
+from caseworker_client import AsyncCaseworkerClient, Event, RetryPolicy, StreamedText
 
 from tests.acceptance.test_agents_over_sockets import ANSWER, CALL, agent_run
 from tests.support.event_log import require_sound_events
@@ -16,6 +16,7 @@ from tests.support.fake_provider.script import Step
 from tests.support.memory_rows import RUN_ENDS
 from tests.support.service import ServiceProcess, finished, model_settings
 
+PATIENT = RetryPolicy(reconnect_seconds=900)
 THINKING = "First I think about it for a while, and then a bit more."
 ONCE = {"turn_start", "tool_call_start", "tool_call_end", "usage", "turn_end"}
 
@@ -41,12 +42,12 @@ async def test_a_client_reads_one_whole_story_although_the_process_is_killed(
             async with first.client() as posting:
                 await posting.post_run(agent_run("killed"))
             url = survivor.url
-        client = await stack.enter_async_context(AsyncCaseworkerClient(url))
+        client = await stack.enter_async_context(AsyncCaseworkerClient(url, retry=PATIENT))
         if survivor is first:
             await client.create_run(agent_run("killed"))
         seen: list[Event] = []
         texts, before_kill, restarting = StreamedText(), "", None
-        async with asyncio.timeout(150):
+        async with asyncio.timeout(900):
             async for event in client.stream_events("killed"):
                 seen.append(event)
                 if texts.add(event) and event.data["turn_number"] == 2 and not before_kill:

@@ -34,6 +34,7 @@ async def http(service: ServiceProcess) -> AsyncIterator[httpx.AsyncClient]:
         yield http
 
 
+@pytest.mark.req("cw/13.incomplete")
 @pytest.mark.parametrize("stream", [True, False], ids=["streamed", "whole"])
 @pytest.mark.parametrize("reason", ["length", "content_filter"])
 async def test_an_agent_whose_answer_is_cut_off_fails(
@@ -113,6 +114,7 @@ async def test_an_empty_answer_after_a_tool_is_no_success(
     assert len(await provider.arrivals(marker)) == 3
 
 
+@pytest.mark.req("cw/13.calls")
 async def test_a_tool_whose_arguments_were_cut_off_is_not_called(
     client: JsonClient, provider: FakeProvider
 ) -> None:
@@ -156,7 +158,7 @@ async def test_a_summary_that_is_not_complete_replaces_no_messages(
     assert "Half a" not in (await provider.arrivals(question))[-1].prompt
 
 
-@pytest.mark.req("004/chat")
+@pytest.mark.req("cw/13.incomplete", "cw/13.streamed", "004/chat")
 async def test_text_of_a_cancelled_answer_stays_in_its_thread(
     http: httpx.AsyncClient, provider: FakeProvider
 ) -> None:
@@ -290,3 +292,20 @@ async def test_text_that_came_with_a_call_before_a_cancel_is_told_once(
     prompt = (await provider.arrivals("(second turn)", bodies=True))[-1].body or {}
     said = [one["content"] for one in prompt["messages"] if one["role"] == "assistant"]
     assert said == ["First text."]
+
+
+@pytest.mark.req("cw/13.incomplete")
+@pytest.mark.parametrize("reason", ["length", "content_filter"])
+async def test_an_answer_in_a_thread_that_is_cut_off_is_marked(
+    http: httpx.AsyncClient, provider: FakeProvider, reason: str
+) -> None:
+    """The run of the thread fails, and the message keeps the text."""
+    marker = f"(cut {reason})"
+    await provider.script(marker, [Step(text="1, 2, an", finish_reason=reason)])
+    thread = await ThreadClient.begin(http, f"cut-{reason}")
+
+    turn = await thread.answer(content=f"Count. {marker}")
+
+    (_, answer) = await thread.messages()
+    assert turn["run"]["status"] == answer["status"] == "failed"
+    assert (answer["content"], answer["incomplete"]) == ("1, 2, an", reason)

@@ -1,6 +1,7 @@
 """Odd replies that were reported of real endpoints, and histories that they refuse, over HTTP."""
 
 import json
+import sys
 import uuid
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,21 +14,41 @@ import pytest_asyncio
 from tests.support.fake_provider.client import FakeProvider
 from tests.support.fake_provider.script import Step
 from tests.support.json_client import JsonClient
+from tests.support.mcp_servers import ROOT
+from tests.support.odd_replies import (
+    CALCULATOR,
+    USAGE,
+    Json,
+    anthropic,
+    beside,
+    calling,
+    chunk,
+    document,
+    said,
+    so_far,
+    stream,
+    use,
+    whole,
+)
 from tests.support.service import ServiceProcess, finished, model_settings
 from tests.support.threads import ThreadClient
 
-Json = dict[str, Any]
 SIX, FIVE = '{"expression":"6*7"}', '{"expression":"2+3"}'
-USAGE = {"prompt_tokens": 100, "completion_tokens": 10, "total_tokens": 110}
 PRICES = {"IN": "1", "OUT": "10", "CACHED": "0.1"}
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def service(
-    module_database_url: str, running_provider: FakeProvider
+    module_database_url: str,
+    running_provider: FakeProvider,
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> AsyncIterator[ServiceProcess]:
     """A service whose small model speaks one dialect and whose big model the other."""
+    log = tmp_path_factory.mktemp("mcp") / "log"
+    command = {"command": sys.executable, "args": ["-m", "tests.support.hostile_mcp", str(log)]}
     settings = model_settings(running_provider.openai_url) | {
+        "TOOLS_MCP_SERVERS": json.dumps({"odd": {**command, "env": ["PYTHONPATH"]}}),
+        "PYTHONPATH": str(ROOT),
         "MODELS_BIG_PROVIDER": "anthropic",
         "MODELS_BIG_BASE_URL": running_provider.url,
         "MODELS_BIG_API_KEY": "fake",
@@ -37,39 +58,6 @@ async def service(
             settings[f"MODELS_{tier}_PRICE_PER_MILLION_{kind}_USD"] = price
     async with ServiceProcess(module_database_url, settings=settings) as running:
         yield running
-
-
-def _stream(*events: Any, done: bool = True) -> Step:
-    """A stream of Chat Completions; an event is a document, or text as it is sent."""
-    texts = [each if isinstance(each, str) else f"data: {json.dumps(each)}\n\n" for each in events]
-    body = "".join((*texts, "data: [DONE]\n\n" if done else ""))
-    return Step(raw_body=body, headers={"content-type": "text/event-stream"})
-
-
-def _chunk(finish: str | None = None, usage: Any = None, **delta: Any) -> Json:
-    choice = {"index": 0, "delta": delta, "finish_reason": finish}
-    chunk = {"id": "c", "model": "m", "choices": [choice]}
-    return chunk if usage is None else {**chunk, "usage": usage}
-
-
-def _calling(*pieces: Sequence[Any]) -> Step:
-    """A stream that asks for calls; a piece is an index, an id, a name and arguments."""
-    chunks = [
-        _chunk(
-            tool_calls=[{"index": at, "id": call_id, "function": {"name": name, "arguments": said}}]
-        )
-        for at, call_id, name, said in pieces
-    ]
-    return _stream(*chunks, _chunk("tool_calls", USAGE))
-
-
-def _whole(message: Json, finish: str = "stop") -> Step:
-    choice = {"index": 0, "message": {"role": "assistant", **message}, "finish_reason": finish}
-    return Step(raw_body=json.dumps({"id": "c", "choices": [choice], "usage": USAGE}))
-
-
-def _document(document: Any, status: int = 200) -> Step:
-    return Step(raw_body=json.dumps(document), status=status)
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +109,7 @@ class Case:
     right: Check
     streamed: bool = True
     tier: str = "small"
-    tools: tuple[str, ...] = ("calculator",)
+    tools: tuple[Any, ...] = ("calculator",)
 
 
 DONE = Step(text="done")
@@ -138,32 +126,6 @@ def _failed(code: int, *, most: int) -> Check:
     return lambda seen: f"Upstream: {code}" in seen.reason and len(seen.requests) <= most
 
 
-def _anthropic(*calls: Json, text: str = "") -> Step:
-    """A message of Anthropic, whole."""
-    blocks = [{"type": "text", "text": text}] if text else []
-    content = [*blocks, *({"type": "tool_use", **call} for call in calls)]
-    reason = "tool_use" if calls else "end_turn"
-    usage = {"input_tokens": 100, "output_tokens": 10}
-    return _document({"type": "message", "content": content, "stop_reason": reason, "usage": usage})
-
-
-def _use(call_id: str, arguments: str) -> Json:
-    return {"id": call_id, "name": "calculator", "input": json.loads(arguments)}
-
-
-def _said(usage: Any) -> Step:
-    return _stream(_chunk(content="a"), _chunk("stop", usage))
-
-
-def _beside(total: int, reasoning: int) -> Json:
-    details = {"reasoning_tokens": reasoning}
-    return {**USAGE, "total_tokens": total, "completion_tokens_details": details}
-
-
-def _so_far(tokens: int) -> Json:
-    return {"prompt_tokens": 100, "completion_tokens": tokens, "total_tokens": 100 + tokens}
-
-
 def _charged(tokens: int, cost: float) -> Check:
     return lambda seen: (
         (seen.run["usage"]["tokens"], seen.run["usage"]["cost_usd"])
@@ -174,26 +136,34 @@ def _charged(tokens: int, cost: float) -> Check:
     )
 
 
+def _withheld(seen: Seen) -> bool:
+    result = seen.run["result"]
+    return (result["success"], result["incomplete"]) == (False, "content_filter")
+
+
+def _offered(seen: Seen) -> list[str]:
+    return [each["function"]["name"] for each in seen.requests[0]["tools"]]
+
+
 QUOTA = {"message": "You exceeded your current quota", "code": "insufficient_quota"}
-CALCULATOR = "calculator"
 CASES: Mapping[str, Case] = {
     "one id for parallel calls": Case(
-        replies=[_calling((0, "x", CALCULATOR, SIX), (1, "x", CALCULATOR, FIVE)), DONE],
+        replies=[calling((0, "x", CALCULATOR, SIX), (1, "x", CALCULATOR, FIVE)), DONE],
         right=_both_made,
     ),
     "the id of an earlier turn, in a whole reply": Case(
-        replies=[_anthropic(_use("t", SIX)), _anthropic(_use("t", FIVE)), _anthropic(text="done")],
+        replies=[anthropic(use("t", SIX)), anthropic(use("t", FIVE)), anthropic(text="done")],
         right=lambda seen: seen.output == "done" and len(seen.requests) == 3,
         streamed=False,
         tier="big",
     ),
     "index 0 for all calls": Case(
-        replies=[_calling((0, "a", CALCULATOR, SIX), (0, "b", CALCULATOR, FIVE)), DONE],
+        replies=[calling((0, "a", CALCULATOR, SIX), (0, "b", CALCULATOR, FIVE)), DONE],
         right=lambda seen: _both_made(seen) and [each for each, _ in seen.calls] == ["a", "b"],
     ),
     "the name in every chunk": Case(
         replies=[
-            _calling(
+            calling(
                 (0, "a", CALCULATOR, ""),
                 (0, "a", CALCULATOR, SIX[:9]),
                 (0, "a", CALCULATOR, SIX[9:]),
@@ -203,12 +173,12 @@ CASES: Mapping[str, Case] = {
         right=lambda seen: seen.calls == [("a", CALCULATOR)] and '"42"' in seen.results["a"],
     ),
     "a call sent twice": Case(
-        replies=[_calling((0, "a", CALCULATOR, SIX), (0, "a", CALCULATOR, SIX)), DONE],
+        replies=[calling((0, "a", CALCULATOR, SIX), (0, "a", CALCULATOR, SIX)), DONE],
         right=lambda seen: seen.calls == [("a", CALCULATOR)] and seen.ended == ["a"],
     ),
     "a whole reply without ids": Case(
         replies=[
-            _whole(
+            whole(
                 {"tool_calls": [{"function": {"name": CALCULATOR, "arguments": SIX}}]}, "tool_calls"
             ),
             DONE,
@@ -218,7 +188,7 @@ CASES: Mapping[str, Case] = {
     ),
     "arguments as an object": Case(
         replies=[
-            _whole(
+            whole(
                 {
                     "tool_calls": [
                         {"id": "a", "function": {"name": CALCULATOR, "arguments": json.loads(SIX)}}
@@ -232,18 +202,18 @@ CASES: Mapping[str, Case] = {
         streamed=False,
     ),
     "a 401 under status 200": Case(
-        replies=[_document({"error": {"message": "Upstream: 401", "code": 401}})],
+        replies=[document({"error": {"message": "Upstream: 401", "code": 401}})],
         right=_failed(401, most=1),
     ),
     "a 429 under status 200": Case(
-        replies=[_document({"error": {"message": "Upstream: 429", "code": 429}})],
+        replies=[document({"error": {"message": "Upstream: 429", "code": 429}})],
         right=_failed(429, most=3),
         streamed=False,
     ),
     "an event named error": Case(
         replies=[
-            _stream(
-                _chunk(content="A"),
+            stream(
+                chunk(content="A"),
                 'event: error\ndata: {"message":"Upstream: 502","code":502}\n\n',
                 done=False,
             )
@@ -252,72 +222,87 @@ CASES: Mapping[str, Case] = {
     ),
     "a line named error": Case(
         replies=[
-            _stream(
-                _chunk(content="A"), 'error: {"code":500,"message":"Upstream: 500"}\n\n', done=False
+            stream(
+                chunk(content="A"), 'error: {"code":500,"message":"Upstream: 500"}\n\n', done=False
             )
         ],
         right=_failed(500, most=3),
     ),
     "counts so far in every chunk": Case(
         replies=[
-            _stream(
-                *(_chunk(usage=_so_far(n), content="a") for n in (10, 30)),
-                _chunk("stop", _so_far(50)),
-                {"choices": [], "usage": _so_far(50)},
+            stream(
+                *(chunk(usage=so_far(n), content="a") for n in (10, 30)),
+                chunk("stop", so_far(50)),
+                {"choices": [], "usage": so_far(50)},
             )
         ],
         right=_charged(150, 0.0006),
     ),
     "reasoning beside the output": Case(
-        replies=[_said(_beside(310, 200))], right=_charged(310, 0.0022)
+        replies=[said(beside(310, 200))], right=_charged(310, 0.0022)
     ),
     "reasoning within the output": Case(
-        replies=[_said(_beside(110, 5))], right=_charged(110, 0.0002)
+        replies=[said(beside(110, 5))], right=_charged(110, 0.0002)
     ),
     "think tags with line ends": Case(
         replies=[
-            _stream(
-                *(
-                    _chunk(content=each)
-                    for each in ("<think>\n", "hm\n", "</think>\n", "It is 42.")
-                ),
-                _chunk("stop"),
+            stream(
+                *(chunk(content=each) for each in ("<think>\n", "hm\n", "</think>\n", "It is 42.")),
+                chunk("stop"),
             )
         ],
         right=lambda seen: seen.output == "It is 42.",
     ),
     "a tool name that may not be sent back": Case(
-        replies=[_calling((0, "a", "assistant<|channel|>analysis", SIX)), DONE],
+        replies=[calling((0, "a", "assistant<|channel|>analysis", SIX)), DONE],
         right=lambda seen: seen.output == "done" and "unknown_tool" in seen.results["a"],
     ),
     "a call without a name": Case(
-        replies=[_calling((0, "a", None, SIX)), DONE],
+        replies=[calling((0, "a", None, SIX)), DONE],
         right=lambda seen: seen.output == "done" and "unknown_tool" in seen.results["a"],
     ),
     "blank text beside a call": Case(
-        replies=[_anthropic(_use("t", SIX), text="\n\n"), _anthropic(text="done")],
+        replies=[anthropic(use("t", SIX), text="\n\n"), anthropic(text="done")],
         right=lambda seen: seen.output == "done",
         streamed=False,
         tier="big",
     ),
     "another finish reason, streamed": Case(
-        replies=[_stream(_chunk(content="It is 42."), _chunk("end_turn"))],
+        replies=[stream(chunk(content="It is 42."), chunk("end_turn"))],
         right=lambda seen: seen.output == "It is 42." and ASKED_ONCE(seen),
     ),
     "another finish reason, whole": Case(
-        replies=[_whole({"content": "It is 42."}, "end_turn")],
+        replies=[whole({"content": "It is 42."}, "end_turn")],
         right=lambda seen: seen.output == "It is 42." and ASKED_ONCE(seen),
         streamed=False,
     ),
     "a quota that no retry mends": Case(
-        replies=[_document({"error": QUOTA}, 429)],
+        replies=[document({"error": QUOTA}, 429)],
         right=lambda seen: "quota is used up" in seen.reason and ASKED_ONCE(seen),
+    ),
+    "an answer that a content filter blocked, streamed": Case(
+        replies=[stream(chunk(content=""), chunk("content_filter", USAGE))],
+        right=_withheld,
+        tools=(),
+    ),
+    "an answer that a content filter blocked, whole": Case(
+        replies=[whole({"content": None}, "content_filter")],
+        right=_withheld,
+        streamed=False,
+        tools=(),
+    ),
+    "a tool whose schema has alternatives at its root": Case(
+        replies=[calling((0, "a", "odd_echo", '{"text":"hello"}')), DONE],
+        right=lambda seen: (
+            seen.output == "done"
+            and "hello" in seen.results["a"]
+            and {"odd_echo", "odd_either"} <= set(_offered(seen))
+        ),
+        tools=({"mcp": "odd", "allow": ["echo", "either"]},),
     ),
     "empty data lines": Case(
         replies=[
-            _stream(
-                "data: \n\n", _chunk(content="It is "), "data:\n\n", _chunk("stop", content="42.")
-            )
+            stream("data: \n\n", chunk(content="It is "), "data:\n\n", chunk("stop", content="42."))
         ],
         right=lambda seen: seen.output == "It is 42." and ASKED_ONCE(seen),
     ),
@@ -334,6 +319,7 @@ def _agent(case: Case) -> Json:
     }
 
 
+@pytest.mark.req("cw/13.wire")
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
 async def test_an_odd_reply_is_read_as_it_was_meant(
     client: JsonClient, provider: FakeProvider, case: Case
@@ -356,14 +342,15 @@ async def test_an_odd_reply_is_read_as_it_was_meant(
     assert case.right(seen), (run["result"], run["stop"], seen.requests[-1]["messages"], ended)
 
 
+@pytest.mark.req("cw/13.wire")
 async def test_a_thread_goes_on_with_another_provider(
     service: ServiceProcess, provider: FakeProvider
 ) -> None:
     """Ids that the first endpoint gave and the second does not take are sent as others."""
     marker = f"quirk-{uuid.uuid4()}"
-    odd = _calling((0, "functions.calculator:0", CALCULATOR, SIX))
+    odd = calling((0, "functions.calculator:0", CALCULATOR, SIX))
     await provider.script(marker, [odd, Step(text="It is 42.")], model="fake-small")
-    await provider.script(marker, [_anthropic(text="As I said, 42.")], model="fake-big")
+    await provider.script(marker, [anthropic(text="As I said, 42.")], model="fake-big")
     small = Case(replies=(), right=ASKED_ONCE)
     big = Case(replies=(), right=ASKED_ONCE, tier="big", streamed=False)
 
@@ -382,8 +369,8 @@ async def test_a_repaired_reply_and_a_failed_one_are_told_of_in_the_trace(
 ) -> None:
     """The call names the repair; the failed one has the beginning of what came."""
     marker = f"quirk-{uuid.uuid4()}"
-    refusal = _document({"error": {"message": "No such thing", "code": 400}}, 400)
-    await provider.script(marker, [_calling((0, None, CALCULATOR, SIX)), refusal])
+    refusal = document({"error": {"message": "No such thing", "code": 400}}, 400)
+    await provider.script(marker, [calling((0, None, CALCULATOR, SIX)), refusal])
     case = Case(replies=(), right=ASKED_ONCE)
     body = {"kind": "agent", "agent": _agent(case), "input": f"6 times 7? {marker}"}
 

@@ -6,7 +6,7 @@ from contextlib import AsyncExitStack
 
 import httpx
 import pytest
-from caseworker_client import AsyncCaseworkerClient, Event, StreamedText
+from caseworker_client import AsyncCaseworkerClient, Event, RetryPolicy, StreamedText
 
 from tests.acceptance.test_agents_over_sockets import ANSWER, CALL
 from tests.support.event_log import require_sound_events
@@ -16,6 +16,7 @@ from tests.support.fault_proxy import FaultProxy, Upstream
 from tests.support.service import ServiceProcess, model_settings
 from tests.support.threads import ThreadClient
 
+PATIENT = RetryPolicy(reconnect_seconds=900)
 AGENT = {"name": "helper", "prompt": {"system": "Help."}, "tools": ["calculator"]}
 ONCE = {"turn_start", "tool_call_start", "tool_call_end", "usage", "turn_end"}
 
@@ -45,7 +46,8 @@ async def test_an_answer_in_a_thread_is_whole_although_its_process_is_killed(
             survivor = await stack.enter_async_context(other)
         proxy = await stack.enter_async_context(FaultProxy(address_of(first)))
         host, port = proxy.address
-        client = await stack.enter_async_context(AsyncCaseworkerClient(f"http://{host}:{port}"))
+        url = f"http://{host}:{port}"
+        client = await stack.enter_async_context(AsyncCaseworkerClient(url, retry=PATIENT))
         await client.create_thread(thread_id="t", agent=AGENT)
 
         async def take_over() -> None:
@@ -55,7 +57,7 @@ async def test_an_answer_in_a_thread_is_whole_although_its_process_is_killed(
 
         seen: list[Event] = []
         text, before_kill, taking_over = StreamedText(), "", None
-        async with asyncio.timeout(150):
+        async with asyncio.timeout(900):
             async for event in client.stream_message("t", "6 times 7? (killed)", run_id="answer"):
                 seen.append(event)
                 if text.add(event) and event.data["turn_number"] == 2 and taking_over is None:

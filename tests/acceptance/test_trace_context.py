@@ -1,6 +1,7 @@
-"""What a run calls is told of the span that calls it: by headers that three other servers get.
+"""What a run executes or calls knows the span that it belongs to.
 
-The service runs in the process of the test; OpenTelemetry's own propagator reads the headers.
+The service runs in the process of the test. OpenTelemetry's own propagator reads the headers that
+three other servers get, and its own SDK makes the spans of functions and tools.
 """
 
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -8,11 +9,15 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
+from unittest.mock import patch
 
 import httpx
 import pytest
 import pytest_asyncio
 from opentelemetry import trace
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanContext
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 from structlog.contextvars import merge_contextvars
@@ -21,8 +26,11 @@ from structlog.testing import capture_logs
 from app.bootstrap.process import Process
 from app.bootstrap.server import build_app
 from app.bootstrap.telemetry import Telemetry
+from app.engine.context import ExecutionContext
+from app.nodes.function import FunctionNode
 from app.runs.run import Run, RunKey, RunKind, RunRequest, RunStatus
 from app.settings.schema import Settings, TelemetrySettings
+from app.tools.ports import ToolContext, ToolResult, ToolSpec
 from tests.support.database import TestServer
 from tests.support.webhook_receiver import Arrival, Receiver, json_answer, receiving
 
@@ -45,6 +53,68 @@ REPLY = {
         {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": "hello"}}
     ],
     "usage": {"prompt_tokens": 5, "completion_tokens": 1, "total_tokens": 6},
+}
+
+
+OWN_SPANS = InMemorySpanExporter()
+_PROVIDER = TracerProvider()
+_PROVIDER.add_span_processor(SimpleSpanProcessor(OWN_SPANS))
+
+
+def _own_span(name: str) -> None:
+    with _PROVIDER.get_tracer("own").start_as_current_span(f"in {name}"):
+        return
+
+
+class SpanningTool:
+    """A tool that makes a span of its own."""
+
+    spec = ToolSpec(
+        name="spanning",
+        description="Makes a span.",
+        parameters={"type": "object", "additionalProperties": False, "properties": {}},
+    )
+
+    async def run(self, args: Mapping[str, Any], context: ToolContext) -> ToolResult:
+        """Make it; see Tool."""
+        _own_span("execute_tool spanning")
+        return {"ok": True}
+
+
+async def _async(_: ExecutionContext) -> None:
+    _own_span("step async")
+
+
+def _sync(_: ExecutionContext) -> None:
+    _own_span("step sync")
+
+
+def _blocking(_: ExecutionContext) -> None:
+    _own_span("step blocking")
+
+
+async def _in_time(_: ExecutionContext) -> None:
+    _own_span("step in_time")
+
+
+FUNCTIONS = (
+    FunctionNode("async", _async),
+    FunctionNode("sync", _sync),
+    FunctionNode("blocking", _blocking, blocking=True),
+    FunctionNode("in_time", _in_time),
+)
+SPANNING: Mapping[str, Any] = {
+    "steps": [
+        *({"id": each.id, "type": "function", "data": {"name": each.id}} for each in FUNCTIONS[:3]),
+        {
+            "id": "in_time",
+            "type": "function",
+            "data": {"name": "in_time"},
+            "policy": {"timeout_ms": 60_000},
+        },
+        {"id": "tool", "type": "tool", "data": {"tool": "spanning", "args": {}}},
+    ],
+    "edges": [],
 }
 
 
@@ -120,9 +190,15 @@ async def world(postgres: TestServer) -> AsyncIterator[World]:
         settings = Settings.model_validate(
             {
                 "models": {"big": big},
-                "tools": {"mcp": {"servers": {"web": web}}},
+                "tools": {
+                    "mcp": {"servers": {"web": web}},
+                    "plugins": [f"{__name__}:{SpanningTool.__name__}"],
+                },
                 "webhooks": {"allow_http": True, "allow_private": True},
             }
+        )
+        stack.enter_context(
+            patch("app.bootstrap.process.installed_functions", return_value=FUNCTIONS)
         )
         process = Process(settings, stack.enter_context(postgres.database()), executes=True)
         transport = httpx.ASGITransport(build_app(process), raise_app_exceptions=False)
@@ -159,6 +235,26 @@ async def test_what_a_run_calls_is_told_of_the_span_that_calls_it(world: World) 
         assert told.trace_flags.sampled, name
     in_message = read(tool.message["params"]["_meta"])
     assert f"{in_message.span_id:016x}" == shown["execute_tool web.echo"]
+
+
+@pytest.mark.asyncio(loop_scope="module")
+async def test_spans_of_functions_and_tools_are_children_of_the_services_spans(
+    world: World,
+) -> None:
+    """Of the step or the call that executes them, on the event loop and in threads."""
+    OWN_SPANS.clear()
+    body = {"run_id": "spanning", "kind": "graph", "graph": SPANNING}
+    headers = {"Prefer": "wait=30", "traceparent": CALLER}
+    answer = await world.http.post("/runs", json=body, headers=headers)
+    assert answer.json().get("status") == "completed", answer.text
+    shown = await world.spans("spanning")
+
+    own = {span.name: span for span in OWN_SPANS.get_finished_spans()}
+
+    expected = [*(f"step {each.id}" for each in FUNCTIONS), "execute_tool spanning"]
+    parents = {name: span.parent and f"{span.parent.span_id:016x}" for name, span in own.items()}
+    assert parents == {f"in {name}": shown[name] for name in expected}
+    assert {f"{span.context.trace_id:032x}" for span in own.values()} == {TRACE_ID}
 
 
 @pytest.mark.req("003/NFR3.1")

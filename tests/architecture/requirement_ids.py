@@ -5,6 +5,8 @@ import csv
 from collections.abc import Iterator
 from pathlib import Path
 
+from tests.support.syntax import parsed
+
 TESTS = Path(__file__).parents[1]
 
 
@@ -16,7 +18,7 @@ def known_ids() -> frozenset[str]:
 
 def marked_ids(source: str) -> Iterator[str]:
     """The ids in every ``pytest.mark.req(...)`` of a source; what is no literal stands as code."""
-    for node in ast.walk(ast.parse(source)):
+    for node in ast.walk(parsed(source)):
         if isinstance(node, ast.Call) and ast.unparse(node.func) == "pytest.mark.req":
             for argument in node.args:
                 if isinstance(argument, ast.Constant) and isinstance(argument.value, str):

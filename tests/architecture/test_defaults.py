@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from app.settings.schema import Settings
+from tests.support.syntax import parsed
 
 SHARED = {("ModelEndpoint", "max_reply_bytes", Settings().limits.max_reply_kb * 1024)}
 """Defaults for those who write providers, made of the constant that the schema uses."""
@@ -16,7 +17,7 @@ BOOTSTRAP = Path(__file__).parents[2] / "app" / "bootstrap"
 
 def configured_arguments(source: str, module: Any) -> Iterator[tuple[str, str, Any]]:
     """Yield what the calls of our own objects get from the settings: callee, name, its default."""
-    for call in ast.walk(ast.parse(source)):
+    for call in ast.walk(parsed(source)):
         if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name):
             continue
         callee: Any = getattr(module, call.func.id, None)

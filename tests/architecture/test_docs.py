@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from app.settings.schema import Settings
+from tests.support.syntax import parsed
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md")])
@@ -19,7 +20,7 @@ HOP = re.compile(r"`([a-z_/]+\.py)` `([A-Za-z_.]+)`")
 def definitions_of(source: Path) -> set[str]:
     """Return the functions and methods of a file, methods also behind their class and a dot."""
     found: set[str] = set()
-    for node in ast.parse(source.read_text()).body:
+    for node in parsed(source.read_text()).body:
         inner = node.body if isinstance(node, ast.ClassDef) else []
         for each in (node, *inner):
             if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef):

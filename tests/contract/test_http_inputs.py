@@ -17,10 +17,13 @@ MAIL = "jane.doe@example.com"
 
 
 async def accepted(client: httpx.AsyncClient, **body: Any) -> dict[str, Any]:
-    """Post a run, and return it as GET shows it."""
-    response = await client.post("/runs", json={"run_id": "r", **body})
-    assert response.status_code == 202, response.text
+    """Post a run twice, and return it as POST and GET show it."""
+    answers = [await client.post("/runs", json={"run_id": "r", **body}) for _ in range(2)]
+    assert [answer.status_code for answer in answers] == [202, 200], answers[0].text
     run: dict[str, Any] = (await client.get("/runs/r")).json()
+    assert [(a.json()["input"], a.json()["inputs"]) for a in answers] == [
+        (run["input"], run["inputs"])
+    ] * 2
     return run
 
 
@@ -31,6 +34,7 @@ async def listed(client: httpx.AsyncClient) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.req("cw/13.input")
 async def test_a_case_shows_its_question(client: httpx.AsyncClient) -> None:
     """Personal data in it is redacted, in the list too."""
     run = await accepted(client, input=f"Mail to {MAIL} the sum of 1 and 2.")
@@ -40,6 +44,7 @@ async def test_a_case_shows_its_question(client: httpx.AsyncClient) -> None:
     assert (await listed(client))["input"] == run["input"]
 
 
+@pytest.mark.req("cw/13.input")
 async def test_a_graph_shows_its_default_input_and_the_others_by_handle(
     client: httpx.AsyncClient,
 ) -> None:
@@ -54,16 +59,17 @@ async def test_a_graph_shows_its_default_input_and_the_others_by_handle(
     assert (await listed(client))["input"] is None
 
 
+@pytest.mark.req("cw/13.input")
 async def test_an_agent_shows_what_it_was_asked(client: httpx.AsyncClient) -> None:
     """Alone and in a thread."""
     run = await accepted(client, kind="agent", agent=AGENT, input="Where is my order?")
     thread = await ThreadClient.begin(client, "talk")
-    await thread.post(content="And now?", run_id="second")
+    answered = await thread.post(content="And now?", run_id="second")
     second = (await client.get("/runs/second")).json()
     runs = (await client.get("/runs")).json()["runs"]
 
     assert (run["input"], run["inputs"]) == ("Where is my order?", None)
-    assert second["input"] == "And now?"
+    assert second["input"] == answered["run"]["input"] == "And now?"
     assert [run["input"] for run in runs] == ["And now?", "Where is my order?"]
 
 

@@ -20,6 +20,7 @@ async def found(client: httpx.AsyncClient, **wanted: str) -> list[dict[str, Any]
     return runs
 
 
+@pytest.mark.req("cw/13.input")
 async def test_a_run_of_a_thread_names_its_thread_and_its_agent(client: httpx.AsyncClient) -> None:
     """The version is the one that answers, and lists say the same as the run."""
     for number in range(2):

@@ -35,6 +35,14 @@ TOOLS: list[dict[str, Any]] = [
         annotations=READS,
     ),
     tool("env", annotations=READS),
+    tool(
+        "either",
+        {
+            "type": "object",
+            "properties": {"a": {"type": "string"}, "b": {"type": "string"}},
+            "anyOf": [{"required": ["a"]}, {"required": ["b"]}],
+        },
+    ),
     tool("crash"),
     tool("crash_reading", annotations=READS),
     tool("hang"),

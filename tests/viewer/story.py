@@ -64,6 +64,8 @@ async def tell(http: httpx.AsyncClient, provider: FakeProvider) -> None:
     await _run(http, graph_run("hanging", [ask("slow", "hang on")]), wait=0)
     await _run(http, _many())
     await _run(http, _nested())
+    await _run(http, _items())
+    await _run(http, graph_run("refused", [ask("say", "no answer")]))
     drawn = {"kind": "line", "symbols": ["AAPL"], "start": "2012-01-03", "end": "2012-03-30"}
     plot = {"id": "plot", "type": "tool", "data": {"tool": "plotter", "args": drawn}}
     await _run(http, graph_run("drawing", [plot]))
@@ -89,6 +91,14 @@ def _many() -> Json:
     return graph_run("many", [many], input=list(range(MANY)))
 
 
+def _items() -> Json:
+    """Return a run whose map has an item of each kind: completed, failed and not started."""
+    step = calculate("", "${default}")
+    data = {"over": "default", "step": {"type": step["type"], "data": step["data"]}}
+    steps = [{"id": "each", "type": "map", "data": data | {"max_parallel": 1}}]
+    return graph_run("items", [*steps, calculate("total", "1 + 1")], input=["1+1", "1/0", "2+2"])
+
+
 def _nested() -> Json:
     """Return a run with a graph in a step, and an edge that leaves that step out."""
     inner = {"steps": [calculate("add", "1 + 1"), calculate("double", "2 * 2")]}
@@ -108,6 +118,7 @@ def _nested() -> Json:
 async def _script(provider: FakeProvider) -> None:
     await provider.script("Fetch the rates", [Step(status=503), Step(text="EUR 1.08")])
     await provider.script("hostile", [Step(text=HOSTILE)], repeat_last=True)
+    await provider.script("no answer", [Step(status=400)], repeat_last=True)
     await provider.script("hang on", [Step(hang=True)], repeat_last=True)
     plan = {"actions": [{"tool": "calculator", "args": {"expression": "6 * 7"}}]}
     await provider.script("What is 6 * 7?", [Step(text=json.dumps(plan))], repeat_last=True)

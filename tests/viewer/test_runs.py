@@ -74,6 +74,41 @@ async def test_the_steps_of_a_graph_say_how_they_stand(reader: Reader) -> None:
     await expect(reader.page.locator(".calls-body .selected")).to_contain_text("rates")
 
 
+@pytest.mark.req("cw/13.map")
+async def test_a_map_says_what_became_of_its_items(reader: Reader) -> None:
+    """In the graph in numbers, and in the detail of its step with the errors."""
+    numbers = "1 of 3 items completed, 1 failed, 1 not started"
+    await reader.open("/ui/runs/items")
+    await reader.page.click("#tab-steps")
+    box = reader.page.locator(".step-box").filter(has_text="each")
+    await expect(box).to_have_attribute("aria-label", re.compile(f"^each, map, failed · {numbers}"))
+    await box.click()
+
+    detail = reader.page.locator(".detail")
+    await expect(detail).to_contain_text(numbers, timeout=WAIT_MS)
+    failed = detail.get_by_role("table", name="Failed items").locator("tbody tr")
+    await expect(failed).to_have_count(1)
+    await expect(failed).to_contain_text("division by zero")
+    await reader.picture("items")
+
+
+@pytest.mark.parametrize(
+    ("run_id", "dimension", "said"),
+    [("broken", "tool_calls", "2 tool calls,"), ("refused", "llm_calls", "1 model call")],
+)
+async def test_calls_that_failed_are_counted_in_the_facts_of_a_run(
+    reader: Reader, http: httpx.AsyncClient, run_id: str, dimension: str, said: str
+) -> None:
+    """The facts say the number that counts towards the limits."""
+    await reader.open(f"/ui/runs/{run_id}")
+
+    calls = reader.page.locator(".glance .facts > div").filter(has_text="tool call").locator("dd")
+    shown = "\n".join(await calls.all_inner_texts())
+    assert any(line.startswith(said) for line in shown.splitlines()), shown
+    usage = (await http.get(f"/runs/{run_id}")).json()["usage"]
+    assert said.startswith(f"{usage[dimension]} ")
+
+
 async def test_the_banner_of_a_failed_run_leads_to_the_step_that_failed(reader: Reader) -> None:
     """Not to what was cut off because of it."""
     await reader.open("/ui/runs/broken")

@@ -11,7 +11,7 @@ from app.adapters.providers.endpoint import MAX_IN_FLIGHT, EndpointProvider
 from app.adapters.providers.reply import (
     Accumulator,
     WrittenCall,
-    count,
+    counts_in,
     incomplete_of,
     texts_in,
     usage_of,
@@ -195,9 +195,7 @@ class MessageReply(Accumulator):
         self._blocks: list[_Block] = []
         self._at: dict[Any, _Block] = {}
         """The newest block of each index."""
-        self._usage: dict[str, Any] = {}
-        self._stop_reason: str | None = None
-        self._explanation = ""
+        self._counts: dict[str, int] = {}
 
     def add(self, document: Mapping[str, Any]) -> Iterator[Delta]:
         """Take a message or an event."""
@@ -211,8 +209,6 @@ class MessageReply(Accumulator):
             case "message_delta":
                 self._stopped(document.get("delta"))
                 self._count(document.get("usage"))
-            case "message_stop":
-                self.ended = True
             case _ if "content" in document:
                 yield from self._message(document)
 
@@ -220,7 +216,8 @@ class MessageReply(Accumulator):
         """Return the reply; None if no message has come."""
         if not self.begun:
             return None
-        incomplete = incomplete_of([self._stop_reason])
+        incomplete = incomplete_of([self.finish_reason])
+        self.usage = self._counted()
         written = [
             block.call
             if block.call.arguments.strip() or (incomplete is not None and block.given == "{}")
@@ -234,15 +231,10 @@ class MessageReply(Accumulator):
             for block in self._blocks
             if block.thought is not None
         ]
-        return self.finished(
-            [call for call in written if call.name != self._replying],
-            text=replies[0] if replies else None,
-            incomplete=incomplete,
-            finish_reason=self._stop_reason,
-            said=self._explanation,
-            usage=self._counted(),
-            state={"thinking": thoughts} if thoughts else {},
-        )
+        if thoughts:
+            self.state["thinking"] = thoughts
+        calls = [call for call in written if call.name != self._replying]
+        return self.finished(calls, incomplete, text=replies[0] if replies else None)
 
     def _message(self, message: Any) -> Iterator[Delta]:
         if not isinstance(message, Mapping) or not isinstance(
@@ -251,7 +243,10 @@ class MessageReply(Accumulator):
             return
         self.begun = True
         self.named(message)
-        self._count(message.get("usage"))
+        usage = message.get("usage")
+        if isinstance(usage, Mapping) and message.get("stop_reason") is None:
+            usage = {name: each for name, each in usage.items() if name != "output_tokens"}
+        self._count(usage)
         content = message.get("content", [])
         blocks = [_text(content)] if isinstance(content, str) else content
         for index, block in enumerate(blocks):
@@ -295,10 +290,14 @@ class MessageReply(Accumulator):
             case "signature_delta":
                 before = kept.sealed.get("signature", "")
                 kept.sealed["signature"] = before + texts_in(delta.get("signature"))
-            case "input_json_delta" if kept.call is not None:
-                piece = texts_in(delta.get("partial_json"))
-                kept.call.fragments.append(piece)
-                if piece and kept.call.name == self._replying:
+            case "input_json_delta":
+                piece = delta.get("partial_json") or ""
+                piece = piece if isinstance(piece, str) else json.dumps(piece)
+                begun = (block.call for block in reversed(self._blocks) if block.call is not None)
+                call = kept.call or next(begun, None)
+                if call is not None:
+                    call.fragments.append(piece)
+                if call is not None and piece and call.name == self._replying:
                     yield Delta("content", piece)
 
     def _open(self, index: Any) -> _Block:
@@ -310,23 +309,24 @@ class MessageReply(Accumulator):
     def _stopped(self, delta: Any) -> None:
         if not isinstance(delta, Mapping) or not isinstance(delta.get("stop_reason"), str):
             return
-        self.ended, self._stop_reason = True, delta["stop_reason"]
+        self.ended, self.finish_reason = True, delta["stop_reason"]
         details = delta.get("stop_details")
         if isinstance(details, Mapping):
             said = details.get("explanation") or details.get("category")
-            self._explanation = said if isinstance(said, str) else ""
+            self.said = said if isinstance(said, str) else ""
 
     def _count(self, usage: Any) -> None:
         """Take counts; the last one of each holds, unless it takes one back."""
-        if isinstance(usage, Mapping):
-            before = self._usage
-            before |= {name: each for name, each in usage.items() if each or name not in before}
+        for name, number in counts_in(usage).items():
+            self._counts[name] = number or self._counts.get(name, 0)
 
     def _counted(self) -> TokenUsage | None:
-        usage = self._usage
-        cached = count(usage, "cache_read_input_tokens") or 0
-        written = count(usage, "cache_creation_input_tokens") or 0
-        tokens_in = count(usage, "input_tokens") or 0
-        tokens_out = count(usage, "output_tokens")
-        reasoning = count(usage, "output_tokens_details", "thinking_tokens")
-        return usage_of(tokens_in + cached + written, tokens_out, cached, reasoning)
+        counts = self._counts
+        cached = counts.get("cache_read_input_tokens", 0)
+        written = counts.get("cache_creation_input_tokens", 0)
+        return usage_of(
+            counts.get("input_tokens", 0) + cached + written,
+            counts.get("output_tokens"),
+            cached,
+            counts.get("thinking_tokens"),
+        )

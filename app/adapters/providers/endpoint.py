@@ -8,13 +8,13 @@ from contextlib import aclosing, suppress
 from typing import Any, Protocol
 
 from app.adapters.providers.failures import Failures, error_in, said_in
-from app.adapters.providers.reply import FAILED, Accumulator
+from app.adapters.providers.reply import Accumulator, is_failed
 from app.adapters.providers.sse import ERROR, Event, EventParser
 from app.adapters.providers.transport import (
     ConnectionFailedError,
-    ProxyUnusableError,
     ReplyRefusedError,
     Wire,
+    WireError,
     WireReply,
 )
 from app.llm.ports import Delta, ModelError, ModelReply, ModelRequest
@@ -24,6 +24,8 @@ MAX_IN_FLIGHT = 10_000
 
 _DEFAULT_TIMEOUT_SECONDS = 600.0
 """The limit of an attempt whose request sets none."""
+_LAST_SECONDS = 5.0
+"""How long further events, such as the counts, are waited for after the answer has ended."""
 _DRAIN_SECONDS = 0.1
 """How long the end of a reply is waited for whose last event came; then it is cut off."""
 _DONE = "[DONE]"
@@ -97,25 +99,15 @@ class EndpointProvider:
         try:
             async with asyncio.timeout(_DEFAULT_TIMEOUT_SECONDS if seconds is None else seconds):
                 return await self._exchanged(model, request, failures)
-        except ReplyRefusedError:
-            return failures.error("the reply is too long or compressed", retryable=False)
-        except ProxyUnusableError:
-            said = (
-                "the proxy that HTTP_PROXY, HTTPS_PROXY or ALL_PROXY names must be one of http://"
-            )
-            return failures.error(said, retryable=False)
-        except ConnectionFailedError as error:
-            words = "no answer in time" if error.timed_out else "the connection failed or was cut"
-            return failures.error(words, retryable=True)
+        except WireError as error:
+            return failures.error(error.words, retryable=error.retryable)
         except TimeoutError:
             return failures.error("no answer in time", retryable=True)
-        except UnicodeEncodeError as error:
-            words = f"the request cannot be sent ({type(error).__name__})"
-            return failures.error(words, retryable=False)
         except Exception as error:
             # Like a 502, an unreadable reply is mostly a passing problem of a gateway.
-            words = f"the reply cannot be read ({type(error).__name__})"
-            return failures.error(words, retryable=True)
+            retryable = not isinstance(error, UnicodeEncodeError)
+            what = "reply cannot be read" if retryable else "request cannot be sent"
+            return failures.error(f"the {what} ({type(error).__name__})", retryable=retryable)
 
     async def _exchanged(
         self, model: str, request: ModelRequest, failures: Failures
@@ -157,29 +149,39 @@ async def _answer(
     on_delta: Callable[[Delta], None],
     failures: Failures,
 ) -> ModelReply | ModelError:
-    """Read a reply, whole or in parts."""
-    body = ReplyBody()
+    """Read a reply, whole or in parts.
+
+    Whatever fails after the provider has said why the answer ends takes nothing from it.
+    """
+    body, patience, failed = ReplyBody(), asyncio.timeout(None), None
     try:
-        async with aclosing(body.documents(reply, failures)) as documents:
+        async with patience, aclosing(body.documents(reply, failures)) as documents:
             async for name, document in documents:
                 error = document if name == ERROR else error_in(document)
                 if error is not None:
-                    return failures.of_document(said_in(error), begun=taking.begun)
+                    failed = failures.of_document(said_in(error), begun=taking.begun)
+                    break
                 if not isinstance(document, dict):
                     raise TypeError
                 for delta in taking.add(document):
                     on_delta(delta)
-    except ConnectionFailedError:
+                if taking.ended and patience.when() is None:
+                    patience.reschedule(asyncio.get_running_loop().time() + _LAST_SECONDS)
+    except (WireError, TimeoutError, ValueError, TypeError):
         if not taking.ended:
             raise
+    if failed is not None and not taking.ended:
+        return failed
     for delta in taking.end():
         on_delta(delta)
-    if body.is_stream and not (body.done or taking.ended):
+    if body.is_stream and not taking.ended:
         return failures.error("the stream broke off", retryable=True)
     answer = taking.reply()
+    if failed is not None and (answer is None or answer.incomplete is not None):
+        return failed
     if answer is None:
         return failures.error("the reply cannot be read (no answer in it)", retryable=True)
-    if (answer.finish_reason or "").lower() in FAILED:
+    if is_failed(answer.finish_reason):
         words = f"the provider broke the answer off ({answer.finish_reason})"
         return failures.error(words, retryable=True)
     return answer
@@ -242,6 +244,9 @@ class ReplyBody:
         if event.data.startswith(_DONE):
             self.done = True
             return
+        is_document = event.data.lstrip()[:1] in ("{", "[")
+        if event.name != ERROR and not is_document:
+            return  # a word that keeps the connection alive
         document = json.loads(event.data) if event.name != ERROR else _document(event.data)
         yield event.name, document
         self.done = isinstance(document, dict) and document.get("type") == "message_stop"

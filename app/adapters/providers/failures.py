@@ -7,22 +7,18 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
-from http import HTTPStatus
 from typing import Any
 
+from app.adapters.retry_after import seconds_asked
 from app.llm.ports import ModelError, ModelFault
 from app.observability.redaction import redact_text
 
 RAW_REPLY_BYTES = 4096
 """How much of the body of a failed attempt's reply is kept."""
 
-_RETRYABLE = frozenset(
-    {HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.CONFLICT, HTTPStatus.TOO_MANY_REQUESTS}
-)
+_RETRYABLE = frozenset({408, 409, 429})
 _MISCONFIGURED = frozenset({401, 402, 403, 404})
-_FORM_STATUSES = frozenset({HTTPStatus.BAD_REQUEST, HTTPStatus.UNPROCESSABLE_ENTITY})
+_FORM_STATUSES = frozenset({400, 422})
 
 _STATUS_OF_CODE = {
     "invalid_request_error": 400,
@@ -147,17 +143,8 @@ def error_in(document: Any) -> Any:
     if isinstance(state, Mapping) and state.get("status_code"):
         return state
     is_reply = any(document.get(name) is not None for name in ("choices", "content", "usage"))
-    if is_reply or document.get("type") in _EVENTS:
-        return None
-    return document if next(_messages(document), None) else None
-
-
-_EVENTS = frozenset(
-    {
-        *("message_start", "message_delta", "message_stop", "message", "ping"),
-        *("content_block_start", "content_block_delta", "content_block_stop"),
-    }
-)
+    is_reply |= re.match(r"message|content_block|ping", str(document.get("type"))) is not None
+    return None if is_reply else next((document for _ in _messages(document)), None)
 
 
 def _innermost(document: Any) -> Any:
@@ -168,10 +155,10 @@ def _innermost(document: Any) -> Any:
 
 
 def _messages(error: Mapping[str, Any]) -> Iterator[str]:
-    for name in ("message", "detail", "msg", "status_msg", "error_description"):
+    for name in ("message", "detail", "msg", "status_msg", "error_description", "errors"):
         said = error.get(name)
         if isinstance(said, list) and said and isinstance(said[0], Mapping):
-            said = said[0].get("msg")  # FastAPI
+            said = said[0].get("msg") or said[0].get("message")  # FastAPI, Cloudflare
         if isinstance(said, str) and said.strip():
             yield said
             break
@@ -212,64 +199,50 @@ class Failures:
         if 300 <= status < 400:
             words = f"the endpoint redirects elsewhere (HTTP {status})"
             return self.error(words, retryable=False, status=status)
-        where = f"(HTTP {status}){said.shown}"
-        return self._refused(status, said, where, _retry_after(headers), adapts=adapts)
+        where = f" (HTTP {status}){said.shown}"
+        if adapts:
+            words = f"a parameter is left out from now on{where}"
+            return self.error(words, retryable=True, status=status)
+        milliseconds = seconds_asked(headers.get("retry-after-ms", ""))
+        seconds = seconds_asked(headers.get("retry-after", ""))
+        asked = seconds if milliseconds is None else milliseconds / 1000
+        return self._refused(status, said, where, status=status, retry_after_seconds=asked)
 
     def of_document(self, said: Said, *, begun: bool) -> ModelError:
         """Return the error of a reply that says one under HTTP 200.
 
         ``begun`` if there was a part of an answer before: it was charged, so there is no status.
         """
-        status = said.status
-        if not begun and status is not None:
-            return self._refused(status, said, f"(code {status}){said.shown}", None, adapts=False)
-        if (unreadable := self._unreadable(said, None)) is not None:
-            return unreadable
-        ours = said.is_quota or status in _MISCONFIGURED
-        words = "the stream broke off" if begun else "the provider reports an error"
-        return self.error(
-            f"{words}{said.shown}",
-            retryable=not ours and (status is None or _is_retryable(status)),
-            fault=ModelFault.MISCONFIGURED if ours else None,
-        )
+        code = said.status
+        if not begun and code is not None:
+            return self._refused(code, said, f" (code {code}){said.shown}", status=code)
+        usual = "the stream broke off" if begun else "the provider reports an error"
+        return self._refused(code, said, said.shown, usual)
 
     def _refused(
-        self, status: int, said: Said, where: str, retry_after: float | None, *, adapts: bool
+        self, code: int | None, said: Said, where: str, usual: str | None = None, **about: Any
     ) -> ModelError:
-        if (unreadable := self._unreadable(said, status)) is not None:
-            return unreadable
-        if adapts:
-            words = f"a parameter is left out from now on {where}"
-            return self.error(words, retryable=True, status=status)
-        if said.is_quota:
-            fault = ModelFault.MISCONFIGURED
-            words = f"the account's quota is used up {where}"
-            return self.error(words, retryable=False, status=status, fault=fault)
-        if self._structured and status in _FORM_STATUSES and (found := _form_fault(said)):
-            words = f"JSON cannot be asked for in this way {where}"
-            return self.error(words, retryable=False, status=status, fault=found)
-        usual = "the provider failed" if status >= 500 else "the request was rejected"
-        words = _WORDS.get(status, usual)
-        if any(each in said.body for each in _PROMPT_TOO_LONG):
-            words = "the prompt is too long for the model"
-        return self.error(
-            f"{words} {where}",
-            retryable=_is_retryable(status),
-            status=status,
-            retry_after_seconds=retry_after,
-        )
-
-    def _unreadable(self, said: Said, status: int | None) -> ModelError | None:
-        """Return the error, if an endpoint says that it cannot read what its model has written."""
-        if not any(words in said.body for words in _UNREADABLE_WORDS):
-            return None
-        words = f"the endpoint cannot read what the model has written{said.shown}"
-        fault = ModelFault.UNREADABLE_REPLY
-        return self.error(words, retryable=False, status=status, fault=fault)
+        """Return the error that a code and an error document stand for."""
+        fault, retryable = None, False
+        if any(words in said.body for words in _UNREADABLE_WORDS):
+            fault = ModelFault.UNREADABLE_REPLY
+            words, where = "the endpoint cannot read what the model has written", said.shown
+        elif said.is_quota:
+            fault, words = ModelFault.MISCONFIGURED, usual or _WORDS[402]
+        elif self._structured and code in _FORM_STATUSES and (found := _form_fault(said)):
+            fault, words = found, "JSON cannot be asked for in this way"
+        else:
+            fault = ModelFault.MISCONFIGURED if code in _MISCONFIGURED else None
+            retryable = code is None or code in _RETRYABLE or code >= 500
+            words = usual or _words_of(code or 0, said)
+        return self.error(f"{words}{where}", retryable=retryable, fault=fault, **about)
 
 
-def _is_retryable(status: int) -> bool:
-    return status in _RETRYABLE or status >= HTTPStatus.INTERNAL_SERVER_ERROR
+def _words_of(status: int, said: Said) -> str:
+    if any(each in said.body for each in _PROMPT_TOO_LONG):
+        return "the prompt is too long for the model"
+    usual = "the provider failed" if status >= 500 else "the request was rejected"
+    return _WORDS.get(status, usual)
 
 
 def _form_fault(said: Said) -> ModelFault | None:
@@ -277,21 +250,3 @@ def _form_fault(said: Said) -> ModelFault | None:
     if any(words in said.body for words in _SCHEMA_WORDS):
         return ModelFault.SCHEMA_REFUSED
     return ModelFault.FORM_UNSUPPORTED if any(word in said.body for word in _FORM_WORDS) else None
-
-
-def _retry_after(headers: Mapping[str, str]) -> float | None:
-    """Return the seconds that the endpoint wants to be left alone; None if it does not say."""
-    for name, unit in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
-        raw = headers.get(name, "")
-        try:
-            seconds = float(raw) * unit
-        except ValueError:
-            continue
-        if 0 <= seconds < float("inf"):
-            return seconds
-    try:
-        at = parsedate_to_datetime(headers.get("retry-after", ""))
-    except (ValueError, TypeError):
-        return None
-    at = at if at.tzinfo is not None else at.replace(tzinfo=UTC)
-    return max(0.0, (at - datetime.now(UTC)).total_seconds())

@@ -10,7 +10,7 @@ from app.adapters.providers.endpoint import MAX_IN_FLIGHT, EndpointProvider
 from app.adapters.providers.reply import (
     Accumulator,
     WrittenCall,
-    count,
+    counts_in,
     incomplete_of,
     is_object,
     texts_in,
@@ -25,7 +25,6 @@ from app.llm.ports import (
     ModelEndpoint,
     ModelReply,
     ModelRequest,
-    TokenUsage,
     ToolDefinition,
 )
 
@@ -165,13 +164,11 @@ class ChatReply(Accumulator):
         self._by_id: dict[str, WrittenCall] = {}
         self._by_index: dict[int, WrittenCall] = {}
         """The newest call of each id and each index."""
-        self._usage: TokenUsage | None = None
-        self._finish_reason: str | None = None
+        self._index: Any = None
+        """Of the choice that is read."""
         self._native_reason: str | None = None
-        self._refusal = ""
         self._field: str | None = None
         """Where the thinking of this reply stands."""
-        self._details: list[Any] = []
 
     def add(self, document: Mapping[str, Any]) -> Iterator[Delta]:
         """Take a completion or a chunk."""
@@ -182,22 +179,19 @@ class ChatReply(Accumulator):
         choices = document.get("choices")
         for choice in choices if isinstance(choices, list) else ():
             if isinstance(choice, Mapping):
-                yield from self._choice(choice)
+                index = choice.get("index")
+                self._index = index if self._index is None else self._index
+                if index in (None, self._index):  # one answer was asked for
+                    yield from self._choice(choice)
 
     def reply(self) -> ModelReply | None:
         """Return the reply; None if no choice has come."""
         if not self.begun:
             return None
-        reasons = (self._finish_reason, self._native_reason)
-        return self.finished(
-            self._calls,
-            text=None,
-            incomplete=incomplete_of(reasons, refusal=self._refusal),
-            finish_reason=self._finish_reason,
-            said=self._refusal,
-            usage=self._usage,
-            state=self._state(),
-        )
+        if self._field is not None:
+            self.state["thinking"] = [{"id": self._field, "content": self.prose.thinking}]
+        reasons = (self.finish_reason, self._native_reason)
+        return self.finished(self._calls, incomplete_of(reasons, refusal=self.said))
 
     def _choice(self, choice: Mapping[str, Any]) -> Iterator[Delta]:
         self._count(choice.get("usage"))  # Kimi
@@ -212,9 +206,11 @@ class ChatReply(Accumulator):
         if isinstance(native := choice.get("native_finish_reason"), str):
             self._native_reason = native
         if isinstance(reason := choice.get("finish_reason"), str) and reason:
-            self.begun, self.ended, self._finish_reason = True, True, reason
+            self.begun = self.ended = True
+            if incomplete_of([self.finish_reason]) is None:
+                self.finish_reason = reason
             if reason not in _KNOWN_REASONS:
-                self.repairs.add("finish_reason_unknown")
+                self.repairs["finish_reason_unknown"] = None
 
     def _said(self, said: Mapping[str, Any]) -> Iterator[Delta]:
         for name in _THINKING_FIELDS:
@@ -222,18 +218,18 @@ class ChatReply(Accumulator):
                 self._field = self._field or name
                 if self._field == name:
                     yield from self.prose.thought(thought)
-        if isinstance(details := said.get("reasoning_details"), list):
-            self._details += details
+        if isinstance(details := said.get("reasoning_details"), list) and details:
+            self.state.setdefault("reasoning_details", []).extend(details)
         content = said.get("content")
         for part in content if isinstance(content, list) else (content,):
             kind = part.get("type") if isinstance(part, Mapping) else "text"
             if isinstance(part, Mapping) and kind in ("thinking", "reasoning"):
                 yield from self.prose.thought(texts_in(part.get("thinking", part)))
             elif isinstance(part, Mapping) and kind == "refusal":
-                self._refusal += texts_in(part.get("refusal"))
+                self.said += texts_in(part.get("refusal"))
             else:
                 yield from self.prose.said(texts_in(part))
-        self._refusal += texts_in(said.get("refusal"))
+        self.said += texts_in(said.get("refusal"))
         calls = said.get("tool_calls")
         for call in calls if isinstance(calls, list) else ():
             if isinstance(call, Mapping):
@@ -244,12 +240,12 @@ class ChatReply(Accumulator):
     def _call(self, piece: Mapping[str, Any]) -> None:
         function = piece.get("function")
         function = function if isinstance(function, Mapping) else piece
-        call_id, name, index = piece.get("id"), function.get("name"), piece.get("index")
+        call_id, name, index = piece.get("id"), function.get("name"), _index(piece.get("index"))
         call_id = call_id if isinstance(call_id, str) else ""
         name = name if isinstance(name, str) else ""
         arguments = function.get("arguments")
-        if isinstance(arguments, Mapping):
-            self.repairs.add("arguments_object")
+        if arguments is not None and not isinstance(arguments, str):
+            self.repairs["arguments_object"] = None
             arguments = json.dumps(arguments, ensure_ascii=False)
         if not (call_id or name or arguments):
             return
@@ -260,26 +256,26 @@ class ChatReply(Accumulator):
         call.id = call.id or call_id
         if call_id:
             self._by_id[call_id] = call
-        if isinstance(index, int):
+        if index is not None:
             self._by_index[index] = call
             call.index = index
         if name and call.name != name:
             call.name += name
         elif name and call.fragments:
-            self.repairs.add("call_name_repeated")
-        call.fragments.append(arguments if isinstance(arguments, str) else "")
+            self.repairs["call_name_repeated"] = None
+        call.fragments.append(arguments or "")
         if isinstance(extra := piece.get("extra_content"), Mapping):  # Gemini
             call.more["extra_content"] = extra
 
-    def _begun_by(self, index: Any, call_id: str, name: str) -> WrittenCall | None:
+    def _begun_by(self, index: int | None, call_id: str, name: str) -> WrittenCall | None:
         """Return the call that a fragment goes on with; None if it begins another one.
 
         Endpoints give all calls one index, or one id, or another index or id in a later fragment.
         """
         call = self._by_id.get(call_id)
-        if call is None and isinstance(index, int):
+        if call is None and index is not None:
             call = self._by_index.get(index)
-        elif call is None and not call_id and self._calls:
+        if call is None and self._calls and not name and (index is None or not call_id):
             call = self._calls[-1]
         if call is None or not name or not call.name:
             return call
@@ -287,49 +283,37 @@ class ChatReply(Accumulator):
         elsewhere = index != call.index and is_object(call.arguments)
         renamed = name != call.name and call.name + name not in self._offered
         if other or renamed:
-            self.repairs.add("call_index_repeated")
+            self.repairs["call_index_repeated"] = None
         return None if other or elsewhere or renamed else call
 
     def _count(self, usage: Any) -> None:
         """Take counts; the last ones hold, for some endpoints send those so far with each chunk."""
-        tokens_in = _first(usage, "prompt_tokens", "input_tokens")
-        tokens_out = _first(usage, "completion_tokens", "output_tokens")
-        reasoning = _first(
-            usage,
-            "completion_tokens_details.reasoning_tokens",
-            "output_tokens_details.reasoning_tokens",
-            "reasoning_tokens",
-        )
-        cached = _first(
-            usage,
-            "prompt_tokens_details.cached_tokens",
-            "input_tokens_details.cached_tokens",
-            "prompt_cache_hit_tokens",  # DeepSeek
-            "cached_tokens",  # Kimi
-            "cache_read_input_tokens",  # LiteLLM
-        )
-        total = _first(usage, "total_tokens")
+        counts = counts_in(usage)
+        tokens_in = _first(counts, "prompt_tokens", "input_tokens")
+        tokens_out = _first(counts, "completion_tokens", "output_tokens")
+        reasoning, total = counts.get("reasoning_tokens"), counts.get("total_tokens")
+        # DeepSeek has a name of its own, and LiteLLM that of Anthropic.
+        names = ("cached_tokens", "prompt_cache_hit_tokens", "cache_read_input_tokens")
+        cached = _first(counts, *names)
         if tokens_in is not None and tokens_out is not None and total is not None:
             beside = total - tokens_in - tokens_out
             if beside > 0 and reasoning in (None, 0, beside):  # xAI, Gemini
-                self.repairs.add("reasoning_beside_output")
+                self.repairs["reasoning_beside_output"] = None
                 tokens_out, reasoning = tokens_out + beside, beside
         counted = usage_of(tokens_in, tokens_out, cached, reasoning)
         if counted is not None:
-            if self._usage not in (None, counted):
-                self.repairs.add("usage_repeated")
-            self._usage = counted
-
-    def _state(self) -> dict[str, Any]:
-        state: dict[str, Any] = {}
-        if self._field is not None:
-            state["thinking"] = [{"id": self._field, "content": self.prose.thinking}]
-        if self._details:
-            state["reasoning_details"] = self._details
-        return state
+            if self.usage not in (None, counted):
+                self.repairs["usage_repeated"] = None
+            self.usage = counted
 
 
-def _first(usage: Any, *paths: str) -> int | None:
+def _index(value: Any) -> int | None:
+    """Return the index of a call, which some endpoints send as a text."""
+    text = str(value)
+    return int(text) if text.isascii() and text.isdecimal() else None
+
+
+def _first(counts: Mapping[str, int], *names: str) -> int | None:
     """Return the first count that is there, preferably one above zero."""
-    found = [number for path in paths if (number := count(usage, *path.split("."))) is not None]
+    found = [counts[name] for name in names if name in counts]
     return next(filter(None, found), found[0] if found else None)

@@ -6,52 +6,41 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 from app.llm.ports import Delta, Incomplete, ModelReply, TokenUsage, ToolCall
+from app.trace.json_values import JSON
 
 _TAGS = ("<think>", "<thinking>", "<thought>")
-_DECODER = json.JSONDecoder()
+_LATE_CLOSE = re.compile(r"</(?:think|thinking|thought)>[ \t]*(?:\r?\n|\Z)")
 _BLANKS = re.compile(r"\s*")
 
-_INCOMPLETE = {
-    **dict.fromkeys(
-        (
-            *("length", "max_tokens", "max_output_tokens", "max_completion_tokens"),
-            *("model_length", "model_context_window_exceeded"),
-        ),
-        Incomplete.LENGTH,
-    ),
-    **dict.fromkeys(
-        (
-            *("content_filter", "content_filtered", "safety", "recitation", "blocklist"),
-            *("prohibited_content", "spii", "image_safety", "sensitive"),
-            "guardrail_intervened",
+_INCOMPLETE = (
+    (re.compile(r"time_?(out|_limit)|timed_out"), Incomplete.TIMEOUT),
+    (re.compile(r"cancel"), Incomplete.CANCELLED),
+    (re.compile(r"refus"), Incomplete.REFUSAL),
+    (
+        re.compile(
+            r"filter|safety|recitation|blocklist|blocked|prohibited|spii|sensitive|guardrail|toxic"
+            r"|moderation|violation"
         ),
         Incomplete.CONTENT_FILTER,
     ),
-    "refusal": Incomplete.REFUSAL,
-}
-"""Finish reasons of all providers, in lower case, that say that an answer is not complete."""
+    (
+        re.compile(r"length|token|(error|output|context)_limit|context_window|^incomplete$"),
+        Incomplete.LENGTH,
+    ),
+)
+"""Words in finish reasons of all providers that say that an answer is not complete."""
 
-FAILED = frozenset({"error", "network_error", "insufficient_system_resource", "abort"})
-"""Finish reasons, in lower case, of a provider that could not finish the answer."""
+_FAILED = re.compile(r"error|abort|insufficient|malformed|unexpected|too_many_tool_calls|fail")
+"""Words in the finish reasons of a provider that could not finish the answer."""
+MAX_COUNT = 10**9
+"""Tokens of one reply; a larger count is a fault of the endpoint."""
 
 
-class Repairs:
-    """The kinds of faults that were repaired, each once, in order."""
-
-    def __init__(self) -> None:
-        self._kinds: dict[str, None] = {}
-
-    def add(self, kind: str) -> None:
-        """Note a repair."""
-        self._kinds[kind] = None
-
-    @property
-    def kinds(self) -> tuple[str, ...]:
-        """What was repaired so far."""
-        return tuple(self._kinds)
+Repairs = dict[str, None]
+"""The kinds of faults that were repaired, each once, in order."""
 
 
 class Prose:
@@ -66,8 +55,9 @@ class Prose:
         self._thinking: list[str] = []
         self._held = ""
         """What may yet turn out to be a tag, or blanks before one."""
-        self._state: Literal["start", "thinking", "after", "text"] = "start"
         self._close = ""
+        """The tag that ends the thoughts which are being taken; "" outside of them."""
+        self._had_tags = self._is_text = False
 
     @property
     def text(self) -> str:
@@ -88,45 +78,47 @@ class Prose:
     def said(self, piece: str) -> Iterator[Delta]:
         """Take a piece of content, which may hold tags or parts of them."""
         self._held += piece
-        while self._held:
-            if self._state == "text":
-                yield from self._written()
-            elif self._state == "thinking":
-                before, close, after = self._held.partition(self._close)
-                if close:
-                    yield from self.thought(before)
-                    self._held, self._state = after, "after"
-                    continue
-                keep = _length_of_beginning(self._held, self._close)
-                cut = len(self._held) - keep
-                ready, self._held = self._held[:cut], self._held[cut:]
-                yield from self.thought(ready)
+        while self._close or self._opens():
+            before, close, after = self._held.partition(self._close)
+            cut = len(before) if close else len(before) - _length_of_beginning(before, self._close)
+            yield from self.thought(before[:cut])
+            self._held = after if close else before[cut:]
+            if not close:
                 return
-            elif not self._opens():
-                return
-
-    def end(self) -> Iterator[Delta]:
-        """Yield what was held back."""
-        if self._state == "thinking":
-            held, self._held = self._held, ""
-            yield from self.thought(held)
-        elif self._state == "text" or self._held.strip() or self._state == "start":
+            self._close = ""
+        if self._is_text:
             yield from self._written()
 
+    def end(self) -> Iterator[Delta]:
+        """Yield what was held back.
+
+        If a thought is closed that was never opened (its chat template had opened it), it was shown
+        as text, and is thinking from now on.
+        """
+        if self._close:
+            yield from self.thought(self._held)
+        elif self._held.strip() or not self._had_tags:
+            yield from self._written()
+        closed = None if self._had_tags else _LATE_CLOSE.search(self.text)
+        if closed is not None:
+            self._repairs["think_tags"] = None
+            self._thinking.append(self.text[: closed.start()])
+            self._text = [self.text[closed.end() :].lstrip()]
+
     def _opens(self) -> bool:
-        """Decide whether a tag opens; False if more has to come first."""
+        """Return whether a tag opens; more may have to come before that can be decided."""
+        if self._is_text:
+            return False
         bare = self._held.lstrip()
-        if any(tag.startswith(bare) and tag != bare for tag in _TAGS):
-            return False  # also for blanks alone
         tag = next((tag for tag in _TAGS if bare.startswith(tag)), None)
         if tag is not None:
-            self._repairs.add("think_tags")
-            self._held, self._state = bare[len(tag) :], "thinking"
-            self._close = tag.replace("<", "</")
-        else:
-            self._held = bare if self._state == "after" else self._held
-            self._state = "text"
-        return True
+            self._repairs["think_tags"] = None
+            self._had_tags = True
+            self._held, self._close = bare[len(tag) :], tag.replace("<", "</")
+        elif not any(tag.startswith(bare) for tag in _TAGS):
+            self._is_text = True
+            self._held = bare if self._had_tags else self._held
+        return tag is not None
 
     def _written(self) -> Iterator[Delta]:
         if self._held:
@@ -143,8 +135,14 @@ class Accumulator(ABC):
         """Whether a part of an answer has come."""
         self.ended = False
         """Whether the provider has said why the answer ends."""
-        self.repairs = Repairs()
+        self.repairs: Repairs = {}
         self.prose = Prose(self.repairs)
+        self.finish_reason: str | None = None
+        self.said = ""
+        """What was said about the end, such as a refusal."""
+        self.usage: TokenUsage | None = None
+        self.state: dict[str, Any] = {}
+        """What the provider wants to see again."""
         self.origin = origin
         self._model = model
         self._id = ""
@@ -170,36 +168,31 @@ class Accumulator(ABC):
     def finished(
         self,
         calls: "Sequence[WrittenCall]",
-        *,
-        text: str | None,
         incomplete: Incomplete | None,
-        finish_reason: str | None,
-        said: str,
-        usage: TokenUsage | None,
-        state: Mapping[str, Any],
+        *,
+        text: str | None = None,
     ) -> ModelReply:
-        """Return the reply; ``text`` takes the place of its prose.
-
-        ``said`` is what was said about its end, ``state`` what its provider wants to see again.
-        """
+        """Return the reply; ``text`` takes the place of its prose."""
+        if not (self.ended or incomplete) and any(not one.arguments.strip() for one in calls):
+            incomplete = Incomplete.LENGTH  # nothing says that the arguments are all there
         made, kept = tool_calls(
             calls, complete=incomplete is None, seed=self._id, repairs=self.repairs
         )
         written = self.prose.text if text is None else text
         if incomplete is None and not written.strip() and not made:
             incomplete = Incomplete.EMPTY
-        state = {**state, "calls": kept} if kept else state
+        state = {**self.state, "calls": kept} if kept else self.state
         return ModelReply(
             text=written,
             model=self._model,
-            usage=usage,
-            finish_reason=finish_reason,
+            usage=self.usage,
+            finish_reason=self.finish_reason,
             incomplete=incomplete,
-            incomplete_reason=(said or None) if incomplete is not None else None,
+            incomplete_reason=(self.said or None) if incomplete is not None else None,
             tool_calls=made,
             thinking=self.prose.thinking,
             provider_state={"provider": self.origin, **state} if state else None,
-            repairs=self.repairs.kinds,
+            repairs=tuple(self.repairs),
         )
 
 
@@ -239,15 +232,15 @@ def tool_calls(
         for arguments in _read(call, complete=complete, repairs=repairs):
             same = (call.id, call.name, arguments)
             if call.id and same in seen:
-                repairs.add("call_repeated")
+                repairs["call_repeated"] = None
                 continue
             seen.add(same)
             call_id = call.id
             if not call_id or call_id in calls:
-                repairs.add("call_id_repeated" if call_id else "call_id_missing")
+                repairs["call_id_repeated" if call_id else "call_id_missing"] = None
                 call_id = _new_id(f"{seed}/{len(calls)}", calls)
             if not call.name.strip():
-                repairs.add("call_name_missing")
+                repairs["call_name_missing"] = None
             calls[call_id] = ToolCall(id=call_id, name=call.name, arguments=arguments)
             if call.more:
                 state[call_id] = call.more
@@ -265,13 +258,17 @@ def _read(call: WrittenCall, *, complete: bool, repairs: Repairs) -> list[str]:
     if not complete:
         return [written]
     if not written.strip():
-        repairs.add("arguments_missing")
+        repairs["arguments_missing"] = None
         return ["{}"]
     documents = _objects(written)
+    if len(documents) > 1:  # some begin with an empty object and then send the arguments
+        documents = [one for one in documents if json.loads(one)] or documents[:1]
+        if len(documents) == 1:
+            return documents
     if len(documents) < 2:
         return [written]
     texts = dict.fromkeys(documents)
-    repairs.add("call_repeated" if len(texts) < len(documents) else "calls_joined")
+    repairs["call_repeated" if len(texts) < len(documents) else "calls_joined"] = None
     return list(texts)
 
 
@@ -285,7 +282,7 @@ def _objects(text: str) -> list[str]:
     found, at = list[str](), 0
     try:
         while (at := _BLANKS.match(text, at).end()) < len(text):  # type: ignore[union-attr]
-            value, end = _DECODER.raw_decode(text, at)
+            value, end = JSON.raw_decode(text, at)
             if not isinstance(value, dict):
                 return []
             found.append(text[at:end])
@@ -295,21 +292,22 @@ def _objects(text: str) -> list[str]:
     return found
 
 
-def count(source: Any, *path: str) -> int | None:
-    """Return a count of a document; None if there is none, or an impossible one."""
-    for name in path:
-        source = source.get(name) if isinstance(source, Mapping) else None
-    if isinstance(source, float) and source.is_integer():
-        source = int(source)
-    fits = isinstance(source, int) and not isinstance(source, bool) and source >= 0
-    return source if fits else None
+def counts_in(usage: Any) -> dict[str, int]:
+    """Return the counts of a document and of the objects in it; impossible ones are left out."""
+    counts = dict[str, int]()
+    for part in (usage, *usage.values()) if isinstance(usage, Mapping) else ():
+        for name, number in part.items() if isinstance(part, Mapping) else ():
+            is_whole = isinstance(number, int) or (isinstance(number, float) and number % 1 == 0)
+            if is_whole and not isinstance(number, bool) and 0 <= number <= MAX_COUNT:
+                counts[name] = counts.get(name) or int(number)
+    return counts
 
 
 def usage_of(
     tokens_in: int | None, tokens_out: int | None, cached: int | None, reasoning: int | None
 ) -> TokenUsage | None:
-    """Return the counts; None if the provider has not counted."""
-    if tokens_in is None or tokens_out is None or tokens_in + tokens_out == 0:
+    """Return the counts; None if the provider has not counted: no prompt has 0 tokens."""
+    if not tokens_in or tokens_out is None:
         return None
     return TokenUsage(
         tokens_in=tokens_in,
@@ -323,8 +321,17 @@ def incomplete_of(reasons: Sequence[str | None], *, refusal: str = "") -> Incomp
     """Return what finish reasons say about an answer; None if they say that it is complete."""
     if refusal.strip():
         return Incomplete.REFUSAL
-    found = (_INCOMPLETE.get(reason.lower()) for reason in reasons if reason)
-    return next((each for each in found if each is not None), None)
+    words = [_word(reason) for reason in reasons if reason]
+    return next((means for word in words for form, means in _INCOMPLETE if form.search(word)), None)
+
+
+def is_failed(reason: str | None) -> bool:
+    """Return whether a finish reason says that the provider could not finish the answer."""
+    return bool(reason and not incomplete_of([reason]) and _FAILED.search(_word(reason)))
+
+
+def _word(reason: str) -> str:
+    return reason.lower().replace("-", "_")
 
 
 def texts_in(value: Any) -> str:

@@ -1,6 +1,6 @@
 """JSON Schemas as endpoints take them."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 Schema = Mapping[str, Any]
@@ -8,7 +8,14 @@ Schema = Mapping[str, Any]
 _MAPS = ("properties", "$defs", "definitions", "patternProperties", "dependentSchemas")
 _LISTS = ("anyOf", "oneOf", "allOf", "prefixItems")
 _SINGLE = ("items", "additionalProperties", "not", "if", "then", "else", "contains")
-_AT_ROOT = ("anyOf", "oneOf", "allOf", "not", "enum", "const", "if", "then", "else", "$ref")
+_COMBINED: Mapping[str, Callable[..., set[str]]] = {
+    "$ref": set.union,
+    "allOf": set.union,
+    "anyOf": set.intersection,
+    "oneOf": set.intersection,
+}
+"""What is required of an object whose schema consists of others."""
+_AT_ROOT = {*_COMBINED, "not", "enum", "const", "if", "then", "else"}
 """What no endpoint takes at the root of a tool's schema."""
 _NOT_SENT = ("title", "$schema", "discriminator")
 _NOT_STRICT = frozenset(
@@ -27,6 +34,7 @@ _STRICT_FORMATS = frozenset(
 )
 _TYPED = frozenset({"type", "$ref", "anyOf", "oneOf", "allOf", "enum", "const"})
 _MOST_ALTERNATIVES = 100
+_MOST_DEEPLY = 10
 
 
 def plain_object(schema: Schema) -> dict[str, Any]:
@@ -35,16 +43,14 @@ def plain_object(schema: Schema) -> dict[str, Any]:
     It allows all that the schema allows, and more: the properties of all alternatives, of which
     those are required that each of them requires. The tool checks its arguments itself.
     """
-    if schema.get("type") == "object" and not any(name in schema for name in _AT_ROOT):
+    if schema.get("type") == "object" and not schema.keys() & _AT_ROOT:
         return dict(schema)
-    plain = {name: value for name, value in schema.items() if name not in _AT_ROOT}
+    left_out = _AT_ROOT | ({"additionalProperties"} if schema.keys() & _COMBINED.keys() else set())
+    plain = {name: value for name, value in schema.items() if name not in left_out}
     properties, required = _merged(schema, schema, 0)
-    plain |= {"type": "object", "properties": properties}
-    plain.pop("required", None)
-    if required:
-        plain["required"] = sorted(required)
-    if any(name in schema for name in ("anyOf", "oneOf", "allOf", "$ref")):
-        plain.pop("additionalProperties", None)
+    plain |= {"type": "object", "properties": properties, "required": sorted(required)}
+    if not required:
+        del plain["required"]
     return plain
 
 
@@ -52,22 +58,16 @@ def _merged(schema: Schema, root: Schema, depth: int) -> tuple[dict[str, Any], s
     """Return the properties of an object and its alternatives, and what all of them require."""
     properties = dict(_map(schema.get("properties")))
     required = {name for name in _list(schema.get("required")) if isinstance(name, str)}
-    if depth > len(_AT_ROOT):
-        return properties, required
-    target = _resolved(schema.get("$ref"), root)
-    every = [target] if target is not None else []
-    parts = [_merged(each, root, depth + 1) for each in (*every, *_schemas(schema, "allOf"))]
-    for name in ("anyOf", "oneOf"):
-        alternatives = [_merged(each, root, depth + 1) for each in _schemas(schema, name)]
-        if alternatives:
-            both = set.intersection(*(needed for _, needed in alternatives))
-            parts += [(offered, both) for offered, _ in alternatives]
-    for offered, needed in parts:
-        for name, value in offered.items():
-            before = properties.setdefault(name, value)
-            if before != value:
-                properties[name] = {"anyOf": [*_alternatives(before), value]}
-        required |= needed
+    for name, combined in _COMBINED.items() if depth <= _MOST_DEEPLY else ():
+        named = schema.get(name)
+        schemas = [_resolved(named, root)] if name == "$ref" else _list(named)[:_MOST_ALTERNATIVES]
+        parts = [_merged(each, root, depth + 1) for each in schemas if isinstance(each, Mapping)]
+        for offered, _ in parts:
+            for key, value in offered.items():
+                before = properties.setdefault(key, value)
+                if before != value:
+                    properties[key] = {"anyOf": [*_alternatives(before), value]}
+        required |= combined(*(needed for _, needed in parts)) if parts else set()
     return properties, required & properties.keys()
 
 
@@ -77,18 +77,13 @@ def _alternatives(schema: Any) -> list[Any]:
     return [schema]
 
 
-def _schemas(schema: Schema, name: str) -> list[Schema]:
-    found = [each for each in _list(schema.get(name)) if isinstance(each, Mapping)]
-    return found[:_MOST_ALTERNATIVES]
-
-
-def _resolved(reference: Any, root: Schema) -> Schema | None:
+def _resolved(reference: Any, root: Schema) -> Any:
     if not isinstance(reference, str) or not reference.startswith("#/"):
         return None
     found: Any = root
     for part in reference[2:].split("/"):
         found = _map(found).get(part.replace("~1", "/").replace("~0", "~"))
-    return found if isinstance(found, Mapping) else None
+    return found
 
 
 def _map(value: Any) -> Mapping[str, Any]:
@@ -145,14 +140,6 @@ def is_strict(schema: Any) -> bool:
         items = schema.get("items")
         if not isinstance(items, Mapping) or not items.keys() & _TYPED:
             return False
-    return all(map(is_strict, _children(schema)))
-
-
-def _children(schema: Schema) -> Iterator[Any]:
-    for name, value in schema.items():
-        if name in _MAPS and isinstance(value, Mapping):
-            yield from value.values()
-        elif name in _LISTS and isinstance(value, list):
-            yield from value
-        elif name in _SINGLE:
-            yield value
+    children = list[Any]()
+    _with_children(schema, children.append)
+    return all(map(is_strict, children))

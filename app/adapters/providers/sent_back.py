@@ -11,7 +11,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from app.adapters.providers.reply import is_object
+from app.llm.forms import storable, storable_json
 from app.llm.ports import Message, ToolCall
+from app.trace.json_values import JSON
 
 NO_RESULT = "There is no result: the tool was not called."
 """The result of a call that has none."""
@@ -20,6 +23,8 @@ _NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 _NOT_IN_NAMES = re.compile(r"[^a-zA-Z0-9_-]")
 _UNNAMED = "unnamed"
 _INVALID = "INVALID_JSON"
+_HALF = re.compile(r"\\u[dD][89a-fA-F]|\\u0000")
+"""What may be half of a surrogate pair, or is NUL."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,11 +87,11 @@ def state_of(message: Message, origin: str) -> Mapping[str, Any]:
 
 
 def object_in(arguments: str) -> dict[str, Any]:
-    """Return arguments as the object that endpoints demand."""
+    """Return arguments as the object that endpoints demand, which can be sent as JSON."""
     try:
-        value = json.loads(arguments if arguments.strip() else "{}")
+        value = storable_json(JSON.decode(arguments if arguments.strip() else "{}"))
     except (ValueError, RecursionError):
-        value = arguments
+        value = storable(arguments)
     return value if isinstance(value, dict) else {_INVALID: value}
 
 
@@ -128,8 +133,6 @@ def _name(name: str) -> str:
 
 def _arguments(written: str) -> str:
     """Return arguments as they were written if they are an object."""
-    try:
-        fits = isinstance(json.loads(written), dict)
-    except (ValueError, RecursionError):
-        fits = False
-    return written if fits else json.dumps(object_in(written), ensure_ascii=False)
+    if is_object(written) and not _HALF.search(written):
+        return written
+    return json.dumps(object_in(written), ensure_ascii=False)

@@ -38,20 +38,29 @@ _NOT_ADDED = ("User-Agent", "Accept", "Accept-Encoding", "Content-Type")
 _FAILURES = (aiohttp.ClientError, OSError, ValueError)
 
 
-class ConnectionFailedError(Exception):
+class WireError(Exception):
+    """There is no reply, or none that is read."""
+
+    words = "the connection failed or was cut"
+    retryable = False
+
+
+class ConnectionFailedError(WireError):
     """The connection could not be made, or was cut."""
 
-    def __init__(self, *, timed_out: bool = False) -> None:
-        super().__init__()
-        self.timed_out = timed_out
+    retryable = True
 
 
-class ReplyRefusedError(Exception):
+class ReplyRefusedError(WireError):
     """A reply that is too long to read, or packed in a way that could hide its length."""
 
+    words = "the reply is too long or compressed"
 
-class ProxyUnusableError(Exception):
+
+class ProxyUnusableError(WireError):
     """A proxy of the environment that is spoken to in another way than by HTTP."""
+
+    words = "the proxy that HTTP_PROXY, HTTPS_PROXY or ALL_PROXY names must be one of http://"
 
 
 class WireReply(Protocol):
@@ -91,6 +100,7 @@ class Wire(Protocol):
 
         Raises:
             ConnectionFailedError: there is no connection, or it was cut.
+            TimeoutError: connecting took too long.
             ProxyUnusableError: the environment names a proxy that does not speak HTTP.
         """
         ...
@@ -133,8 +143,10 @@ class ModelTransport:
                 allow_redirects=False,
                 proxy=_proxy_for(target.scheme, target.hostname or "", target.netloc),
             )
+        except TimeoutError:
+            raise
         except _FAILURES as error:
-            raise ConnectionFailedError(timed_out=isinstance(error, TimeoutError)) from error
+            raise ConnectionFailedError from error
         return _Reply(response, self._max_reply_bytes)
 
     async def aclose(self) -> None:

@@ -9,8 +9,7 @@ import csv
 import math
 import time
 from collections.abc import Callable, Mapping
-from datetime import UTC, date, datetime
-from email.utils import parsedate_to_datetime
+from datetime import date
 from types import MappingProxyType
 from typing import Final
 from urllib.parse import quote
@@ -19,6 +18,7 @@ from weakref import WeakValueDictionary
 import httpx
 from cachetools import TTLCache
 
+from app.adapters.retry_after import seconds_asked
 from app.tools.ports import ToolRefusedError
 from app.tools.stocks.prices import UNAVAILABLE, DailyPrice, PriceSeries, unknown_symbol
 
@@ -138,7 +138,8 @@ def _judge(reply: httpx.Response, symbol: str) -> None:
 
 
 def _unavailable(what: str, reply: httpx.Response | None = None) -> ToolRefusedError:
-    asked = None if reply is None else _seconds_asked(reply.headers.get("retry-after", ""))
+    asked = None if reply is None else seconds_asked(reply.headers.get("retry-after", ""))
+    asked = None if asked is None else min(asked, LONGEST_WAIT_SECONDS)
     return ToolRefusedError(
         f"Tiingo {what}: try again later.", code=UNAVAILABLE, retry_after_seconds=asked
     )
@@ -170,14 +171,3 @@ def _day(row: Mapping[str, str]) -> DailyPrice:
     if day.volume < 0 or not all(0 < price < math.inf for price in prices):
         raise ValueError("not prices or a number of shares")
     return day
-
-
-def _seconds_asked(retry_after: str) -> float | None:
-    """Return the seconds that a ``Retry-After`` asks to wait; None if it cannot be read."""
-    if retry_after.isdecimal():
-        return min(float(retry_after), LONGEST_WAIT_SECONDS)
-    try:
-        wait = parsedate_to_datetime(retry_after).astimezone(UTC) - datetime.now(UTC)
-    except (ValueError, OverflowError):
-        return None
-    return min(max(0.0, wait.total_seconds()), LONGEST_WAIT_SECONDS)

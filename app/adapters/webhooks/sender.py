@@ -12,13 +12,12 @@ import ssl
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
 from functools import partial
 from http.cookiejar import CookieJar, DefaultCookiePolicy
 
 import httpx
 
+from app.adapters.retry_after import seconds_asked
 from app.webhooks.addresses import AddressRefusedError, UrlRules, WebhookUrl
 from app.webhooks.delivery import Answer
 
@@ -128,20 +127,9 @@ def _answer_of(response: httpx.Response) -> Answer:
     code = response.status_code
     if response.is_success:
         return Answer(status_code=code)
-    after = _seconds_of(response.headers.get("retry-after", ""))
+    after = seconds_asked(response.headers.get("retry-after", "")) or 0.0
     why = "Redirects are not followed." if response.is_redirect else f"It answered {code}."
     return Answer(status_code=code, error=why, retry_after_seconds=after)
-
-
-def _seconds_of(retry_after: str) -> float:
-    """Return the seconds that a Retry-After header asks for, 0 if it cannot be read."""
-    if retry_after.isascii() and retry_after.isdecimal():
-        return float(retry_after[:9])
-    try:
-        at = parsedate_to_datetime(retry_after)
-    except (ValueError, OverflowError):
-        return 0.0
-    return max(0.0, (at.replace(tzinfo=at.tzinfo or UTC) - datetime.now(UTC)).total_seconds())
 
 
 def _words_of(error: Exception) -> str:

@@ -49,6 +49,13 @@ from app.runs.service import RunService
 
 router = api_router("runs", prefix="/runs")
 
+
+async def shown(run: Run, request: ApiRequest) -> RunView:
+    """Return a run as its caller sees it, with what it has spent so far."""
+    run = await request.runs.with_usage(run)
+    return await view_of(run, request.root, request.api.services.payloads)
+
+
 _ACCEPTED: Responses = {
     **answers(
         *EVERY_RUN_ROUTE,
@@ -93,7 +100,7 @@ async def post_run(
     wait = wait_seconds(request.headers, longest=request.limits.max_wait_seconds)
     accepted = await _accepted(body, request)
     run = await awaited(request.runs, accepted.run, wait)
-    view = view_of(run, request.root)
+    view = await shown(run, request)
     return answer_of(view, view.links, accepted, ended=run.finished, wait=wait)
 
 
@@ -131,8 +138,7 @@ async def list_runs(query: Annotated[RunQuery, Query()], request: ApiRequest) ->
 async def get_run(run_id: RunIdPath, request: ApiRequest) -> RunView:
     """Return a run: its state, its input and result, what it has spent and why it stopped."""
     run = await request.runs.get(request.key(run_id))
-    given = await request.api.services.payloads.given(run)
-    return view_of(await request.runs.with_usage(run), request.root, given)
+    return await shown(run, request)
 
 
 @router.delete("/{run_id}", status_code=HTTPStatus.ACCEPTED, responses=_CANCELLED)

@@ -15,9 +15,9 @@ from app.api.documentation import (
     answers,
 )
 from app.api.field_types import PageQuery
-from app.api.routes.runs import answer_of
+from app.api.routes.runs import answer_of, shown
 from app.api.run_body import POST_HEADERS, idempotency_key
-from app.api.run_views import RunView, view_of
+from app.api.run_views import RunView
 from app.api.schedule_views import (
     ScheduleBody,
     ScheduleList,
@@ -120,7 +120,7 @@ async def run_schedule(name: ScheduleNamePath, request: ApiRequest) -> Response:
         RunKey(tenant, new_run_id()), about, idempotency_key=key, named=False
     )
     accepted = await request.runs.accept(new)
-    view = view_of(accepted.run, request.root)
+    view = await shown(accepted.run, request)
     return answer_of(view, view.links, accepted, ended=False)
 
 

@@ -21,7 +21,7 @@ from app.api.event_stream import EVENT_HEADERS, last_event_id
 from app.api.field_types import PageQuery
 from app.api.problems import rate_headers
 from app.api.routes.events import stream_of
-from app.api.routes.runs import answer_of, awaited
+from app.api.routes.runs import answer_of, awaited, shown
 from app.api.run_body import POST_HEADERS, idempotency_key, wait_seconds
 from app.api.run_views import CancelReceipt, Links
 from app.api.thread_admission import hash_of
@@ -255,7 +255,7 @@ class _Action:
         answer = replace(tree.get(answered.assistant.message_id), status=run.status)
         if run.finished:
             [answer] = await chats.with_contents(thread, [answer])
-        view = TurnView.of(answered.user, answer, run, tree, request.root)
+        view = TurnView.of(answered.user, answer, await shown(run, request), tree)
         accepted = answered.accepted
         return answer_of(view, view.run.links, accepted, ended=run.finished, wait=wait)
 

@@ -97,8 +97,8 @@ class Agents:
     ) -> None:
         """Offer agents the tools of ``dispatch``.
 
-        ``timezone`` is the zone of runs that ask for none; ``wrap_up_reserve`` is how many calls
-        are kept for a last answer.
+        ``timezone`` is the zone of runs that ask for none; ``wrap_up_reserve`` is 1 if
+        a call is reserved for a last answer, else 0.
         """
         self._dispatch = dispatch
         self._functions = offered_functions(dispatch.usable())
@@ -149,8 +149,7 @@ class Agents:
             if not isinstance(context.token.stop, HandOver):  # else it goes on elsewhere
                 state.terminate_reason = _terminate_reason(stop or ended, context.token.stop)
                 ending = stop or context.token.stop or next(causes(ended))
-                told = isinstance(ending, Exception)
-                state.error = message_of_error(ending) if told else str(ending)
+                state.error = _error_of(ending)
             stopped = state.terminate_reason in ("aborted", "timeout")
             if stopped and state.raw_content and state.incomplete in (None, Incomplete.CANCELLED):
                 state.incomplete = _CUT_OFF[str(state.terminate_reason)]
@@ -300,11 +299,19 @@ def cut_off_result(
     the run.
     """
     reason = _terminate_reason(ended, None)
-    said = message_of_error(ended) if isinstance(ended, Exception) else str(ended)
-    state = AgentState(Conversation(), turns=turn, terminate_reason=reason, error=said)
+    error = _error_of(ended)
+    state = AgentState(Conversation(), turns=turn, terminate_reason=reason, error=error)
     incomplete = _CUT_OFF.get(reason, Incomplete.CANCELLED).value
     about = {"raw_content": text, "incomplete": incomplete, "incomplete_reason": None}
     return {**(so_far or state.result(0)), **about}
+
+
+def _error_of(ended: BaseException) -> dict[str, str]:
+    """Return what failed or stopped an agent, as results have it."""
+    return {
+        "class": getattr(ended, "error_class", None) or type(ended).__name__,
+        "message": message_of_error(ended) if isinstance(ended, Exception) else str(ended),
+    }
 
 
 def text_of(asked: Any) -> str:

@@ -26,7 +26,7 @@ class RoomForTurns:
     max_turns: int | None
     """None: as many as the run may have."""
     wrap_up_reserve: int
-    """How many last answers are kept back."""
+    """1 if a call is reserved for the last answer, else 0."""
     _dearest: dict[Dimension, Amount] = field(default_factory=dict)
 
     def answered(self, completion: Completion) -> None:

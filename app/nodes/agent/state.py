@@ -20,8 +20,8 @@ class AgentState:
     output_valid: bool | None = None
     terminate_reason: str | None = None
     """``goal``, ``error``, ``incomplete``, ``timeout``, ``max_turns``, ``aborted``, ``budget``."""
-    error: str | None = None
-    """What failed or stopped it; None after ``goal``."""
+    error: dict[str, str] | None = None
+    """The ``class`` and the ``message`` of what failed or stopped it; None after ``goal``."""
     incomplete: Incomplete | None = None
     """Why ``raw_content`` is not complete; None if it is."""
     incomplete_reason: str | None = None

@@ -5,7 +5,6 @@ journaled, so that a run that is executed again asks its models the same, whatev
 server meanwhile.
 """
 
-import json
 import re
 from collections.abc import Awaitable, Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -23,6 +22,7 @@ from app.nodes.toolset import Toolset, tool_context
 from app.observability.redaction import redact_text
 from app.tools.dispatch import ToolDispatch
 from app.tools.ports import ToolResult, ToolSpec, failure
+from app.trace.json_values import JSON
 
 MAX_NAME_CHARS = 64
 INPUT = "input"
@@ -47,8 +47,8 @@ class LinkedAgent:
         return self.definition.name
 
 
-Perform = Callable[[FlowContext, str, Mapping[str, Any]], Awaitable[ToolResult]]
-"""Makes a call: where it stands, its key inside the step, its arguments."""
+Perform = Callable[[FlowContext, str, str, Mapping[str, Any]], Awaitable[ToolResult]]
+"""Makes a call: where it stands, its key inside the step, its id of the model, its arguments."""
 
 CallAgent = Callable[[LinkedAgent, FlowContext, str, Mapping[str, Any]], Awaitable[ToolResult]]
 """Makes a call of an agent."""
@@ -112,7 +112,7 @@ class ToolOffer:
         if args is None:
             problem = "The arguments are no JSON object. Call the tool again with one."
             return failure(problem, "invalid_arguments")
-        return await tool.perform(context, key, args)
+        return await tool.perform(context, key, call.id, args)
 
     def _free_name(self, name: str) -> str:
         safe = free = _UNSAFE.sub("_", name)[:MAX_NAME_CHARS]
@@ -128,7 +128,7 @@ def arguments_of(call: ToolCall) -> dict[str, Any] | None:
     if not call.arguments.strip():
         return {}
     try:
-        args = json.loads(call.arguments)
+        args = JSON.decode(call.arguments)
     except (ValueError, RecursionError):
         return None
     return args if isinstance(args, dict) else None
@@ -236,6 +236,7 @@ class AgentTools:
         requires_approval: bool,
         context: FlowContext,
         key: str,
+        call_id: str,
         args: Mapping[str, Any],
     ) -> ToolResult:
         return await self._dispatch.run(
@@ -243,6 +244,7 @@ class AgentTools:
             name=name,
             args=args,
             key=key,
+            call_id=call_id,
             tool_context=tool_context(context, self._timezone),
             requires_approval=requires_approval,
         )
@@ -254,7 +256,13 @@ class AgentTools:
             description=definition.description or f"The agent {definition.name}.",
             parameters=parameters_of(definition, agent.inputs),
         )
-        return OfferedTool(shown, True, partial(self._call_agent, agent), journaled=False)
+
+        async def call(
+            context: FlowContext, key: str, _: str, args: Mapping[str, Any]
+        ) -> ToolResult:
+            return await self._call_agent(agent, context, key, args)
+
+        return OfferedTool(shown, True, call, journaled=False)
 
 
 def _uses_in(linked: Toolset | None) -> Iterator[ToolUse]:
@@ -289,13 +297,14 @@ async def _run_function(
     run: Perform,
     context: FlowContext,
     key: str,
+    call_id: str,
     given: Mapping[str, Any],
 ) -> ToolResult:
     """Call a tool by one of its functions."""
     args = called.arguments(given)
     if isinstance(args, str):
         return failure(args, "invalid_arguments")
-    return await run(context, key, args)
+    return await run(context, key, call_id, args)
 
 
 def _as_json(spec: ToolSpec) -> dict[str, Any]:

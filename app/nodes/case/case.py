@@ -84,7 +84,7 @@ class CaseDefaults:
     pass_metric: float
     """The share of the verifier's checks that must hold, from 0 to 1."""
     wrap_up_reserve: int
-    """Calls of the small tier that a case keeps for its final answer where it would halt."""
+    """1 if a case that would halt reserves a call of the small tier for its final answer, or 0."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -266,7 +266,7 @@ class CaseWork:
     tools: ToolOffer
     tool_context: ToolContext
     wrap_up_reserve: int
-    """Calls of the small tier that are kept for the final answer, where one is needed."""
+    """1 if a call of the small tier is reserved for the final answer, where one is needed; or 0."""
     limits: Mapping[Dimension, Amount]
     """The tightest limit of every dimension but time, of the step and everything around it."""
 

@@ -3,6 +3,7 @@
 import { get, runPath } from "./api.js";
 import { fill, h, shown } from "./dom.js";
 import { between, count, duration, instant, money } from "./format.js";
+import { itemsOf } from "./items.js";
 import { badge, words } from "./status.js";
 
 export class CallDetail {
@@ -68,6 +69,7 @@ export class CallDetail {
       details.error && failure(details.error),
       h("dl", { class: "facts" }, facts.map(([name, value, size]) => h("div", { class: size }, h("dt", {}, name), h("dd", {}, value)))),
       details.attempts.length > 0 && tries(details.attempts),
+      metadata.step_type === "map" && items(details.reply?.items),
       request(details),
       reply(details),
       details.payloads === "none" && h("p", { class: "muted" }, "This service keeps no requests and replies."),
@@ -91,6 +93,11 @@ function tries(attempts) {
         one.error && h("span", { class: "tag tag-bad" }, one.error.error_class),
         one.error && h("span", { class: "tag" }, words(one.error.handling))),
       one.error?.message && h("p", {}, one.error.message)))));
+}
+
+function items(reported) {
+  const known = itemsOf(reported);
+  return known && block("Items", known);
 }
 
 function request({ kind, request: asked }) {

@@ -169,7 +169,7 @@ class RunPage {
       ["Cost charged", run.usage ? money(cost === null ? null : cost - estimatedCost) : "–", unknown && run.usage ? counted(usage.unpriced_calls ?? 0, "call without a price", "calls without a price") : "said by providers"],
       ["Cost estimated", money(estimatedCost), estimatedCost ? "sent, answer lost" : "none"],
       ["Tokens", count(usage.tokens ?? totals.total_tokens_in + totals.total_tokens_out), `${count(totals.total_tokens_in)} in, ${count(totals.total_tokens_out)} out${estimatedTokens ? `, ${count(estimatedTokens)} estimated` : ""}`],
-      ["Calls", counted(totals.total_llm_calls, "model call"), `${counted(usage.tool_calls ?? totals.total_tool_calls, "tool call")}, ${counted(totals.total_retries, "retry", "retries")}`],
+      ["Calls", counted(usage.llm_calls ?? totals.total_llm_calls, "model call"), `${counted(usage.tool_calls ?? totals.total_tool_calls, "tool call")}, ${counted(totals.total_retries, "retry", "retries")}`],
       ["Attempts", count(run.attempts), run.attempts > 1 ? "begun again by a worker" : null],
     ];
     return h("section", { class: "card" }, h("h2", {}, "Run"), h("dl", { class: "facts" },
@@ -201,7 +201,8 @@ class RunPage {
     for (const [id, step] of Object.entries(this.run.result?.steps ?? {})) states.set(id, { status: step.status });
     for (const step of this.trace.steps) {
       // Of a step in a graph that was tried again, the last execution counts.
-      states.set(step.path.replaceAll(/~[^/]*/g, ""), { status: this.tree.byId.get(step.node_id).status, nodeId: step.node_id, ms: step.duration_ms, retries: step.retries });
+      const path = step.path.replaceAll(/~[^/]*/g, "");
+      states.set(path, { items: this.run.result?.outputs?.[path]?.items, status: this.tree.byId.get(step.node_id).status, nodeId: step.node_id, ms: step.duration_ms, retries: step.retries });
     }
     return states;
   }

@@ -2,6 +2,7 @@
 
 import { h, s } from "./dom.js";
 import { counted, duration } from "./format.js";
+import { itemsInWords } from "./items.js";
 import { words } from "./status.js";
 
 const WIDTH = 176;
@@ -113,7 +114,7 @@ function curve([x1, y1], { from, to: [x2, y2], passed }) {
 
 function box(id, type, { x, y }, height, state, chosen) {
   const status = state?.status ?? (state === undefined ? null : "not_started");
-  const note = [status && words(status), state?.ms !== undefined && duration(state.ms), state?.retries ? counted(state.retries, "retry", "retries") : null].filter(Boolean).join(" · ");
+  const note = [status && words(status), type === "map" && itemsInWords(state?.items), state?.ms !== undefined && duration(state.ms), state?.retries ? counted(state.retries, "retry", "retries") : null].filter(Boolean).join(" · ");
   const open = state?.nodeId ? () => chosen(state.nodeId) : null;
   return s("g",
     {

@@ -9,6 +9,7 @@ from caseworker_client.errors import (
     WaitTimeoutError,
 )
 from caseworker_client.models import (
+    AgentError,
     AgentList,
     AgentResult,
     AgentRun,
@@ -58,6 +59,7 @@ from caseworker_client.sync_client import CaseworkerClient
 from caseworker_client.text import StreamedText, TextKey
 
 __all__ = [
+    "AgentError",
     "AgentList",
     "AgentResult",
     "AgentRun",

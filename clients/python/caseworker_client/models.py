@@ -139,6 +139,13 @@ class CaseResult(Answer):
     models: dict[str, Any] = Field(default_factory=dict)
 
 
+class AgentError(Answer):
+    """What failed or stopped an agent."""
+
+    class_: str = Field(alias="class")
+    message: str
+
+
 class AgentResult(Answer):
     """What an agent came to."""
 
@@ -152,6 +159,8 @@ class AgentResult(Answer):
     """The answer as the model wrote it."""
     terminate_reason: str | None = None
     """``goal``, ``error``, ``timeout``, ``max_turns``, ``aborted`` or ``budget``."""
+    error: AgentError | None = None
+    """What failed or stopped it; None after ``goal``."""
     turn_count: int = 0
     messages: list[dict[str, Any]] = Field(default_factory=list[dict[str, Any]])
     """The conversation, as much of its end as the limits allow."""

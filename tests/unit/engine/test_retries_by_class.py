@@ -28,6 +28,7 @@ class _CodedError(OurError):
     error_class = "busy"
 
 
+@pytest.mark.req("cw/13.retry")
 @pytest.mark.parametrize(
     ("rules", "error", "attempts"),
     [

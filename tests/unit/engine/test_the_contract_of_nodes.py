@@ -11,6 +11,7 @@ import pytest
 import app.kernel
 from app.engine.context import FlowContext, Runtime
 from app.kernel.graph import Channel, Edge
+from tests.support.syntax import parsed
 from tests.unit.engine.driving import Scripted, drive, flow, graph, link
 
 Inputs = Mapping[str, Any]
@@ -96,7 +97,7 @@ def test_the_kernel_branches_on_the_name_of_no_handle_and_of_no_type() -> None:
     compared = {
         f"{path.name}:{node.lineno}"
         for path in folder.glob("*.py")
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        for node in ast.walk(parsed(path.read_text(encoding="utf-8")))
         if isinstance(node, ast.Compare) and _asks_for_a_name([node.left, *node.comparators])
     }
 

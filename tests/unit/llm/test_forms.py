@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.llm.forms import MAX_REPLY_CHARS, json_part
+from tests.support.work import counted_calls
 
 DOCUMENT = '{"answer": "a } in a { text", "n": [1, {"deep": true}]}'
 
@@ -76,3 +77,14 @@ def test_any_object_is_found_whatever_words_surround_it(
     document = json.dumps(value)
 
     assert json_part(f"{before} {document} {after}") == document
+
+
+@pytest.mark.parametrize("reply", ["{" * 100_000, "```json\n{\n" * 10_000, '{"a":' * 50_000])
+def test_a_reply_is_not_read_again_for_each_of_its_braces(reply: str) -> None:
+    """The event loop waits meanwhile, and the time would grow with the square of its length."""
+    with counted_calls() as short:
+        assert json_part(reply[: len(reply) // 10]) is None
+    with counted_calls() as long:
+        assert json_part(reply) is None
+
+    assert long.calls <= short.calls + 10

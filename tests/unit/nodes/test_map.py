@@ -111,6 +111,7 @@ async def test_items_are_worked_on_in_parallel_as_far_as_is_allowed(
     assert gate.most == most
 
 
+@pytest.mark.req("cw/13.map")
 async def test_the_failure_of_one_item_cancels_the_others_and_fails_the_step() -> None:
     """What was produced until then is kept in its place."""
     gate = Turnstile()
@@ -149,6 +150,7 @@ def picky(context: Any) -> Any:
 PICKY = {"type": "function", "data": {"name": "picky"}}
 
 
+@pytest.mark.req("cw/13.map")
 async def test_a_failed_item_differs_from_one_that_was_not_started() -> None:
     """Items are worked on one after the other; those behind the failed one never start."""
     here = World(functions=[picky])
@@ -176,6 +178,7 @@ async def test_what_became_of_the_items_leaves_on_a_handle_of_its_own(failing: b
     assert (told["completed"], len(told["failed"])) == ((1, 1) if failing else (2, 0))
 
 
+@pytest.mark.req("cw/13.map")
 @pytest.mark.parametrize("form", ["step", "graph"])
 @pytest.mark.parametrize(("policy", "skipped"), [("skip", 2), ("collect", 0)])
 async def test_a_map_goes_on_after_failed_items_if_it_says_so(

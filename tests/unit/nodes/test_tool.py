@@ -5,6 +5,7 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 import pytest
+from structlog.testing import capture_logs
 
 from app.control.budget import Budget
 from app.nodes.node_type import RunFacts
@@ -237,6 +238,7 @@ class Fussy:
 RETRIED = {"on_error": "retry", "retry_count": 2, "retry_delay_ms": 0}
 
 
+@pytest.mark.req("cw/13.retry")
 @pytest.mark.parametrize(
     ("deterministic", "rules", "calls"),
     [
@@ -263,6 +265,7 @@ async def test_a_failed_tool_is_used_again_if_that_may_help(
     assert tool.calls == calls
 
 
+@pytest.mark.req("cw/13.errors")
 @pytest.mark.parametrize(
     ("how", "expose", "read"),
     [
@@ -282,7 +285,7 @@ async def test_a_failed_tool_is_used_again_if_that_may_help(
 async def test_what_a_model_reads_of_a_failure_is_chosen_by_the_tool(
     how: str, expose: bool, read: dict[str, Any]
 ) -> None:
-    """The text of an unexpected exception stays in the trace, also when the run is resumed."""
+    """The text of an unexpected exception stays in trace and log, also in a resumed run."""
     here = World(small=ScriptedModel(["seen"]), more_tools=[Fussy()], expose_errors=expose)
     of = graph(
         step("t", "tool", {"tool": "fussy"}),
@@ -290,12 +293,15 @@ async def test_what_a_model_reads_of_a_failure_is_chosen_by_the_tool(
         flow("t", "e", "error"),
     )
 
-    for _ in range(2):
-        outcome = await here.run(of, how=how)
-        here.journal.reopen()
+    with capture_logs() as lines:
+        for _ in range(2):
+            outcome = await here.run(of, how=how)
+            here.journal.reopen()
 
-        assert outcome.steps["t"].outputs["error"] == read
+            assert outcome.steps["t"].outputs["error"] == read
     nodes = here.trace.snapshot()["nodes"].values()
     reasons = [node["stop_reason"] for node in nodes if node["name"] == "fussy"]
     if how == "raise":
         assert all("the password of db7 is wrong" in str(reason) for reason in reasons)
+        [logged] = [line for line in lines if line["event"] == "tool.broke"]
+        assert "the password of db7 is wrong" in str(logged["exc_info"])

@@ -22,6 +22,7 @@ from app.observability.logs import (
     configure_logging,
 )
 from app.observability.trace_context import within_span
+from tests.support.syntax import parsed
 
 
 @pytest.fixture
@@ -41,7 +42,7 @@ def lines(stream: io.StringIO) -> list[dict[str, Any]]:
     return [json.loads(line) for line in stream.getvalue().splitlines()]
 
 
-def test_a_line_names_the_trace_of_the_current_span(stream: io.StringIO) -> None:
+def test_a_line_names_the_current_span_and_its_trace(stream: io.StringIO) -> None:
     """Lines of requests, where requests have spans, and of libraries; a run has its own trace."""
     configure_logging(stream=stream)
 
@@ -51,8 +52,9 @@ def test_a_line_names_the_trace_of_the_current_span(stream: io.StringIO) -> None
         structlog.get_logger("app").info("asked", trace_id="ef" * 16)
     structlog.get_logger("app").info("asked")
 
-    told = [line.get("trace_id") for line in lines(stream)]
-    assert told == ["ab" * 16, "ab" * 16, "ef" * 16, None]
+    told = [(line.get("trace_id"), line.get("span_id")) for line in lines(stream)]
+    here = "ab" * 16, "cd" * 8
+    assert told == [here, here, ("ef" * 16, None), (None, None)]
 
 
 @pytest.mark.req("002/19.1")
@@ -230,7 +232,7 @@ _LEVELS = frozenset({"debug", "info", "warning", "error", "exception", "critical
 def logged_in_app() -> Iterator[tuple[str, ast.Call]]:
     """Yield every call of a logger with its place in the source."""
     for file in sorted(APP.rglob("*.py")):
-        for node in ast.walk(ast.parse(file.read_text())):
+        for node in ast.walk(parsed(file.read_text())):
             match node:
                 case ast.Call(
                     func=ast.Attribute(value=ast.Name(id="log" | "_LOG"), attr=level)

@@ -82,7 +82,9 @@ async def test_the_result_of_an_agent_that_did_not_succeed_says_why() -> None:
     assert failed.error is not None
     assert "The provider refused." in failed.error
     assert halted.terminate_reason == "budget"
+    assert failed.error_class == "ModelRequestRefused"
     assert "call limit exceeded" in str(halted.error)
+    assert halted.error_class == "BudgetExceededError"
     assert aborted.terminate_reason == "aborted"
     assert "no longer needed" in str(aborted.error)
 

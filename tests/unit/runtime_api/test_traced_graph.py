@@ -173,8 +173,8 @@ async def test_tracing_adds_less_than_5_percent_of_work_to_100_steps() -> None:
             await graph.execute(ExecutionContext(trace=traced))
         return work.calls, work.lines, sys.getallocatedblocks() - allocated
 
-    plain = [min(each) for each in zip(*[await counted(None) for _ in range(3)], strict=True)]
-    traced = [min(each) for each in zip(*[await counted(trace()) for _ in range(3)], strict=True)]
+    counts = [(await counted(None), await counted(trace())) for _ in range(3)]
+    plain, traced = (list(map(min, *each)) for each in zip(*counts, strict=True))
 
     assert 5_000 < plain[0] < traced[0] < 1.05 * plain[0], (plain, traced)
     assert 20_000 < plain[1] < traced[1] < 1.05 * plain[1], (plain, traced)

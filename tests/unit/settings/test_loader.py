@@ -127,6 +127,7 @@ def test_an_empty_variable_is_not_set(tmp_path: Path) -> None:
         ("budget: {max_tool_calls: true}", "budget.max_tool_calls", "integer", "true"),
         ("server: {port: null}", "server.port", "integer", "null"),
         ("server: {port: 65536}", "server.port", "65535", "65536"),
+        ("budget: {wrap_up_reserve: 2}", "budget.wrap_up_reserve", "a final answer", "2"),
         ("flags: {mode: hrm}", "flags.mode", "'fallback_only'", '"hrm"'),
         ("flags: {timezone: Mars/X}", "flags.timezone", "timezone", '"Mars/X"'),
         ("tools: {deny: plotter}", "tools.deny", "a list", '"plotter"'),

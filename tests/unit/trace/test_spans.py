@@ -36,7 +36,12 @@ def graph() -> ExecutionGraph:
     work.annotate(step, {"agent": "clerk"})
     work.mark_success(call, 0.25, 100, 7)
     tool = work.begin_node(
-        step, "tool", "calculator", None, {"args": {"x": "secret"}}, running=True
+        step,
+        "tool",
+        "calculator",
+        None,
+        {"args": {"x": "secret"}, "tool_call_id": "call_1"},
+        running=True,
     )
     work.increment_retries(tool)
     work.mark_failure(tool, "ToolFailedError", "the secret message")
@@ -103,6 +108,7 @@ def test_a_collector_understands_every_node_that_has_ended() -> None:
     assert {attributes(each)["gen_ai.conversation.id"] for each in (step, call, tool)} == {"t-1"}
     assert attributes(call)["caseworker.cost_usd"] == 0.25
     assert attributes(tool)["error.type"] == "ToolFailedError"
+    assert attributes(tool)["gen_ai.tool.call.id"] == "call_1"
     assert attributes(tool)["caseworker.retries"] == 1
     assert (call.status.code, tool.status.code) == (
         Status.STATUS_CODE_UNSET,
@@ -166,7 +172,7 @@ def test_the_names_are_those_of_the_conventions() -> None:
         value for name, value in vars(spans).items() if name.isupper() and str(value)[:3] == "gen"
     ]
 
-    assert len(used) == 13
+    assert len(used) == 14
     assert set(used) <= known
     assert {spans.WORKFLOW, spans.AGENT, spans.CHAT, spans.TOOL} <= known
     assert spans.ERROR == error_attributes.ERROR_TYPE

@@ -1,6 +1,7 @@
 """What an attempt makes of a delivery, and what is sent."""
 
 import base64
+import json
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from unittest.mock import AsyncMock
@@ -106,7 +107,9 @@ async def test_a_message_that_nothing_signs_is_not_sent() -> None:
     store, runs, sender = AsyncMock(), AsyncMock(), AsyncMock()
     store.begin.return_value = Attempt(delivery, SecretBox("k" * 32).opened(["sealed"]))
 
-    await Deliveries(store, sender, runs, vars, delivery_limits(Settings())).deliver("a", "d")
+    await Deliveries(store, sender, runs, AsyncMock(), delivery_limits(Settings())).deliver(
+        "a", "d"
+    )
 
     sender.send.assert_not_called()
     [end] = store.end.call_args_list
@@ -123,16 +126,18 @@ def test_secrets_are_long_and_never_the_same() -> None:
     assert len(base64.b64decode(one.removeprefix("whsec_"))) == 32
 
 
-def test_a_result_that_is_too_long_is_left_out() -> None:
+def test_a_result_or_input_that_is_too_long_is_left_out() -> None:
     """The message stays valid and says what it lacks."""
-    view = {"run_id": "r", "finished_at": "2026-01-01T00:00:00Z", "result": {"answer": "x" * 500}}
-    run: Any = None
+    run = {"run_id": "r", "finished_at": "2026-01-01T00:00:00Z", "inputs": None}
+    view = {**run, "input": "y" * 400, "result": {"answer": "x" * 500}}
 
-    whole = message_of("run.completed", run, lambda _: view, max_bytes=2000)
-    short = message_of("run.completed", run, lambda _: view, max_bytes=300)
-
-    assert b'"answer":"xxx' in whole
-    assert short == (
-        b'{"type":"run.completed","timestamp":"2026-01-01T00:00:00Z","data":{"run_id":"r",'
-        b'"finished_at":"2026-01-01T00:00:00Z","result":null},"omitted":["result"]}'
+    whole, shorter, short = (
+        message_of("run.completed", view, max_bytes=most) for most in (2000, 700, 300)
     )
+
+    assert json.loads(whole)["data"] == view
+    assert "omitted" not in json.loads(whole)
+    assert json.loads(shorter)["data"] == {**view, "result": None}
+    assert json.loads(shorter)["omitted"] == ["result"]
+    assert json.loads(short)["data"] == {**view, "result": None, "input": None}
+    assert json.loads(short)["omitted"] == ["result", "input"]

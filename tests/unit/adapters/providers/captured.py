@@ -50,15 +50,18 @@ def captures() -> list[Capture]:
 
 
 class Player:
-    """A wire that answers every request with these parts."""
+    """A wire that answers every request with the same reply and keeps the last request's head."""
 
-    def __init__(self, status: int, parts: Sequence[bytes]) -> None:
-        self._reply = Replied(tuple(parts), status)
+    def __init__(self, reply: Replied) -> None:
+        self._reply = reply
+        self.url = ""
+        self.headers: Mapping[str, str] = {}
 
     async def post(
         self, url: str, headers: Mapping[str, str], content: bytes, note_sent: Callable[[], None]
     ) -> Replied:
         """Answer."""
+        self.url, self.headers = url, headers
         return self._reply
 
     async def aclose(self) -> None:
@@ -74,7 +77,7 @@ async def read(
         ModelError: it is no answer.
     """
     build = openai_provider if capture.dialect == "openai" else anthropic_provider
-    wire = Player(capture.status, (capture.body,) if parts is None else parts)
+    wire = Player(Replied(tuple((capture.body,) if parts is None else parts), capture.status))
     provider = build(base_url="http://models.test", wire=wire)
     noted = [] if deltas is None else deltas
     request = ModelRequest(

@@ -21,6 +21,7 @@ def _fault(error: ModelError) -> str:
     return next(fault.name.lower() for fault in ModelFault if fault is error.fault)
 
 
+@pytest.mark.req("cw/13.wire")
 @pytest.mark.parametrize("capture", CAPTURES, ids=repr)
 async def test_a_captured_reply_is_read_as_its_endpoint_meant_it(capture: Capture) -> None:
     """Text, thinking, calls, counts and end, or the failure, are those of the table."""

@@ -1,7 +1,6 @@
 """Chat Completions as they come over the wire, in whichever parts."""
 
 import json
-from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
@@ -9,27 +8,13 @@ import pytest
 from app.adapters.providers.openai import openai_provider
 from app.llm.ports import Delta, Message, ModelError, ModelReply, ModelRequest
 from tests.support.fake_provider.virtual import Replied
+from tests.unit.adapters.providers.captured import Player
 
 SAID = "Zwei\u2028Zeilen, größer"
 
 
-class _Wire:
-    """Answers with these parts, and keeps what it was asked."""
-
-    def __init__(self, *parts: bytes) -> None:
-        self._reply = Replied(parts, held=parts[-1].startswith(b"data: [DONE]"))
-        self.url = ""
-        self.headers: Mapping[str, str] = {}
-
-    async def post(
-        self, url: str, headers: Mapping[str, str], content: bytes, note_sent: Callable[[], None]
-    ) -> Replied:
-        """Answer."""
-        self.url, self.headers = url, headers
-        return self._reply
-
-    async def aclose(self) -> None:
-        """Close nothing."""
+def _playing(*parts: bytes) -> Player:
+    return Player(Replied(parts, held=parts[-1].startswith(b"data: [DONE]")))
 
 
 def _chunk(delta: dict[str, Any], reason: str | None = None, **more: Any) -> str:
@@ -37,7 +22,7 @@ def _chunk(delta: dict[str, Any], reason: str | None = None, **more: Any) -> str
     return json.dumps({"id": "c", "model": "m", "choices": [choice], **more}, ensure_ascii=False)
 
 
-async def _ask(wire: _Wire, deltas: list[Delta]) -> ModelReply:
+async def _ask(wire: Player, deltas: list[Delta]) -> ModelReply:
     provider = openai_provider(base_url="http://models.test/v1/", api_key="key", wire=wire)
     message = Message(role="user", content="a question")
     request = ModelRequest(messages=(message,), on_delta=deltas.append, timeout_seconds=20)
@@ -60,7 +45,7 @@ async def test_a_stream_is_read_in_whatever_parts_it_comes(size: int, end: str) 
         "data: [DONE]",
     ]
     stream = (end.join(lines) + end + end).encode()
-    wire = _Wire(*(stream[at : at + size] for at in range(0, len(stream), size)))
+    wire = _playing(*(stream[at : at + size] for at in range(0, len(stream), size)))
     deltas = list[Delta]()
 
     reply = await _ask(wire, deltas)
@@ -76,7 +61,7 @@ async def test_the_end_of_a_connection_is_not_waited_for() -> None:
     complete = [_chunk({"content": SAID}), _chunk({}, "stop")]
     events = (f"data: {each}\n\n".encode() for each in complete)
 
-    assert (await _ask(_Wire(*events, b"data: [DONE]\n\n"), [])).text == SAID
+    assert (await _ask(_playing(*events, b"data: [DONE]\n\n"), [])).text == SAID
 
 
 @pytest.mark.parametrize("error", [{"message": "all is lost", "code": 503}, "all is lost"])
@@ -85,7 +70,7 @@ async def test_an_error_within_a_stream_is_a_failure(error: object) -> None:
     events = [_chunk({"content": "so far"}), _chunk({}, "stop", error=error)]
 
     with pytest.raises(ModelError) as caught:
-        await _ask(_Wire(*(f"data: {each}\n\n".encode() for each in events)), [])
+        await _ask(_playing(*(f"data: {each}\n\n".encode() for each in events)), [])
 
     assert caught.value.retryable
 

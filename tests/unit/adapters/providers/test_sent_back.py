@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from app.adapters.providers.anthropic import Messages
 from app.adapters.providers.openai import ChatCompletions
-from app.adapters.providers.sent_back import NO_RESULT
+from app.adapters.providers.sent_back import NO_RESULT, OPENAI_IDS, object_in, sent_back
 from app.llm.ports import Message, ModelRequest, ToolCall, ToolDefinition
 from tests.support.fake_provider.strictness import refused_by_anthropic, refused_by_openai
 
@@ -53,6 +53,7 @@ odd_schemas = st.sampled_from(
 )
 
 
+@pytest.mark.req("cw/13.wire")
 @settings(max_examples=300, deadline=None)
 @given(said=st.lists(messages, max_size=8), schema=odd_schemas)
 def test_no_endpoint_refuses_what_is_sent_of_a_conversation(
@@ -78,6 +79,7 @@ def _called(call_id: str, result: str | None) -> list[Message]:
     return said
 
 
+@pytest.mark.req("cw/13.wire")
 def test_every_result_stays_with_its_call() -> None:
     """Also where two turns, or two calls of one turn, have the same id."""
     twice = (ToolCall(id="c", name="add", arguments="{}"),) * 2
@@ -150,3 +152,18 @@ def test_alternatives_at_the_root_of_a_schema_become_one_object() -> None:
     assert plain["type"] == "object"
     assert (plain["properties"].keys(), plain["required"]) == ({"a", "b", "c"}, ["c"])
     assert "anyOf" not in plain
+
+
+@pytest.mark.parametrize(
+    "written", ['{"a":"\\ud83d"}', '{"a":NaN}', '{"a":1e999}', '{"a":"\ud83d"}']
+)
+def test_arguments_that_are_sent_back_are_json_that_can_be_sent(written: str) -> None:
+    """Else the request, and every later one of the conversation, would be refused."""
+    call = ToolCall(id="c1", name="n", arguments=written)
+    [message, _] = sent_back(
+        [Message(role="assistant", content="", tool_calls=(call,))], OPENAI_IDS, "o"
+    )
+
+    for value in (object_in(written), object_in(message.tool_calls[0].arguments)):
+        json.dumps(value, ensure_ascii=False, allow_nan=False).encode()
+    json.loads(message.tool_calls[0].arguments, parse_constant=pytest.fail)

@@ -105,7 +105,7 @@ async def test_askers_at_the_same_time_share_one_request(
         (
             Reply(status=429, headers={"retry-after": "Fri, 31 Dec 9999 23:59:59 -1200"}),
             "source_unavailable",
-            None,
+            A_YEAR,
         ),
         (
             Reply(status=503, headers={"retry-after": "Wed, 21 Oct 2015 07:28:00 GMT"}),

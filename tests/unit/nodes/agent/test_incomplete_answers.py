@@ -25,6 +25,7 @@ BROKEN = ToolCall(id="c1", name="echo", arguments='{"say": "he')
 NONE_YET = ToolCall(id="c1", name="echo", arguments="")
 
 
+@pytest.mark.req("cw/13.incomplete")
 @pytest.mark.parametrize("why", ["length", "content_filter", "refusal"])
 async def test_an_agent_whose_last_answer_is_incomplete_fails(why: str) -> None:
     """The result says why, and keeps the text that there is."""
@@ -42,6 +43,7 @@ async def test_an_agent_whose_last_answer_is_incomplete_fails(why: str) -> None:
     assert kinds(here)[-2:] == ["error", "turn_end"]
 
 
+@pytest.mark.req("cw/13.calls")
 @pytest.mark.parametrize("call", [NONE_YET, BROKEN])
 async def test_a_call_whose_arguments_were_cut_off_is_not_made(call: ToolCall) -> None:
     """The model is told so in the next prompt; a call that is complete is made."""
@@ -83,6 +85,7 @@ async def test_an_answer_that_is_handed_in_by_an_incomplete_reply_is_incomplete(
     assert (found["output"], found["raw_content"], found["incomplete"]) == (None, "Two.", why)
 
 
+@pytest.mark.req("cw/13.incomplete")
 @pytest.mark.parametrize("second", ["Here.", ""])
 async def test_an_empty_answer_is_asked_for_once_more(second: str) -> None:
     """In the same turn; a second empty one is no success. No blank message is sent back."""
@@ -149,6 +152,7 @@ async def test_a_last_answer_after_a_limit_that_is_cut_off_is_no_output() -> Non
     assert (found["raw_content"], found["output"]) == ("As far as I", None)
 
 
+@pytest.mark.req("cw/13.incomplete")
 async def test_a_sub_agent_reports_an_incomplete_answer_to_its_caller() -> None:
     """With what it had said; the caller goes on."""
     inner = agent(name="inner")
@@ -162,6 +166,7 @@ async def test_a_sub_agent_reports_an_incomplete_answer_to_its_caller() -> None:
     assert '"so_far":"So f"' in told
 
 
+@pytest.mark.req("cw/13.incomplete")
 @pytest.mark.parametrize("why", ["length", "content_filter", "empty"])
 async def test_an_incomplete_summary_never_replaces_messages(why: str) -> None:
     """They are trimmed, and the event says so."""
@@ -230,6 +235,7 @@ def _llm(**data: Any) -> Any:
     return step("q", "llm", {"prompt": "Say.", **data})
 
 
+@pytest.mark.req("cw/13.incomplete")
 @pytest.mark.parametrize("why", ["length", "refusal", "empty"])
 async def test_an_llm_step_fails_with_an_incomplete_answer(why: str) -> None:
     """And follows its policy; ``allow_incomplete`` takes the answer as it is."""
@@ -261,6 +267,7 @@ async def test_an_llm_step_with_tools_treats_incomplete_answers_alike(allow: boo
         assert isinstance(outcome.error, ModelAnswerIncomplete)
 
 
+@pytest.mark.req("cw/13.incomplete", "cw/13.streamed")
 @pytest.mark.parametrize("end", ["cancel", "timeout"])
 async def test_text_that_was_streamed_before_a_stop_is_kept(end: str) -> None:
     """In ``raw_content``, marked as incomplete."""

@@ -22,7 +22,8 @@ def calculate(expression: str, call_id: str = "c1") -> ToolCall:
     return wants("calculator", call_id, expression=expression)
 
 
-@pytest.mark.parametrize("reserve", [0, 1, 2])
+@pytest.mark.req("cw/13.limit")
+@pytest.mark.parametrize("reserve", [0, 1])
 @pytest.mark.parametrize(
     "limit", ["max_llm_calls", "max_llm_calls_small", "max_api_calls", "max_turns"]
 )
@@ -43,6 +44,7 @@ async def test_an_agent_that_needs_exactly_its_limit_completes(limit: str, reser
     assert told is (reserve > 0)
 
 
+@pytest.mark.req("cw/13.limit")
 async def test_the_last_call_of_the_budget_is_told_to_the_model() -> None:
     """A call of a tool in it is not made; the reason of the stop names what was reserved."""
     calls = [said(f"{n} so far.", calculate(f"{n}+1")) for n in range(3)]

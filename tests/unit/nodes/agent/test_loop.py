@@ -359,7 +359,7 @@ async def test_an_agent_says_that_it_is_done_by_a_tool() -> None:
     assert result(outcome)["success"] is True
 
 
-@pytest.mark.req("003/NFR2.1")
+@pytest.mark.req("cw/9.error", "003/NFR2.1")
 async def test_a_model_that_fails_fails_the_agent_with_what_it_has() -> None:
     """The error is an event, too."""
     here = world(said("First.", calculate("1+1")), provider_down())
@@ -369,6 +369,8 @@ async def test_a_model_that_fails_fails_the_agent_with_what_it_has() -> None:
     assert isinstance(outcome.error, CallFailedError)
     found = result(outcome)
     assert (found["terminate_reason"], found["raw_content"]) == ("error", "First.")
+    message = "The provider refused."
+    assert found["error"] == {"class": "ModelRequestRefused", "message": message}
     assert kinds(here)[-3:] == ["turn_start", "error", "turn_end"]
 
 

@@ -5,9 +5,11 @@ from typing import Any
 
 import pytest
 
+from app.control.budget import Budget
+from app.trace.analysis import first_halted
 from app.trace.explain import explain
 from app.trace.snapshot import Snapshot
-from app.trace.spans import TraceContext, spans_of
+from app.trace.spans import TOOL, TOOL_CALL_ID, TraceContext, spans_of
 from tests.unit.nodes.agent.world import agent, asking, said, wants, world
 from tests.unit.nodes.case.world import cannot
 from tests.unit.nodes.case.world import plan as planned
@@ -34,7 +36,7 @@ def parents(snapshot: Snapshot) -> dict[str, str]:
     }
 
 
-def agent_run() -> Any:
+def agent_run(**settings: Any) -> Any:
     """An agent that calls two tools at once and another agent, which calls a tool."""
     inner = agent(name="inner", tools=["calculator"])
     return world(
@@ -43,6 +45,7 @@ def agent_run() -> Any:
         said("", wants("calculator", "c4", **CALCULATOR)),
         "Two.",
         "It is two.",
+        **settings,
     ), asking(agent(tools=["echo", {"agent": inner}]))
 
 
@@ -60,7 +63,7 @@ TREE = {
 }
 
 
-@pytest.mark.req("001/wiring", "003/NFR3.3")
+@pytest.mark.req("cw/7.parents", "001/wiring", "003/NFR3.3")
 async def test_the_parent_of_a_call_is_the_llm_call_whose_answer_names_it() -> None:
     """Tools side by side, a sub-agent, and the tools of that."""
     here, graph = agent_run()
@@ -96,7 +99,7 @@ async def test_the_text_and_the_spans_of_a_run_show_the_same_tree() -> None:
     } == TREE
 
 
-@pytest.mark.req("001/wiring")
+@pytest.mark.req("cw/7.parents", "001/wiring")
 async def test_the_tools_of_a_case_are_children_of_the_plan_that_names_them() -> None:
     """Of the reprompt, where the first reply was no plan; each pass has a plan of its own."""
     action = ("calculator", CALCULATOR)
@@ -112,3 +115,40 @@ async def test_the_tools_of_a_case_are_children_of_the_plan_that_names_them() ->
         "tool answer/small/2/act/2": "llm answer/small/2/plan",
     }
     assert found["llm answer/small/1/plan"] == found["llm answer/small/2/plan"] == "system answer"
+
+
+async def test_the_span_of_a_tool_names_the_call_of_the_models_reply() -> None:
+    """By the id that the reply gave it."""
+    here, graph = agent_run()
+
+    await here.run(graph, default="?")
+
+    context = TraceContext("ab" * 16)
+    made = spans_of(here.trace.snapshot(), context, tenant="")
+    ids = [span.attributes.get(TOOL_CALL_ID) for span in made if span.name.startswith(TOOL)]
+    assert ids == ["c1", "c2", "c4"]
+
+
+@pytest.mark.req("cw/7.parents")
+async def test_the_way_to_the_halted_call_shows_which_subtree_was_running() -> None:
+    """The calls above a refused one are those that had asked for it, up to the run."""
+    here, graph = agent_run(budget=Budget(max_tool_calls=2))
+
+    outcome = await here.run(graph, default="?")
+
+    assert outcome.stop is not None
+    snapshot = here.trace.snapshot()
+    halted = first_halted(snapshot)
+    assert halted is not None
+    name, parent = names(snapshot), parents(snapshot)
+    way = [name[halted["node_id"]]]
+    while way[-1] in parent:
+        way.append(parent[way[-1]])
+    assert way == [
+        "tool a/turn/2/tool/1/turn/1/tool/1",
+        "llm a/turn/2/tool/1/turn/1",
+        "system a/turn/2/tool/1",
+        "llm a/turn/2",
+        "system a",
+        "system run",
+    ]

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from app.control.budget import Budget
+from app.llm.ports import Incomplete, ModelReply, TokenUsage
 from tests.unit.nodes.case.world import calculate, events, plan, respond, result_of, world
 
 GOOD = plan(calculate("6 * 7"))
@@ -94,3 +95,21 @@ async def test_an_action_that_is_planned_twice_is_answered_once(
 
     assert (result["answer"], result["verified"]) == (answer, verified)
     assert result["counters"]["tool_calls"] == len(actions) == len(result["evidence"])
+
+
+@pytest.mark.req("cw/13.incomplete")
+@pytest.mark.parametrize("why", list(Incomplete))
+async def test_a_plan_that_is_not_complete_is_not_executed(why: Incomplete) -> None:
+    """The model is told why and asked once more; without a complete plan there is no success."""
+    usage = TokenUsage(tokens_in=1, tokens_out=1)
+    half = ModelReply(text=plan(calculate("6 * 7")), model="m", usage=usage, incomplete=why)
+    whole = plan(calculate("6 * 8"))
+
+    mended, failed = world([half, whole]), world([half] * 9, big=[half] * 9)
+    result, without = result_of(await mended.run()), result_of(await failed.run())
+
+    assert f"({why.value})" in mended.small.prompts
+    assert [each["args"] for each in result["evidence"]] == [{"expression": "6 * 8"}]
+    assert without["evidence"] == []
+    assert (without["verified"], without["finish_reason"]) != (True, "success")
+    assert "answer" not in without

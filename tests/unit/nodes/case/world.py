@@ -46,7 +46,7 @@ TOKENS_IN, TOKENS_OUT = 100, 20
 PRICE = TokenPrice(usd_per_million_in=Decimal(1000), usd_per_million_out=Decimal(1000))
 """A call costs 0.12 dollars."""
 
-Reply = str | Exception | Callable[[], Awaitable[str]]
+Reply = str | ModelReply | Exception | Callable[[], Awaitable[str]]
 
 
 def plan(*actions: tuple[str, Mapping[str, Any]]) -> str:
@@ -91,6 +91,8 @@ class ScriptedModel:
         reply = self.replies.pop(0)
         if isinstance(reply, Exception):
             raise reply
+        if isinstance(reply, ModelReply):
+            return reply
         text = reply if isinstance(reply, str) else await reply()
         return ModelReply(text=text, model=model, usage=self.usage)
 
