@@ -22,14 +22,7 @@ from app.engine.context import FlowContext, Outputs, RunContext
 from app.engine.materializer import GraphRuntime, Materializer
 from app.engine.ports import CallOutcome
 from app.engine.prepared import PreparedGraph
-from app.engine.report import (
-    GraphOutcome,
-    Routing,
-    StepReport,
-    cut_off_status,
-    failure_in,
-    stop_in,
-)
+from app.engine.report import GraphOutcome, Routing, StepReport, failure_in, stop_in
 from app.engine.step_runner import StepRunner
 from app.engine.step_values import StepValues, Total
 from app.engine.supervision import detach, forget_failure, until_done
@@ -173,9 +166,7 @@ class GraphExecution:
         for step_id, report in self._reports.items():
             recorded = self._step_runner.recorded(step_id)
             if report.status is StepStatus.NOT_STARTED and recorded is not None:
-                ended = report.recall(recorded)
-                if stop is not None and not ended and not recorded.taken_over:
-                    report.become(cut_off_status(stop))
+                report.recall(recorded, stop)
 
     async def _work(self) -> None:
         """Obey the scheduler until nothing runs and nothing more is ordered."""

@@ -59,14 +59,6 @@ class Node(Protocol):
 
 
 @runtime_checkable
-class Reporting(Protocol):
-    """A node that tells what became of its work, also where its policy puts up with a failure."""
-
-    reports: frozenset[str]
-    """The output handles on which it does; what it kept on them stays."""
-
-
-@runtime_checkable
 class Materializing(Protocol):
     """A node that can be linked: it makes what other steps depend on."""
 

@@ -20,7 +20,7 @@ from app.engine.call import AttemptLog
 from app.engine.cancellation import is_being_cancelled
 from app.engine.context import FlowContext, Outputs
 from app.engine.events import LATE_RESULT, RESERVED, Event
-from app.engine.node import Execution, ExecutionResult, NodeEvent, Reporting
+from app.engine.node import Execution, ExecutionResult, NodeEvent
 from app.engine.ports import step_entry
 from app.engine.prepared import BoundNode, PreparedStep
 from app.engine.report import (
@@ -370,8 +370,8 @@ class Recovery:
         match self._policy.on_error:
             case "skip":
                 self._attempts.add_first()
-                node, told = self._step.work.node, report.so_far()
-                kept = told.keys() & node.reports if isinstance(node, Reporting) else ()
+                told = report.so_far()
+                kept = told.keys() & getattr(self._step.work.node, "reports", ())
                 report.recovered_by, report.error = "skip", error
                 about = {handle: told[handle] for handle in kept}
                 return {**about, DEFAULT_HANDLE: _copied(self._policy.fallback_value)}

@@ -267,6 +267,7 @@ class MapNode:
     """Executes one graph with a step for each item: slots, siblings and limits are the engine's."""
 
     reports = frozenset({ITEMS})
+    """What it kept on these handles stays where its policy puts up with a failure."""
 
     async def execute(
         self, data: MapData, inputs: Outputs, context: FlowContext

@@ -16,16 +16,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from app.engine.events import (
-    BUDGET_WARNING,
-    CALLS,
-    CONTENT_CHUNK,
-    LATE_RESULT,
-    RESERVED,
-    STREAMED,
-    USAGE,
-    Event,
-)
+from app.engine.events import BUDGET_WARNING, CALLS, LATE_RESULT, RESERVED, STREAMED, Event
 from app.nodes.agent.references import part_in
 from app.runs.run import EventRecord, RunStatus
 from app.trace.frozen_json import USUAL_LIMITS, ValueLimits, ValueTooLargeError, freeze
@@ -55,15 +46,15 @@ class EventLog:
         *,
         last_seq: int,
         stored_once: Set[str] = frozenset(),
-        streamed: MutableMapping[str, Any] | None = None,
+        streamed: MutableMapping[tuple[str | None, str], Any] | None = None,
         limits: ValueLimits = USUAL_LIMITS,
         now: Callable[[], float] = time.time,
     ) -> None:
         """Number on behind ``last_seq``, the last event that is stored.
 
         ``stored_once`` are the keys of events that earlier owners have stored and that are stored
-        once. ``streamed`` has by step the answers of which they have stored parts; one that ends or
-        begins anew is taken out. ``now`` is Unix time.
+        once. ``streamed`` has, by step and type, answers of which they have stored parts; one that
+        ends or begins anew is taken out. ``now`` is Unix time.
         """
         self._last_seq = last_seq
         self._stored_once = stored_once
@@ -101,9 +92,6 @@ class EventLog:
             )
         if event.once is not None and event.once in self._stored_once:
             return
-        written = event.type == CONTENT_CHUNK and not event.data.get("offset")
-        if self._streamed and event.step_id and (written or event.type == USAGE):
-            self._streamed.pop(event.step_id, None)
         # What the gateway tells of calls is its own, and JSON: nobody else changes it.
         own = not event.data or event.type in CALLS
         data = event.data if own else self._frozen(event)
@@ -115,11 +103,13 @@ class EventLog:
             parts = self._parts.setdefault((event.step_id, event.type), [])
             if not data.get("offset"):
                 parts.clear()
+                self._streamed.pop((event.step_id, event.type), None)
             parts.append(fresh)
 
     def _shorten(self, step_id: str | None, call_key: str) -> None:
         """Leave the texts of a step's answer to the call that they are journaled with."""
         for kind in STREAMED:
+            self._streamed.pop((step_id, kind), None)
             for part in self._parts.pop((step_id, kind), ()):
                 part.data = part_in(call_key, part.data)
                 record = part.record

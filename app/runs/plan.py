@@ -76,8 +76,8 @@ def result_of(run: Run, outcome: GraphOutcome) -> dict[str, Any] | None:
 
     What earlier executions had shown of an answer that never ended is its text.
     """
-    for step_id, (turn, text) in run.streamed.items():
-        report, ended = outcome.steps.get(step_id), outcome.stop or outcome.error
+    for (step_id, _), (turn, text) in run.streamed.items():
+        report, ended = outcome.steps.get(step_id or ""), outcome.stop or outcome.error
         if report is not None and ended is not None and report.status is not StepStatus.COMPLETED:
             cut_off = cut_off_result(report.outputs.get(RESULT), turn, text, ended)
             report.outputs = {**report.outputs, RESULT: cut_off}

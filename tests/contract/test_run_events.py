@@ -144,7 +144,10 @@ class TestTelling:
         again = await ports.runs.claim(KEY, "w2")
 
         assert again is not None
-        assert again.streamed == {"a": (2, "Half way"), "b": (1, "Anew")}
+        assert again.streamed == {
+            ("a", "content_chunk"): (2, "Half way"),
+            ("b", "content_chunk"): (1, "Anew"),
+        }
 
     async def test_whoever_listens_hears_of_what_this_process_stores(self, ports: Ports) -> None:
         """Of that run alone."""

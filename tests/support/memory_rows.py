@@ -194,15 +194,15 @@ def stored_once(row: Row) -> frozenset[str]:
     return frozenset(event.once_key for event in row.events.values() if event.once_key is not None)
 
 
-def streamed_in(row: Row) -> dict[str, tuple[int, str]]:
-    found: dict[str, tuple[int, str]] = {}
+def streamed_in(row: Row) -> dict[tuple[str | None, str], tuple[int, str]]:
+    found: dict[tuple[str | None, str], tuple[int, str]] = {}
     for _, event in sorted(row.events.items()):
-        step_id, data = str(event.step_id), event.data
+        of, data = (event.step_id, "content_chunk"), event.data
         if event.type == "usage":
-            found.pop(step_id, None)
+            found.pop(of, None)
         elif event.type == "content_chunk" and "content" in data:
-            before = found.get(step_id, (0, ""))[1][: data["offset"]]
-            found[step_id] = data["turn_number"], before + data["content"]
+            before = found.get(of, (0, ""))[1][: data["offset"]]
+            found[of] = data["turn_number"], before + data["content"]
     return found
 
 

@@ -42,6 +42,7 @@ from app.adapters.postgres.run_statements import (
 from app.adapters.postgres.tables import JOURNAL_COLUMNS, events, journal, of_run, runs
 from app.adapters.postgres.taking_over import take_over
 from app.control.stops import DeadlineExceededError
+from app.engine.events import CONTENT_CHUNK
 from app.runs.errors import (
     IdempotencyMismatchError,
     QueueFullError,
@@ -322,11 +323,14 @@ async def last_seq_of(connection: AsyncConnection, key: RunKey) -> int:
     return await connection.scalar(last) or 0
 
 
-async def streamed_in(connection: AsyncConnection, key: RunKey) -> dict[str, tuple[int, str]]:
+async def streamed_in(
+    connection: AsyncConnection, key: RunKey
+) -> dict[tuple[str | None, str], Any]:
     """Return the turn and the text of the answer of each step that was streamed and never ended."""
-    found: dict[str, tuple[int, str]] = {}
+    found: dict[tuple[str | None, str], tuple[int, str]] = {}
     asked = {"tenant": key.tenant, "run_id": key.run_id}
     for row in await connection.exec_driver_sql(STREAMED, asked):
-        _, before = found.get(row.step_id, (0, ""))
-        found[row.step_id] = row.turn, before[: row.offset] + row.content
+        of = row.step_id, CONTENT_CHUNK
+        _, before = found.get(of, (0, ""))
+        found[of] = row.turn, before[: row.offset] + row.content
     return found

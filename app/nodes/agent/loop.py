@@ -26,13 +26,7 @@ from app.nodes.agent import requests
 from app.nodes.agent.activity import TurnActivity
 from app.nodes.agent.definition import AgentDefinition
 from app.nodes.agent.limits import RoomForTurns
-from app.nodes.agent.output import (
-    FINISH,
-    Answer,
-    AnswerMissingError,
-    Output,
-    OutputInvalidError,
-)
+from app.nodes.agent.output import FINISH, Answer, Output, OutputInvalidError
 from app.nodes.agent.rounds import SAME_ROUNDS, Rounds, ToolRound, loop_stop
 from app.nodes.agent.shortening import Shortening
 from app.nodes.agent.state import AgentState
@@ -365,10 +359,9 @@ class AgentLoop:
         args = arguments_of(call)
         if args is None:
             return failure("The arguments are no JSON object.", "invalid_arguments")
-        try:
-            answer = self._output.of_finish(args)
-        except AnswerMissingError as missing:
-            return failure(str(missing), "invalid_arguments")
+        answer = self._output.of_finish(args)
+        if isinstance(answer, str):
+            return failure(answer, "invalid_arguments")
         answers.append(answer)
         if answer.problem is None:
             return {"finished": True}

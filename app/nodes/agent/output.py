@@ -13,6 +13,7 @@ from app.observability.redaction import redact_text
 
 FINISH = "finish"
 """The tool by which a model says that it is done."""
+MISSING = "'{}' is missing: call the tool again with your final answer."
 _ANSWER = {
     "type": "object",
     "properties": {"answer": {"type": "string", "description": "Your final answer."}},
@@ -23,13 +24,6 @@ _ANSWER = {
 
 class OutputInvalidError(Exception):
     """The answer of an agent whose output is strict does not follow its schema."""
-
-
-class AnswerMissingError(ValueError):
-    """A call of the tool that ends an agent holds no answer."""
-
-    def __init__(self, argument: str) -> None:
-        super().__init__(f"{argument!r} is missing: call the tool again with your final answer.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,22 +77,18 @@ class Output:
         """Read an answer that is a text."""
         return Answer(text, text, None) if self._reader is None else self._read(read_json(text))
 
-    def of_finish(self, args: Mapping[str, Any]) -> Answer:
-        """Read an answer that came as the arguments of the tool.
-
-        Raises:
-            AnswerMissingError: they hold no answer.
-        """
+    def of_finish(self, args: Mapping[str, Any]) -> Answer | str:
+        """Read an answer that came as the arguments of the tool, or say why they hold none."""
         if self._reader is None:
             answer = args.get("answer")
             text = answer if isinstance(answer, str) else compact(answer)
             if answer in (None, {}, []) or not text.strip():
-                raise AnswerMissingError("answer")
+                return MISSING.format("answer")
             return Answer(text, text, None)
         if self._reader.schema.get("type") == "object":
             return self._read(compact(dict(args)))
         if "output" not in args:
-            raise AnswerMissingError("output")
+            return MISSING.format("output")
         return self._read(compact(args["output"]))
 
     def _read(self, text: str) -> Answer:

@@ -90,7 +90,10 @@ def test_text_of_an_answer_that_never_ended_stays_in_the_result(kind: RunKind) -
         )
         for name, (outcome, value) in steps.items()
     ]
-    streamed = {"agent": (2, "Half way"), "done": (1, "Old"), "elsewhere": (1, "Old")}
+    parts = {"agent": (2, "Half way"), "done": (1, "Old"), "elsewhere": (1, "Old")}
+    streamed: dict[tuple[str | None, str], tuple[int, str]] = {
+        (step_id, "content_chunk"): part for step_id, part in parts.items()
+    }
     run = replace(RUN, kind=kind, request=RunRequest(kind=kind), streamed=streamed)
 
     result = cancelled_while_queued(run, CANCEL_REQUEST, earlier).result
