@@ -8,7 +8,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Final
 
 from fastapi import Request, Response
 from fastapi.exceptions import RequestValidationError
@@ -236,9 +236,20 @@ def rate_headers(rate: RateState | None) -> dict[str, str]:
     }
 
 
+_WHAT_TO_DELETE: Final[Mapping[str, str]] = {
+    "stored_bytes": "Delete runs (DELETE /runs/{run_id}/record), threads, schedules or versions of "
+    "graphs and agents that are not needed, or ask the operator for retention or more storage.",
+    "definitions": "Delete versions of graphs and agents that are not needed "
+    "(DELETE /graphs/{name}/versions/{version}).",
+    "threads": "Delete threads that are not needed (DELETE /threads/{thread_id}).",
+}
+
+
 def _quota_exceeded(error: QuotaExceededError) -> ProblemError:
     amounts = {name: json_number(amount) for name, amount in error.amounts.items()}
     detail = f"{types.QUOTA_EXCEEDED.detail} Used up is {error.dimension}."
+    if (advice := _WHAT_TO_DELETE.get(error.dimension)) is not None:
+        detail = f"{detail} {advice}"
     refused = ProblemError(
         types.QUOTA_EXCEEDED, detail, quota={"dimension": error.dimension, **amounts}
     )

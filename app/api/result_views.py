@@ -150,8 +150,9 @@ class CaseResult(View):
     """What a case came to."""
 
     answer: str | None = None
-    verified: bool
-    """True if the checks of the answer hold, and one of them is independent of the plan."""
+    verified: bool | None
+    """True if the checks of the answer hold, and one of them is independent of the plan. Null if
+    only the operation that the plan chose is not confirmed."""
     verification: CaseVerification
     finish_reason: Literal["success", "budget", "big_fail"] | None
     logs: list[dict[str, Any]]

@@ -1,6 +1,6 @@
 """What runs are executed with: models, tools and nodes."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -22,7 +22,9 @@ from app.nodes.agent.execution import Agents
 from app.nodes.agent.node import agent_type
 from app.nodes.approval import approval_type
 from app.nodes.case.case import ActLimits, CaseDefaults, EscalateWhen, Mode
+from app.nodes.case.evidence import Action
 from app.nodes.case.node import CaseNode, case_type
+from app.nodes.case.plan import Plan
 from app.nodes.case.verifier import DeterministicTools
 from app.nodes.catalog import NodeCatalog
 from app.nodes.chat import chat_start_type
@@ -152,6 +154,7 @@ def build_catalog(
         models=models,
         tools=tools,
         recomputation=DeterministicTools(toolbox.tools),
+        reading=_built_in_plan,
         dates=DateReader(),
         defaults=defaults,
         clock=lambda: datetime.now(UTC),
@@ -189,8 +192,16 @@ def _case_defaults(settings: Settings) -> CaseDefaults:
         mode=Mode(flags.mode),
         act=act,
         pass_metric=settings.verifier_thresholds.pass_metric,
+        second_plan=settings.verifier_thresholds.second_plan,
         wrap_up_reserve=settings.budget.wrap_up_reserve,
     )
+
+
+def _built_in_plan(question: str, expected: Sequence[str]) -> Plan | None:
+    from app.adapters.providers.offline.provider import calls_for
+
+    calls = calls_for(question, expected)
+    return None if calls is None else Plan(tuple(Action(one.tool, one.args) for one in calls))
 
 
 def retry_policy(settings: RetrySettings) -> RetryPolicy:

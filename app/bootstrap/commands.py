@@ -146,7 +146,9 @@ def check_configuration() -> CheckedConfiguration:
     toolbox = Toolbox(loaded.settings.tools)
     build_tools(loaded.settings, toolbox.tools, toolbox.servers)
     source = str(loaded.source or "defaults and environment")
-    return CheckedConfiguration(loaded.warnings, loaded.near_misses, source)
+    kept = loaded.settings.retention.unlimited
+    growing = (f"retention.{each}_days: {each} stay until they are deleted" for each in kept)
+    return CheckedConfiguration((*loaded.warnings, *growing), loaded.near_misses, source)
 
 
 def service_url() -> str:

@@ -38,6 +38,7 @@ from app.adapters.postgres.threads import PostgresThreads
 from app.adapters.postgres.workers import PostgresWorkers, StaleRunRecovery, any_taking
 from app.adapters.providers.recorded import Recorder
 from app.adapters.queue.worker import QueueWorker, claims_at_once
+from app.adapters.telemetry.process_metrics import MetricsPage
 from app.api.services import PartState
 from app.bootstrap.access import authentication_of
 from app.bootstrap.agents import build_catalog, build_models, build_tools, payloads_of
@@ -102,11 +103,12 @@ class Process:
         provider_limits = PostgresProviderLimits(self._engines.work)
         self.models = build_models(settings, recorder, provider_limits)
         self._heads = DefinitionHeads(url, self._patience)
-        self.definitions = PostgresDefinitions(self._engines, self._heads)
-        self.threads = PostgresThreads(self._engines)
+        usual = settings.quotas.quota
+        self.definitions = PostgresDefinitions(self._engines, self._heads, usual)
+        self.threads = PostgresThreads(self._engines, usual)
         self.keys = PostgresKeys(self._engines.work)
         self.authentication = authentication_of(settings.auth, self.keys)
-        self.quotas = PostgresQuotas(self._engines.work, settings.quotas.quota)
+        self.quotas = PostgresQuotas(self._engines.work, usual)
         self._artifacts = PostgresArtifacts(self._engines)
         self.artifacts = ArtifactReading(self._artifacts)
         self._approvals = PostgresApprovals(self._engines, self._dispatch)
@@ -117,7 +119,9 @@ class Process:
         )
         self.telemetry = Telemetry(settings.telemetry)
         self._executor = self._build_executor() if executes else None
-        self.telemetry.watch(self._engines, self._executor, lambda: self._silent_seconds)
+        page = partial(MetricsPage, engines=self._engines, executor=self._executor)
+        page = partial(page, quotas=self.quotas, unlimited=settings.retention.unlimited)
+        self.telemetry.watch(partial(page, silent_seconds=lambda: self._silent_seconds))
         self._watch = EventWatch(
             url,
             self._patience,
@@ -293,7 +297,9 @@ class Process:
         kept = self.settings.retention
         retention = Retention(
             store=PostgresRetention(self._engines),
+            quotas=self.quotas,
             days={record: getattr(kept, f"{record.value}_days") for record in Record},
+            unlimited=kept.unlimited,
             sweep_seconds=kept.sweep_seconds,
         )
         self._loops.keep("heartbeat", self._heartbeat.run)

@@ -8,12 +8,10 @@ from typing import Any
 from fastapi.telemetry import TelemetryConfig
 from prometheus_client import CollectorRegistry, disable_created_metrics
 
-from app.adapters.postgres.engines import Engines
 from app.adapters.telemetry.metrics import RunMetrics
 from app.adapters.telemetry.process_metrics import MetricsPage
 from app.api.services import MetricsAccess
 from app.bootstrap.loop_watch import LoopWatch
-from app.runs.executor import RunExecutor
 from app.runs.heartbeat import Loops
 from app.runs.observing import RunObserver, RunObservers
 from app.runs.run import Run
@@ -48,23 +46,12 @@ class Telemetry:
         self._page: MetricsPage | None = None
         self._sending: Any = None
 
-    def watch(
-        self, engines: Engines, executor: RunExecutor | None, silent_seconds: Callable[[], float]
-    ) -> None:
-        """Make the metrics of a process that executes runs with ``executor``.
-
-        ``silent_seconds`` returns how long ago its last heartbeat got through.
-        """
+    def watch(self, page: Callable[[CollectorRegistry], MetricsPage]) -> None:
+        """Make the metrics of a process, in a registry."""
         settings = self._settings
         if settings.metrics == "off":
             return
-        self._page = MetricsPage(
-            self._registry,
-            engines,
-            executor,
-            version=version("caseworker"),
-            silent_seconds=silent_seconds,
-        )
+        self._page = page(self._registry)
         self._sending = _metrics_to(settings, self._page, self._registry)
         key = settings.metrics_key
         self.metrics = MetricsAccess(

@@ -10,7 +10,7 @@ from rich.table import Table
 from app.access.caller import is_tenant
 from app.bootstrap.commands import with_quotas
 from app.cli.output import AsJson, fail, out, show, show_json, startup_errors
-from app.runs.quotas import Quota, QuotaStore, TenantQuota
+from app.runs.quotas import STORED, WARN_PERCENT, Quota, QuotaStore, TenantQuota
 
 MOST_RUNS = 1_000_000
 MOST_DOLLARS = Decimal(10**12)
@@ -58,6 +58,9 @@ def set_quota(
     max_runs_per_minute: Annotated[int | None, _runs("Accepted runs.")] = None,
     max_cost_usd_per_day: Annotated[Decimal | None, _cost("day")] = None,
     max_cost_usd_per_month: Annotated[Decimal | None, _cost("month")] = None,
+    max_stored_bytes: Annotated[int | None, typer.Option(min=0, max=2**53, help="Stored.")] = None,
+    max_definitions: Annotated[int | None, _runs("Versions of graphs and agents.")] = None,
+    max_threads: Annotated[int | None, _runs("Threads.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Give a tenant a quota of its own, in the place of all of the one it has, and print it.
@@ -71,6 +74,9 @@ def set_quota(
         max_runs_per_minute=max_runs_per_minute,
         max_cost_usd_per_day=max_cost_usd_per_day,
         max_cost_usd_per_month=max_cost_usd_per_month,
+        max_stored_bytes=max_stored_bytes,
+        max_definitions=max_definitions,
+        max_threads=max_threads,
     )
 
     async def put(quotas: QuotaStore) -> TenantQuota:
@@ -95,12 +101,11 @@ def list_quotas(as_json: AsJson = False) -> None:
     if as_json:
         show_json([{"tenant": each.tenant, **asdict(each.quota)} for each in found])
         return
-    table = Table(
-        *("tenant", "running", "queued", "per minute", "USD a day", "USD a month"), box=None
-    )
+    table = Table("tenant", "limits", box=None)
     for each in found:
-        limits = (getattr(each.quota, name) for name in Quota.__dataclass_fields__)
-        table.add_row(each.tenant, *map(_limit, limits))
+        limits = ((name, getattr(each.quota, name)) for name in Quota.__dataclass_fields__)
+        shown = (f"{name} {_limit(limit)}" for name, limit in limits if limit is not None)
+        table.add_row(each.tenant, ", ".join(shown) or "any")
     out.print(table)
 
 
@@ -116,17 +121,18 @@ def _show(found: TenantQuota, *, as_json: bool) -> None:
     quota, use = found.quota, found.use
     show(f"{found.tenant} has {'the configured quota' if found.is_default else 'its own quota'}.")
     table = Table("", "limit", "used", "reserved", box=None)
-    table.add_row("running", _limit(quota.max_running), str(use.running))
-    table.add_row("queued", _limit(quota.max_queued), str(use.queued))
+    for name in ("running", "queued", *STORED):
+        limit, used = getattr(quota, f"max_{name}"), getattr(use, name)
+        table.add_row(name.replace("_", " "), _limit(limit), str(used))
     table.add_row("runs a minute", _limit(quota.max_runs_per_minute))
     today = (use.cost_usd_today, use.reserved_usd_today)
     month = (use.cost_usd_this_month, use.reserved_usd_this_month)
     table.add_row("USD today", _limit(quota.max_cost_usd_per_day), *map(_limit, today))
     table.add_row("USD this month", _limit(quota.max_cost_usd_per_month), *map(_limit, month))
     out.print(table)
+    for name in found.nearly_full:
+        show(f"{name.replace('_', ' ')}: at least {WARN_PERCENT} % are used.")
 
 
 def _limit(amount: Decimal | int | None) -> str:
-    return (
-        "any" if amount is None else f"{amount:f}" if isinstance(amount, Decimal) else f"{amount}"
-    )
+    return "any" if amount is None else f"{Decimal(amount):f}"

@@ -109,17 +109,23 @@ def _cost(costs: Iterable[float | None]) -> float | None:
 def _counts(results: Sequence[Result]) -> dict[str, int]:
     return {
         "cases": len({result.case.id for result in results}),
-        "trials": len(results),
+        **_judged(results),
         "ran": sum(result.ran for result in results),
-        "succeeded": sum(result.succeeded for result in results),
-        "verified": sum(result.verified for result in results),
-        "falsely_verified": sum(result.outcome in _FALSE for result in results),
-        "right_unverified": sum(result.right and not result.verified for result in results),
         "escalated": sum(result.escalated for result in results),
         "errors": sum(result.outcome is Outcome.ERROR for result in results),
         "without_gold_answer": sum(
             result.case.expect == "answer" and result.case.gold_answer is None for result in results
         ),
+    }
+
+
+def _judged(results: Sequence[Result]) -> dict[str, int]:
+    return {
+        "trials": len(results),
+        "succeeded": sum(result.succeeded for result in results),
+        "verified": sum(result.verified for result in results),
+        "falsely_verified": sum(result.outcome in _FALSE for result in results),
+        "right_unverified": sum(result.right and not result.verified for result in results),
     }
 
 
@@ -134,11 +140,7 @@ def _grouped(results: Sequence[Result], key: Callable[[Result], str]) -> dict[st
     groups = {name: list(group) for name, group in groupby(sorted(results, key=key), key)}
     return {
         name: {
-            "trials": len(group),
-            "succeeded": sum(result.succeeded for result in group),
-            "verified": sum(result.verified for result in group),
-            "falsely_verified": sum(result.outcome in _FALSE for result in group),
-            "right_unverified": sum(result.right and not result.verified for result in group),
+            **_judged(group),
             **_shares(group),
             "p95_latency_seconds": percentile([each.client_seconds for each in group], 95),
         }

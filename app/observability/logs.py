@@ -19,6 +19,7 @@ LOG_FIELDS = frozenset(
         *("trace_id", "span_id"),
         *("tier", "step_type", "tool", "args", "token_usage", "output_summary", "metric"),
         *("decision", "status", "attempt", "attempts", "count", "error", "error_class", "detail"),
+        *("records", "dimension", "used", "limit"),
         *("loop", "method", "path", "seconds", "bytes", "account", "folders", "advice"),
         *("model", "provider", "fallback", "server", "agent", "turns", "terminate_reason"),
         *("queue", "kind", "kinds", "cost_usd", "tokens", "route", "pid"),

@@ -12,6 +12,7 @@ import phonenumbers
 from stdnum import iban, luhn
 from stdnum.us import ssn
 
+from app.observability.addresses import is_public
 from app.observability.rules import Rule, rule
 
 _GAP = r"(?:[ .\-_/\t]|[ ]{2})"
@@ -62,7 +63,8 @@ def _ip_address(found: re.Match[str]) -> str | None:
         address = ipaddress.ip_address(found.group())
     except ValueError:
         return None
-    return "[ip address]" if address.is_global else None
+    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+    return "[ip address]" if is_public(mapped or address) else None
 
 
 def _card(found: re.Match[str]) -> str | None:

@@ -6,15 +6,21 @@ then what it has cost takes the place of that.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from decimal import Decimal
-from typing import Protocol
+from typing import Final, NamedTuple, Protocol
 
 
 def few_of_queue(places: int) -> int:
     """Return how many runs of its own a tenant may have in a full queue of so many places."""
     return places // 10 or 1
+
+
+STORED: Final = ("stored_bytes", "definitions", "threads")
+"""The dimensions of storage, as :class:`QuotaUse` names them."""
+
+WARN_PERCENT: Final = 80
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +46,11 @@ class Quota:
     max_cost_usd_per_day: Decimal | None = None
     """Of the runs that were accepted on one day, in UTC."""
     max_cost_usd_per_month: Decimal | None = None
+    max_stored_bytes: int | None = None
+    """What the tenant has stored, as :class:`QuotaUse` counts it."""
+    max_definitions: int | None = None
+    """Versions of graphs and agents."""
+    max_threads: int | None = None
 
     @property
     def limits_cost(self) -> bool:
@@ -49,7 +60,20 @@ class Quota:
     @property
     def is_unlimited(self) -> bool:
         """Whether there is nothing to enforce."""
-        return self == Quota()
+        return self == UNLIMITED
+
+    @property
+    def without_storage(self) -> "Quota":
+        """The same quota with unlimited storage."""
+        return replace(self, max_stored_bytes=None, max_definitions=None, max_threads=None)
+
+    @property
+    def storage(self) -> Mapping[str, int | None]:
+        """The limits of :data:`STORED`."""
+        return {name: getattr(self, f"max_{name}") for name in STORED}
+
+
+UNLIMITED: Final = Quota()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,6 +98,10 @@ class QuotaUse:
     reserved_usd_today: Decimal = Decimal(0)
     cost_usd_this_month: Decimal = Decimal(0)
     reserved_usd_this_month: Decimal = Decimal(0)
+    stored_bytes: int = 0
+    """Contents of runs, files, definitions, threads, messages and schedules; without indexes."""
+    definitions: int = 0
+    threads: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,6 +114,24 @@ class TenantQuota:
     """Whether it is that of the configuration."""
     use: QuotaUse = field(default_factory=QuotaUse)
     updated_at: datetime | None = None
+
+    @property
+    def nearly_full(self) -> Sequence[str]:
+        """The dimensions of storage of which at least :data:`WARN_PERCENT` percent are used."""
+        return [
+            name
+            for name, limit in self.quota.storage.items()
+            if limit is not None and 100 * getattr(self.use, name) >= WARN_PERCENT * limit
+        ]
+
+
+class NearlyFull(NamedTuple):
+    """A limit of storage of which a tenant has used at least :data:`WARN_PERCENT` percent."""
+
+    tenant: str
+    dimension: str
+    used: int
+    limit: int
 
 
 class QuotaExceededError(Exception):
@@ -137,4 +183,8 @@ class QuotaStore(Protocol):
 
     async def delete(self, tenant: str) -> bool:
         """Give a tenant the quota of the configuration again; False if it had that."""
+        ...
+
+    async def nearly_full(self) -> Sequence[NearlyFull]:
+        """Return what :attr:`TenantQuota.nearly_full` names, of all tenants."""
         ...

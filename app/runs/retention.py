@@ -5,7 +5,7 @@ as long as the batches, so that a busy database stays the callers'.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
@@ -14,6 +14,7 @@ from typing import Protocol
 import structlog
 
 from app.runs.errors import StoreUnavailableError
+from app.runs.quotas import QuotaStore
 
 log = structlog.get_logger(__name__)
 
@@ -72,16 +73,24 @@ class Retention:
     """Sweeps when a sweep is due."""
 
     store: RetentionStore
+    quotas: QuotaStore
     days: Days
     """For tenants without days of their own."""
+    unlimited: Sequence[str]
+    """The records that grow for ever unless callers delete them."""
     sweep_seconds: float
     """Between two sweeps, of all processes together."""
 
     async def run(self) -> None:
-        """Sweep for ever; a database that is away is swept the next time."""
+        """Sweep for ever; a database that is away is swept the next time.
+
+        What needs an operator is logged when the process starts, and with each of its sweeps.
+        """
+        self._warn_of_growth()
         while True:
             try:
                 if await self.store.begin_sweep(self.sweep_seconds):
+                    self._warn_of_growth()
                     await self.sweep()
             except StoreUnavailableError:
                 log.warning("retention.database_away")
@@ -94,10 +103,16 @@ class Retention:
             StoreUnavailableError: the database is away, or too busy.
         """
         await _in_batches(self.store.drop_pending_cancels)
+        for tenant, name, used, limit in await self.quotas.nearly_full():
+            log.warning("quota.nearly_full", tenant=tenant, dimension=name, used=used, limit=limit)
         for tenant, kept in (await self.store.days_by_tenant(self.days)).items():
             for record, days in kept.items():
                 if days is not None:
                     await _in_batches(partial(self.store.drop, tenant, record, days=days))
+
+    def _warn_of_growth(self) -> None:
+        if self.unlimited:
+            log.warning("storage.unlimited", records=self.unlimited)
 
 
 async def _in_batches(drop: Callable[[], Awaitable[bool]]) -> None:

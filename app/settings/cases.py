@@ -129,6 +129,11 @@ class QuotaSettings(Section):
     max_runs_per_minute: Count | None = key(None, "Accepted runs; further ones are answered 429.")
     max_cost_usd_per_day: Money | None = key(None, "Of the runs accepted on one day, in UTC.")
     max_cost_usd_per_month: Money | None = key(None, "Of the runs accepted in one month, in UTC.")
+    max_stored_bytes: Count | None = key(
+        10 << 30, "Stored in all; more is answered 429. The tenant default stores without limit."
+    )
+    max_definitions: Count | None = key(10_000, "Versions of graphs and agents; not of default.")
+    max_threads: Count | None = key(100_000, "Threads; not of default.")
 
     @property
     def quota(self) -> Quota:
@@ -150,6 +155,9 @@ class VerifierSettings(Section):
     """What the verifier asks of an answer."""
 
     pass_metric: Share = key(1.0, "Share of an answer's checks that must hold.")
+    second_plan: Literal["auto", "off"] = "auto"
+    """Whether the operation of a model's plan must be confirmed, where nothing else does so by one
+    more call of its tier: a second plan in another form."""
 
 
 class FlagSettings(Section):

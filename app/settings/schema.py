@@ -182,6 +182,11 @@ class RetentionSettings(Section):
     threads_days: DaysKept = key(None, "Threads, from their last message; their runs are runs.")
     sweep_seconds: Seconds = key(600.0, "Time between two sweeps, of all processes together.")
 
+    @property
+    def unlimited(self) -> list[str]:
+        """What grows for ever unless callers delete it; the other records go with their runs."""
+        return [name for name in ("runs", "threads") if getattr(self, f"{name}_days") is None]
+
 
 class EventSettings(Section):
     """The events of runs, as callers follow them."""

@@ -9,7 +9,9 @@ the address that was checked is the one that is called.
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
+from ipaddress import ip_address
+
+from app.observability.addresses import is_public
 
 MAX_URL_CHARS = 2000
 
@@ -21,24 +23,6 @@ _URL = re.compile(
 )
 _ENDS_IN_NUMBER = re.compile(r"(?:.*\.)?(?:[0-9]+|0[xX][0-9A-Fa-f]*)\.?", re.ASCII)
 """Names that resolvers read as IPv4 addresses in other notations, such as 2130706433."""
-
-Address = IPv4Address | IPv6Address
-
-_NOT_PUBLIC = tuple(
-    ip_network(network)
-    for network in (
-        "168.63.129.16/32",  # a cloud's service for its virtual machines
-        "192.88.99.0/24",  # what follows leads to an IPv4 address inside an IPv6 one
-        "::ffff:0:0/96",
-        "::/96",
-        "64:ff9b::/96",
-        "64:ff9b:1::/48",
-        "2001::/32",
-        "2002::/16",
-        "fec0::/10",  # addresses of a site, from before fc00::/7
-    )
-)
-"""Networks that the registries call global, or say nothing of, and that lead elsewhere."""
 
 
 class AddressRefusedError(ValueError):
@@ -116,10 +100,3 @@ class UrlRules:
                 raise AddressRefusedError("An address must be written in its usual form.") from None
             return
         self.require_public([str(address)])
-
-
-def is_public(address: Address) -> bool:
-    """Tell whether an address is one of the public internet, and of one machine there."""
-    if any(address in network for network in _NOT_PUBLIC if network.version == address.version):
-        return False
-    return address.is_global and not address.is_multicast and not address.is_reserved

@@ -209,6 +209,18 @@ def test_the_version_is_shown() -> None:
 
 
 @pytest.mark.req("002/15.4")
+def test_storage_that_grows_without_retention_is_a_warning_of_the_check() -> None:
+    """The configuration fits all the same; with days for runs and threads nothing is said."""
+    kept = caseworker("config", "check", RETENTION_RUNS_DAYS="30")
+    days = {"RETENTION_RUNS_DAYS": "30", "RETENTION_THREADS_DAYS": "30"}
+    cleared = caseworker("config", "check", "--json", **days)
+
+    assert (kept.returncode, cleared.returncode) == (0, 0)
+    assert "retention.threads_days: threads stay until they are deleted" in kept.stdout
+    assert "retention.runs_days" not in kept.stdout
+    assert json.loads(cleared.stdout)["warnings"] == []
+
+
 def test_a_variable_that_is_nearly_a_setting_cannot_be_missed() -> None:
     """``config check`` fails, and whatever reads the configuration says it at any log level."""
     miss = {"BUDGET_MAX_SECOND": "3"}

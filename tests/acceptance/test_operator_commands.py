@@ -92,14 +92,14 @@ def test_a_quota_is_set_shown_listed_and_removed(caseworker: Command) -> None:
     assert table(shown)["running"] == ["any", "0"]
     assert table(shown)["runs a minute"] == ["60"]
     assert table(shown)["USD today"] == ["4.50", "0", "0"]
-    assert listed["acme"] == ["any", "any", "60", "4.50", "any"]
+    assert listed["acme"] == ["max_runs_per_minute 60, max_cost_usd_per_day 4.50"]
     assert [(each["tenant"], each["max_cost_usd_per_day"]) for each in as_json] == [
         ("acme", 4.5),
         ("zebra", None),
     ]
     assert shown_json["quota"]["max_runs_per_minute"] == 60
     assert shown_json["use"]["running"] == 0
-    assert listed["zebra"] == ["any", "any", "any", "any", "0"]
+    assert listed["zebra"] == ["max_cost_usd_per_month 0"]
     assert removed.stdout == "acme has the configured quota.\n"
     assert usual.stdout.startswith("acme has the configured quota.\n")
     assert table(usual)["running"] == ["9", "0"]

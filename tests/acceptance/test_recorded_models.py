@@ -16,7 +16,11 @@ from tests.support.processes import run_caseworker
 from tests.support.service import model_settings
 
 KEY = "sk-not-a-real-key-0123456789"
-QUICK_RETRIES = {"RETRY_BASE_SECONDS": "0.01", "RETRY_MAX_RETRIES": "1"}
+QUICK = {
+    "RETRY_BASE_SECONDS": "0.01",
+    "RETRY_MAX_RETRIES": "1",
+    "VERIFIER_THRESHOLDS_SECOND_PLAN": "off",
+}
 CASES: list[dict[str, Any]] = [
     {"id": "plain", "input": "plain: what is 6 * 7?", "gold_answer": "42"},
     {"id": "mended", "input": "mended: what is 6 * 8?", "gold_answer": "48"},
@@ -58,7 +62,7 @@ def evaluate(
     options = ("--seed", "3", *options)
     ended = run_caseworker(
         *("eval", str(folder / "cases.json"), "--out", str(folder), *options),
-        env={**QUICK_RETRIES, **settings},
+        env={**QUICK, **settings},
     )
     return Ended(ended.returncode, ended.stderr, folder)
 

@@ -83,6 +83,16 @@ def test_containers_are_given_known_settings_only(compose: dict[str, Any], tmp_p
 
 
 @pytest.mark.parametrize("service", OUR_SERVICES)
+def test_a_container_writes_to_its_home_alone(compose: dict[str, Any], service: str) -> None:
+    """The root file system is read-only; the home of the image's user is in memory."""
+    ours = compose["services"][service]
+    [home] = ours["tmpfs"]
+
+    assert ours["read_only"] is True
+    assert f"--home-dir {home} " in DOCKERFILE
+
+
+@pytest.mark.parametrize("service", OUR_SERVICES)
 def test_every_command_is_one_of_the_cli(compose: dict[str, Any], service: str) -> None:
     """With all its options; `--help` keeps it from doing anything."""
     words = compose["services"][service]["command"]

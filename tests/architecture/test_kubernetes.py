@@ -47,6 +47,42 @@ def test_every_variable_is_a_setting_with_a_fit_value(
     assert loaded.settings.telemetry.metrics == "anywhere"
 
 
+def test_every_pod_satisfies_the_restricted_standard(manifests: list[dict[str, Any]]) -> None:
+    """Every container of every pod, and its root file system is read-only beside."""
+    found = list(pods(manifests))
+    for name, template in found:
+        spec = template["spec"]
+        context = spec["securityContext"]
+        assert context["runAsNonRoot"] is True, name
+        assert context["runAsUser"] > 0, name
+        assert context["seccompProfile"] == {"type": "RuntimeDefault"}, name
+        assert not {"hostNetwork", "hostPID", "hostIPC"} & set(spec), name
+        assert all(set(volume) == {"name", "emptyDir"} for volume in spec["volumes"]), name
+        for container in (*spec.get("initContainers", []), *spec["containers"]):
+            assert container["securityContext"] == {
+                "allowPrivilegeEscalation": False,
+                "readOnlyRootFilesystem": True,
+                "capabilities": {"drop": ["ALL"]},
+            }, name
+            assert not any("hostPort" in port for port in container.get("ports", [])), name
+    with_pods = [each for each in manifests if "template" in each.get("spec", {})]
+    assert len(found) == len(with_pods) == 3
+
+
+def test_every_folder_that_is_written_is_a_volume(manifests: list[dict[str, Any]]) -> None:
+    """The home of the image's user is where temporary files go; the database is elsewhere."""
+    dockerfile = (MANIFESTS.parents[2] / "Dockerfile").read_text(encoding="utf-8")
+    for name, template in pods(manifests):
+        [volume] = template["spec"]["volumes"]
+        [container] = template["spec"]["containers"]
+        [mount] = container["volumeMounts"]
+        assert (mount["name"], f"--home-dir {mount['mountPath']} " in dockerfile) == (
+            volume["name"],
+            True,
+        ), name
+        assert {"secretRef": {"name": "caseworker"}} in container["envFrom"], name
+
+
 def test_ports_and_probes_are_those_that_the_processes_answer(
     manifests: list[dict[str, Any]], environment: dict[str, str]
 ) -> None:

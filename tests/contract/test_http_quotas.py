@@ -146,3 +146,75 @@ async def test_priority_and_concurrency_key_come_back_with_the_run(
 
     assert (run["priority"], run["concurrency_key"]) == (7, "repo 1")
     assert refused.status_code == 422
+
+
+GRAPH = {"steps": [{"id": "r", "type": "llm", "data": {"prompt": "hello"}}], "edges": []}
+
+
+async def test_a_full_quota_of_storage_refuses_what_is_new_and_says_what_to_delete(
+    client: httpx.AsyncClient, api: Api
+) -> None:
+    """Of runs, messages, graphs, agents, threads and schedules; the accepted run goes on."""
+    accepted = await client.post("/runs", json=CASE | {"run_id": "accepted"})
+    thread = await ThreadClient.begin(client, "talk")
+    await api.quotas.put("default", Quota(max_stored_bytes=1))
+    agent = {"name": "a", "prompt": {"system": "Help."}}
+    refused = {
+        "runs": await client.post("/runs", json=CASE),
+        "messages": await thread.send(content="2+2?"),
+        "graphs": await client.post("/graphs", json={"name": "g", "graph": GRAPH}),
+        "agents": await client.post("/agents", json={"agent": agent}),
+        "threads": await client.post("/threads", json={"agent": agent}),
+        "schedules": await client.put("/schedules/d", json={"cron": "0 6 * * *", "run": CASE}),
+    }
+    cancelled = await client.delete("/runs/accepted")
+
+    for what, answer in refused.items():
+        assert answer.status_code == 429, what
+        problem = answer.json()
+        assert problem["type"].endswith("quota-exceeded")
+        assert "DELETE /runs/{run_id}/record" in problem["detail"]
+        assert (problem["quota"]["dimension"], problem["quota"]["limit"]) == ("stored_bytes", 1)
+        assert problem["quota"]["used"] > 1
+        assert problem["quota"]["requested"] > 0
+        assert int(answer.headers["retry-after"]) > 0
+    assert (accepted.status_code, cancelled.status_code) == (202, 202)
+    assert (await client.get("/runs/accepted")).json()["status"] == "cancelled"
+    assert (await client.get("/threads/talk/messages")).json()["messages"] == []
+
+
+async def test_deleting_what_the_refusal_names_lets_more_in(
+    client: httpx.AsyncClient, api: Api
+) -> None:
+    """A thread and a version, each as the detail says; the quota shows them and warns."""
+    await api.quotas.put("default", Quota(max_threads=1, max_definitions=1))
+    await ThreadClient.begin(client, "talk")
+    await client.post("/graphs", json={"name": "g", "graph": GRAPH})
+    quota = (await client.get("/quotas")).json()
+    full = (
+        await client.post("/threads", json={"agent": {"name": "a", "prompt": {"system": "x"}}}),
+        await client.post("/graphs", json={"name": "g2", "graph": GRAPH}),
+    )
+    await client.delete("/threads/talk")
+    await client.delete("/graphs/g/versions/1")
+    await ThreadClient.begin(client, "again")
+    registered = await client.post("/graphs", json={"name": "g2", "graph": GRAPH})
+
+    assert quota["nearly_full"] == ["definitions", "threads"]
+    assert (quota["use"]["definitions"], quota["use"]["threads"]) == (1, 1)
+    assert [answer.status_code for answer in full] == [429, 429]
+    assert "DELETE /threads/{thread_id}" in full[0].json()["detail"]
+    assert "DELETE /graphs/{name}/versions/{version}" in full[1].json()["detail"]
+    assert registered.status_code == 201
+
+
+async def test_a_tenant_with_keys_has_limits_of_storage_by_default(
+    operator: httpx.AsyncClient,
+) -> None:
+    """The tenant of callers without keys has none."""
+    names = ("max_stored_bytes", "max_definitions", "max_threads")
+    with_keys = (await operator.get("/quotas/a")).json()
+    without = (await operator.get("/quotas/default")).json()
+
+    assert all(with_keys[name] > 0 for name in names)
+    assert [without[name] for name in names] == [None] * 3

@@ -83,12 +83,13 @@ def act_limits(**changes: Any) -> ActLimits:
 
 
 def case_defaults(**changes: Any) -> CaseDefaults:
-    """What holds for a case whose data does not say otherwise."""
+    """What holds for a case whose data does not say otherwise; no second plan is asked for."""
     defaults = CaseDefaults(
         timezone="UTC",
         mode=Mode.HRM_SMALL_THEN_ESCALATE,
         act=act_limits(),
         pass_metric=1.0,
+        second_plan="off",
         wrap_up_reserve=1,
     )
     return replace(defaults, **changes)
@@ -97,8 +98,8 @@ def case_defaults(**changes: Any) -> CaseDefaults:
 def case_of(**given: Any) -> Case:
     """A case of the usual mode."""
     defaults = case_defaults()
-    usual = {"mode": defaults.mode, "act": defaults.act, "pass_metric": defaults.pass_metric}
-    return Case(**{**usual, **given})
+    kept = ("mode", "act", "pass_metric", "second_plan")
+    return Case(**{**{name: getattr(defaults, name) for name in kept}, **given})
 
 
 def tier_model(**given: Any) -> TierModel:

@@ -25,8 +25,10 @@ _LISTENS = re.compile(r"Caseworker listens on (\S+)")
 
 
 def model_settings(provider_url: str) -> dict[str, str]:
-    """Return settings that ask one endpoint for both tiers."""
+    """Return settings that ask one endpoint for both tiers, and of a case for its plans alone."""
     return {
+        "VERIFIER_THRESHOLDS_SECOND_PLAN": "off",
+    } | {
         f"MODELS_{tier}_{key}": value
         for tier in ("SMALL", "BIG")
         for key, value in {

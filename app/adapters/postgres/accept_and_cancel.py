@@ -21,7 +21,7 @@ from app.adapters.postgres.accept_statements import (
     LOCK_KEY,
 )
 from app.adapters.postgres.json_text import dump
-from app.adapters.postgres.quotas import admission_of, left_of_rate
+from app.adapters.postgres.quotas import admission_of, left_of_rate, storing
 from app.adapters.postgres.read_statements import STREAMED
 from app.adapters.postgres.rows import (
     call_from_row,
@@ -51,7 +51,7 @@ from app.runs.errors import (
 )
 from app.runs.outcome import cancelled_while_queued, stopped_while_queued
 from app.runs.ports import Accepted, CancelStatus
-from app.runs.quotas import Quota, few_of_queue
+from app.runs.quotas import UNLIMITED, Quota, few_of_queue
 from app.runs.run import (
     CallRecord,
     CancelRequest,
@@ -109,7 +109,8 @@ async def accept_in(
     if overdue or (admission is not None and not admission.may_begin):
         worker_id = None
     document = dump([new_run_to_json(new, worker_id)])
-    row = (await connection.exec_driver_sql(ACCEPT_ONE, (document,))).mappings().one_or_none()
+    async with storing(connection, new.key.tenant, admission.quota if admission else UNLIMITED):
+        row = (await connection.exec_driver_sql(ACCEPT_ONE, (document,))).mappings().one_or_none()
     if row is None:
         return await _repeated(connection, await _same_request(connection, new), limits)
     run = run_from_row(row)
@@ -262,11 +263,9 @@ async def _halt_overdue(connection: AsyncConnection, run: Run) -> tuple[Run, Map
 
 async def _finish_queued(connection: AsyncConnection, finish: FinishRun) -> datetime:
     """Finish a run that no worker owns, whose row this transaction has locked; return when."""
-    documents = (
-        dump([finish_to_json(finish)]),
-        dump([call_to_json(finish.key, finish.fence, record) for record in finish.calls]),
-        dump([event_to_json(finish.key, finish.fence, record) for record in finish.events]),
-    )
+    calls = dump([call_to_json(finish.key, finish.fence, record) for record in finish.calls])
+    events = dump([event_to_json(finish.key, finish.fence, record) for record in finish.events])
+    documents = (dump([finish_to_json(finish, len(calls) + len(events))]), calls, events)
     finished_at: datetime = (
         (await connection.exec_driver_sql(FINISH_UNOWNED, documents)).one().finished_at
     )

@@ -20,12 +20,20 @@ FROM json_to_recordset(%s::json) AS new(
     tenant_id text, run_id text, kind text, request jsonb, request_hash text,
     idempotency_key text, metadata jsonb, worker_id text, claimed boolean,
     priority smallint, concurrency_key text, concurrency_limit integer, deadline timestamptz,
-    webhook jsonb, start_at timestamptz
+    webhook jsonb, start_at timestamptz, max_stored_bytes bigint
 ), (SELECT clock_timestamp() AS at) AS now
 """
 
-_HAS_NO_LIMIT = """concurrency_key IS NULL
-    AND NOT EXISTS (SELECT FROM quotas WHERE quotas.tenant_id = new.tenant_id)"""
+NEARLY_FULL_BYTES = 1 << 28
+"""So much before its limit of storage, runs of a tenant are accepted one by one.
+
+It is more than all processes together store by the batches that they insert at the same time.
+"""
+
+_HAS_NO_LIMIT = f"""concurrency_key IS NULL
+    AND NOT EXISTS (SELECT FROM quotas WHERE quotas.tenant_id = new.tenant_id)
+    AND (max_stored_bytes IS NULL OR max_stored_bytes - {NEARLY_FULL_BYTES} >= coalesce(
+        (SELECT sum(bytes) FROM stored WHERE stored.tenant_id = new.tenant_id), 0))"""  # noqa: S608
 
 _MEETS_NOTHING = f"""{_HAS_NO_LIMIT} AND (idempotency_key IS NULL
     OR pg_try_advisory_xact_lock(hashtextextended(tenant_id || E'\\n' || idempotency_key, 0)))
@@ -72,7 +80,8 @@ library's own function adds the jobs; what it is given is what :class:`QueueDisp
 ASK_FOR_ROOM = f"""
 SELECT tenant_id, run_id, waiting >= %(most)s::bigint AS is_full
 FROM json_to_recordset(%(runs)s::json) AS new(
-    tenant_id text, run_id text, idempotency_key text, concurrency_key text
+    tenant_id text, run_id text, idempotency_key text, concurrency_key text,
+    max_stored_bytes bigint
 ), (
     SELECT count(*) AS waiting
     FROM (SELECT FROM runs WHERE {_WAITS} LIMIT 2 * %(most)s::bigint) queued

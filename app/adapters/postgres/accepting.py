@@ -35,6 +35,8 @@ class RunInsert:
     worker_id: str | None
     max_queued: int = UNLIMITED
     """How many runs may be queued, this one included."""
+    max_stored_bytes: int | None = None
+    """What its tenant may store, this one included; see :data:`_HAS_NO_LIMIT`."""
     row: str = field(init=False)
     """As JSON."""
     maybe_stored: bool = False
@@ -42,7 +44,8 @@ class RunInsert:
 
     def __post_init__(self) -> None:
         """Write the row."""
-        self.row = dump(new_run_to_json(self.new, self.worker_id))
+        row = new_run_to_json(self.new, self.worker_id)
+        self.row = dump({**row, "max_stored_bytes": self.max_stored_bytes})
 
 
 class QueueRoom:

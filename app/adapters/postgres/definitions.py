@@ -19,6 +19,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from app.adapters.postgres.definition_heads import HEAD, HEADS, DefinitionHeads, asked_for
 from app.adapters.postgres.engines import Engines, transaction
 from app.adapters.postgres.json_text import exact_dump
+from app.adapters.postgres.quotas import quota_of, storing
 from app.adapters.postgres.rows import decode_cursor, page_of
 from app.adapters.postgres.tables import definitions
 from app.kernel.validation import Problem
@@ -31,6 +32,7 @@ from app.runs.errors import (
     GraphRefusedError,
 )
 from app.runs.graphs import Definition, DefinitionPage, DefinitionVersion, NewDefinition, Registered
+from app.runs.quotas import UNLIMITED, Quota
 from app.runs.run import DefinitionRef
 
 MAX_SHOWN_USERS = 20
@@ -68,10 +70,13 @@ _USERS_OF = text(
 class PostgresDefinitions:
     """Implements the store of definitions; see :mod:`app.runs.graphs`."""
 
-    def __init__(self, engines: Engines, heads: DefinitionHeads | None = None) -> None:
-        """Without ``heads`` each definition is looked up by itself."""
+    def __init__(
+        self, engines: Engines, heads: DefinitionHeads | None = None, usual: Quota = UNLIMITED
+    ) -> None:
+        """Without ``heads`` each definition is looked up by itself; ``usual``: see quota_of."""
         self._engines = engines
         self._heads = heads
+        self._usual = usual
         self._contents = LRUCache[tuple[str, DefinitionVersion], Definition](
             maxsize=KEPT_BYTES, getsizeof=lambda each: each.head.size_bytes
         )
@@ -80,7 +85,7 @@ class PostgresDefinitions:
         """Store a definition as the next version of its name."""
         try:
             async with transaction(self._engines.work, new.tenant) as connection:
-                return await _add(connection, new)
+                return await _add(connection, new, self._usual)
         except IntegrityError as error:
             if "graphs_edges_say_their_channel" not in str(error.orig):
                 raise
@@ -164,7 +169,7 @@ class PostgresDefinitions:
         return DefinitionPage(*page_of(heads, limit, place))
 
 
-async def _add(connection: AsyncConnection, new: NewDefinition) -> Registered:
+async def _add(connection: AsyncConnection, new: NewDefinition, usual: Quota) -> Registered:
     await _lock(connection, new.tenant)
     own = DefinitionRef(new.name, kind=new.kind)
     known = await _heads_of(connection, new.tenant, {own, *new.uses})
@@ -190,7 +195,8 @@ async def _add(connection: AsyncConnection, new: NewDefinition) -> Registered:
         sha256=new.sha256,
         size_bytes=new.size_bytes,
     )
-    row = (await connection.execute(stored.returning(*_HEAD_COLUMNS))).one()
+    async with storing(connection, new.tenant, await quota_of(connection, new.tenant, usual)):
+        row = (await connection.execute(stored.returning(*_HEAD_COLUMNS))).one()
     return Registered(_head(row), created=True)
 
 

@@ -6,29 +6,42 @@ the lock nor these statements.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from app.access.caller import DEFAULT_TENANT
 from app.adapters.postgres.engines import Pool, transaction
 from app.adapters.postgres.rows import Row
 from app.runs.errors import InvalidRunError
-from app.runs.quotas import Quota, QuotaExceededError, QuotaUse, RateState, TenantQuota
+from app.runs.quotas import (
+    STORED,
+    WARN_PERCENT,
+    NearlyFull,
+    Quota,
+    QuotaExceededError,
+    QuotaUse,
+    RateState,
+    TenantQuota,
+)
 from app.runs.run import NewRun
 
 RETRY_SECONDS = 2
 """When to ask again for a place in the queue."""
+
+FULL_SECONDS = 60
+"""When to ask again for storage: it is free once something is deleted."""
 
 LOOKED_AT = 100
 """How many queued runs are asked whether a new one would overtake them."""
 
 LOCK = "SELECT pg_advisory_xact_lock(hashtextextended(%s, 2))"
 
-_QUOTA = """SELECT max_running, max_queued, max_runs_per_minute, max_cost_usd_per_day,
-    max_cost_usd_per_month, updated_at, tenant_id FROM quotas"""
 _FIELDS = tuple(Quota.__dataclass_fields__)
+_QUOTA = f"SELECT {', '.join(_FIELDS)}, updated_at, tenant_id FROM quotas"  # noqa: S608 - fields
 
 COUNTS = """
 SELECT
@@ -64,6 +77,29 @@ LEFT JOIN quota_days ON tenant_id = %(tenant)s
     AND quota_days.day >= date_trunc('month', today.at)::date
 GROUP BY today.at, today.day
 """
+
+_STORED = """
+SELECT coalesce(sum(bytes), 0)::bigint AS stored_bytes,
+    coalesce(sum(definitions), 0)::bigint AS definitions,
+    coalesce(sum(threads), 0)::bigint AS threads
+FROM stored WHERE tenant_id = %(tenant)s
+"""
+"""Each session that has stored something since the last sweep has a row; see the migration."""
+
+_NEARLY_FULL = f"""
+SELECT used.tenant_id AS tenant, dimension, used::bigint, most AS limit
+FROM (SELECT tenant_id, sum(bytes) AS stored_bytes, sum(definitions) AS definitions,
+    sum(threads) AS threads FROM stored GROUP BY tenant_id) used
+LEFT JOIN quotas USING (tenant_id)
+CROSS JOIN LATERAL (VALUES {
+    ", ".join(
+        f"('{name}', {name}, CASE WHEN quotas.tenant_id IS NOT NULL THEN max_{name} "
+        f"WHEN used.tenant_id <> '{DEFAULT_TENANT}' THEN %({name})s END)"
+        for name in STORED
+    )
+}) AS each(dimension, used, most)
+WHERE 100 * used >= {WARN_PERCENT} * most ORDER BY 1, 2
+"""  # noqa: S608
 
 _TAKE_RATE = """
 INSERT INTO quota_rates AS r (tenant_id, available) VALUES (%(tenant)s, %(most)s - 1)
@@ -182,7 +218,7 @@ class Admission:
 
 async def admission_of(connection: AsyncConnection, new: NewRun, usual: Quota) -> Admission | None:
     """Return what decides about a run, with its tenant locked; None if nothing limits it."""
-    quota = await _quota_of(connection, new.key.tenant) or usual
+    quota = await quota_of(connection, new.key.tenant, usual)
     if quota.is_unlimited and new.queueing.concurrency_key is None:
         return None
     tenant = new.key.tenant
@@ -197,9 +233,34 @@ async def admission_of(connection: AsyncConnection, new: NewRun, usual: Quota) -
     return Admission(quota, counts, new)
 
 
+@asynccontextmanager
+async def storing(connection: AsyncConnection, tenant: str, quota: Quota) -> AsyncIterator[None]:
+    """Store in the block what a quota may refuse; other such writes of the tenant wait meanwhile.
+
+    Raises:
+        QuotaExceededError: with it the tenant has stored too much; nothing may be committed.
+    """
+    if quota.without_storage == quota:
+        yield
+        return
+    await connection.exec_driver_sql(LOCK, (tenant,))
+    before = (await connection.exec_driver_sql(_STORED, {"tenant": tenant})).mappings().one()
+    yield
+    after = (await connection.exec_driver_sql(_STORED, {"tenant": tenant})).mappings().one()
+    for name, limit in quota.storage.items():
+        if limit is not None and after[name] > max(limit, before[name]):
+            raise QuotaExceededError(
+                name,
+                used=before[name],
+                requested=after[name] - before[name],
+                limit=limit,
+                retry_after_seconds=FULL_SECONDS,
+            )
+
+
 async def left_of_rate(connection: AsyncConnection, tenant: str, usual: Quota) -> RateState | None:
     """Return how a tenant stands to its rate, and take nothing of it; None if it has none."""
-    most = (await _quota_of(connection, tenant) or usual).max_runs_per_minute
+    most = (await quota_of(connection, tenant, usual)).max_runs_per_minute
     if most is None:
         return None
     asked = {"tenant": tenant, "most": float(most)}
@@ -213,10 +274,20 @@ def _rate(most: int, available: float) -> RateState:
     return RateState(limit=most, remaining=remaining, reset_seconds=math.ceil(missing))
 
 
-async def _quota_of(connection: AsyncConnection, tenant: str) -> Quota | None:
+def usual_of(tenant: str, usual: Quota) -> Quota:
+    """Return the quota of a tenant without one of its own: without keys storage is unlimited."""
+    return usual.without_storage if tenant == DEFAULT_TENANT else usual
+
+
+async def quota_of(connection: AsyncConnection, tenant: str, usual: Quota) -> Quota:
+    """Return the quota of a tenant, its own or the ``usual`` one."""
+    row = await _row_of(connection, tenant)
+    return usual_of(tenant, usual) if row is None else _quota(row)
+
+
+async def _row_of(connection: AsyncConnection, tenant: str) -> Row | None:
     found = await connection.exec_driver_sql(f"{_QUOTA} WHERE tenant_id = %s", (tenant,))
-    row = found.mappings().one_or_none()
-    return None if row is None else _quota(row)
+    return found.mappings().one_or_none()
 
 
 def _quota(row: Row) -> Quota:
@@ -234,16 +305,14 @@ class PostgresQuotas:
     async def get(self, tenant: str) -> TenantQuota:
         """Return a tenant's quota and its use."""
         counted = {"tenant": tenant, "key": None, "most_queued": 2**31, "looked_at": 0}
+        found: dict[str, Any] = {}
         async with transaction(self._pool) as connection:
-            asked = f"{_QUOTA} WHERE tenant_id = %s"
-            row = (await connection.exec_driver_sql(asked, (tenant,))).mappings().one_or_none()
-            counts = (await connection.exec_driver_sql(COUNTS, counted)).mappings().one()
-            costs = (await connection.exec_driver_sql(_COSTS, counted)).mappings().one()
-        found: Mapping[str, Any] = {**counts, **costs}
+            row = await _row_of(connection, tenant)
+            for statement in (COUNTS, _COSTS, _STORED):
+                found |= (await connection.exec_driver_sql(statement, counted)).mappings().one()
         use = QuotaUse(**{name: found[name] for name in QuotaUse.__dataclass_fields__})
-        if row is None:
-            return TenantQuota(tenant=tenant, quota=self._usual, is_default=True, use=use)
-        return replace(_own(row), use=use)
+        usual = TenantQuota(tenant=tenant, quota=usual_of(tenant, self._usual), is_default=True)
+        return replace(usual if row is None else _own(row), use=use)
 
     async def find(self) -> Sequence[TenantQuota]:
         """Return the tenants that have a quota of their own."""
@@ -265,6 +334,12 @@ class PostgresQuotas:
                 "DELETE FROM quotas WHERE tenant_id = %s RETURNING tenant_id", (tenant,)
             )
             return gone.one_or_none() is not None
+
+    async def nearly_full(self) -> Sequence[NearlyFull]:
+        """Return the limits of storage of which tenants have used 80 %."""
+        async with transaction(self._pool) as connection:
+            rows = await connection.exec_driver_sql(_NEARLY_FULL, dict(self._usual.storage))
+            return [NearlyFull(**row) for row in rows.mappings()]
 
 
 def _own(row: Row) -> TenantQuota:

@@ -12,7 +12,7 @@ from sqlalchemy import delete, func, select, text, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from app.adapters.postgres.engines import Engines, Pool, transaction
-from app.adapters.postgres.run_statements import FENCE_UNUSED
+from app.adapters.postgres.run_statements import FENCE_UNUSED, STORED_BYTES
 from app.adapters.postgres.tables import messages, metadata, of_run, runs
 from app.runs.errors import RunNotEndedError, RunNotFoundError, StoreUnavailableError
 from app.runs.retention import Days, Record
@@ -44,6 +44,9 @@ ON CONFLICT (tenant_id, record) DO UPDATE SET swept_until = clock_timestamp()
 WHERE r.swept_until <= clock_timestamp() - make_interval(secs => %s::float8)
 RETURNING true
 """
+
+MERGE_STORED = "SELECT caseworker_merge_stored()"
+"""Add up what the sessions of the database have counted, or their rows would become ever more."""
 
 OWN_DAYS = "SELECT tenant_id, record, days FROM retention WHERE days IS NOT NULL"
 
@@ -125,6 +128,9 @@ DROP_PARTS: Mapping[Record, str] = {
     },
 }
 
+COUNT_AGAIN = f"UPDATE stored_runs part SET bytes = {STORED_BYTES} FROM runs WHERE {_OF_BATCH}"  # noqa: S608
+"""Give back the storage of what :data:`DROP_PARTS` has cleared away."""
+
 SWEPT = """
 INSERT INTO retention (tenant_id, record, swept_until) VALUES (%(tenant)s, %(record)s, %(upto)s)
 ON CONFLICT (tenant_id, record) DO UPDATE SET swept_until = excluded.swept_until
@@ -186,7 +192,10 @@ class PostgresRetention:
         self._at_once = RUNS_AT_ONCE
         async with transaction(self._pool) as connection:
             begun = await connection.exec_driver_sql(BEGIN_SWEEP, (interval_seconds,))
-            return begun.one_or_none() is not None
+            if begun.one_or_none() is None:
+                return False
+            await connection.exec_driver_sql(MERGE_STORED)
+            return True
 
     async def days_by_tenant(self, usual: Days) -> Mapping[str, Days]:
         """Return how long each tenant keeps what."""
@@ -243,5 +252,7 @@ async def _drop_parts(
         return False
     batch = {**asked, "upto": upto}
     await connection.exec_driver_sql(DROP_PARTS[record], batch)
+    if record in (Record.REQUESTS, Record.EVENTS):
+        await connection.exec_driver_sql(COUNT_AGAIN, batch)
     await connection.exec_driver_sql(SWEPT, batch)
     return True

@@ -245,8 +245,8 @@ def _queueing(new: NewRun) -> dict[str, Any]:
     return columns
 
 
-def finish_to_json(finish: FinishRun) -> dict[str, Any]:
-    """Return how a run ends."""
+def finish_to_json(finish: FinishRun, written_bytes: int) -> dict[str, Any]:
+    """Return how a run ends; ``written_bytes`` are those of its calls and events with it."""
     return {
         **key_to_json(finish.key, finish.fence),
         "status": finish.status.value,
@@ -256,6 +256,7 @@ def finish_to_json(finish: FinishRun) -> dict[str, Any]:
         "stop": finish.stop,
         "active_seconds": finish.active_seconds,
         "delivered_at": finish.delivered_at.isoformat() if finish.delivered_at else None,
+        "written_bytes": written_bytes,
     }
 
 

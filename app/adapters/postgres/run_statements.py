@@ -136,6 +136,21 @@ def _written_by(owner: str) -> str:
     return f"calls_written AS ({calls}), events_written AS ({events})"
 
 
+def _size(columns: str) -> str:
+    return " + ".join(f"coalesce(pg_column_size({column}), 0)" for column in columns.split())
+
+
+_OF_RUN = "part WHERE part.tenant_id = runs.tenant_id AND part.run_id = runs.run_id"
+
+STORED_BYTES = f"""{_size("runs.request runs.metadata runs.result")}
+    + coalesce((SELECT sum({_size("value request brief node")}) FROM calls {_OF_RUN}), 0)
+    + coalesce((SELECT sum({_size("data brief")}) FROM events {_OF_RUN}), 0)"""  # noqa: S608
+"""The bytes that a row of ``runs``, its calls and its events take, compressed as they are stored.
+
+Rows that the same statement writes are not counted. Files are counted by themselves.
+"""
+
+
 # -- what owners do ----------------------------------------------------------------------------
 
 _ASKED = "json_to_recordset(%s::json) AS asked(tenant_id text, run_id text, fence integer)"
@@ -174,7 +189,8 @@ def _finish(statuses: str) -> str:
 WITH ended AS MATERIALIZED (
     SELECT * FROM json_to_recordset(%s::json) AS e(
         tenant_id text, run_id text, fence integer, status text, finish_reason text, result jsonb,
-        usage jsonb, stop jsonb, active_seconds double precision, delivered_at timestamptz
+        usage jsonb, stop jsonb, active_seconds double precision, delivered_at timestamptz,
+        written_bytes bigint
     )
 ), locked AS MATERIALIZED (
     SELECT run.* FROM ended asked, LATERAL (
@@ -194,7 +210,8 @@ WITH ended AS MATERIALIZED (
         runs.reserved_cost_usd, {_cost("runs.usage")} AS cost_usd,
         (runs.created_at AT TIME ZONE 'UTC')::date AS day,
         runs.concurrency_key IS NOT NULL OR EXISTS (
-            SELECT FROM quotas WHERE quotas.tenant_id = runs.tenant_id) AS frees_place
+            SELECT FROM quotas WHERE quotas.tenant_id = runs.tenant_id) AS frees_place,
+        {STORED_BYTES} + e.written_bytes AS stored_bytes
 ), {_written_by("finished")}, charged AS (
     INSERT INTO quota_days AS d (tenant_id, day, cost_usd, reserved_usd)
     SELECT tenant_id, day, sum(cost_usd), -sum(coalesce(reserved_cost_usd, 0)) FROM finished
@@ -202,6 +219,10 @@ WITH ended AS MATERIALIZED (
     GROUP BY tenant_id, day ORDER BY tenant_id, day
     ON CONFLICT (tenant_id, day) DO UPDATE SET cost_usd = d.cost_usd + excluded.cost_usd,
         reserved_usd = d.reserved_usd + excluded.reserved_usd
+), sized AS (
+    INSERT INTO stored_runs (tenant_id, run_id, bytes)
+    SELECT tenant_id, run_id, stored_bytes FROM finished
+    ON CONFLICT (tenant_id, run_id) DO UPDATE SET bytes = excluded.bytes
 ), {ANNOUNCE_FINISHED}
 SELECT tenant_id, run_id, fence, finished_at, frees_place FROM finished
 """  # noqa: S608

@@ -31,6 +31,7 @@ from app.adapters.postgres.dispatch import QueueDispatch
 from app.adapters.postgres.engines import Engines, transaction
 from app.adapters.postgres.journal import PostgresJournal
 from app.adapters.postgres.json_text import dump
+from app.adapters.postgres.quotas import usual_of
 from app.adapters.postgres.read_statements import CONVERSATION, EVENTS, PAYLOADS
 from app.adapters.postgres.retention import erase_in
 from app.adapters.postgres.rows import (
@@ -94,15 +95,18 @@ class PostgresRuns:
             await other.wait()  # which of the two made the run is known when that one has ended
             return await self._accept_alone(new, worker_id)
         request = new.request
-        plain = request.source is None and self.limits.quota.is_unlimited and not new.is_overdue
+        unlimited = self.limits.quota.without_storage.is_unlimited
+        plain = request.source is None and unlimited and not new.is_overdue
         with self._begun(new.key):
             if plain and (worker_id is not None or request.start_at is None):
                 return await self._accept_in_batch(new, worker_id)
             return await self._accept_alone(new, worker_id)
 
     async def _accept_in_batch(self, new: NewRun, worker_id: str | None) -> Accepted:
-        most = self.limits.max_queued
-        insert = RunInsert(new, worker_id, UNLIMITED if most is None else most)
+        most, usual = self.limits.max_queued, usual_of(new.key.tenant, self.limits.quota)
+        insert = RunInsert(
+            new, worker_id, UNLIMITED if most is None else most, usual.max_stored_bytes
+        )
         created_at = await self.journal.insert(
             insert, timeout_seconds=self.limits.accept_timeout_seconds
         )

@@ -12,7 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from app.adapters.postgres.accept_and_cancel import StoreLimits, accept_in, cancel_in
 from app.adapters.postgres.dispatch import QueueDispatch, ServiceJob
 from app.adapters.postgres.engines import Engines, transaction
-from app.adapters.postgres.quotas import LOCK
+from app.adapters.postgres.quotas import LOCK, quota_of, storing
 from app.adapters.postgres.rows import (
     Row,
     decode_cursor,
@@ -94,7 +94,9 @@ class PostgresSchedules:
             else:
                 values |= {"updated_at": func.clock_timestamp(), "last_error": None}
                 store = update(schedules).where(_is(new.tenant, new.name)).values(**values)
-            row = (await connection.execute(store.returning(schedules))).mappings().one()
+            quota = await quota_of(connection, new.tenant, self.limits.quota)
+            async with storing(connection, new.tenant, quota):
+                row = (await connection.execute(store.returning(schedules))).mappings().one()
             await self._wake(connection, row)
         return _schedule(row), found is None
 

@@ -9,7 +9,6 @@ from sqlalchemy import (
     Boolean,
     Column,
     ColumnElement,
-    Date,
     DateTime,
     Double,
     Identity,
@@ -206,17 +205,6 @@ webhook_deliveries = Table(
     Column("last_error", Text),
 )
 
-webhook_secrets = Table(
-    "webhook_secrets",
-    metadata,
-    Column("tenant_id", Text, primary_key=True),
-    Column("version", Integer, primary_key=True, autoincrement=False),
-    Column("secret", Text, nullable=False),
-    Column("created_at", INSTANT, nullable=False),
-    Column("expires_at", INSTANT),
-)
-"""Secrets are kept as they are, or encrypted with a key of the configuration."""
-
 schedules = Table(
     "schedules",
     metadata,
@@ -246,27 +234,7 @@ artifacts = Table(
     Column("created_at", INSTANT, nullable=False),
 )
 
-quotas = Table(
-    "quotas",
-    metadata,
-    Column("tenant_id", Text, primary_key=True),
-    *_columns(Integer, "max_running max_queued max_runs_per_minute"),
-    *_columns(Numeric, "max_cost_usd_per_day max_cost_usd_per_month"),
-    Column("updated_at", INSTANT, nullable=False),
+stored_runs = Table(
+    "stored_runs", metadata, *_of_run(), Column("bytes", BigInteger, nullable=False)
 )
-
-quota_rates = Table(
-    "quota_rates",
-    metadata,
-    Column("tenant_id", Text, primary_key=True),
-    Column("available", Double, nullable=False),
-    Column("refilled_at", INSTANT, nullable=False),
-)
-
-quota_days = Table(
-    "quota_days",
-    metadata,
-    Column("tenant_id", Text, primary_key=True),
-    Column("day", Date, primary_key=True),
-    *_columns(Numeric, "cost_usd reserved_usd", nullable=False),
-)
+"""What each run stores, without its files; triggers add it up by tenants, in ``stored``."""

@@ -8,6 +8,7 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from app.adapters.postgres.engines import Engines, transaction
+from app.adapters.postgres.quotas import quota_of, storing
 from app.adapters.postgres.rows import Row, decode_cursor, instant_and_id, page_of
 from app.adapters.postgres.tables import messages, runs, threads
 from app.chats.thread import (
@@ -23,6 +24,7 @@ from app.chats.thread import (
 from app.nodes.nesting import DefinitionKind
 from app.nodes.templates import compact
 from app.runs.errors import IdempotencyMismatchError, RunConflictError
+from app.runs.quotas import UNLIMITED, Quota
 from app.runs.run import RunStatus
 
 _JSON_COLUMNS = ("definition", "inputs", "tools")
@@ -69,8 +71,10 @@ _THAT_CALLED = text(
 class PostgresThreads:
     """Implements the store of threads."""
 
-    def __init__(self, engines: Engines) -> None:
+    def __init__(self, engines: Engines, usual: Quota = UNLIMITED) -> None:
+        """``usual`` is the quota of tenants without one of their own."""
         self._engines = engines
+        self._usual = usual
 
     async def create(self, thread: Thread) -> tuple[Thread, bool]:
         """Store a thread, unless the same request has made it before."""
@@ -81,7 +85,9 @@ class PostgresThreads:
         )
         try:
             async with transaction(self._engines.work, thread.tenant) as connection:
-                await connection.execute(new)
+                quota = await quota_of(connection, thread.tenant, self._usual)
+                async with storing(connection, thread.tenant, quota):
+                    await connection.execute(new)
         except IntegrityError:
             created = False
         else:

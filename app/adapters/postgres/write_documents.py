@@ -61,7 +61,9 @@ async def as_rows(write: JournalWrite | FinishRun) -> OwnersWrite:
         events[owner, event.seq] = pace.counted(dump(event_to_json(*owner, event)))
         if pace.is_due:
             await pace.breathe()
-    end = pace.counted(dump(finish_to_json(write))) if isinstance(write, FinishRun) else None
+    end = None
+    if isinstance(write, FinishRun):
+        end = pace.counted(dump(finish_to_json(write, pace.size_bytes)))
     return OwnersWrite(write, calls, events, end, pace.size_bytes)
 
 

@@ -2,7 +2,8 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from importlib.metadata import version
 from typing import Final
 
 from prometheus_client import (
@@ -19,6 +20,7 @@ from prometheus_client import (
 from app.adapters.postgres.engines import Engines, transaction
 from app.runs.errors import StoreUnavailableError
 from app.runs.executor import RunExecutor
+from app.runs.quotas import STORED, QuotaStore
 
 LOOK_SECONDS: Final = 0.5
 """How often the event loop is looked at."""
@@ -48,26 +50,27 @@ class MetricsPage:
     def __init__(
         self,
         registry: CollectorRegistry,
+        *,
         engines: Engines,
         executor: RunExecutor | None,
-        *,
-        version: str,
         silent_seconds: Callable[[], float],
+        quotas: QuotaStore,
+        unlimited: Sequence[str],
     ) -> None:
         """Declare the metrics in ``registry``; ``executor`` is None where no runs are executed."""
         self._registry = registry
         self._engines = engines
         self._executor = executor
         self._silent_seconds = silent_seconds
+        self._quotas = quotas
         self._asked_at = -KEPT_SECONDS
         self._asking = asyncio.Lock()
 
         def gauge(name: str, says: str, *labels: str) -> Gauge:
             return Gauge(f"caseworker_{name}", says, labels, registry=registry)
 
-        gauge("build_info", "The version of the service; always 1.", "version").labels(version).set(
-            1
-        )
+        info = gauge("build_info", "The version of the service; always 1.", "version")
+        info.labels(version("caseworker")).set(1)
         self._active = gauge("active_runs", "Runs that this process executes.")
         self._free = gauge("free_run_slots", "Runs that this process could begin at once.")
         self._silent = gauge("heartbeat_age_seconds", "Time since the last heartbeat got through.")
@@ -76,6 +79,11 @@ class MetricsPage:
         self._up = gauge("database_up", "1 if the database has answered this request, else 0.")
         self._unended = gauge("unended_runs", "Runs in the database, of all processes.", "status")
         self._age = gauge("queue_age_seconds", "Age of the oldest queued run that is due.")
+        about = "Tenants that have used 80 % of what they may store."
+        self._full = gauge("tenants_nearly_full", about, "dimension")
+        growing = gauge("retention_unlimited", "1 for what is kept for ever.", "record")
+        for record in unlimited:
+            growing.labels(record).set(1)
         self._lag = Histogram(
             "caseworker_event_loop_lag_seconds",
             "How late the event loop was, each time that it was looked at.",
@@ -114,7 +122,7 @@ class MetricsPage:
             self._lag.observe(max(0.0, clock() - due))
 
     async def _ask(self) -> None:
-        """Read how many runs have not ended; while nobody answers there are no such figures."""
+        """Read how the database stands; while it does not answer there are no such figures."""
         found: Mapping[str, tuple[int, float]] = {}
         try:
             async with asyncio.timeout(WAIT_SECONDS), transaction(self._engines.control) as asked:
@@ -123,8 +131,12 @@ class MetricsPage:
                     "queued": (0, 0.0),
                     **{status: (count, age) for status, count, age in map(tuple, rows)},
                 }
+                full = [each.dimension for each in await self._quotas.nearly_full()]
+                for name in STORED:
+                    self._full.labels(name).set(full.count(name))
         except (StoreUnavailableError, TimeoutError):
             self._unended.clear()
+            self._full.clear()
         self._up.set(1 if found else 0)
         for status, (count, _) in found.items():
             self._unended.labels(status).set(count)

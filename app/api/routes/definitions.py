@@ -16,14 +16,14 @@ from app.api.definition_views import (
 )
 from app.api.documentation import EVERY_BODY, EVERY_RUN_ROUTE, Responses, answers
 from app.api.field_types import PageQuery
-from app.api.problem_types import ProblemType
+from app.api.problem_types import QUOTA_EXCEEDED, ProblemType
 from app.nodes.nesting import DefinitionKind
 from app.runs.run import DefinitionRef
 
 _WHERE = {"Location": {"description": "Where the version is.", "schema": {"type": "string"}}}
 
 REGISTERED: Responses = {
-    **answers(*EVERY_RUN_ROUTE, *EVERY_BODY),
+    **answers(*EVERY_RUN_ROUTE, *EVERY_BODY, QUOTA_EXCEEDED),
     200: {
         "description": "The newest version is the same already; nothing was stored.",
         "headers": _WHERE,

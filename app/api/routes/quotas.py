@@ -21,6 +21,7 @@ router = api_router("quotas", prefix="/quotas")
 
 TenantPath = Annotated[str, Path(pattern=f"^{TENANT_FORM}$", description="The tenant.")]
 Runs = Annotated[int, Field(ge=0, le=1_000_000)]
+Bytes = Annotated[int, Field(ge=0, le=2**53)]
 Dollars = Annotated[float, Field(ge=0, le=1e12, allow_inf_nan=False)]
 
 
@@ -37,6 +38,12 @@ class QuotaBody(Body):
     """Of the runs accepted on one day, in UTC. A run reserves its own limit until it ends."""
     max_cost_usd_per_month: Dollars | None = None
     """Likewise of a calendar month."""
+    max_stored_bytes: Bytes | None = None
+    """All that the tenant stores. When full, new runs, definitions, threads and schedules are
+    refused; runs that were accepted go on."""
+    max_definitions: Runs | None = None
+    """Versions of graphs and agents."""
+    max_threads: Runs | None = None
 
     def quota(self) -> Quota:
         """Return the quota."""
@@ -58,6 +65,10 @@ class QuotaUseView(View):
     """What those that have not ended may cost at most."""
     cost_usd_this_month: float
     reserved_usd_this_month: float
+    stored_bytes: int
+    """Contents of runs, files, definitions, threads, messages and schedules, without indexes."""
+    definitions: int
+    threads: int
 
     @classmethod
     def of(cls, use: QuotaUse) -> Self:
@@ -76,7 +87,12 @@ class QuotaView(View):
     max_runs_per_minute: int | None
     max_cost_usd_per_day: float | None
     max_cost_usd_per_month: float | None
+    max_stored_bytes: int | None
+    max_definitions: int | None
+    max_threads: int | None
     use: QuotaUseView
+    nearly_full: list[str]
+    """Those of ``stored_bytes``, ``definitions`` and ``threads`` of which 80 % are used."""
     updated_at: datetime | None
 
     @classmethod
@@ -86,6 +102,7 @@ class QuotaView(View):
             tenant=found.tenant,
             is_default=found.is_default,
             use=QuotaUseView.of(found.use),
+            nearly_full=list(found.nearly_full),
             updated_at=found.updated_at,
             **_plain(found.quota),
         )

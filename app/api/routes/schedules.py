@@ -38,6 +38,7 @@ _PUT: Responses = {
         types.GRAPH_NOT_FOUND,
         types.AGENT_NOT_FOUND,
         types.TOO_MANY_SCHEDULES,
+        types.QUOTA_EXCEEDED,
     ),
     200: {"description": "The schedule of that name is changed.", "model": ScheduleView},
     201: {"description": "The schedule is made."},

@@ -90,7 +90,7 @@ NextTurn = Callable[[Thread], Awaitable[Turn]]
     "",
     status_code=HTTPStatus.CREATED,
     responses={
-        **answers(*EVERY_RUN_ROUTE, *EVERY_BODY, types.THREAD_CONFLICT),
+        **answers(*EVERY_RUN_ROUTE, *EVERY_BODY, types.THREAD_CONFLICT, types.QUOTA_EXCEEDED),
         200: {"description": "The same thread had been begun before.", "model": ThreadView},
     },
 )

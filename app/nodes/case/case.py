@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 from zoneinfo import ZoneInfo
 
 from pydantic import AfterValidator, BeforeValidator, Field
@@ -16,6 +16,9 @@ from app.nodes.templates import TextTemplate
 from app.nodes.toolset import ToolName
 
 Choice = TypeVar("Choice", bound=StrEnum)
+
+SecondPlan = Literal["auto", "off"]
+"""Whether the operation of a model's plan must be confirmed, if need be by a second plan."""
 
 
 class Mode(StrEnum):
@@ -83,6 +86,7 @@ class CaseDefaults:
     act: ActLimits
     pass_metric: float
     """The share of the verifier's checks that must hold, from 0 to 1."""
+    second_plan: SecondPlan
     wrap_up_reserve: int
     """1 if a case that would halt reserves a call of the small tier for its final answer, or 0."""
 
@@ -108,6 +112,7 @@ class Case:
     act: ActLimits
     pass_metric: float
     """The share of the verifier's checks that must hold; an answer must exist in any case."""
+    second_plan: SecondPlan
 
     def __post_init__(self) -> None:
         if not self.question:
@@ -200,6 +205,8 @@ class CaseData(StepData):
     act: ActData | None = None
     pass_metric: Annotated[float, Field(ge=0, le=1)] | None = None
     """The share of the verifier's checks that must hold."""
+    second_plan: SecondPlan | None = None
+    """Whether one more call may confirm the operation of a model's plan: auto or off."""
 
     def case(self, inputs: Outputs, facts: RunFacts, defaults: CaseDefaults) -> Case:
         """Return the case that a step works on.
@@ -220,4 +227,5 @@ class CaseData(StepData):
             seed=facts.seed if self.seed is None else self.seed,
             act=replace(defaults.act, **limits),
             pass_metric=defaults.pass_metric if self.pass_metric is None else self.pass_metric,
+            second_plan=self.second_plan or defaults.second_plan,
         )

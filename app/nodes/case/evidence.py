@@ -8,7 +8,7 @@ number or a date, the texts that describe a picture or rows of data are no part 
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 from itertools import groupby
@@ -28,6 +28,9 @@ _NUMBER = re.compile(
 _MAX_NUMBER_CHARS = 4000
 _SEPARATORS = re.compile(r"[^\w.,:+-]+", re.ASCII)
 """What stands between numbers and words; the parts of a date, a time or a name are no numbers."""
+
+Same = Callable[[str, str], bool]
+"""Returns whether two answers mean the same."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +60,8 @@ class Evidence:
     """The names of the files that the action has made."""
     planned: Action | None = None
     """The function that the planner called, where that is not the tool itself."""
+    planner: str = ""
+    """The provider of the model that planned it."""
     used: bool = False
     """True if a later action of its plan takes its result: then it is no part of the answer."""
 
@@ -100,6 +105,25 @@ def compose(evidence: Sequence[Evidence]) -> Answer | None:
         if text is not None:
             return Answer(text, basis)
     return None
+
+
+def sources_of(answer: Answer, evidence: Sequence[Evidence], same: Same) -> list[Evidence]:
+    """Return the findings that an answer is made of.
+
+    An answer that was written down is made of the finding that says the same, if there is one, and
+    of what that was made of.
+    """
+    written = any(found.tool == RESPOND for found in answer.basis)
+    findings = [found for found in evidence if found.tool != RESPOND and not found.refused]
+    if not written:
+        return [found for found in answer.basis if not found.failed]
+    for source in reversed(findings):
+        text = finding(source.result)
+        if text is not None and same(text, answer.text):
+            place = source.tier, source.act_step
+            made_of = [f for f in findings if f.used and (f.tier, f.act_step) == place]
+            return [*(f for f in made_of if f.number < source.number), source]
+    return []
 
 
 def finding(result: ToolResult) -> str | None:

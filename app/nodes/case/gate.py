@@ -66,6 +66,8 @@ class GateInput:
 
     tier: Tier = Tier.SMALL
     passed: bool = False
+    unconfirmed: bool = False
+    """The answer of the last pass lacks a confirmation of its operation, and nothing else."""
     passes: int = 0
     """Passes of the current tier."""
     plan_failure: PlanFailureKind | None = None
@@ -121,6 +123,8 @@ def _failure(state: GateInput, mode: Mode, act: ActLimits) -> Reason | None:
         return Reason(state.plan_failure)
     if state.stalled_rounds > act.no_progress_patience:
         return Reason.NO_PROGRESS
+    if state.unconfirmed and state.small_calls_left != 0:
+        return Reason.NOT_VERIFIED
     only_verified = mode is Mode.FALLBACK_ONLY and act.max_steps_in(mode) == 0
     return Reason.NOT_VERIFIED if only_verified and state.passes else None
 
@@ -138,7 +142,11 @@ def _decide_big(state: GateInput) -> GateDecision:
     """Decide for the big tier; using up its attempts is a failure, not a limit."""
     if state.plan_failure is PlanFailureKind.CALLS_USED and not state.big_calls:
         return GateDecision(Decision.STOP, Reason.BIG_CALLS_USED, Dimension.LLM_CALLS_BIG.value)
-    gave_up = state.plan_failure in (PlanFailureKind.CANNOT, PlanFailureKind.CALLS_USED)
+    if state.unconfirmed and (state.exhausted or state.big_calls_left == 0):
+        limit = state.exhausted or Dimension.LLM_CALLS_BIG
+        return GateDecision(Decision.STOP, Reason.RUN_LIMIT, limit.value)
+    failures = (PlanFailureKind.CANNOT, PlanFailureKind.CALLS_USED)
+    gave_up = state.unconfirmed or state.plan_failure in failures
     if gave_up or state.passes >= BIG_ATTEMPTS or state.big_calls_left == 0:
         return GateDecision(Decision.STOP, Reason.BIG_FAILED)
     if state.exhausted is not None:

@@ -17,12 +17,11 @@ from typing import Any
 
 from app.control.budget import Dimension
 from app.control.usage import BudgetExceededError
-from app.engine.call import CallFailedError
 from app.llm.gateway import Tier
 from app.nodes.case.evidence import UNKNOWN_TOOL, Action
 from app.nodes.case.gate import Decision, GateDecision, GateInput, Reason, decide
 from app.nodes.case.plan import MISSING_RESULT, UnfilledPlaceError, fill, results_used
-from app.nodes.case.planner import Planner
+from app.nodes.case.planner import Planner, ask_if_possible
 from app.nodes.case.prompt import wrap_up_prompt
 from app.nodes.case.verifier import Verification
 from app.nodes.case.work import CaseWork, PlanFailure, summary
@@ -55,10 +54,12 @@ _NO_HALT = frozenset({Reason.PASSED, Reason.BIG_FAILED})
 class CaseLoop:
     """Works on one case until the gate says stop."""
 
-    def __init__(self, work: CaseWork, tools: ToolDispatch, verification: Verification) -> None:
+    def __init__(
+        self, work: CaseWork, tools: ToolDispatch, planner: Planner, verification: Verification
+    ) -> None:
         self._work = work
         self._tools = tools
-        self._planner = Planner(work)
+        self._planner = planner
         self._verification = verification
 
     async def run(self) -> GateDecision:
@@ -139,7 +140,10 @@ class CaseLoop:
         case, state = self._work.case, self._work.state
         given = GateInput(
             tier=state.tier,
-            passed=state.verified,
+            passed=state.verified is True,
+            unconfirmed=state.verified is None
+            and state.plan_failure is None
+            and state.passes[state.tier] > 0,
             passes=state.passes[state.tier],
             plan_failure=state.plan_failure.kind if state.plan_failure else None,
             stalled_rounds=state.stalled_rounds,
@@ -170,28 +174,24 @@ async def _wrap_up(work: CaseWork) -> None:
     """
     if not work.wants_wrap_up or work.calls_left(Tier.SMALL) == 0:
         return
-    log = partial(work.log.add, _WRAP_UP)
-    try:
-        completion = await work.ask(
-            Tier.SMALL,
-            name=_WRAP_UP,
-            key=_WRAP_UP,
-            messages=wrap_up_prompt(work.case, work.state.evidence),
-            json_schema=ANSWER_SCHEMA,
-        )
-    except CallFailedError as failed:
-        log(event="provider_error", error_class=failed.error_class, attempts=failed.attempts)
-    except BudgetExceededError as refused:
-        if refused.cause.dimension is Dimension.SECONDS:
-            raise
-        log(event="wrap_up_refused", reason=str(refused.cause.dimension))
-    else:
-        answer = _answer_in(completion.text) if completion.incomplete is None else None
-        if answer is not None and not _is_grounded(answer, work):
-            answer = None
-            log(event="wrap_up_invented", model=completion.model)
-        work.state.wrapped_up = answer
-        log(event="wrap_up", model=completion.model, output_summary=summary(completion.text))
+    completion = await ask_if_possible(
+        work,
+        Tier.SMALL,
+        step_type=_WRAP_UP,
+        name=_WRAP_UP,
+        key=_WRAP_UP,
+        messages=wrap_up_prompt(work.case, work.state.evidence),
+        json_schema=ANSWER_SCHEMA,
+    )
+    if completion is None:
+        return
+    answer = _answer_in(completion.text) if completion.incomplete is None else None
+    log = partial(work.log.add, _WRAP_UP, model=completion.model)
+    if answer is not None and not _is_grounded(answer, work):
+        answer = None
+        log(event="wrap_up_invented")
+    work.state.wrapped_up = answer
+    log(event="wrap_up", output_summary=summary(completion.text))
 
 
 def _is_grounded(answer: str, work: CaseWork) -> bool:

@@ -15,6 +15,8 @@ from app.nodes.case.case import Case, CaseData, CaseDefaults, FinishReason
 from app.nodes.case.evidence import RESPOND
 from app.nodes.case.gate import ACT_STEPS, GateDecision, Reason
 from app.nodes.case.loop import CaseLoop
+from app.nodes.case.operation import OperationCheck, Reading
+from app.nodes.case.planner import Planner
 from app.nodes.case.prompt import ToolOffer
 from app.nodes.case.verifier import Comparison, DeterministicTools, Verification
 from app.nodes.case.work import (
@@ -57,6 +59,7 @@ class CaseNode:
         models: ModelGateway,
         tools: ToolDispatch,
         recomputation: DeterministicTools,
+        reading: Reading,
         dates: DateReader,
         defaults: CaseDefaults,
         clock: Clock,
@@ -65,6 +68,7 @@ class CaseNode:
         self._models = models
         self._tools = tools
         self._recomputation = recomputation
+        self._reading = reading
         self._dates = dates
         self._defaults = defaults
         self._clock = clock
@@ -87,11 +91,12 @@ class CaseNode:
             context = replace(context, scope=scope)
         work = self._begin(case, context, await linked_tools(context))
         context.keep(lambda: _outputs(work.state))
-        verification = Verification(
-            work, self._recomputation, Comparison(self._dates, work.case.zone)
-        )
+        again, same = self._recomputation, Comparison(self._dates, work.case.zone).same
+        planner = Planner(work)
+        operation = OperationCheck(work, planner, again.again, same, self._reading)
+        verification = Verification(work, again, same, operation)
         try:
-            _finish(await CaseLoop(work, self._tools, verification).run(), work)
+            _finish(await CaseLoop(work, self._tools, planner, verification).run(), work)
         except BaseException as ended:
             work.state.finish_reason = _finish_reason(ended, context.token.stop)
             raise

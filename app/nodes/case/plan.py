@@ -48,23 +48,41 @@ _CANNOT_SCHEMA: Mapping[str, Any] = {
 }
 
 
-def plan_schema(functions: Iterable[Function]) -> StatedSchema:
+@dataclass(frozen=True, slots=True)
+class PlanForm:
+    """The names of the keys of a plan in JSON."""
+
+    actions: str
+    tool: str
+    args: str
+    lead: str | None = None
+    """The key of a text that comes before the actions."""
+
+
+ACTIONS = PlanForm("actions", "tool", "args")
+CALLS = PlanForm("calls", "function", "arguments", lead="steps")
+"""The form of a second plan: the steps in words, then the calls."""
+
+
+def plan_schema(functions: Iterable[Function], form: PlanForm = ACTIONS) -> StatedSchema:
     """Return the JSON Schema of plans with these functions: a branch for each, and to give up.
 
     The title of a branch is the tool that its function belongs to.
     """
-    branches = {one.name: _branch(one.name, one.tool, closed(one.parameters)) for one in functions}
-    branches.setdefault(CANNOT, _branch(CANNOT, CANNOT, _CANNOT_SCHEMA))
+
+    def branch(name: str, tool: str, args: Mapping[str, Any]) -> dict[str, Any]:
+        named = {form.tool: {"type": "string", "enum": [name]}, form.args: args}
+        return {"title": tool, **_object(named)}
+
+    branches = {one.name: branch(one.name, one.tool, closed(one.parameters)) for one in functions}
+    branches.setdefault(CANNOT, branch(CANNOT, CANNOT, _CANNOT_SCHEMA))
     action = {"anyOf": list(branches.values())}
     actions = {"type": "array", "minItems": 1, "maxItems": MAX_ACTIONS, "items": action}
-    return StatedSchema(_object(actions=actions))
+    lead = {form.lead: {"type": "string"}} if form.lead else {}
+    return StatedSchema(_object({**lead, form.actions: actions}))
 
 
-def _branch(name: str, tool: str, args: Mapping[str, Any]) -> dict[str, Any]:
-    return {"title": tool, **_object(tool={"type": "string", "enum": [name]}, args=args)}
-
-
-def _object(**properties: Mapping[str, Any]) -> dict[str, Any]:
+def _object(properties: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "type": "object",
         "additionalProperties": False,
@@ -95,44 +113,44 @@ class Cannot:
     reason: str
 
 
-def parse_plan(reply: str) -> Plan | Cannot:
+def parse_plan(reply: str, form: PlanForm = ACTIONS) -> Plan | Cannot:
     """Read a planner's reply, or raise PlanSchemaError."""
-    value = _json_in(reply)
-    if not isinstance(value, dict) or len(value) != 1 or not value.keys() <= {"actions", "cannot"}:
-        raise PlanSchemaError("Reply with an object that has one key, either actions or cannot.")
-    if "cannot" in value:
-        return Cannot(_text(value["cannot"], "cannot"))
-    actions = value["actions"]
-    if reason := _reason_to_give_up(actions):
+    value, listed = _json_in(reply), form.actions
+    if not isinstance(value, dict) or value.keys() - {form.lead} not in ({listed}, {CANNOT}):
+        raise PlanSchemaError(f"Reply with an object that has one key, either {listed} or cannot.")
+    if CANNOT in value:
+        return Cannot(_text(value[CANNOT], CANNOT))
+    actions = value[listed]
+    if reason := _reason_to_give_up(actions, form):
         return Cannot(reason)
     if not isinstance(actions, list):
-        raise PlanSchemaError("actions must be a list.")
+        raise PlanSchemaError(f"{listed} must be a list.")
     if not 1 <= len(actions) <= MAX_ACTIONS:
-        raise PlanSchemaError(f"actions must hold 1 to {MAX_ACTIONS} items, not {len(actions)}.")
-    return Plan(tuple(_action(item, number) for number, item in enumerate(actions, start=1)))
+        raise PlanSchemaError(f"{listed} must hold 1 to {MAX_ACTIONS} items, not {len(actions)}.")
+    return Plan(tuple(_action(item, number, form) for number, item in enumerate(actions, start=1)))
 
 
-def _reason_to_give_up(actions: Any) -> str | None:
+def _reason_to_give_up(actions: Any, form: PlanForm) -> str | None:
     """Return why a planner gives up by an action, if it does."""
     for each in actions if isinstance(actions, list) else ():
-        if isinstance(each, dict) and each.get("tool") == CANNOT:
-            args = each.get("args")
+        if isinstance(each, dict) and each.get(form.tool) == CANNOT:
+            args = each.get(form.args)
             reason = args.get("reason") if isinstance(args, dict) else None
             return reason.strip() if isinstance(reason, str) and reason.strip() else "no reason"
     return None
 
 
-def _action(item: Any, number: int) -> Action:
-    place = f"actions[{number - 1}]"
-    if not isinstance(item, dict) or item.keys() != {"tool", "args"}:
-        raise PlanSchemaError(f"{place} must be an object with exactly the keys tool and args.")
-    if not isinstance(item["args"], dict):
-        raise PlanSchemaError(f"{place}.args must be an object.")
+def _action(item: Any, number: int, form: PlanForm) -> Action:
+    place, tool, args = f"{form.actions}[{number - 1}]", form.tool, form.args
+    if not isinstance(item, dict) or item.keys() != {tool, args}:
+        raise PlanSchemaError(f"{place} must be an object with exactly the keys {tool} and {args}.")
+    if not isinstance(item[args], dict):
+        raise PlanSchemaError(f"{place}.{args} must be an object.")
     try:
-        require_earlier(item["args"], number)
+        require_earlier(item[args], number)
     except UnfilledPlaceError as problem:
-        raise PlanSchemaError(f"{place}.args: {problem}.") from None
-    return Action(_text(item["tool"], f"{place}.tool"), item["args"])
+        raise PlanSchemaError(f"{place}.{args}: {problem}.") from None
+    return Action(_text(item[tool], f"{place}.{tool}"), item[args])
 
 
 def _text(value: Any, place: str) -> str:
@@ -215,61 +233,40 @@ def fill(args: Mapping[str, Any], results: Mapping[int, ToolResult]) -> dict[str
     Raises:
         UnfilledPlaceError: there is no such result or part of it, or it is too large.
     """
-    filling = _Filling(results)
-    return {name: filling.value(value) for name, value in args.items()}
+    left = MAX_FILLED_CHARS
 
+    def found_at(place: re.Match[str], *, as_text: bool) -> Any:
+        nonlocal left
+        result = results.get(int(place[1]))
+        if result is None or "error" in result:
+            raise UnfilledPlaceError(f"Action {place[1]} has no result that could be used here.")
+        found: Any = result
+        if not place[2]:
+            found = result["value"] if "value" in result and not as_text else finding(result)
+        for name in place[2].split(".")[1:]:
+            found = _part(found, name)
+        if found is None:
+            raise UnfilledPlaceError(f"There is no value at {place[0]}.")
+        text = found if isinstance(found, str) else json.dumps(found, ensure_ascii=False)
+        left -= len(text)
+        if left < 0:
+            most = f"more than {MAX_FILLED_CHARS} characters"
+            raise UnfilledPlaceError(f"The results to be used here come to {most}.")
+        return text if as_text else found
 
-class _Filling:
-    """Fills the arguments of one action, up to ``MAX_FILLED_CHARS``."""
-
-    def __init__(self, results: Mapping[int, ToolResult]) -> None:
-        self._results = results
-        self._left = MAX_FILLED_CHARS
-
-    def value(self, value: Any) -> Any:
+    def filled(value: Any) -> Any:
         if isinstance(value, dict):
-            return {name: self.value(inner) for name, inner in value.items()}
+            return {name: filled(inner) for name, inner in value.items()}
         if isinstance(value, list):
-            return [self.value(inner) for inner in value]
+            return [filled(inner) for inner in value]
         if not isinstance(value, str):
             return value
         whole = _PLACE.fullmatch(value)
         if whole is None:
-            return _PLACE.sub(self._text_at, value)
-        found = self._found_at(whole)
-        self._take(_as_text(found))
-        return found
+            return _PLACE.sub(lambda place: found_at(place, as_text=True), value)
+        return found_at(whole, as_text=False)
 
-    def _text_at(self, place: re.Match[str]) -> str:
-        result = self._result_at(place)
-        text = _as_text(self._found_at(place)) if place[2] else finding(result)
-        if text is None:
-            raise _nothing_at(place)
-        self._take(text)
-        return text
-
-    def _found_at(self, place: re.Match[str]) -> Any:
-        found: Any = self._result_at(place)
-        if not place[2]:
-            found = found["value"] if "value" in found else finding(found)
-        for name in place[2].split(".")[1:]:
-            found = _part(found, name)
-        if found is None:
-            raise _nothing_at(place)
-        return found
-
-    def _result_at(self, place: re.Match[str]) -> ToolResult:
-        result = self._results.get(int(place[1]))
-        if result is None or "error" in result:
-            raise UnfilledPlaceError(f"Action {place[1]} has no result that could be used here.")
-        return result
-
-    def _take(self, text: str) -> None:
-        self._left -= len(text)
-        if self._left < 0:
-            raise UnfilledPlaceError(
-                f"The results to be used here come to more than {MAX_FILLED_CHARS} characters."
-            )
+    return {name: filled(value) for name, value in args.items()}
 
 
 def _part(value: Any, name: str) -> Any:
@@ -278,11 +275,3 @@ def _part(value: Any, name: str) -> Any:
     if isinstance(value, list) and _INDEX.fullmatch(name) and int(name) < len(value):
         return value[int(name)]
     return None
-
-
-def _nothing_at(place: re.Match[str]) -> UnfilledPlaceError:
-    return UnfilledPlaceError(f"There is no value at {place[0]}.")
-
-
-def _as_text(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

@@ -2,19 +2,46 @@
 
 from typing import Any
 
+from app.control.budget import Dimension
 from app.control.usage import BudgetExceededError
 from app.engine.call import CallFailedError
+from app.llm.gateway import Completion, Tier
 from app.llm.tiers import CALLS_OF
 from app.nodes.case.evidence import UNKNOWN_TOOL, Action
 from app.nodes.case.gate import PlanFailureKind
-from app.nodes.case.plan import Cannot, Plan, PlanSchemaError, parse_plan
-from app.nodes.case.prompt import Dialogue
+from app.nodes.case.plan import ACTIONS, CALLS, Cannot, Plan, PlanForm, PlanSchemaError, parse_plan
+from app.nodes.case.prompt import Dialogue, second_prompt
 from app.nodes.case.work import CaseWork, ModelName, PlanFailure, summary, token_usage
 from app.observability.redaction import redact_text
 from app.tools.ports import failure
 
 _Draft = Plan | Cannot | PlanSchemaError
 _NAME_CHARS = 60
+_SECOND = "second_plan"
+
+
+async def ask_if_possible(
+    work: CaseWork, tier: Tier, *, step_type: str, name: str, **call: Any
+) -> Completion | None:
+    """Ask a tier as ``work.ask`` does; None if its provider fails or a limit refuses the call.
+
+    Raises:
+        Stop: a cancel request or the run's time ends the call.
+    """
+    refusal: object = CALLS_OF[tier]
+    try:
+        if work.calls_left(tier) != 0:
+            return await work.ask(tier, name=name, **call)
+    except CallFailedError as failed:
+        about = {"error_class": failed.error_class, "attempts": failed.attempts}
+        work.log.add(step_type, event="provider_error", **about)
+        return None
+    except BudgetExceededError as refused:
+        refusal = refused.cause.dimension
+        if refusal is Dimension.SECONDS:
+            raise
+    work.log.add(step_type, event=f"{name}_refused", reason=str(refusal))
+    return None
 
 
 class Planner:
@@ -41,6 +68,30 @@ class Planner:
             if refused.cause.dimension != CALLS_OF[self._work.state.tier]:
                 raise
             return PlanFailure(PlanFailureKind.CALLS_USED)
+
+    async def second_plan(self) -> Plan | None:
+        """Return a plan in another form, made without sight of the first; None if there is none.
+
+        Raises:
+            Stop: a cancel request or the run's time ends the call.
+        """
+        work = self._work
+        completion = await ask_if_possible(
+            work,
+            work.state.tier,
+            step_type="plan",
+            name=_SECOND,
+            key=f"{work.state.path}/{_SECOND}",
+            messages=second_prompt(work.case, work.tools),
+            json_schema=work.tools.second_schema,
+        )
+        if completion is None:
+            return None
+        draft = self._read(_SECOND, completion, CALLS)
+        if isinstance(draft, Plan) and all(one.tool in self._known for one in draft.actions):
+            return draft
+        self._log("second_plan_unusable")
+        return None
 
     async def _plan(self) -> Plan | PlanFailure:
         state = self._work.state
@@ -75,7 +126,11 @@ class Planner:
         self._dialogue.add_reply(completion.text)
         state.planned_by = completion.node_id
         state.models[state.tier] = ModelName(completion.provider, completion.model)
-        work.log.add(
+        return self._read(purpose, completion, ACTIONS)
+
+    def _read(self, purpose: str, completion: Completion, form: PlanForm) -> _Draft:
+        """Log a reply and return what it holds."""
+        self._work.log.add(
             "plan",
             purpose=purpose,
             model=completion.model,
@@ -85,7 +140,7 @@ class Planner:
         if completion.incomplete is not None:
             return PlanSchemaError(f"It is not complete ({completion.incomplete.value}).")
         try:
-            return parse_plan(completion.text)
+            return parse_plan(completion.text, form)
         except PlanSchemaError as error:
             return error
 

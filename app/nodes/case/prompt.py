@@ -11,7 +11,7 @@ from typing import Any
 from app.llm.ports import Message
 from app.nodes.case.case import Case
 from app.nodes.case.evidence import Action, Evidence
-from app.nodes.case.plan import CANNOT, plan_schema
+from app.nodes.case.plan import CALLS, CANNOT, plan_schema
 from app.tools.dates.calculation import in_words
 from app.tools.functions import functions_of, signatures
 from app.tools.ports import ToolSpec
@@ -34,6 +34,11 @@ Tools:
 
 _CANNOT = f"{CANNOT}(reason) - to give up"
 
+SECOND_TASK = (
+    'Reply in another form: {"steps": "what is worked out first, and what then, in words", '
+    '"calls": [{"function": ..., "arguments": {...}}]}'
+)
+
 WRAP_UP_SYSTEM = """\
 The work on a question has to end before it was finished. You put into words what it has brought.
 
@@ -54,7 +59,7 @@ your answer must stand in the evidence. If the question is answered in part, say
 class ToolOffer:
     """The tools that a case may use, written down once and not for every prompt."""
 
-    __slots__ = ("_functions", "_tools", "names", "offered", "schema", "system")
+    __slots__ = ("_functions", "_tools", "names", "offered", "schema", "second_schema", "system")
 
     def __init__(self, specs: Iterable[ToolSpec] = ()) -> None:
         offered = tuple(specs)
@@ -68,6 +73,8 @@ class ToolOffer:
         self.system = Message(role="system", content=f"{SYSTEM}{signatures(functions)}\n{_CANNOT}")
         self.schema = plan_schema(functions)
         """What a plan must look like, for an endpoint that holds replies to a schema."""
+        self.second_schema = plan_schema(functions, CALLS)
+        """The same for a second plan."""
 
     def call(self, planned: Action) -> Action:
         """Return the tool that an action with one of ``names`` calls, and its arguments."""
@@ -87,11 +94,7 @@ class Dialogue:
 
     def __init__(self, case: Case, tools: ToolOffer) -> None:
         """Begin with the question; the gold answer is not part of it."""
-        document: dict[str, Any] = {"today": in_words(case.local_now().date())}
-        if case.expected_tools:
-            document["expected_tools"] = list(case.expected_tools)
-        document["question"] = case.question
-        self._messages = [tools.system, _user(document)]
+        self._messages = [tools.system, _question(case)]
         self._shown = 0
         self._reply: str | None = None
 
@@ -114,6 +117,18 @@ class Dialogue:
         self._reply = text if len(text) <= MAX_REPLY_CHARS else f"{text[:MAX_REPLY_CHARS]}…"
 
 
+def second_prompt(case: Case, tools: ToolOffer) -> tuple[Message, Message]:
+    """Return the messages that ask for a second plan; they show nothing of the first."""
+    return tools.system, _question(case, task=SECOND_TASK)
+
+
+def _question(case: Case, **more: str) -> Message:
+    document: dict[str, Any] = {"today": in_words(case.local_now().date())}
+    if case.expected_tools:
+        document["expected_tools"] = list(case.expected_tools)
+    return _user({**document, "question": case.question, **more})
+
+
 def _user(document: Mapping[str, Any]) -> Message:
     return Message(role="user", content=json.dumps(document, ensure_ascii=False))
 
@@ -121,9 +136,8 @@ def _user(document: Mapping[str, Any]) -> Message:
 def wrap_up_prompt(case: Case, evidence: Sequence[Evidence]) -> tuple[Message, Message]:
     """Return the messages that ask for a final answer from what was found, and nothing else."""
     shown = [_shown(found) for found in evidence if not found.refused]
-    document = {"question": case.question, "evidence": shown}
-    text = json.dumps(document, sort_keys=True, ensure_ascii=False)
-    return Message(role="system", content=WRAP_UP_SYSTEM), Message(role="user", content=text)
+    document = {"evidence": shown, "question": case.question}
+    return Message(role="system", content=WRAP_UP_SYSTEM), _user(document)
 
 
 def _shown(found: Evidence) -> Mapping[str, Any]:

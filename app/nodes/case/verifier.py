@@ -9,6 +9,9 @@ that is *independent* of the plan is true:
 - ``expected_evidence``: the answer is what a tool has found that the caller named.
 
 Running a tool again on the same arguments shows that it is deterministic, and confirms nothing.
+
+These confirm a value. The answer of a model's plan also needs its ``operation`` confirmed: by the
+gold answer, the expected evidence, the built-in planner or a second plan.
 """
 
 import asyncio
@@ -21,16 +24,20 @@ from decimal import Decimal
 from enum import StrEnum
 from typing import Any
 
+from app.llm.tiers import BUILT_IN
 from app.nodes.case.case import Case
 from app.nodes.case.evidence import (
     RESPOND,
     Answer,
     Evidence,
+    Same,
     compose,
     finding,
     number_in,
     numbers_among,
+    sources_of,
 )
+from app.nodes.case.operation import OperationCheck
 from app.nodes.case.question import misused
 from app.nodes.case.work import CaseWork
 from app.tools.dates.reader import DateReader
@@ -52,9 +59,6 @@ Recompute = Callable[[Evidence], ToolResult | None]
 Agrees = Callable[[Evidence], bool | None]
 """Returns whether another way of working it out finds the same; None where there is none."""
 
-Same = Callable[[str, str], bool]
-"""Returns whether two answers mean the same."""
-
 
 class Check(StrEnum):
     """What is asked of an answer."""
@@ -67,6 +71,7 @@ class Check(StrEnum):
     GOLD = "gold"
     COMPUTED_OTHERWISE = "computed_otherwise"
     EXPECTED_EVIDENCE = "expected_evidence"
+    OPERATION = "operation"
 
 
 INDEPENDENT = (Check.GOLD, Check.COMPUTED_OTHERWISE, Check.EXPECTED_EVIDENCE)
@@ -82,6 +87,8 @@ class Verdict:
     """What is wrong, for the planner; does not reveal the gold answer."""
     pass_metric: float
     """The share of the checks that must hold."""
+    needs_operation: bool = False
+    """True for the answer of a model's plan."""
 
     @property
     def confirmed_by(self) -> Check | None:
@@ -91,9 +98,14 @@ class Verdict:
         return next((check for check in INDEPENDENT if self.checks[check]), None)
 
     @property
-    def passed(self) -> bool:
-        """True if an independent check holds, and enough of all, by default every one."""
-        return self.confirmed_by is not None and self.metric >= self.pass_metric
+    def verified(self) -> bool | None:
+        """True if an independent check holds, and enough of all, by default every one.
+
+        None if only the operation is not confirmed.
+        """
+        if self.confirmed_by is None or self.metric < self.pass_metric:
+            return False
+        return self.checks[Check.OPERATION] if self.needs_operation else True
 
     @property
     def metric(self) -> float:
@@ -109,8 +121,9 @@ def verify(
     recompute: Recompute,
     agrees: Agrees,
     same: Same,
+    operation: bool | None = None,
 ) -> Verdict:
-    """Check the evidence of a case."""
+    """Check the evidence of a case; ``operation`` is what is known of it without a gold answer."""
     answer = compose(evidence)
     used = {found.tool for found in evidence if not found.failed and not found.refused}
     missing = [tool for tool in case.expected_tools if tool not in used]
@@ -121,7 +134,7 @@ def verify(
     if answer is not None:
         checks[Check.NO_ERROR] = not any(found.failed for found in answer.basis)
         checks[Check.REPEATED] = _recomputed(answer, evidence, recompute, same)
-        sources = _rests_on(answer, evidence, same)
+        sources = sources_of(answer, evidence, same)
         ways = [agrees(found) for found in sources]
         certain = None if None in ways or not ways else True
         checks[Check.COMPUTED_OTHERWISE] = False if False in ways else certain
@@ -131,27 +144,16 @@ def verify(
             checks[Check.QUESTION_USED] = None if strange is None else not strange
         else:
             checks[Check.GOLD] = same(answer.text, case.gold_answer)
-    failure = " ".join(_complaints(checks, evidence, missing, strange or ()))
-    return Verdict(checks=checks, failure=failure, pass_metric=case.pass_metric)
-
-
-def _rests_on(answer: Answer, evidence: Sequence[Evidence], same: Same) -> list[Evidence]:
-    """Return the findings that an answer is made of.
-
-    An answer that was written down is made of the finding that says the same, if there is one, and
-    of what that was made of.
-    """
-    written = any(found.tool == RESPOND for found in answer.basis)
-    findings = [found for found in evidence if found.tool != RESPOND and not found.refused]
-    if not written:
-        return [found for found in answer.basis if not found.failed]
-    for source in reversed(findings):
-        text = finding(source.result)
-        if text is not None and same(text, answer.text):
-            place = source.tier, source.act_step
-            made_of = [f for f in findings if f.used and (f.tier, f.act_step) == place]
-            return [*(f for f in made_of if f.number < source.number), source]
-    return []
+    by_model = answer is not None and any(found.planner != BUILT_IN for found in answer.basis)
+    needs_operation = by_model and case.second_plan == "auto"
+    if needs_operation:
+        checks[Check.OPERATION] = checks[Check.GOLD] or operation
+    return Verdict(
+        checks=checks,
+        failure=" ".join(_complaints(checks, evidence, missing, strange or ())),
+        pass_metric=case.pass_metric,
+        needs_operation=needs_operation,
+    )
 
 
 def _expected(
@@ -220,6 +222,7 @@ _COMPLAINTS: Mapping[Check, str] = {
     Check.REPEATED: "The answer is not what its actions give when they are worked out again.",
     Check.GOLD: "The answer is not the right one.",
     Check.COMPUTED_OTHERWISE: "Another way of working it out gives another answer.",
+    Check.OPERATION: "Another reading of the question leads to other calls: read it once more.",
 }
 MAX_NAMED = 5
 """Numbers and dates that a complaint names."""
@@ -322,11 +325,12 @@ class Verification:
     """Verifies pass after pass; every action is repeated, and worked out in another way, once."""
 
     def __init__(
-        self, work: CaseWork, recomputation: DeterministicTools, comparison: Comparison
+        self, work: CaseWork, again: DeterministicTools, same: Same, operation: OperationCheck
     ) -> None:
         self._work = work
-        self._recomputation = recomputation
-        self._comparison = comparison
+        self._recomputation = again
+        self._same = same
+        self._operation = operation
         self._again: dict[int, ToolResult | None] = {}
         self._agrees: dict[int, bool | None] = {}
 
@@ -336,24 +340,31 @@ class Verification:
         for found in state.evidence:
             if found.number not in self._agrees and not found.refused and not found.failed:
                 await self._ask_again(found)
-        verdict = verify(
-            case,
-            state.evidence,
-            recompute=lambda found: self._again.get(found.number),
-            agrees=lambda found: self._agrees.get(found.number),
-            same=self._comparison.same,
-        )
+        verdict = self._verdict()
+        if verdict.verified is None:
+            expected = verdict.checks[Check.EXPECTED_EVIDENCE] is True
+            verdict = self._verdict(await self._operation.holds(expected=expected))
         checks = {check.value: holds for check, holds in verdict.checks.items()}
-        state.verified, state.checks = verdict.passed, checks
+        state.verified, state.checks = verdict.verified, checks
         state.confirmed_by = verdict.confirmed_by.value if verdict.confirmed_by else None
         state.failure = verdict.failure or None
         state.measure(verdict.metric, min_improvement=case.act.min_improvement)
         self._work.log.add(
             "verify",
             metric=round(verdict.metric, 4),
-            passed=verdict.passed,
+            passed=verdict.verified,
             checks=checks,
             stalled_rounds=state.stalled_rounds,
+        )
+
+    def _verdict(self, operation: bool | None = None) -> Verdict:
+        return verify(
+            self._work.case,
+            self._work.state.evidence,
+            recompute=lambda found: self._again.get(found.number),
+            agrees=lambda found: self._agrees.get(found.number),
+            same=self._same,
+            operation=operation,
         )
 
     async def _ask_again(self, found: Evidence) -> None:

@@ -122,7 +122,8 @@ class CaseState:
     """What was wrong with the last pass, for the next planner."""
     planned_by: str = ""
     """The CallNode of the call that brought the last plan."""
-    verified: bool = False
+    verified: bool | None = False
+    """None for an answer of which only the operation is not confirmed."""
     checks: Mapping[str, bool | None] = field(default_factory=dict)
     """What the verifier last asked of the answer; None where a check does not apply."""
     confirmed_by: str | None = None
@@ -149,16 +150,11 @@ class CaseState:
             self.act_steps += 1
         self.plan_failure = None
 
-    def add_evidence(
-        self,
-        action: Action,
-        result: ToolResult,
-        *,
-        warning: str | None = None,
-        planned: Action | None = None,
-        used: bool = False,
-    ) -> Evidence:
-        """Append an action and its result; files are named there and described in ``artifacts``."""
+    def add_evidence(self, action: Action, result: ToolResult, **about: Any) -> Evidence:
+        """Append an action and its result; files are named there and described in ``artifacts``.
+
+        ``about`` are further fields of the evidence.
+        """
         made = references_in(result)
         self.artifacts.extend(made)
         files = tuple(file["name"] for file in made)
@@ -169,10 +165,9 @@ class CaseState:
             tool=action.tool,
             args=action.args,
             result={**result, ARTIFACTS: list(files)} if files else result,
-            warning=warning,
             files=files,
-            planned=planned,
-            used=used,
+            planner=self.models[self.tier].provider,
+            **about,
         )
         self.evidence.append(found)
         return found
@@ -198,7 +193,16 @@ def result_of(state: CaseState, answer: str | None) -> dict[str, Any]:
         "logs": list(state.logs),
         "evidence": [found.to_dict() for found in state.evidence],
         "artifacts": list(state.artifacts),
-        "counters": _counters(state),
+        "counters": {
+            "llm_calls_small": state.usage[Tier.SMALL].calls,
+            "llm_calls_big": state.usage[Tier.BIG].calls,
+            "tool_calls": state.tool_calls,
+            "act_steps": state.act_steps,
+            "tokens": {
+                **{tier.value: token_usage(used) for tier, used in state.usage.items()},
+                "total": token_usage(*state.usage.values()),
+            },
+        },
         "models": {
             tier.value: {
                 **named.to_json(),
@@ -211,18 +215,6 @@ def result_of(state: CaseState, answer: str | None) -> dict[str, Any]:
         },
     }
     return result if answer is None else {"answer": answer, **result}
-
-
-def _counters(state: CaseState) -> dict[str, Any]:
-    usage = state.usage
-    tokens = {tier.value: token_usage(usage[tier]) for tier in Tier}
-    return {
-        "llm_calls_small": usage[Tier.SMALL].calls,
-        "llm_calls_big": usage[Tier.BIG].calls,
-        "tool_calls": state.tool_calls,
-        "act_steps": state.act_steps,
-        "tokens": {**tokens, "total": token_usage(*usage.values())},
-    }
 
 
 def _sum(costs: Iterable[Decimal | None]) -> Decimal | None:

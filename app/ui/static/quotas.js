@@ -29,6 +29,9 @@ function content(quota) {
     gauge("Waiting in the queue", use.queued, quota.max_queued, count),
     gauge("Spent today (UTC)", use.cost_usd_today, quota.max_cost_usd_per_day, money, use.reserved_usd_today),
     gauge("Spent this month", use.cost_usd_this_month, quota.max_cost_usd_per_month, money, use.reserved_usd_this_month),
+    gauge("Stored bytes", use.stored_bytes, quota.max_stored_bytes, count),
+    gauge("Versions of graphs and agents", use.definitions, quota.max_definitions, count),
+    gauge("Threads", use.threads, quota.max_threads, count),
   ];
   return card(quota.tenant,
     h("div", { class: "gauges" }, gauges),

@@ -128,8 +128,9 @@ class CaseResult(Answer):
     """What a case came to."""
 
     answer: str | None = None
-    verified: bool
-    """True if the checks of the answer hold, and one of them is independent of the plan."""
+    verified: bool | None
+    """True if the checks of the answer hold, and one of them is independent of the plan; None if
+    only the operation that the plan chose is not confirmed."""
     verification: dict[str, Any] = Field(default_factory=dict)
     finish_reason: str | None = None
     logs: list[dict[str, Any]] = Field(default_factory=list[dict[str, Any]])

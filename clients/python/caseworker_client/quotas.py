@@ -21,6 +21,9 @@ def put_quota(
     max_runs_per_minute: int | None = None,
     max_cost_usd_per_day: float | None = None,
     max_cost_usd_per_month: float | None = None,
+    max_stored_bytes: int | None = None,
+    max_definitions: int | None = None,
+    max_threads: int | None = None,
 ) -> Flow[Quota]:
     """Give a tenant a quota of its own, as the operator; None is unlimited, 0 lets nothing through.
 
@@ -32,6 +35,9 @@ def put_quota(
         "max_runs_per_minute": max_runs_per_minute,
         "max_cost_usd_per_day": max_cost_usd_per_day,
         "max_cost_usd_per_month": max_cost_usd_per_month,
+        "max_stored_bytes": max_stored_bytes,
+        "max_definitions": max_definitions,
+        "max_threads": max_threads,
     }
     body = {name: limit for name, limit in limits.items() if limit is not None}
     request = Request(method="PUT", path=_path(tenant), json=body)

@@ -45,6 +45,10 @@ class QuotaUse(Answer):
     """What runs that have not ended may cost at most."""
     cost_usd_this_month: float
     reserved_usd_this_month: float
+    stored_bytes: int = 0
+    definitions: int = 0
+    """Versions of graphs and agents."""
+    threads: int = 0
 
 
 class Quota(Answer):
@@ -58,7 +62,12 @@ class Quota(Answer):
     max_runs_per_minute: int | None = None
     max_cost_usd_per_day: float | None = None
     max_cost_usd_per_month: float | None = None
+    max_stored_bytes: int | None = None
+    max_definitions: int | None = None
+    max_threads: int | None = None
     use: QuotaUse
+    nearly_full: tuple[str, ...] = ()
+    """Those of ``stored_bytes``, ``definitions`` and ``threads`` of which 80 % are used."""
     updated_at: datetime | None = None
 
 

@@ -7,8 +7,10 @@ from dataclasses import replace
 import pytest
 
 from app.adapters.postgres import retention as statements
+from app.adapters.postgres.quotas import PostgresQuotas
 from app.adapters.postgres.retention import FOR_EVER, PostgresRetention, set_days
-from app.runs.retention import Record, Retention
+from app.runs.quotas import Quota
+from app.runs.retention import Days, Record, Retention
 from app.runs.run import RunKey, Webhook
 from tests.support.stores import (
     CANCEL_REQUEST,
@@ -73,7 +75,17 @@ async def ended(stores: Stores, oracle: Oracle, run_id: str, tenant: str = "defa
 
 async def sweep(stores: Stores, **days: int) -> None:
     usual = {**NOTHING, **{Record(name): kept for name, kept in days.items()}}
-    await Retention(store=PostgresRetention(stores.engines), days=usual, sweep_seconds=600).sweep()
+    await retention_of(stores, usual).sweep()
+
+
+def retention_of(stores: Stores, days: Days) -> Retention:
+    return Retention(
+        store=PostgresRetention(stores.engines),
+        quotas=PostgresQuotas(stores.engines.work, Quota()),
+        days=days,
+        unlimited=[],
+        sweep_seconds=600,
+    )
 
 
 async def counts(oracle: Oracle) -> dict[str, int]:

@@ -69,6 +69,8 @@ def test_a_check_of_the_configuration_knows_the_tools_of_servers(
     """What the service starts with is not refused before."""
     monkeypatch.setenv("TOOLS_MCP_SERVERS", json.dumps({"web": {"command": "x"}}))
     monkeypatch.setenv("TOOLS_DENY", '["web.echo"]')
+    monkeypatch.setenv("RETENTION_RUNS_DAYS", "30")
+    monkeypatch.setenv("RETENTION_THREADS_DAYS", "30")
 
     assert check_configuration().warnings == ()
 

@@ -2,6 +2,7 @@
 
 import socket
 from collections.abc import Callable
+from functools import partial
 from typing import Any, cast
 
 import pytest
@@ -10,8 +11,10 @@ from prometheus_client import CollectorRegistry, Gauge
 from app.adapters.postgres.engines import Engines
 from app.adapters.telemetry import metric_export
 from app.adapters.telemetry.metric_export import MetricExport
+from app.adapters.telemetry.process_metrics import MetricsPage
 from app.bootstrap.telemetry import Telemetry
 from app.runs.heartbeat import Loops
+from app.runs.quotas import QuotaStore
 from app.settings.schema import TelemetrySettings
 
 NOWHERE = "http://127.0.0.1:9"
@@ -49,7 +52,16 @@ async def test_metrics_are_sent_only_where_a_collector_of_them_is_configured(
     if variable is not None:
         monkeypatch.setenv(variable, NOWHERE)
     loops, telemetry = NotingLoops(), Telemetry(TelemetrySettings.model_validate(settings))
-    telemetry.watch(cast("Engines", None), None, lambda: 0.0)
+    telemetry.watch(
+        partial(
+            MetricsPage,
+            engines=cast("Engines", None),
+            executor=None,
+            silent_seconds=lambda: 0.0,
+            quotas=cast("QuotaStore", None),
+            unlimited=[],
+        )
+    )
     telemetry.keep(cast("Loops", loops))
 
     assert ("metrics" in loops.names) == sends

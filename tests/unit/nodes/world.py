@@ -129,6 +129,7 @@ class World:
             models=self.gateway,
             tools=self.tools,
             recomputation=DeterministicTools([Calculator()]),
+            reading=lambda question, expected: None,
             dates=DateReader(),
             defaults=case_defaults(timezone="UTC"),
             clock=lambda: datetime.now(UTC),

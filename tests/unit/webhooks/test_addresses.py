@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.webhooks.addresses import AddressRefusedError, UrlRules, is_public
+from app.observability.addresses import is_public
+from app.webhooks.addresses import AddressRefusedError, UrlRules
 
 RULES = UrlRules()
 

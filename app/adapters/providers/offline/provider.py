@@ -79,6 +79,12 @@ def plan(prompt: PlanningPrompt) -> Plan:
     return {"actions": [{"tool": call.tool, "args": dict(call.args)} for call in calls]}
 
 
+def calls_for(question: str, expected: Sequence[str]) -> tuple[Call, ...] | None:
+    """Return the calls that a question asks for; None if it is no sentence of the table."""
+    reading = next(readings(ROWS, question), None)
+    return None if reading is None else with_expected(reading.calls, expected)
+
+
 def with_expected(calls: tuple[Call, ...], expected: Sequence[str]) -> tuple[Call, ...]:
     """Return the calls, and beside a figure of a stock the expected tools that show its prices."""
     figure = calls[0]

@@ -23,7 +23,7 @@ def test_nothing_is_verified_that_nothing_independent_confirms(comparison: Compa
 
     verdict = judged(comparison, evidence, again={"value": "12"}, agrees=None)
 
-    assert (verdict.passed, verdict.metric, verdict.confirmed_by) == (False, 1.0, None)
+    assert (verdict.verified, verdict.metric, verdict.confirmed_by) == (False, 1.0, None)
     assert verdict.failure.startswith("Nothing confirms the answer")
     assert verdict.checks[Check.GOLD] is None
 
@@ -46,7 +46,7 @@ def test_the_check_that_confirms_an_answer_is_named(
     verdict = judged(comparison, found("calculator", {"value": "1"}), agrees=agrees, **case)
 
     assert verdict.confirmed_by is confirmed_by
-    assert verdict.passed is (confirmed_by is not None)
+    assert verdict.verified is (confirmed_by is not None)
 
 
 def test_what_a_planner_says_in_its_own_words_is_not_confirmed(comparison: Comparison) -> None:

@@ -86,7 +86,7 @@ async def test_logs_say_what_was_used_done_found_measured_and_decided() -> None:
         *("answered", "no_error", "repeated", "question_used", "computed_otherwise")
     }
     assert {check for check, holds in verified["checks"].items() if holds is None} == {
-        *("tools_used", "gold", "expected_evidence")
+        *("tools_used", "gold", "expected_evidence", "operation")
     }
     assert (ruled["decision"], ruled["reason"]) == ("stop", "passed")
 

@@ -4,13 +4,15 @@ import pytest
 
 from app.llm.gateway import Tier
 from app.nodes.case.evidence import Action
-from app.nodes.case.work import CaseState
+from app.nodes.case.work import CaseState, ModelName
+
+MODELS = dict.fromkeys(Tier, ModelName("scripted", "model"))
 
 
 @pytest.mark.req("002/6.4", "002/11.1")
 def test_an_improvement_of_at_least_the_minimum_resets_the_stalled_rounds() -> None:
     """Exactly the minimum is enough; less counts as stalled but is remembered as the best."""
-    state = CaseState(models={})
+    state = CaseState(models=MODELS)
     seen = []
 
     for metric in (0.25, 0.5, 0.625, 0.625, 0.875):
@@ -23,7 +25,7 @@ def test_an_improvement_of_at_least_the_minimum_resets_the_stalled_rounds() -> N
 @pytest.mark.req("002/6.4", "002/11.1")
 def test_a_metric_that_falls_is_a_stalled_round() -> None:
     """The best so far stays."""
-    state = CaseState(models={})
+    state = CaseState(models=MODELS)
 
     state.measure(0.75, min_improvement=0.01)
     state.measure(0.25, min_improvement=0.01)
@@ -34,7 +36,7 @@ def test_a_metric_that_falls_is_a_stalled_round() -> None:
 @pytest.mark.req("002/5.4", "002/9.4")
 def test_the_files_of_a_result_are_appended_to_the_artifacts() -> None:
     """The evidence names them; everything else that is known of them is beside it."""
-    state = CaseState(models={})
+    state = CaseState(models=MODELS)
     plot = {
         "name": "plot-1.png",
         "media_type": "image/png",
@@ -57,7 +59,7 @@ def test_the_files_of_a_result_are_appended_to_the_artifacts() -> None:
 @pytest.mark.parametrize("said", ["coins", ["a coin"], [{"name": "plot.png"}], [], None, {}])
 def test_what_else_is_called_artifacts_in_a_result_is_none_of_ours(said: object) -> None:
     """It stays in the evidence as it is."""
-    state = CaseState(models={})
+    state = CaseState(models=MODELS)
 
     found = state.add_evidence(Action("museum", {}), {"artifacts": said})
 
@@ -68,7 +70,7 @@ def test_what_else_is_called_artifacts_in_a_result_is_none_of_ours(said: object)
 @pytest.mark.req("002/11.4", "002/7.4")
 def test_escalation_switches_the_tier_and_keeps_the_evidence() -> None:
     """Passes are counted for each tier of its own."""
-    state = CaseState(models={})
+    state = CaseState(models=MODELS)
     state.begin_pass(gated=True)
     state.add_evidence(Action("calculator", {}), {"value": "2"})
 

@@ -21,14 +21,14 @@ def test_an_answer_without_error_that_is_found_again_passes(comparison: Comparis
     """Four checks hold of four."""
     verdict = judged(comparison, found("calculator", {"value": "42"}), again={"value": "42.0"})
 
-    assert (verdict.passed, verdict.metric, verdict.failure) == (True, 1.0, "")
+    assert (verdict.verified, verdict.metric, verdict.failure) == (True, 1.0, "")
 
 
 def test_no_evidence_is_no_answer(comparison: Comparison) -> None:
     """Nothing holds."""
     verdict = judged(comparison)
 
-    assert (verdict.passed, verdict.metric) == (False, 0.0)
+    assert (verdict.verified, verdict.metric) == (False, 0.0)
     assert verdict.failure == "There is no answer yet."
 
 
@@ -45,7 +45,7 @@ def test_a_value_that_is_not_found_again_does_not_pass(comparison: Comparison) -
 
 def test_a_tool_that_fails_when_asked_again_does_not_pass(comparison: Comparison) -> None:
     """An error is not the same as a value."""
-    assert not judged(comparison, found("calculator", {"value": "1"}), again=FAILED).passed
+    assert not judged(comparison, found("calculator", {"value": "1"}), again=FAILED).verified
 
 
 def test_an_error_in_the_pass_that_answers_does_not_pass(comparison: Comparison) -> None:
@@ -62,7 +62,7 @@ def test_an_error_of_an_earlier_pass_does_not_matter(comparison: Comparison) -> 
     """The answer does not rest on it."""
     evidence = found("calculator", FAILED), found("calculator", {"value": "1"}, step=2, number=2)
 
-    assert judged(comparison, *evidence).passed
+    assert judged(comparison, *evidence).verified
 
 
 def test_every_expected_tool_must_have_been_used(comparison: Comparison) -> None:
@@ -70,9 +70,9 @@ def test_every_expected_tool_must_have_been_used(comparison: Comparison) -> None
     answered = found("respond", {"answer": "x"}, step=2, number=2)
     expected: dict[str, Any] = {"expected_tools": ("plotter",)}
 
-    assert judged(comparison, found("plotter", {"text": "x"}), answered, **expected).passed
-    assert not judged(comparison, found("plotter", FAILED), answered, **expected).passed
-    assert not judged(comparison, answered, **expected).passed
+    assert judged(comparison, found("plotter", {"text": "x"}), answered, **expected).verified
+    assert not judged(comparison, found("plotter", FAILED), answered, **expected).verified
+    assert not judged(comparison, answered, **expected).verified
 
 
 def test_a_refused_action_is_neither_an_error_nor_a_use(comparison: Comparison) -> None:
@@ -87,10 +87,10 @@ def test_a_refused_action_is_neither_an_error_nor_a_use(comparison: Comparison) 
         warning="unknown_tool",
     )
 
-    assert judged(comparison, refused, found("calculator", {"value": "1"})).passed
+    assert judged(comparison, refused, found("calculator", {"value": "1"})).verified
     assert not judged(
         comparison, refused, found("calculator", {"value": "1"}), expected_tools=("plotter",)
-    ).passed
+    ).verified
 
 
 def test_a_written_number_must_be_one_that_was_found(comparison: Comparison) -> None:
@@ -99,7 +99,7 @@ def test_a_written_number_must_be_one_that_was_found(comparison: Comparison) -> 
 
     def answer(text: str) -> bool:
         written = found("respond", {"answer": text}, step=2, number=2)
-        return judged(comparison, calculated, written, again={"value": "1234.5"}).passed
+        return judged(comparison, calculated, written, again={"value": "1234.5"}).verified is True
 
     assert answer("1,234.50")
     assert not answer("1234")
@@ -157,7 +157,7 @@ def test_a_number_is_held_against_what_was_found_if_that_cannot_be_found_again(
 
     def answer(text: str, again: ToolResult) -> bool:
         written = found("respond", {"answer": text}, step=2, number=2)
-        return judged(comparison, calculated, written, again=again).passed
+        return judged(comparison, calculated, written, again=again).verified is True
 
     assert answer("42", FAILED)
     assert not answer("41", FAILED)
@@ -168,11 +168,11 @@ def test_the_pass_metric_is_the_share_that_must_hold(comparison: Comparison) -> 
     """An answer and something independent that confirms it must exist in any case."""
     evidence = found("broken", FAILED), found("calculator", {"value": "1"}, number=2)
 
-    assert not judged(comparison, *evidence).passed
-    assert judged(comparison, *evidence, pass_metric=0.6).passed
-    assert not judged(comparison, *evidence, pass_metric=0.0, gold_answer="2").passed
-    assert not judged(comparison, *evidence, pass_metric=0.0, agrees=None).passed
-    assert not judged(comparison, pass_metric=0.0).passed
+    assert not judged(comparison, *evidence).verified
+    assert judged(comparison, *evidence, pass_metric=0.6).verified
+    assert not judged(comparison, *evidence, pass_metric=0.0, gold_answer="2").verified
+    assert not judged(comparison, *evidence, pass_metric=0.0, agrees=None).verified
+    assert not judged(comparison, pass_metric=0.0).verified
 
 
 @pytest.mark.req("002/5.1", "002/5.2")

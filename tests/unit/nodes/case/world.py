@@ -24,6 +24,7 @@ from app.llm.ports import ModelError, ModelReply, ModelRequest, TokenUsage
 from app.llm.pricing import TokenPrice, no_list_price
 from app.nodes.case.case import CaseDefaults
 from app.nodes.case.node import CaseNode, case_type
+from app.nodes.case.operation import Reading
 from app.nodes.case.verifier import DeterministicTools
 from app.nodes.catalog import NodeCatalog
 from app.nodes.node_type import RunFacts
@@ -218,6 +219,8 @@ class World:
     tool_retry: RetryPolicy = ONE_ATTEMPT
     """For tools that name transient failures."""
     recomputed: Sequence[Tool] = field(default_factory=lambda: [Calculator()])
+    reading: Reading = lambda question, expected: None
+    """The built-in planner's plan, by default of no question."""
     defaults: CaseDefaults = field(default_factory=lambda: case_defaults(timezone="UTC"))
     journal: Journal = field(default_factory=Journal)
     token: CancellationToken = field(default_factory=CancellationToken)
@@ -295,6 +298,7 @@ class World:
             models=self.models or self._gateway(),
             tools=tool_dispatch(registry, ToolPolicy(deny=self.deny), retry=self.tool_retry),
             recomputation=DeterministicTools(self.recomputed),
+            reading=self.reading,
             dates=DateReader(),
             defaults=self.defaults,
             clock=lambda: datetime.now(UTC),

@@ -1,0 +1,102 @@
+"""What the sweeps of a process tell its operator about storage that grows."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import pytest
+from structlog.testing import capture_logs
+
+from app.runs.quotas import NearlyFull, Quota, TenantQuota
+from app.runs.retention import Days, Record, Retention
+
+
+class ProcessEndsError(Exception):
+    """The process ends at its third look for a sweep that is due."""
+
+
+@dataclass
+class Sweeps:
+    """A store where one sweep is due, and nothing is to be cleared away."""
+
+    looks: int = 0
+
+    async def begin_sweep(self, interval_seconds: float) -> bool:
+        self.looks += 1
+        if self.looks == 3:
+            raise ProcessEndsError
+        return self.looks == 1
+
+    async def days_by_tenant(self, usual: Days) -> Mapping[str, Days]:
+        return {}
+
+    async def drop(self, tenant: str, record: Record, *, days: int) -> bool:
+        return False
+
+    async def drop_pending_cancels(self) -> bool:
+        return False
+
+
+@dataclass
+class Quotas:
+    """Quotas of which some are nearly full."""
+
+    full: Sequence[NearlyFull] = field(default_factory=list)
+
+    async def get(self, tenant: str) -> TenantQuota:
+        raise NotImplementedError
+
+    async def find(self) -> Sequence[TenantQuota]:
+        raise NotImplementedError
+
+    async def put(self, tenant: str, quota: Quota) -> None:
+        raise NotImplementedError
+
+    async def delete(self, tenant: str) -> bool:
+        raise NotImplementedError
+
+    async def nearly_full(self) -> Sequence[NearlyFull]:
+        return self.full
+
+
+async def logged(
+    unlimited: Sequence[str], full: Sequence[NearlyFull] = ()
+) -> list[Mapping[str, object]]:
+    """Return what a process logs from its start to its third look."""
+    retention = Retention(
+        store=Sweeps(),
+        quotas=Quotas(full),
+        days=dict.fromkeys(Record),
+        unlimited=unlimited,
+        sweep_seconds=0,
+    )
+    with capture_logs() as lines, pytest.raises(ProcessEndsError):
+        await retention.run()
+    return list(lines)
+
+
+@pytest.mark.parametrize("unlimited", [["runs", "threads"], ["threads"], []])
+async def test_what_is_kept_for_ever_is_a_warning_at_the_start_and_with_each_sweep(
+    unlimited: list[str],
+) -> None:
+    """Nothing is said where everything has its days."""
+    lines = await logged(unlimited)
+    expected = {"event": "storage.unlimited", "log_level": "warning", "records": unlimited}
+
+    assert lines == ([expected] * 2 if unlimited else [])
+
+
+async def test_each_sweep_names_the_tenants_that_are_nearly_full() -> None:
+    """With the dimension, how much is used and how much is allowed."""
+    full = NearlyFull(tenant="acme", dimension="threads", used=80, limit=100)
+    lines = await logged([], [full])
+
+    assert lines == [
+        {
+            "event": "quota.nearly_full",
+            "log_level": "warning",
+            "tenant": "acme",
+            "dimension": "threads",
+            "used": 80,
+            "limit": 100,
+        }
+    ]
