@@ -1,9 +1,9 @@
-"""Finds out who shows a credential, without asking anybody about one that was shown just now.
+"""Identifies callers by their credentials, and caches the results.
 
-What is found out is kept under the credential's SHA-256, for :data:`KEPT_SECONDS`: so long does a
-revoked key still work in a process that has met it. Refusals are kept apart, and bounded like the
-others, so that guesses fill no memory and push nobody out. So few questions about unknown keys are
-put to the store at once that guesses never take its connections.
+A result is cached under the credential's SHA-256 for :data:`KEPT_SECONDS`, which is how long a
+revoked key still works in another process. Refusals have their own cache, so guesses evict no
+caller. One query at a time looks up all keys that are waiting, and refused requests are answered at
+a bounded rate: guesses use one connection of the store and little time of the event loop.
 """
 
 import asyncio
@@ -13,18 +13,20 @@ from datetime import UTC, datetime
 from hmac import compare_digest
 from typing import Final, Protocol
 
-from cachetools import TLRUCache
+from cachetools import TLRUCache, TTLCache
 
 from app.access.caller import OPERATOR, Caller
 from app.access.errors import InvalidCredentialError
-from app.access.keys import FORM, KeyStore, sha256_of
+from app.access.keys import FORM, ApiKey, KeyStore, sha256_of
 
 KEPT_SECONDS: Final = 5.0
 """How long an answer counts: the longest time for which a revoked key still works somewhere."""
 MAX_KEPT: Final = 10_000
 """Answers of each kind."""
-MAX_ASKED: Final = 4
-"""Questions about unknown keys under way at once."""
+REFUSALS_PER_SECOND: Final = 20
+"""How many requests without a valid credential are answered: as many at once after a pause."""
+MAX_REFUSAL_SECONDS: Final = 20.0
+"""The longest time that such a request waits for its answer."""
 MAX_CREDENTIAL_CHARS: Final = 8192
 
 
@@ -69,8 +71,10 @@ class Authentication:
         self._tokens = tokens
         self._bootstrap = None if bootstrap_key is None else sha256_of(bootstrap_key)
         self._known: TLRUCache[bytes, Identity] = TLRUCache(MAX_KEPT, _until, timer=time.time)
-        self._refused: TLRUCache[bytes, Identity] = TLRUCache(MAX_KEPT, _until, timer=time.time)
-        self._asking = asyncio.Semaphore(MAX_ASKED)
+        self._refused: TTLCache[bytes, None] = TTLCache(MAX_KEPT, KEPT_SECONDS, timer=time.time)
+        self._wanted: dict[str, asyncio.Future[tuple[ApiKey, bytes] | None]] = {}
+        self._looking_up: asyncio.Task[None] | None = None
+        self._next_refusal = 0.0
         self._closed = bootstrap_key is not None or tokens is not None
         self._open_until = 0.0
         self._asking_for_any: asyncio.Task[None] | None = None
@@ -108,10 +112,17 @@ class Authentication:
         try:
             identity = await self._identified(credential, digest)
         except InvalidCredentialError:
-            self._refused[digest] = _NOBODY
+            self._refused[digest] = None
             raise
         self._known[digest] = identity
         return identity.caller
+
+    def refusal_delay(self) -> float:
+        """Return how many seconds a refused request must wait for its answer."""
+        now, step = time.monotonic(), 1 / REFUSALS_PER_SECOND
+        earliest, latest = now - 1 + step, now + MAX_REFUSAL_SECONDS
+        self._next_refusal = min(max(self._next_refusal + step, earliest), latest)
+        return max(0.0, self._next_refusal - now)
 
     def forget(self) -> None:
         """Ask anew about every credential: a key was made or revoked here."""
@@ -135,10 +146,11 @@ class Authentication:
         raise InvalidCredentialError
 
     async def _of_key(self, key_id: str, digest: bytes) -> Identity:
-        async with self._asking:
-            if (known := self._known.get(digest)) is not None:
-                return known
-            found = await self._keys.find(key_id)
+        if (wanted := self._wanted.get(key_id)) is None:
+            wanted = self._wanted[key_id] = asyncio.get_running_loop().create_future()
+        if self._looking_up is None:
+            self._looking_up = asyncio.create_task(self._look_up())
+        found = await asyncio.shield(wanted)
         if found is None:
             raise InvalidCredentialError
         key, sha256 = found
@@ -147,5 +159,19 @@ class Authentication:
         until = float("inf") if key.expires_at is None else key.expires_at.timestamp()
         return Identity(key.caller, until)
 
-
-_NOBODY = Identity(Caller("", "", frozenset()))
+    async def _look_up(self) -> None:
+        """Look up the keys that are wanted, and those that are wanted meanwhile."""
+        try:
+            while self._wanted:
+                wanted, self._wanted = self._wanted, {}
+                try:
+                    found = await self._keys.find(wanted)
+                except Exception as error:
+                    for each in wanted.values():
+                        each.set_exception(error)
+                        each.exception()  # the callers may be gone
+                else:
+                    for key_id, each in wanted.items():
+                        each.set_result(found.get(key_id))
+        finally:
+            self._looking_up = None

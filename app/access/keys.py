@@ -8,7 +8,7 @@ secret of that size cannot be guessed, however fast.
 import hashlib
 import re
 import secrets
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Final, Protocol
@@ -73,8 +73,8 @@ class KeyStore(Protocol):
         """Tell whether a key was ever made, whatever became of it."""
         ...
 
-    async def find(self, key_id: str) -> tuple[ApiKey, bytes] | None:
-        """Return a key and the SHA-256 of it."""
+    async def find(self, key_ids: Collection[str]) -> Mapping[str, tuple[ApiKey, bytes]]:
+        """Return the keys that exist, each with its SHA-256, by their ids."""
         ...
 
     async def list(self, tenant: str | None, *, limit: int) -> Sequence[ApiKey]:
@@ -170,10 +170,10 @@ class Keys:
             KeyConflictError: the key works no more or was rotated already, or the tenant would
                 have too many keys.
         """
-        tenant, found = _tenant_for(by, None), await self._store.find(key_id)
-        if found is None or tenant not in (None, found[0].tenant):
+        tenant, found = _tenant_for(by, None), await self._store.find([key_id])
+        if not found or tenant not in (None, found[key_id][0].tenant):
             raise KeyNotFoundError
-        old, now = found[0], datetime.now(UTC)
+        old, now = found[key_id][0], datetime.now(UTC)
         if not old.works_at(now) or old.rotated_to is not None:
             raise KeyConflictError
         span = None if old.expires_at is None else old.expires_at - old.created_at

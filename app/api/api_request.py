@@ -3,7 +3,6 @@
 import re
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
-from ipaddress import IPv6Address, ip_address
 from sys import getsizeof
 from typing import Any, Self, TypeVar, cast
 
@@ -12,7 +11,7 @@ from fastapi.routing import APIRoute
 from starlette.types import Receive, Send
 from starlette.types import Scope as AsgiScope
 
-from app.access.caller import ANYBODY, LOCAL, Caller, Scope
+from app.access.caller import Caller, Scope
 from app.access.errors import (
     CredentialRequiredError,
     InvalidCredentialError,
@@ -22,10 +21,12 @@ from app.access.keys import Keys
 from app.api import problem_types as types
 from app.api.admission import CaseAdmission, GraphAdmission
 from app.api.documentation import SCOPE, operation_id
-from app.api.event_stream import OpenStreams
+from app.api.identification import identify, wait_connected
 from app.api.json_text import MalformedJsonError, UnstorableTextError, read_json
 from app.api.problems import ProblemError
-from app.api.services import AnonymousFrom, ApiLimits, ApiServices
+from app.api.request_envelope import IDENTIFIED
+from app.api.services import ApiLimits, ApiServices
+from app.api.shares import Shares
 from app.api.thread_admission import ThreadAdmission
 from app.api.violations import violations_of
 from app.chats.service import Chats
@@ -43,119 +44,6 @@ _LENGTH_DIGITS = 18
 Endpoint = TypeVar("Endpoint", bound=Callable[..., Any])
 
 _READING = frozenset({"GET", "HEAD"})
-
-
-_BEARER = re.compile(rb"bearer +([!-~]+) *", re.IGNORECASE)
-
-_OF_PROXIES = frozenset({b"forwarded", b"via", b"x-forwarded-for", b"x-real-ip"})
-_USUAL_LOOPBACK = frozenset({"127.0.0.1", "::1"})
-
-
-async def identify(request: Request, api: "ApiContext") -> Caller:
-    """Return the caller of a request.
-
-    Whoever shows a credential is known by it or refused, and is never taken for anonymous.
-
-    Raises:
-        InvalidCredentialError: the credential is nobody's.
-        CredentialRequiredError: there is none, and nobody is served without one.
-        ProblemError: there is none, and anonymous callers are not served from there.
-    """
-    shown = shown_credential(request)
-    authentication = api.services.authentication
-    if shown is not None:
-        return await authentication.caller_of(shown)
-    if not await authentication.is_open():
-        raise CredentialRequiredError
-    return anonymous_caller(request, api.limits.anonymous, api.limits)
-
-
-def shown_credential(request: Request) -> str | None:
-    """Return the bearer's credential of a request; None if it shows none.
-
-    Raises:
-        InvalidCredentialError: it shows something else, or several.
-    """
-    shown = [value for name, value in request.scope["headers"] if name == b"authorization"]
-    if not shown:
-        return None
-    if len(shown) > 1 or (bearer := _BEARER.fullmatch(shown[0])) is None:
-        raise InvalidCredentialError
-    return bearer[1].decode("ascii")
-
-
-def anonymous_caller(
-    request: Request, anonymous: AnonymousFrom, limits: ApiLimits | None = None
-) -> Caller:
-    """Return who calls without a credential, while there are none.
-
-    Web pages of other origins are refused everywhere: a browser sends their requests with the
-    rights of whoever reads them. ``limits`` has the origins and host names of the configuration.
-
-    A peer counts as local if its address is, and if no header says that a proxy forwards a request
-    of another peer. No header makes a caller local: anyone can write one. A peer without an address
-    (a Unix socket) counts as remote, because it usually is a proxy.
-
-    Raises:
-        ProblemError: anonymous callers are not served from there.
-    """
-    _refuse_other_pages(request, frozenset() if limits is None else limits.cors_origins)
-    if anonymous == "anywhere":
-        return ANYBODY
-    if request.client is None or not is_loopback(request.client.host):
-        raise ProblemError(types.ANONYMOUS_REFUSED)
-    if any(name in _OF_PROXIES for name, _ in request.headers.raw):
-        raise ProblemError(types.ANONYMOUS_REFUSED)
-    if limits is not None and not _is_own_host(request, limits.allowed_hosts or frozenset()):
-        message = "Call the service as localhost, or add the host to server.allowed_hosts."
-        raise ProblemError(types.ANONYMOUS_REFUSED, message)
-    return LOCAL
-
-
-def _refuse_other_pages(request: Request, origins: frozenset[str]) -> None:
-    """Refuse a request that a browser sends for a page of another origin.
-
-    Raises:
-        ProblemError: it is one.
-    """
-    sent = [value.lower() for value in request.headers.getlist("origin")]
-    host = request.headers.get("host", "").lower()
-    own = {f"http://{host}", f"https://{host}", *origins}
-    cross_site = request.headers.get("sec-fetch-site") == "cross-site" and not (
-        sent and set(sent) <= origins
-    )
-    if cross_site or not own.issuperset(sent):
-        message = "Pages of other origins are not served; list theirs in server.cors_origins."
-        raise ProblemError(types.ANONYMOUS_REFUSED, message)
-
-
-def _is_own_host(request: Request, names: frozenset[str]) -> bool:
-    """Return whether a request was sent to this machine's loopback or to a configured name."""
-    sent = request.headers.get("host", "").lower()
-    name = (sent.rpartition("]")[0].lstrip("[") or sent.partition(":")[0]).rstrip(".")
-    if not name or name == "localhost" or is_loopback(name):
-        return True
-    return name in map(str.lower, names) and not _is_every_address(name)
-
-
-def _is_every_address(name: str) -> bool:
-    try:
-        return ip_address(name).is_unspecified
-    except ValueError:
-        return False
-
-
-def is_loopback(host: str) -> bool:
-    """Tell whether an address belongs to this machine alone."""
-    if host in _USUAL_LOOPBACK:
-        return True
-    try:
-        address = ip_address(host.partition("%")[0])
-    except ValueError:
-        return False
-    if isinstance(address, IPv6Address) and address.ipv4_mapped is not None:
-        return address.ipv4_mapped.is_loopback
-    return address.is_loopback
 
 
 class BodiesUnderWay:
@@ -187,7 +75,8 @@ class ApiContext:
     services: ApiServices
     keys: Keys
     limits: ApiLimits
-    streams: OpenStreams
+    streams: Shares
+    connections: Shares
     bodies: BodiesUnderWay
     cases: CaseAdmission
     graph_runs: GraphAdmission
@@ -281,13 +170,21 @@ class ApiRequest(Request):
 
         Raises:
             AccessRefusedError: the caller is not known, or may not do this.
-            ProblemError: anonymous callers are not served from there.
+            ProblemError: anonymous callers are not served from there, or the tenant has too many
+                requests under way.
             StoreUnavailableError: nobody can say at the moment who it is.
         """
         api = cast("ApiContext", request.app.state.api)
-        found = cls(request, await identify(request, api))
-        request.scope["tenant"] = found.caller.tenant  # for the log of requests
+        authentication = api.services.authentication
+        try:
+            found = cls(request, await identify(request, authentication, api.limits))
+        except (CredentialRequiredError, InvalidCredentialError):
+            await wait_connected(request, authentication.refusal_delay())
+            raise
+        tenant = request.scope["tenant"] = found.caller.tenant  # also for the log of requests
+        request.scope.get(IDENTIFIED, bool)()
         found.require(scope)
+        await api.connections.enter(tenant, request.scope)
         return found
 
     def require(self, scope: Scope) -> None:
@@ -305,7 +202,7 @@ class ApiRequest(Request):
         Raises:
             AccessRefusedError, ProblemError, StoreUnavailableError: as for :meth:`of`.
         """
-        self.caller = await identify(self, self.api)
+        self.caller = await identify(self, self.api.services.authentication, self.limits)
         self.require(scope)
 
     @property

@@ -10,11 +10,11 @@ from starlette.middleware import Middleware
 from starlette.routing import BaseRoute, Route
 
 from app.access.keys import Keys
+from app.api import problem_types as types
 from app.api import problems
 from app.api.admission import CaseAdmission, GraphAdmission
 from app.api.api_request import ApiContext, BodiesUnderWay
 from app.api.documentation import describe
-from app.api.event_stream import OpenStreams
 from app.api.mcp_endpoint import McpEndpoint
 from app.api.mcp_offers import agent_tools, case_tools
 from app.api.request_envelope import AllowedHosts, RequestEnvelope, RequestLog
@@ -42,6 +42,7 @@ from app.api.services import (
     MetricsAccess,
     Readiness,
 )
+from app.api.shares import Shares
 from app.api.thread_admission import ThreadAdmission
 from app.chats.service import Chats
 from app.runs.definitions import Definitions
@@ -124,7 +125,8 @@ def build_api(
         services=services,
         keys=Keys(services.keys),
         limits=limits,
-        streams=OpenStreams(limits.max_event_streams),
+        streams=Shares(limits.max_event_streams, types.TOO_MANY_STREAMS),
+        connections=Shares(limits.max_connections, types.TOO_MANY_CONNECTIONS),
         bodies=BodiesUnderWay(limits.max_bodies_bytes),
         cases=CaseAdmission(limits, services.tools),
         graph_runs=graph_runs,

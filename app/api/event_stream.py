@@ -3,7 +3,6 @@
 import asyncio
 import re
 import time
-from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from datetime import datetime
 from typing import Annotated, Any, Self
@@ -16,9 +15,7 @@ from starlette.types import Receive, Scope, Send
 
 from app.access.errors import AccessRefusedError
 from app.api.field_types import Query, View
-from app.api.problem_types import TOO_MANY_STREAMS
-from app.api.problems import ProblemError, invalid
-from app.engine.fair_slots import share_of
+from app.api.problems import invalid
 from app.runs.errors import RunNotFoundError, StoreUnavailableError
 from app.runs.ports import EventPage
 from app.runs.run import EventRecord
@@ -121,47 +118,15 @@ def wants_page(headers: Headers) -> bool:
     return "application/json" in accepted and "text/event-stream" not in accepted
 
 
-class OpenStreams:
-    """Counts the open streams of this process; one tenant may hold nine tenths of them."""
-
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
-        self._open: Counter[str] = Counter()
-
-    def enter(self, tenant: str) -> None:
-        """Count a stream that is about to be opened.
-
-        Raises:
-            ProblemError: too many are open, of all tenants or of this one.
-        """
-        if self._open.total() >= self._limit or self._open[tenant] >= share_of(self._limit):
-            raise ProblemError(TOO_MANY_STREAMS)
-        self._open[tenant] += 1
-
-    def leave(self, tenant: str) -> None:
-        """Forget a stream that is over."""
-        self._open[tenant] -= 1
-        self._open += Counter()  # drops tenants without a stream
-
-
 class EventStream(EventSourceResponse):
     """The events of a run as they come, in batches of which the first was read already.
 
-    It ends with the batches, or when its client is gone, and leaves ``streams`` then.
+    It ends with the batches, or when its client is gone.
     """
 
-    def __init__(
-        self,
-        run_id: str,
-        first: Sequence[EventRecord],
-        rest: Batches,
-        streams: OpenStreams,
-        tenant: str,
-    ) -> None:
+    def __init__(self, run_id: str, first: Sequence[EventRecord], rest: Batches) -> None:
         super().__init__(_sent(run_id, first, rest), headers={"X-Accel-Buffering": "no"})
         self._rest = rest
-        self._streams = streams
-        self._tenant = tenant
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send what there is until it ends; the end of the process is one as well."""
@@ -171,7 +136,6 @@ class EventStream(EventSourceResponse):
             log.warning("events.cut_off", error="ProcessEnds")
             await send({"type": "http.response.body", "body": b""})
         finally:
-            self._streams.leave(self._tenant)
             await self._rest.aclose()
 
 

@@ -5,12 +5,17 @@ client likes. Here a head has a limit in bytes and in headers, and must be whole
 and the reading of an answer, must go on at a rate; and a process holds so many connections and no
 more. What is refused gets a problem document with an X-Request-ID, like any other request.
 
+A connection is unidentified unless it has a request of a known caller. Unidentified ones take nine
+tenths of the limit at most: the oldest is closed for a new one. A tenth more connections than the
+limit may be open: those whose tenants wait for one (:mod:`app.api.shares`).
+
 A request that arrives whole costs nothing but a comparison: timers are set for those that do not.
 """
 
 import asyncio
 import uuid
 from dataclasses import dataclass
+from functools import partial
 from http import HTTPStatus
 from typing import Any, ClassVar
 
@@ -20,6 +25,8 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from app.api import problem_types as types
 from app.api.problem_types import ProblemType
 from app.api.problems import ProblemError, problem_response
+from app.api.request_envelope import IDENTIFIED
+from app.engine.fair_slots import queue_of, share_of
 
 log = structlog.get_logger(__name__)
 
@@ -36,6 +43,7 @@ class ConnectionLimits:
     """What the connections of a process may hold, and how long they may wait."""
 
     max_connections: int
+    """A tenth more may be open, whose requests wait."""
     max_head_bytes: int
     """Of request line and headers."""
     max_headers: int
@@ -55,8 +63,8 @@ class BoundedProtocol(HttpToolsProtocol):
     """One connection of the server, within the limits of its class."""
 
     limits: ClassVar[ConnectionLimits]
-    waiting: ClassVar[dict["BoundedProtocol", None]]
-    """The server's connections that wait for the head of a request, the longest first."""
+    unidentified: ClassVar[dict["BoundedProtocol", None]]
+    """The server's unidentified connections, the oldest first."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
@@ -73,19 +81,25 @@ class BoundedProtocol(HttpToolsProtocol):
         self._refused = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Take a connection, in place of one that is idle if there are too many."""
+        """Take a connection, in place of the oldest unidentified one if there are too many."""
         super().connection_made(transport)
-        if len(self.connections) > self.limits.max_connections:
-            if not self.waiting:
+        self.unidentified[self] = None
+        limit = self.limits.max_connections
+        too_many = len(self.connections) > limit + queue_of(limit)
+        if too_many or len(self.unidentified) > share_of(limit):
+            oldest = next(iter(self.unidentified))
+            if oldest is not self:
+                oldest._forget()
+                oldest.transport.abort()
+            elif too_many:
                 self.transport.write(_document(types.TOO_MANY_CONNECTIONS))
                 self.transport.close()
                 return
-            next(iter(self.waiting)).transport.abort()
         self._wait_for_head()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Forget the timers."""
-        self.waiting.pop(self, None)
+        self._forget()
         self._set_timer(None)
         self._stop_watching_writes()
         super().connection_lost(exc)
@@ -133,7 +147,8 @@ class BoundedProtocol(HttpToolsProtocol):
         if len(self.pipeline) >= _MAX_PIPELINED:
             self._refuse(types.MALFORMED_REQUEST)
         self._set_timer(None)
-        self.waiting.pop(self, None)
+        known = partial(self.unidentified.pop, self, None)
+        self.scope[IDENTIFIED] = known  # type: ignore[literal-required]
         self._in_head, self._in_body = False, True
         self._body_bytes = 0
         super().on_headers_complete()
@@ -156,8 +171,9 @@ class BoundedProtocol(HttpToolsProtocol):
         if self.cycle.response_complete:  # and not a later one that waits for its turn
             self.cycle.body.clear()
         super().on_response_complete()
-        if self._is_idle():
-            self.waiting[self] = None
+        if self._is_idle() and not self.transport.is_closing():
+            self.unidentified.pop(self, None)
+            self.unidentified[self] = None
 
     def pause_writing(self) -> None:
         """Watch a client that does not read as fast as it is answered."""
@@ -173,6 +189,10 @@ class BoundedProtocol(HttpToolsProtocol):
     def send_400_response(self, msg: str) -> None:
         """Answer what the parser could not read, or what a limit refuses."""
         self._answer(self._refusal)
+
+    def _forget(self) -> None:
+        self.connections.discard(self)
+        self.unidentified.pop(self, None)
 
     def _is_over(self) -> bool:
         return self._refused or self.transport.is_closing()
@@ -216,7 +236,6 @@ class BoundedProtocol(HttpToolsProtocol):
         self._set_timer(_LINGER_SECONDS, self.transport.abort)
 
     def _wait_for_head(self) -> None:
-        self.waiting.setdefault(self)
         self._set_timer(self.limits.head_seconds, self._head_is_late)
 
     def _head_is_late(self) -> None:
@@ -270,7 +289,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
 def bounded_by(limits: ConnectionLimits) -> type[BoundedProtocol]:
     """Return the protocol of a server whose connections have these limits."""
-    return type("BoundedProtocol", (BoundedProtocol,), {"limits": limits, "waiting": {}})
+    return type("BoundedProtocol", (BoundedProtocol,), {"limits": limits, "unidentified": {}})
 
 
 def _document(kind: ProblemType) -> bytes:

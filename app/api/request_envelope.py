@@ -5,22 +5,27 @@ import re
 import secrets
 import time
 from collections.abc import Iterable
-from functools import lru_cache
-from ipaddress import ip_address
+from contextlib import suppress
+from ipaddress import IPv4Address, IPv6Address, ip_address
 
 import structlog
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.api.problem_types import HOST_REFUSED, INTERNAL, UNAVAILABLE
-from app.api.problems import ProblemError, problem_response
+from app.api.problems import ProblemError, invalid, problem_response
 from app.api.services import RequestObserver
+from app.api.shares import RELEASES
 from app.observability.redaction import without_keys
 from app.observability.trace_context import below_caller
 
 log = structlog.get_logger(__name__)
 
 _SANE_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}", re.ASCII)
+MAX_QUERY_PARAMETERS = 64
+IDENTIFIED = "caseworker.identified"
+"""In the scope of a request: what the server wants to be called when the caller is known."""
+
 _PROBES = frozenset({"/healthz", "/readyz"})
 """What watches over processes may call them by any name."""
 
@@ -36,23 +41,25 @@ class AllowedHosts:
     def __init__(self, names: frozenset[str] | None) -> None:
         """Allow addresses, ``localhost`` and ``names``; None allows every name."""
         self._names = names and frozenset(map(str.lower, names))
-        self.allow = lru_cache(maxsize=256)(self._allow)
 
-    def _allow(self, host: bytes) -> bool:
+    def allow(self, host: bytes) -> bool:
         """Tell whether a Host header, or the lack of one (empty), is served."""
         if self._names is None or not host:
             return True
-        name = host.decode("latin-1").lower()
-        name = name.rpartition("]")[0].lstrip("[") or name.partition(":")[0]
-        return name.rstrip(".") in ("localhost", *self._names) or _is_address(name)
+        name = host_name(host.decode("latin-1"))
+        return name in ("localhost", *self._names) or address_of(name) is not None
 
 
-def _is_address(name: str) -> bool:
-    try:
-        ip_address(name)
-    except ValueError:
-        return False
-    return True
+def host_name(host: str) -> str:
+    """Return the name or address in a Host header, in lower case, without port and brackets."""
+    return (host.rpartition("]")[0].lstrip("[") or host.partition(":")[0]).lower().rstrip(".")
+
+
+def address_of(name: str) -> IPv4Address | IPv6Address | None:
+    """Return the address that a name is; None if it is none."""
+    with suppress(ValueError):
+        return ip_address(name)
+    return None
 
 
 _QUIET = _PROBES | {"/metrics"}
@@ -105,6 +112,7 @@ class RequestEnvelope:
             await self._app(scope, receive, send)
             return
         request_id = scope["request_id"] = _request_id(scope)
+        scope[RELEASES] = []
         started = streamed = False
         status, began = _GIVEN_UP, time.perf_counter()
 
@@ -119,9 +127,8 @@ class RequestEnvelope:
         named = structlog.contextvars.bound_contextvars(request_id=request_id)
         with named, below_caller(scope["headers"]):
             try:
-                if not self._hosts.allow(_host(scope)) and scope["path"] not in _PROBES:
-                    refusal = problem_response(request_id, ProblemError(HOST_REFUSED))
-                    await refusal(scope, receive, send_named)
+                if (refused := self._refused(scope)) is not None:
+                    await problem_response(request_id, refused)(scope, receive, send_named)
                     return
                 await self._app(scope, receive, send_named)
             except ClientDisconnect:
@@ -138,8 +145,18 @@ class RequestEnvelope:
                 response = problem_response(request_id, ProblemError(INTERNAL))
                 await response(scope, receive, send_named)
             finally:
+                for release in scope[RELEASES]:
+                    release()
                 seconds = time.perf_counter() - began
                 self._requests.answered(scope, status, seconds, streamed=streamed)
+
+    def _refused(self, scope: Scope) -> ProblemError | None:
+        """Return why a request is refused before its query is parsed; None if it is not."""
+        if not self._hosts.allow(_host(scope)) and scope["path"] not in _PROBES:
+            return ProblemError(HOST_REFUSED)
+        if scope["query_string"].count(b"&") >= MAX_QUERY_PARAMETERS:
+            return invalid("query", f"Send at most {MAX_QUERY_PARAMETERS} parameters.")
+        return None
 
 
 def _is_stream(headers: Iterable[tuple[bytes, bytes]]) -> bool:

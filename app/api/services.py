@@ -128,6 +128,8 @@ class ApiLimits:
     """Graphs inside one another, the outermost included."""
     max_wait_seconds: int
     """The longest time that a POST waits for its run (``Prefer: wait``)."""
+    max_connections: int
+    """Requests that this process answers at once."""
     max_event_streams: int
     """How many event streams this process keeps open at once."""
     readiness_seconds: float = READINESS_SECONDS

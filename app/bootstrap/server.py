@@ -222,6 +222,7 @@ def api_limits(settings: Settings) -> ApiLimits:
         max_graph_steps=settings.admission.max_graph_steps,
         max_graph_edges=settings.admission.max_graph_edges,
         max_graph_depth=settings.admission.max_graph_depth,
+        max_connections=settings.server.max_connections,
         max_event_streams=settings.events.max_streams,
         max_bodies_bytes=settings.server.max_bodies_mb * 1024 * 1024,
         allowed_hosts=allowed_hosts(settings),

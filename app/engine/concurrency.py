@@ -11,11 +11,33 @@ and runs its lock is taken: once, for the time of one attempt, and with a limit.
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from contextvars import ContextVar
+from typing import TypeVar
 from weakref import WeakKeyDictionary
 
 DEFAULT_CEILING = 64
+MOST_CHARS_ON_LOOP = 2000
+"""How long a text may be that is redacted on the event loop."""
+
+T = TypeVar("T")
+
+
+class RedactionThread:
+    """Redacts long texts outside the event loop, one after the other.
+
+    Several threads would compete with the loop for the interpreter's lock.
+    """
+
+    def __init__(self) -> None:
+        self._executor = ThreadPoolExecutor(1, "redaction")
+
+    async def call(self, redact: Callable[[], T], chars: int) -> T:
+        """Call ``redact``, in the thread if it works on more than a few characters."""
+        if chars <= MOST_CHARS_ON_LOOP:
+            return redact()
+        return await asyncio.get_running_loop().run_in_executor(self._executor, redact)
 
 
 class StepSlots:

@@ -16,6 +16,7 @@ from app.control.ledger import Scope
 from app.control.retry import RetryPolicy
 from app.control.stops import Stop, StopCause, StopKind
 from app.engine.call import FREE, Answered, AttemptError, CallSpec, Reply, Spent, Turn
+from app.engine.concurrency import RedactionThread
 from app.engine.context import FlowContext
 from app.engine.ports import HASH_CHARS
 from app.engine.step_path import StepPath
@@ -121,6 +122,7 @@ class Exchanges:
         self._retry = retry
         self._payloads = payloads
         self._turns = turns
+        self._redaction = RedactionThread()
 
     async def perform(
         self,
@@ -159,7 +161,7 @@ class Exchanges:
             retry=self._retry,
             timeout_seconds=chosen.timeout_seconds,
             metadata=exchange.metadata,
-            request=self._shown(exchange),
+            request=await self._shown(exchange),
         )
         numbers = count(1)
 
@@ -234,16 +236,18 @@ class Exchanges:
             return None
         return partial(self._turns.turn, chosen.limit, context.run.tenant)
 
-    def _shown(self, exchange: Exchange) -> Mapping[str, Any] | None:
+    async def _shown(self, exchange: Exchange) -> Mapping[str, Any] | None:
         """Return what a trace keeps of a request: of a conversation, what it adds."""
         stored = None if exchange.log is None else exchange.log.stored
+        added = exchange.request.messages[stored.messages if stored else 0 :]
+        messages = [
+            (message.reference if stored else None) or _shown_message(message) for message in added
+        ]
+        same = stored is not None and stored.parameters == exchange.parameters
+        redact = partial(self._payloads.prompt, messages, {} if same else exchange.parameters)
+        shown = await self._redaction.call(redact, sum(len(str(each)) for each in messages))
         if stored is None:
-            messages = [_shown_message(message) for message in exchange.request.messages]
-            return self._payloads.prompt(messages, exchange.parameters)
-        added = exchange.request.messages[stored.messages :]
-        messages = [message.reference or _shown_message(message) for message in added]
-        same = stored.parameters == exchange.parameters
-        shown = self._payloads.prompt(messages, {} if same else exchange.parameters)
+            return shown
         after = {"call_key": stored.call_key, "messages": stored.messages}
         return None if shown is None else {**shown, "after": after}
 

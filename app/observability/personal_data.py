@@ -9,7 +9,7 @@ import re
 from functools import cache
 
 import phonenumbers
-from stdnum import iban, luhn
+from stdnum import iban, luhn, numdb
 from stdnum.us import ssn
 
 from app.observability.addresses import is_public
@@ -28,19 +28,6 @@ _CARD = re.compile(
 )
 """How the numbers of Visa, Mastercard, Maestro, American Express, Diners Club, JCB, Discover and
 UnionPay begin, and how long they are."""
-_IBAN_LENGTHS = {
-    country: int(length)
-    for country, length in re.findall(
-        r"([A-Z]{2})(\d\d)",
-        "AD24 AE23 AL28 AT20 AZ28 BA20 BE16 BG22 BH22 BI27 BR29 BY28 CH21 CR22 CY28 CZ24 DE22 "
-        "DJ27 DK18 DO28 EE20 EG29 ES24 FI18 FK18 FO18 FR27 GB22 GE22 GI23 GL18 GR27 GT28 HN28 "
-        "HR21 HU28 IE22 IL23 IQ23 IS26 IT27 JO30 KW30 KZ20 LB28 LC32 LI21 LT20 LU20 LV21 LY25 "
-        "MC27 MD24 ME22 MK19 MN20 MR27 MT31 MU30 NI28 NL18 NO15 OM23 PK24 PL28 PS29 PT25 QA29 "
-        "RO24 RS22 RU33 SA24 SC31 SD18 SE24 SI19 SK24 SM27 SO23 ST25 SV28 TL23 TN24 TR26 UA29 "
-        "VA22 VG24 XK20 YE30 ",
-    )
-}
-"""Characters of an account number by its country (ISO 13616)."""
 _CARD_GROUPS = ((4, 4, 4, 4), (4, 6, 5), (4, 6, 4), (4, 4, 4, 3))
 
 _MAX_NEAR_MISSES = 200
@@ -72,10 +59,17 @@ def _card(found: re.Match[str]) -> str | None:
     return "[card number]" if _CARD.fullmatch(digits) and luhn.is_valid(digits) else None
 
 
+@cache
+def _iban_length(country: str) -> int | None:
+    """Return how many characters account numbers of a country have (ISO 13616)."""
+    known = numdb.get("iban").info(country)[0][1].get("bban")
+    return 4 + sum(map(int, re.findall(r"\d+", known))) if known else None
+
+
 def _account(found: re.Match[str]) -> str | None:
     """Judge a word and the words behind it, of which some may not belong to the number."""
     text = found.group()
-    length = _IBAN_LENGTHS.get(text[:2].upper())
+    length = _iban_length(text[:2].upper())
     while length is not None and text:
         plain = re.sub(r"[ .+-]", "", text)
         if len(plain) <= length:
@@ -132,6 +126,12 @@ def _grouped(sizes: tuple[int, ...]) -> str:
 
 
 PERSONAL_DATA: tuple[Rule, ...] = (
+    rule(
+        r"(?i)(?<![\w.+-])[\w.+-]{1,64}+ ?[(\[] ?at ?[)\]] ?[\w-]{1,63}+"
+        r"(?: ?(?:[(\[] ?dot ?[)\]]|\.) ?[\w-]{1,63}+){1,4}",
+        "[email]",
+        *("(at)", "[at]", "( at )", "[ at ]"),
+    ),
     rule(r"(?<![\w.%+-])[\w.%+-]++@(?:[\w-]++(?:\.[\w-]++)++|[^\W\d_][\w-]++)", _email, "@"),
     rule(
         r"(?a)\d(?<![A-Za-z0-9.]\d)\d{0,2}(?:\.\d{1,3}){3}(?!\w|\.\d)"
@@ -151,6 +151,18 @@ PERSONAL_DATA: tuple[Rule, ...] = (
         r"(?<!\d)(?<!\d-)\d{3}-\d\d-\d{4}(?!\d|-\d)",
         lambda found: "[social security number]" if ssn.is_valid(found.group()) else None,
         shape=_NUMBER,
+    ),
+    rule(
+        r"(?i)(\b(?:ssn|social security(?: number| no\.?)?)(?: is)?[ :#=]{1,3})"
+        r"\d{3}[ -]?\d\d[ -]?\d{4}(?!\d)",
+        r"\1[social security number]",
+        *("ssn", "social security"),
+    ),
+    rule(
+        r"(?i)(\bpassport(?: (?:no|number|nr|id))?(?: is)?[.:# ]{1,3})"
+        r"(?=[A-Z]{0,8}\d)[A-Z0-9]{6,9}(?![A-Z0-9])",
+        r"\1[personal data]",
+        "passport",
     ),
     rule(
         rf"(?i)(\b(?:{_LABELS})\b(?:[ :=#.]{{1,2}}(?:numbers?|nummer|no|nr|is|at|me|us|on|under)\b)"

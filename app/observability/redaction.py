@@ -27,13 +27,13 @@ _SMALLEST_CARD_NUMBER = 10**12
 _MAX_DEPTH = 12
 _MAX_ITEMS = 200
 _MAX_PASSES = 8
-_LEAST_PASSES = 3
-_CHARS_OF_PASSES = 16_000
-"""Characters times passes that one text is given; a longer text gets fewer passes."""
+_PASSES_OF_LONG = 3
+_LONG_CHARS = 1_000
 LOOKAHEAD_CHARS = 256
 """How much is read beyond what is shown, so that a cut leaves no part of a secret unrecognised."""
-_NAMING = frozenset({"name", "key", "header", "field"})
-"""What mappings call the name of their ``value``, such as ``{"name": "password", "value": 1}``."""
+_NAMING = frozenset({"name", "key", "header", "field", "label", "k"})
+_NAMED = frozenset({"value", "v"})
+"""What mappings call a name and its value, such as ``{"name": "password", "value": 1}``."""
 
 _KEYS = RuleSet(KEYS)
 _RULES = RuleSet((*CREDENTIALS, *PERSONAL_DATA))
@@ -106,9 +106,7 @@ def redact_text(text: str, *, max_chars: int = MAX_TEXT_CHARS) -> str:
     """
     if _ORDINARY.fullmatch(text) is not None:
         return _fitted(text, len(text), max_chars)
-    is_cut = len(text) > max_chars + LOOKAHEAD_CHARS
-    shown = _redacted(_printable(text[: max_chars + LOOKAHEAD_CHARS] if is_cut else text))
-    return _fitted(shown[:-LOOKAHEAD_CHARS] if is_cut else shown, len(text), max_chars)
+    return _fitted(_beginning(text, max_chars), len(text), max_chars)
 
 
 @lru_cache(maxsize=1024)
@@ -117,8 +115,12 @@ def redact_beginning(text: str, chars: int) -> str:
 
     ``text`` may end ``LOOKAHEAD_CHARS`` behind them: a secret that was cut there is not shown.
     """
+    return _beginning(text, chars)[:chars]
+
+
+def _beginning(text: str, chars: int) -> str:
     shown = _redacted(_printable(text[: chars + LOOKAHEAD_CHARS]))
-    return (shown if len(text) < chars + LOOKAHEAD_CHARS else shown[:-LOOKAHEAD_CHARS])[:chars]
+    return shown if len(text) < chars + LOOKAHEAD_CHARS else shown[:-LOOKAHEAD_CHARS]
 
 
 def without_keys(text: str) -> str:
@@ -153,8 +155,7 @@ def _redacted(text: str) -> str:
 
 def _applied(text: str) -> str:
     """Apply the rules until nothing changes: a mark ends a word, beside which another may begin."""
-    affordable = _CHARS_OF_PASSES // (len(text) or 1)
-    for _ in range(max(_LEAST_PASSES, min(affordable, _MAX_PASSES))):
+    for _ in range(_MAX_PASSES if len(text) < _LONG_CHARS else _PASSES_OF_LONG):
         before = text
         text = _RULES.apply(before)
         if text == before:
@@ -202,11 +203,11 @@ def _redact_items(items: list[Any], name: str, max_chars: int, depth: int) -> li
 def _redact_mapping(value: Mapping[Any, Any], max_chars: int, depth: int) -> dict[str, Any]:
     shown = list(value.items())[:_MAX_ITEMS]
     named = None
-    if "value" in value:
+    if not _NAMED.isdisjoint(value):
         named = next((_name_in(item) for key, item in shown if key in _NAMING), None)
     parts = {
         _shown_name(str(key)): _redact(
-            item, named if named and key == "value" else str(key), max_chars, depth
+            item, named if named and key in _NAMED else str(key), max_chars, depth
         )
         for key, item in shown
     }
@@ -237,7 +238,7 @@ def _redact_number(value: float | None) -> Any:
 @lru_cache(maxsize=4096)
 def _mark_of(name: str) -> str | None:
     """Return what is shown instead of any value with this name; None if the value decides."""
-    words = _WORD.findall(normalize(name))
+    words = _WORD.findall(normalize(name).rstrip("0123456789"))
     plain = "".join(words).lower()
     if not plain:
         return None

@@ -11,6 +11,9 @@ from dataclasses import dataclass
 
 SECRET = "[secret]"  # noqa: S105 - it stands where one was
 
+_REREADINGS = 8
+"""How often rejected candidates let a text be read again; further ones are replaced."""
+
 Replacement = Callable[[re.Match[str]], str | None]
 """Returns what replaces a match.
 
@@ -39,12 +42,14 @@ class Rule:
         """Return ``text`` with every match replaced."""
         parts: list[str] = []
         copied = position = rejected = 0
+        rereadable = _REREADINGS * len(text)
         while (found := self.pattern.search(text, position)) is not None:
-            judged = self.max_rejected is None or rejected < self.max_rejected
+            judged = rereadable > 0 and (self.max_rejected is None or rejected < self.max_rejected)
             mark = self.replacement(found) if judged else SECRET
             if mark is None:
                 rejected += 1
                 position = found.start() + 1
+                rereadable -= found.end() - position
                 continue
             parts += (text[copied : found.start()], mark)
             copied = position = found.end()

@@ -48,21 +48,20 @@ KEYS: tuple[Rule, ...] = (
         rf"|(?<![A-Za-z0-9])(?:AIza[{_W}-]{{20,}}+|ya29\.[{_W}-]{{10,}}+"  # Google
         rf"|SG\.[{_W}-]{{10,80}}\.[{_W}-]{{10,}}+|hv[sb]\.[{_W}-]{{10,}}+)"  # SendGrid, Vault
         rf"|(?<!\d)\d{{8,10}}:AA[{_W}-]{{30,}}+"  # Telegram
-        r"|(?<=hooks\.slack\.com/services/)[A-Za-z0-9/]{10,}+",
+        r"|IQoJb3JpZ2lu[A-Za-z0-9+/=]{10,}+",  # session tokens of AWS
         SECRET,
         *("akia", "asia", "abia", "acca", "aiza", "ya29.", "sg.", "hvs.", "hvb.", ":aa"),
-        "hooks.slack",
+        "iqojb3jpz2lu",
+    ),
+    rule(  # Slack, Discord, Teams
+        r"((?:hooks\.slack\.com/services|discord(?:app)?\.com/api/webhooks"
+        r"|webhook\.office\.com/webhookb2)/)[A-Za-z0-9_@/-]{10,}+",
+        rf"\1{SECRET}",
+        *("hooks.slack", "/api/webhooks", "webhookb2"),
     ),
     rule(rf"(?<![{_W}.-])[{_W}.-]{{20,}}+", _web_token, "eyj"),
 )
 """Keys by the form that their issuers give them."""
-
-
-def _scheme(found: re.Match[str]) -> str | None:
-    """Judge what follows the name of a scheme of HTTP authentication: it may be a plain word."""
-    before, credentials = found.groups()
-    is_word = len(credentials) < 20 and credentials.isalpha() and credentials[1:].islower()
-    return None if is_word else before + SECRET
 
 
 def _mixed(found: re.Match[str]) -> str | None:
@@ -91,9 +90,14 @@ def _random_word(found: re.Match[str]) -> str | None:
 
 _PASSWORDS = (
     r"passw(?:or)?[dt]|passwd|passphrase|passcode|pwd|kennwort|mot de passe|contrase[n\u00f1]a"
-    r"|senha|\u043f\u0430\u0440\u043e\u043b\u044c"
+    r"|senha|\bmdp|\u043f\u0430\u0440\u043e\u043b\u044c|\u5bc6\u7801|\u5bc6\u78bc"
+    r"|\u30d1\u30b9\u30ef\u30fc\u30c9|\ube44\ubc00\ubc88\ud638"
 )
-_PASSWORD_HINTS = ("pass", "pwd", "kennwort", "contrase", "senha", "\u043f\u0430\u0440\u043e\u043b")
+"""Also in Russian, Chinese, Japanese and Korean."""
+_PASSWORD_HINTS = (
+    *("pass", "pwd", "kennwort", "contrase", "senha", "mdp", "\u043f\u0430\u0440\u043e\u043b"),
+    *("\u5bc6\u7801", "\u5bc6\u78bc", "\u30d1\u30b9\u30ef\u30fc\u30c9", "\ube44\ubc00\ubc88\ud638"),
+)
 _NAMES = (
     rf"{_PASSWORDS}|secret|(?:api|access|private|account|signing)[ _-]?key|credentials?|token|auth"
     r"|authorization|cookie|session[ _-]?id"
@@ -109,7 +113,7 @@ _IS = (
 _ON = r"[,;&](?=[^\s,;&=:\"'{}\[\]]{1,40}(?:[\s,;&\"'{}\[\]]|$))"
 """A separator that belongs to the value, because no other name follows it."""
 _VALUE = (
-    rf"{_NEW}(?:\"(?:\\.|[^\"\\\n]){{1,500}}+(?:\"|$)|'(?:\\.|[^'\\\n]){{1,500}}+(?:'|$)"
+    rf"{_NEW}(?:(?:\"\"\"|\")(?:\\.|[^\"\\\n]){{1,500}}+(?:\"|$)|'(?:\\.|[^'\\\n]){{1,500}}+(?:'|$)"
     rf"|(?:\\(?![\"'])|{_ON}|<(?!/)|[^\s\"',;&}}\]\\<]){{1,500}})"
 )
 
@@ -143,25 +147,33 @@ CREDENTIALS: tuple[Rule, ...] = (
         rf"\1{SECRET}",
         *("authorization", "cookie", "x-"),
     ),
-    rule(
-        rf"(?i)(\b(?:bearer|basic|digest|apikey|token):?[\s+]{{1,4}}[\"']?){_NEW}"
-        r"([A-Za-z0-9._~+/=-]{8,3000}+)",
-        _scheme,
-        *("bearer", "basic", "digest", "apikey", "token"),
+    rule(  # a plain word may follow
+        rf"(?i)(\b(?:bearer|basic|digest|apikey|token|flyv1):?[\s+]{{1,4}}[\"']?){_NEW}"
+        r"(?-i:(?![A-Za-z][a-z]{7,18}(?![A-Za-z0-9._~+/=-])))[A-Za-z0-9._~+/=-]{8,3000}+",
+        rf"\1{SECRET}",
+        *("bearer", "basic", "digest", "apikey", "token", "flyv1"),
     ),
     rule(rf"(?i)((?:{_NAMES}|{_HEADERS}){_IS}){_VALUE}", rf"\1{SECRET}", *_HINTS, "x-"),
     rule(
         rf"(?i)((?<![A-Za-z])(?:{_SHORT_NAMES})(?:\\?[\"']\s{{0,2}}[:=]\s{{0,2}}\\?|=)"
         r"|(?<=[A-Za-z0-9][_-])(?:pass|pw):\s{0,2}"
-        rf"|\b(?:pin|otp|cv[vc]2?)(?: code)?[:=#]?\s{{1,2}}(?=\d{{3,8}}\b(?![.,:]\d))){_VALUE}",
+        r"|\b(?:pin|otp|cv[vc]2?)(?: code)?(?: is| was)?[:=#]?\s{1,2}(?=\d{3,8}\b(?![.,:]\d)))"
+        rf"{_VALUE}",
         rf"\1{SECRET}",
-        shape=rf"(?:{_SHORT_NAMES})(?:\\?[\"']|\s?[:=#\d]| code)",
+        shape=rf"(?:{_SHORT_NAMES})(?:\\?[\"']|\s?[:=#\d]| code| is| was)",
     ),
     rule(
-        rf"(?i)((?:{_PASSWORDS}|\btoken|\bsecret|\bapi[ _-]?key)(?: is| was)?[\s(\[]{{1,3}}[\"']?)"
+        rf"(?i)((?:(?:{_PASSWORDS}|\btoken|\bsecret|\bapi[ _-]?key)(?: is| was| lautet| ist|\s?->)?"
+        r"[\s(\[]{1,3}|\b(?:pass|pw)\s=\s?)[\"']?)"
         rf"{_NEW}([^\s\"'()\[\]]{{6,300}}+)",
         _mixed,
-        *(*_PASSWORD_HINTS, "token", "secret", "key"),
+        *(*_PASSWORD_HINTS, "token", "secret", "api key", "api_key", "api-key", "apikey", "pw ="),
+    ),
+    rule(
+        r"(?i)(?<![^\s\"'(\[])()([^\s\"'()\[\]]{6,100}+)"
+        r"(?= is (?:the|my|our|your) pass(?:word|phrase|code))",
+        _mixed,
+        *("is the pass", "is my pass", "is our pass", "is your pass"),
     ),
     rule(
         r"((?<!\w)--?(?:password|passwd|pass|token|secret|api-?key)[ ]{1,3}[\"']?"

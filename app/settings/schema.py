@@ -69,7 +69,7 @@ class ServerSettings(Section):
     """Origins of web pages, such as https://app.example.com, that may send requests without a key;
     pages of the service itself always may."""
     max_connections: Positive = key(
-        2000, "Open connections; more are answered 503, or idle closed."
+        2000, "Requests at once; further ones wait, then 503. A tenth more may connect."
     )
     max_head_kb: Positive = key(32, "Longest request line and headers, in KiB; else 431.")
     max_headers: Positive = key(100, "Headers of a request; more are answered 431.")

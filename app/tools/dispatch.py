@@ -24,6 +24,7 @@ from app.engine.call import (
     OutcomeUnknownError,
     Reply,
 )
+from app.engine.concurrency import RedactionThread
 from app.engine.context import FlowContext
 from app.engine.ports import HASH_CHARS
 from app.engine.step_path import StepPath
@@ -82,6 +83,7 @@ class ToolDispatch:
         self._servers: ToolServers = servers or NoServers()
         self._expose_errors = expose_errors
         self._payloads = payloads
+        self._redaction = RedactionThread()
         self._retry = retry
         self._approval_timeout_seconds = approval_timeout_seconds
         self._registry = registry
@@ -170,7 +172,7 @@ class ToolDispatch:
             refused, args = await self._approved(context, path, tool.spec, args)
             if refused is not None:
                 return refused
-        call = self._call(tool.spec, args, path, call_id)
+        call = await self._call(tool.spec, args, path, call_id)
         keeper: ArtifactKeeper | None = context.services.get(ArtifactKeeper)
         logged_with = context.run.logged_with
         attempt = partial(_attempt, tool, args, tool_context, keeper, call.key.text, logged_with)
@@ -221,10 +223,14 @@ class ToolDispatch:
             return await self._servers.find(name)
         return self.tool(name)
 
-    def _call(
+    async def _call(
         self, spec: ToolSpec, args: Mapping[str, Any], key: StepPath, call_id: str | None
     ) -> CallSpec:
         asked = json.dumps([spec.name, args], sort_keys=True, default=str)
+        redact = partial(self._payloads.shown, dict(args), text_chars=MAX_TEXT_CHARS)
+        shown = await self._redaction.call(redact, len(asked))
+        # Some endpoints put thousands of characters of their own state into an id.
+        about = {"args": shown, "tool_call_id": call_id and call_id[:MAX_CODE_CHARS]}
         return CallSpec(
             key=key,
             kind="tool",
@@ -235,14 +241,8 @@ class ToolDispatch:
             repeatable=spec.idempotent,
             retry=self._retry if spec.transient and spec.idempotent else ONE_ATTEMPT,
             timeout_seconds=spec.timeout_seconds,
-            metadata=self._about(args, call_id),
+            metadata={name: value for name, value in about.items() if value is not None},
         )
-
-    def _about(self, args: Mapping[str, Any], call_id: str | None) -> Mapping[str, Any]:
-        shown = self._payloads.shown(dict(args), text_chars=MAX_TEXT_CHARS)
-        # Some endpoints put thousands of characters of their own state into an id.
-        about = {"args": shown, "tool_call_id": call_id and call_id[:MAX_CODE_CHARS]}
-        return {name: value for name, value in about.items() if value is not None}
 
 
 async def _attempt(

@@ -16,10 +16,12 @@ import psutil
 
 from tests.attacks.measuring import Measured, Watch
 from tests.attacks.programs import PROGRAMS
+from tests.attacks.target import Target
 from tests.support.database import TestServer, open_server
 from tests.support.fake_provider.client import FakeProvider
 from tests.support.processes import ChildFailedError, ChildProcess
 from tests.support.service import ServiceProcess, model_settings
+from tests.support.tenants import OPERATOR_KEY
 
 MEMORY_MB = 2048
 """What the service may allocate; its database is a process of its own."""
@@ -35,13 +37,16 @@ async def attacked(name: str, postgres: TestServer, provider: FakeProvider) -> M
     for marker, step in program.replies.items():
         await provider.script(marker, [step], repeat_last=True)
     settings = {**model_settings(provider.openai_url), "SERVER_MAX_CONNECTIONS": "2000"}
+    key = "" if program.settings is None else OPERATOR_KEY
+    if key:
+        settings |= {"AUTH_BOOTSTRAP_KEY": key, **(program.settings or {})}
     with postgres.database() as url:
         async with ServiceProcess(url, settings=settings, name="attacked") as service:
             limit = (MEMORY_MB << 20, MEMORY_MB << 20)
             psutil.Process(service.child.pid).rlimit(resource.RLIMIT_DATA, limit)
             with Watch(service.url, service.child.pid) as watch:
-                remark, succeeded = await _attack(name, service.url)
-            others = await _serves(service)
+                remark, succeeded = await _attack(name, service.url, key)
+            others = await asyncio.to_thread(_serves, Target(service.url, key))
             alive = service.child.exit_code is None
             return Measured(
                 name=name,
@@ -53,9 +58,9 @@ async def attacked(name: str, postgres: TestServer, provider: FakeProvider) -> M
             )
 
 
-async def _attack(name: str, url: str) -> tuple[str, bool]:
+async def _attack(name: str, url: str, key: str) -> tuple[str, bool]:
     """Let a process of its own attack; return its remark, and whether it says that all is well."""
-    arguments = ("-m", "tests.attacks.programs", name, url)
+    arguments = ("-m", "tests.attacks.programs", name, url, key)
     with ChildProcess.python(*arguments, name="attack") as attack:
         try:
             code = await attack.wait(timeout_seconds=_ATTACK_SECONDS)
@@ -65,16 +70,14 @@ async def _attack(name: str, url: str) -> tuple[str, bool]:
         return said, code == 0
 
 
-async def _serves(service: ServiceProcess) -> bool:
-    """Tell whether somebody else's run is accepted and ends."""
+def _serves(target: Target) -> bool:
+    """Tell whether a run of another caller is accepted and ends."""
     graph = {"steps": [{"id": "a", "type": "llm", "data": {"prompt": "all well?"}}], "edges": []}
     try:
-        async with service.client() as client:
-            run = await client.run_graph(graph, wait_seconds=20)
+        return target.run(graph).startswith("completed")
     except Exception as error:
         sys.stderr.write(f"{type(error).__name__}: {error}\n")
         return False
-    return bool(run["status"] == "completed")
 
 
 async def attack_all(names: list[str], latency_ms: float) -> bool:

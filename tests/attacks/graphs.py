@@ -70,3 +70,12 @@ def nested_maps() -> Graph:
     for _ in range(3):
         step = {"type": "map", "data": {"over": "list", "step": step, "max_items": 10_000}}
     return {"steps": [{"id": "m", **step}], "edges": []}
+
+
+def doubling_schema(levels: int) -> Graph:
+    """Return an approval whose schema refers twice to the next of ``levels`` schemas, and so on."""
+    both = {f"d{at}": {"allOf": [{"$ref": f"#/$defs/d{at + 1}"}] * 2} for at in range(levels)}
+    definitions = both | {f"d{levels}": {"type": "integer"}}
+    changes = {"type": "object", "properties": {"a": {"$ref": "#/$defs/d0"}}, "$defs": definitions}
+    data = {"message": "?", "changes": changes}
+    return {"steps": [{"id": "a", "type": "approval", "data": data}], "edges": []}

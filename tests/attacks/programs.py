@@ -1,6 +1,7 @@
 """What hurts a service: each attack is one function that a process of its own executes.
 
-``python -m tests.attacks.programs NAME URL`` attacks the service at ``URL`` and prints a remark.
+``python -m tests.attacks.programs NAME URL [KEY]`` attacks the service at ``URL``, with the
+operator's ``KEY``, and prints a remark.
 """
 
 import random
@@ -8,58 +9,19 @@ import socket
 import string
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
-import httpx
-
-from tests.attacks import graphs
+from tests.attacks import graphs, tenants
+from tests.attacks.target import Target, held
 from tests.support.fake_provider.script import Step
 
 _CHUNK = 1 << 20
-_PATIENCE_SECONDS = 60.0
 _HALVES = (
     r'{"id": "c", "object": "chat.completion", "created": 1, "model": "m", "choices": [{"index": 0,'
     r' "finish_reason": "stop", "message": {"role": "assistant", "content": "\ud800\u0000 b"}}]}'
 )
 """A reply with halves of characters in it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Target:
-    """The service under attack."""
-
-    url: str
-
-    @property
-    def address(self) -> tuple[str, int]:
-        """Where it listens."""
-        host, _, port = self.url.removeprefix("http://").rpartition(":")
-        return host, int(port)
-
-    def ask(self, method: str, path: str, **options: Any) -> httpx.Response:
-        """Send one request."""
-        return httpx.request(
-            method, self.url + path, timeout=_PATIENCE_SECONDS, trust_env=False, **options
-        )
-
-    def run(self, graph: Mapping[str, Any], **fields: Any) -> str:
-        """Run a graph; return how it was answered."""
-        body = {"kind": "graph", "graph": graph, **fields}
-        began = time.monotonic()
-        answer = self.ask("POST", "/runs", json=body, headers={"Prefer": "wait=20"})
-        shown = answer.json()
-        said = shown.get("status") if answer.is_success else f"HTTP {answer.status_code}"
-        return f"{said}, {len(answer.content) >> 10} KB in {time.monotonic() - began:.1f} s"
-
-    def connect(self, first: bytes = b"") -> socket.socket:
-        """Open a connection and begin to talk."""
-        connection = socket.create_connection(self.address, timeout=10)
-        with suppress(OSError):  # it was refused already
-            connection.sendall(first)
-        return connection
 
 
 Attack = Callable[[Target], str]
@@ -72,6 +34,8 @@ class Program:
     attack: Attack
     replies: Mapping[str, Step] = field(default_factory=dict)
     """How the provider of models treats prompts with a marker."""
+    settings: Mapping[str, str] | None = None
+    """Of a service with keys, by environment variable; None is a service without keys."""
 
 
 def _flood(target: Target, begun: bytes, chunk: bytes, megabytes: int) -> str:
@@ -103,12 +67,6 @@ def long_url(target: Target) -> str:
     return _flood(target, b"GET /", b"a" * _CHUNK, 60)
 
 
-@contextmanager
-def _held(target: Target, count: int, begun: bytes) -> Iterator[list[socket.socket]]:
-    with ExitStack() as stack:
-        yield [stack.enter_context(target.connect(begun)) for _ in range(count)]
-
-
 def _still_open(connections: list[socket.socket]) -> int:
     """Count those on which the server has not hung up."""
     left = 0
@@ -126,7 +84,7 @@ def _still_open(connections: list[socket.socket]) -> int:
 
 def slow_heads(target: Target) -> str:
     """Leave 400 heads unfinished."""
-    with _held(target, 400, b"GET /healthz HTTP/1.1\r\nHost: a\r\nX-") as connections:
+    with held(target, 400, b"GET /healthz HTTP/1.1\r\nHost: a\r\nX-") as connections:
         time.sleep(15)
         return f"{_still_open(connections)} of 400 still open after 15 s"
 
@@ -136,7 +94,7 @@ def held_bodies(target: Target) -> str:
     body = b'{"kind":"graph","graph":{"x":"' + b"a" * 1_290_000
     head = b"POST /runs HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
     length = b"Content-Length: %d\r\n\r\n" % (len(body) + 100)
-    with _held(target, 300, head + length + body) as connections:
+    with held(target, 300, head + length + body) as connections:
         time.sleep(15)
         return f"{_still_open(connections)} of 300 still open after 15 s"
 
@@ -144,7 +102,7 @@ def held_bodies(target: Target) -> str:
 def unread_answers(target: Target) -> str:
     """Ask for documents on 200 connections, and read none of them."""
     ask = b"GET /openapi.json HTTP/1.1\r\nHost: localhost\r\n\r\n" * 4
-    with _held(target, 200, ask) as connections:
+    with held(target, 200, ask) as connections:
         time.sleep(25)
         return f"{_still_open(connections)} of 200 still open after 25 s"
 
@@ -270,9 +228,21 @@ PROGRAMS: Mapping[str, Program] = {
     "many-patterns": Program(_patterns(2000)),
     "listing": Program(listing),
     "nested-maps": Program(nested_maps),
+    "wrong-credentials": Program(tenants.wrong_credentials, settings={}),
+    "slow-readers": Program(tenants.slow_readers, settings={}),
+    "many-filters": Program(tenants.many_filters, settings={}),
+    "near-misses": Program(tenants.near_misses, settings={}),
+    "costly-conditions": Program(tenants.costly_conditions, settings={}),
+    "doubling-schema": Program(tenants.doubling_schema, settings={}),
+    "many-streams": Program(tenants.many_streams, settings={"EVENTS_MAX_STREAMS": "5"}),
+    "slow-runs": Program(
+        tenants.slow_runs,
+        {"ATTACK-SLOW": Step(text="ok", delay_seconds=12)},
+        settings={"WORKER_MAX_RUNS": "4"},
+    ),
 }
 """By name; an attack that is added here is made by ``make attacks``."""
 
 
 if __name__ == "__main__":
-    sys.stdout.write(PROGRAMS[sys.argv[1]].attack(Target(sys.argv[2])))
+    sys.stdout.write(PROGRAMS[sys.argv[1]].attack(Target(*sys.argv[2:])))

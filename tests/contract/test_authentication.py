@@ -1,6 +1,7 @@
 """Whom a credential shows, how long an answer counts, and what guesses cost."""
 
 import asyncio
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
@@ -48,9 +49,9 @@ class CountedKeys(PostgresKeys):
 
     asked = 0
 
-    async def find(self, key_id: str) -> tuple[ApiKey, bytes] | None:
+    async def find(self, key_ids: Collection[str]) -> Mapping[str, tuple[ApiKey, bytes]]:
         self.asked += 1
-        return await super().find(key_id)
+        return await super().find(key_ids)
 
 
 @pytest.fixture
@@ -97,15 +98,15 @@ async def test_a_key_that_is_shown_again_and_again_is_looked_up_once(
     assert store.asked == 2
 
 
-async def test_many_that_show_a_key_at_once_ask_few_times(store: CountedKeys) -> None:
-    """The others wait for the answer."""
+async def test_many_that_show_a_key_at_once_ask_once(store: CountedKeys) -> None:
+    """All of them wait for the same answer."""
     key, authentication = await issued(store), Authentication(store)
 
     async with asyncio.TaskGroup() as group:
         for _ in range(200):
             group.create_task(authentication.caller_of(key.secret))
 
-    assert store.asked <= module.MAX_ASKED
+    assert store.asked == 1
 
 
 async def test_a_revoked_key_works_no_longer_than_an_answer_counts(
@@ -187,6 +188,62 @@ async def test_guesses_fill_no_memory_and_push_nobody_out(
     assert len(authentication._refused) <= 50
 
 
+async def test_a_key_that_works_waits_for_no_more_than_one_query_of_guesses(
+    api: Api,
+) -> None:
+    """All keys that arrive during a query are looked up by the next one, with one connection."""
+    store = SlowKeys(api.keys._pool)
+    key, authentication = await issued(store), Authentication(store)
+
+    async def guess(number: int) -> None:
+        with pytest.raises(InvalidCredentialError):
+            await authentication.caller_of(f"cwk_{number:016x}_{'0' * 64}")
+
+    guesses = [asyncio.create_task(guess(number)) for number in range(50)]
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    guesses += [asyncio.create_task(guess(number)) for number in range(50, 100)]
+    caller = asyncio.create_task(authentication.caller_of(key.secret))
+    await asyncio.sleep(0)
+    store.answers.set()
+
+    assert (await caller).tenant == "a"
+    assert store.asked == 2
+    await asyncio.wait(guesses)
+
+
+async def test_a_query_that_fails_is_made_again_for_the_next_caller(api: Api) -> None:
+    """All that waited for it get its error."""
+    store = SlowKeys(api.keys._pool)
+    key, authentication = await issued(store), Authentication(store)
+    store.fails = True
+    waiting = [asyncio.create_task(authentication.caller_of(key.secret)) for _ in range(3)]
+    store.answers.set()
+    await asyncio.wait(waiting)
+    store.fails = False
+
+    assert {type(each.exception()) for each in waiting} == {StoreUnavailableError}
+    assert (await authentication.caller_of(key.secret)).tenant == "a"
+
+
+async def test_refused_requests_are_answered_at_a_bounded_rate(
+    store: CountedKeys, clock: Clock
+) -> None:
+    """After a pause a few are answered at once, and none waits longer than the limit."""
+    authentication = Authentication(store)
+    rate = module.REFUSALS_PER_SECOND
+
+    at_once = [authentication.refusal_delay() for _ in range(rate)]
+    later = [authentication.refusal_delay() for _ in range(rate)]
+    flood = [authentication.refusal_delay() for _ in range(1000)]
+
+    assert at_once == [0.0] * rate
+    assert later == pytest.approx([(n + 1) / rate for n in range(rate)], abs=1e-4)
+    assert max(flood) == pytest.approx(module.MAX_REFUSAL_SECONDS)
+    clock.now += 100
+    assert authentication.refusal_delay() == 0.0
+
+
 async def test_callers_come_without_a_credential_while_there_is_none(
     store: CountedKeys, clock: Clock
 ) -> None:
@@ -214,10 +271,17 @@ class SlowKeys(CountedKeys):
 
     async def any(self) -> bool:
         self.asked += 1
+        await self._answered()
+        return await super().any()
+
+    async def find(self, key_ids: Collection[str]) -> Mapping[str, tuple[ApiKey, bytes]]:
+        await self._answered()
+        return await super().find(key_ids)
+
+    async def _answered(self) -> None:
         await self.answers.wait()
         if self.fails:
             raise StoreUnavailableError
-        return await super().any()
 
 
 async def test_all_that_come_at_once_without_a_credential_ask_once(api: Api) -> None:

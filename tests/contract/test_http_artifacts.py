@@ -231,7 +231,7 @@ async def test_the_files_of_a_tenant_are_there_for_no_other(
 ) -> None:
     """Not even their names, nor that the run exists."""
     monkeypatch.setattr(
-        "app.api.api_request.anonymous_caller",
+        "app.api.identification.anonymous_caller",
         lambda *_: Caller("other", "test", with_implied([Scope.RUN])),
     )
 

@@ -1,12 +1,15 @@
 """Texts that a caller chooses are redacted in bounded time."""
 
+import threading
 import time
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 import pytest_asyncio
 
 from app.settings.cases import ModelsSettings, SmallModelSettings
+from app.trace.payloads import Payloads
 from tests.support.fake_provider.client import FakeProvider
 from tests.support.tenants import Tenants, open_tenants
 
@@ -45,3 +48,33 @@ async def test_a_prompt_of_near_misses_is_redacted_in_bounded_time(
 
     assert run["status"] == "completed", run
     assert (time.process_time() - started) / ITEMS < 0.3
+
+
+@pytest.mark.parametrize("chars", [100, 8_000])
+@pytest.mark.parametrize(
+    ("shows", "step"),
+    [
+        ("prompt", {"type": "llm", "data": {"prompt": "${default}"}}),
+        ("shown", {"type": "tool", "data": {"tool": "respond"}}),
+    ],
+)
+async def test_long_texts_of_calls_are_redacted_outside_the_event_loop(
+    tenants: Tenants, chars: int, shows: str, step: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Prompts and arguments of more than 2,000 characters hold up no other request."""
+    on_loop: list[bool] = []
+    redact = getattr(Payloads, shows)
+
+    def noted(self: Payloads, *given: Any, **options: Any) -> Any:
+        on_loop.append(threading.current_thread() is threading.main_thread())
+        return redact(self, *given, **options)
+
+    monkeypatch.setattr(Payloads, shows, noted)
+    if shows == "shown":
+        step = {**step, "data": {**step["data"], "args": {"answer": "1" * chars}}}
+    graph = {"steps": [{"id": "s", **step}], "edges": []}
+    body = {"kind": "graph", "graph": graph, "inputs": {"default": "x" * chars}}
+
+    await tenants.ask("a", "POST", "/runs", body, prefer="wait=30")
+
+    assert on_loop[0] == (chars < 2_000)

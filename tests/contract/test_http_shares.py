@@ -1,16 +1,22 @@
 """Tenants share the connections of a process: one of them cannot use them all."""
 
 import asyncio
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any
 
 import psycopg
 import pytest
 
+from app.access import authentication
+from app.api import shares
+from app.api.request_envelope import MAX_QUERY_PARAMETERS
 from app.settings.cases import ModelsSettings, SmallModelSettings
-from app.settings.schema import DatabaseSettings, EventSettings, WorkerSettings
+from app.settings.schema import DatabaseSettings, EventSettings, ServerSettings, WorkerSettings
 from tests.support.asgi_calls import streamed
 from tests.support.fake_provider.client import FakeProvider
 from tests.support.fake_provider.script import Step
+from tests.support.served import Served, served
 from tests.support.tenants import Tenants, open_tenants
 
 GRAPH = {"steps": [{"id": "s", "type": "approval", "data": {"message": "?"}}], "edges": []}
@@ -71,6 +77,8 @@ async def require_filters(tenants: Tenants, count: int, *, accepted: bool) -> No
         assert listed.json()["errors"][0]["field"] == "metadata"
 
 
+ROUTE = {"when": {"path": "default", "op": "exists"}, "to": "o"}
+QUICK = {"steps": [{"id": "r", "type": "router", "data": {"routes": [ROUTE]}}], "edges": []}
 SLOW = {"name": "slow", "prompt": {"system": "?"}, "model": {"stream": False}}
 
 
@@ -98,6 +106,155 @@ async def test_a_tenant_leaves_run_slots_to_other_tenants(
 
     assert run["started_at"] is not None, run
     assert len(running.json()["runs"]) == share
+
+
+async def test_tenants_alternate_where_there_is_one_run_slot(
+    database_url: str, fake: FakeProvider
+) -> None:
+    """Of six queued runs of one tenant and a later one of another tenant, that one runs second."""
+    small = SmallModelSettings(provider="openai", base_url=fake.openai_url, model="fake-small")
+    async with open_tenants(
+        database_url,
+        executes=True,
+        models=ModelsSettings(small=small),
+        worker=WorkerSettings(max_runs=1),
+    ) as tenants:
+        await fake.script("hold", [Step(hang=True)], repeat_last=True)
+        held = {"kind": "agent", "agent": SLOW, "input": "[hold]", "run_id": "a0"}
+        await tenants.ask("a", "POST", "/runs", held)
+        for tenant, run_id in [*(("a", f"a{n}") for n in range(1, 6)), ("b", "b0")]:
+            body: dict[str, Any] = {"kind": "graph", "graph": QUICK, "run_id": run_id}
+            body["inputs"] = {"default": 1}
+            await tenants.ask(tenant, "POST", "/runs", body)
+        await tenants.ask("a", "POST", "/runs/cancel", {"kind": "agent"})
+
+        started = {}
+        for run_id in ["b0", *(f"a{n}" for n in range(6))]:
+            path = f"/runs/{run_id}/events"  # a stream ends with its run
+            await tenants.ask(run_id[0], "GET", path)
+            run = (await tenants.ask(run_id[0], "GET", f"/runs/{run_id}")).json()
+            started[run_id] = run["started_at"]
+
+    assert sorted(started, key=started.__getitem__)[:3] == ["a0", "b0", "a1"]
+
+
+POST = (
+    b"POST /runs HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    b"Authorization: Bearer %s\r\nContent-Length: %d\r\n\r\n"
+)
+BODY = b'{"input": "2+2?"}'
+
+
+@asynccontextmanager
+async def open_connections(url: str, size: int) -> AsyncIterator[tuple[Served, Tenants]]:
+    """A service of so many connections that listens."""
+    settings = ServerSettings(max_connections=size)
+    async with (
+        open_tenants(url, server=settings) as tenants,
+        served(tenants.app, max_connections=size) as server,
+    ):
+        for tenant in "abc":
+            await tenants.ask(tenant, "GET", "/runs")
+        yield server, tenants
+
+
+def posted(tenants: Tenants, tenant: str) -> bytes:
+    """A request without the end of its body, so that it holds a connection."""
+    return POST % (tenants.keys[tenant].encode(), len(BODY)) + BODY[:-1]
+
+
+async def test_a_tenant_leaves_connections_to_other_tenants(database_url: str) -> None:
+    """Of three connections it holds two; a third request is 503."""
+    async with open_connections(database_url, 3) as (server, tenants):
+        for count in (1, 2):
+            await server.connect(posted(tenants, "a"))
+            await server.identified(count)
+
+        refused = await (await server.connect(posted(tenants, "a"))).answer()
+        served_ = await (await server.connect(posted(tenants, "b") + b"}")).answer()
+
+    assert refused.startswith(b"HTTP/1.1 503")
+    assert b"too-many-connections" in refused
+    assert served_.startswith(b"HTTP/1.1 202")
+
+
+async def test_a_connection_too_many_is_refused_while_all_others_are_at_work(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two are served and one waits; a fourth is told when to try again."""
+    monkeypatch.setattr(shares, "WAIT_SECONDS", 150.0)
+    async with open_connections(database_url, 2) as (server, tenants):
+        for count, tenant in enumerate("abc", 1):
+            await server.connect(posted(tenants, tenant))
+            await server.identified(count)
+
+        said = await server.ask(b"")
+
+    assert said.startswith(b"HTTP/1.1 503")
+    assert b"too-many-connections" in said
+    assert b"\r\nretry-after: 2\r\n" in said
+
+
+async def test_tenants_alternate_where_there_is_one_connection(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The request of another tenant waits and is next."""
+    monkeypatch.setattr(shares, "WAIT_SECONDS", 150.0)
+    async with open_connections(database_url, 1) as (server, tenants):
+        first = await server.connect(posted(tenants, "a"))
+        await server.identified(1)
+        second = await server.connect(posted(tenants, "b") + b"}")
+        await server.identified(2)
+        refused = await tenants.ask("a", "GET", "/runs")
+        waiting = asyncio.create_task(second.answer())
+        await asyncio.wait([waiting], timeout=0)
+        waited = not waiting.done()
+
+        await first.send(b"}")
+
+        assert (await first.answer()).startswith(b"HTTP/1.1 202")
+        assert (await waiting).startswith(b"HTTP/1.1 202")
+    assert waited
+    assert refused.status_code == 503
+
+
+async def test_a_refused_credential_delays_its_sender_alone(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its answer waits, and a request with a valid key does not."""
+    monkeypatch.setattr(authentication, "REFUSALS_PER_SECOND", 0.001)
+    monkeypatch.setattr(authentication, "MAX_REFUSAL_SECONDS", 3600.0)
+    async with open_tenants(database_url) as tenants:
+        guess = {"Authorization": f"Bearer cwk_{'0' * 16}_{'0' * 64}"}
+        refused = [
+            asyncio.create_task(tenants.client.get("/runs", headers=headers))
+            for headers in (guess, {"Authorization": "Bearer x"}, {})
+        ]
+
+        answer = await tenants.ask("a", "GET", "/runs")
+        waited = not any(task.done() for task in refused)
+
+        for task in refused:
+            task.cancel()
+        await asyncio.wait(refused)
+    assert answer.status_code == 200
+    assert waited
+
+
+@pytest.mark.parametrize("path", ["/healthz", "/runs", "/nowhere"])
+async def test_a_query_of_too_many_parameters_is_refused_before_it_is_parsed(
+    path: str, database_url: str
+) -> None:
+    """The refusal is the same wherever it is sent, and needs no credential."""
+    async with open_tenants(database_url) as tenants:
+        most = "&".join(["x=1"] * MAX_QUERY_PARAMETERS)
+
+        answer = await tenants.client.get(f"{path}?{most}&x=1")
+        passed = await tenants.client.get(f"/healthz?{most}")
+
+    assert answer.status_code == 422
+    assert answer.json()["errors"][0]["field"] == "query"
+    assert passed.status_code == 200
 
 
 async def test_a_tenant_leaves_event_streams_to_other_tenants(database_url: str) -> None:

@@ -146,8 +146,8 @@ def _asks_anew(patch: pytest.MonkeyPatch) -> None:
 def _repeats_everything(patch: pytest.MonkeyPatch) -> None:
     described = ToolDispatch._call
 
-    def repeatable(*about: Any) -> Any:
-        return replace(described(*about), repeatable=True)
+    async def repeatable(*about: Any) -> Any:
+        return replace(await described(*about), repeatable=True)
 
     patch.setattr(ToolDispatch, "_call", repeatable)
 

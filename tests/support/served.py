@@ -73,11 +73,13 @@ class Served:
         """Send something on a connection of its own; return all that is said until its end."""
         return await (await self.connect(request)).rest()
 
-    async def heads_read(self, count: int) -> None:
-        """Wait until there are so many connections, and each waits for the rest of a body."""
+    async def identified(self, count: int) -> None:
+        """Wait until there are so many connections and the callers of all are known."""
         protocol: Any = self._server.config.http_protocol_class
         async with asyncio.timeout(150):
-            while len(self._server.server_state.connections) < count or protocol.waiting:  # noqa: ASYNC110
+            while (  # noqa: ASYNC110
+                len(self._server.server_state.connections) < count or protocol.unidentified
+            ):
                 await asyncio.sleep(0)
 
     async def hang_up(self) -> None:

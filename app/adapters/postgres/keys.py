@@ -1,6 +1,6 @@
 """The store of API keys; see :mod:`app.access.keys`."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 
 from sqlalchemy import ColumnElement, delete, exists, func, insert, select, true, update
@@ -27,12 +27,12 @@ class PostgresKeys:
         async with transaction(self._pool) as connection:
             return bool(await connection.scalar(select(exists().select_from(api_keys))))
 
-    async def find(self, key_id: str) -> tuple[ApiKey, bytes] | None:
-        """Return a key and the SHA-256 of it."""
-        query = select(api_keys).where(api_keys.c.key_id == key_id)
+    async def find(self, key_ids: Collection[str]) -> Mapping[str, tuple[ApiKey, bytes]]:
+        """Return the keys that exist, each with its SHA-256, by their ids."""
+        query = select(api_keys).where(api_keys.c.key_id.in_(key_ids))
         async with transaction(self._pool) as connection:
-            row = (await connection.execute(query)).mappings().one_or_none()
-        return None if row is None else (_key(row), bytes(row["sha256"]))
+            rows = (await connection.execute(query)).mappings().all()
+        return {row["key_id"]: (_key(row), bytes(row["sha256"])) for row in rows}
 
     async def list(self, tenant: str | None, *, limit: int) -> Sequence[ApiKey]:
         """Return the newest keys, the newest first."""

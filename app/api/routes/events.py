@@ -53,20 +53,14 @@ async def get_events(
     if wants_page(request.headers):
         page = await request.runs.events(request.key(run_id), after=after, limit=query.limit)
         return EventsPage.of(run_id, page, after=after, limit=query.limit)
-    request.api.streams.enter(request.caller.tenant)
+    await request.api.streams.enter(request.caller.tenant, request.scope)
     return await stream_of(run_id, request, after=after)
 
 
 async def stream_of(run_id: str, request: ApiRequest, *, after: int = 0) -> EventStream:
     """Return the stream of a run's events; it was counted as open before."""
-    try:
-        batches = _while_allowed(request, request.runs.follow(request.key(run_id), after=after))
-        first = await anext(batches, _NOTHING)
-    except BaseException:
-        request.api.streams.leave(request.caller.tenant)
-        raise
-    streams, tenant = request.api.streams, request.caller.tenant
-    return EventStream(run_id, first, batches, streams, tenant)
+    batches = _while_allowed(request, request.runs.follow(request.key(run_id), after=after))
+    return EventStream(run_id, await anext(batches, _NOTHING), batches)
 
 
 async def _while_allowed(request: ApiRequest, batches: Batches) -> Batches:

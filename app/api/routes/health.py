@@ -9,8 +9,8 @@ from fastapi import APIRouter, Request, Response
 
 from app.access.errors import InvalidCredentialError
 from app.api import problem_types as types
-from app.api.api_request import anonymous_caller, shown_credential
 from app.api.documentation import answers, operation_id
+from app.api.identification import anonymous_caller, shown_credential
 from app.api.problems import ProblemError
 from app.api.services import MetricsAccess, PartState, Readiness
 

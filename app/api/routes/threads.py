@@ -261,14 +261,10 @@ class _Action:
 
     async def _stream(self, thread_id: str) -> Response:
         """Return the events of the run, behind those that a repeated request has seen."""
-        request, streams = self.request, self.request.api.streams
+        request = self.request
         after = last_event_id(request.headers) or 0
-        streams.enter(request.caller.tenant)
-        try:
-            _, answered = await self._answered(thread_id)
-        except BaseException:
-            streams.leave(request.caller.tenant)
-            raise
+        await request.api.streams.enter(request.caller.tenant, request.scope)
+        _, answered = await self._answered(thread_id)
         run_id = answered.accepted.run.key.run_id
         stream = await stream_of(run_id, request, after=after)
         stream.headers["Location"] = Links.of(run_id, request.root).self

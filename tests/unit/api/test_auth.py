@@ -4,7 +4,7 @@ import pytest
 from fastapi import Request
 
 from app.access.caller import ANYBODY, LOCAL
-from app.api.api_request import anonymous_caller, is_loopback
+from app.api.identification import anonymous_caller, is_loopback
 from app.api.problems import ProblemError
 
 
@@ -50,7 +50,14 @@ def test_a_header_that_claims_to_be_local_is_not_believed(header: str) -> None:
         anonymous_caller(request("10.0.0.1", **{header: "127.0.0.1"}), "loopback")
 
 
-@pytest.mark.parametrize("header", ["x_forwarded_for", "forwarded", "x_real_ip", "via"])
+@pytest.mark.parametrize(
+    "header",
+    [
+        *("x_forwarded_for", "forwarded", "x_real_ip", "via", "x_forwarded_host", "x_client_ip"),
+        *("x_forwarded_proto", "cf_connecting_ip", "true_client_ip", "x_cluster_client_ip"),
+        *("x_original_forwarded_for", "x_envoy_external_address"),
+    ],
+)
 def test_what_a_local_proxy_passes_on_is_not_local(header: str) -> None:
     """Whoever stands in front of the proxy could be anybody."""
     with pytest.raises(ProblemError):

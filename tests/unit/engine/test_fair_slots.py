@@ -2,7 +2,7 @@
 
 import asyncio
 
-from app.engine.fair_slots import FairSlots, share_of
+from app.engine.fair_slots import FairSlots, queue_of, share_of
 
 
 class Waiters:
@@ -74,6 +74,42 @@ async def test_a_cancelled_waiter_leaves_nothing_behind() -> None:
     await waiters.ask("c")
 
     assert waiters.served == ["a", "b", "c"]
+
+
+async def test_a_tenant_at_its_share_is_refused_at_once() -> None:
+    """Only its own release could give it a slot."""
+    slots = FairSlots(10)
+
+    taken = [await slots.acquire_within(3600, "a") for _ in range(10)]
+
+    assert taken == [True] * 9 + [False]
+    assert await slots.acquire_within(3600, "b")
+
+
+async def test_a_request_beyond_the_queue_is_refused_at_once() -> None:
+    """A tenth as many as there are slots may wait, and nine tenths of those for one tenant."""
+    slots = FairSlots(20)
+    for tenant in "ab":
+        for _ in range(10):
+            await slots.acquire_within(3600, tenant)
+    waiting = [asyncio.create_task(slots.acquire_within(3600, tenant)) for tenant in "cd"]
+    await asyncio.sleep(0)
+
+    assert queue_of(20) == 2
+    assert not await slots.acquire_within(3600, "e")
+    slots.release("a")
+    slots.release("b")
+    assert [await each for each in waiting] == [True, True]
+
+
+async def test_a_request_that_waits_too_long_is_refused() -> None:
+    """It leaves its position in the queue."""
+    slots = FairSlots(1)
+    await slots.acquire_within(3600, "a")
+
+    assert not await slots.acquire_within(0, "b")
+    slots.release("a")
+    assert await slots.acquire_within(3600, "c")
 
 
 async def test_a_slot_that_is_freed_as_its_waiter_is_cancelled_goes_to_the_next() -> None:

@@ -36,6 +36,12 @@ PERSONAL = {
     "an account with wide gaps": ("DE89  3704  0044  0532  0130  00", "[account number]"),
     "one behind a word": ("id_219-09-9998", "id_[social security number]"),
     "a social security number": ("SSN 219-09-9998", "SSN [social security number]"),
+    "a social security number without dashes": (
+        "ssn 078051120",
+        "ssn [social security number]",
+    ),
+    "a passport": ("passport no C01X00T47", "passport no [personal data]"),
+    "a masked email address": ("john (at) example (dot) com", "[email]"),
     "an international number": ("+49 30 901820-12", "[phone number]"),
     "one with brackets": ("+44 (0)20 7946 0958", "[phone number]"),
     "one in one": ("+4915112345678", "[phone number]"),
@@ -56,6 +62,9 @@ PERSONAL = {
 
 HARMLESS = (
     "What is 12.5% of 3,482,190.75?",
+    "the passport office is open at 9; who was born on 1990-06-16?",
+    "meet (at) noon, or at 5 dot 30; mdpi.com: journals; 123456789 ssn_count",
+    "is the password field required? The pass = 5 of 7, tokens -> words",
     "12 +345-678 * (4 - 15) / 7.25",
     "(2) +3456789012 - +1234567890.50",
     "1,234,567,890 + 4,111,111,111,111,111",

@@ -80,6 +80,8 @@ def test_the_allowlist_is_not_for_names_that_others_give(name: str) -> None:
         ),
         ({"key": "email", "value": {"of": "Ada"}}, {"key": "email", "value": "[personal data]"}),
         ({"name": "price", "value": 42}, {"name": "price", "value": 42}),
+        ({"k": "password", "v": "hunter2"}, {"k": "password", "v": "[secret]"}),
+        ({"pwd1": "x", "pw_2": "x"}, {"pwd1": "[secret]", "pw_2": "[secret]"}),
         (["password", "email"], ["password", "[secret]"]),
         (["price", 42], ["price", 42]),
     ],

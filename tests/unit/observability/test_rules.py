@@ -93,3 +93,14 @@ def test_a_rejected_match_is_searched_again_inside() -> None:
     whole = Rule(pattern, lambda found: "x" if len(found.group()) < 3 else found.group())
 
     assert (inside.apply("aaaa"), whole.apply("aaaa aa")) == ("aax", "aaaa x")
+
+
+def test_a_text_is_read_again_a_bounded_number_of_times() -> None:
+    """Candidates that overlap are replaced once too many characters were rejected."""
+    judged: list[str] = []
+    rule = Rule(re.compile("a{1,500}"), lambda found: judged.append(found.group()))
+
+    shown = rule.apply("a" * 5_000)
+
+    assert sum(map(len, judged)) <= 9 * 5_000
+    assert shown.endswith("[secret]")
