@@ -196,19 +196,30 @@ def _inputs(body: GraphRunBody | AgentRunBody) -> Mapping[str, Any]:
 
 def _input_violations(body: AgentRunBody, graph: Mapping[str, Any]) -> Iterator[Violation]:
     """Yield what is wrong with what an agent is given."""
-    if body.input in (None, "") and not body.messages:
+    said, asked = body.messages or [], body.input
+    if isinstance(asked, str) and not asked.strip():
+        yield Violation("input", "The input must not be blank.")
+    elif asked is None and not said:
         yield Violation("input", "Send what the agent is asked, as input or as messages.")
+    elif asked is None and "user" not in (
+        *(each.role for each in said),
+        *(each.role for each in _agent_in(graph).prompt.messages),
+    ):
+        yield Violation("messages", "The agent is asked nothing: send a message of the user.")
     yield from unfit_values(graph, body.inputs or {})
 
 
 def unfit_values(graph: Mapping[str, Any], inputs: Mapping[str, Any]) -> Iterator[Violation]:
     """Yield what is wrong with the values of the variables of the agent in a graph."""
-    agent = AgentDefinition.model_validate(graph["steps"][0]["data"][AGENT_STEP])
     try:
-        agent.values_of(inputs)
+        _agent_in(graph).values_of(inputs)
     except AgentInputError as error:
         for place, message in error.faults:
             yield Violation(f"inputs.{place}", message)
+
+
+def _agent_in(graph: Mapping[str, Any]) -> AgentDefinition:
+    return AgentDefinition.model_validate(graph["steps"][0]["data"][AGENT_STEP])
 
 
 def usual_violations(body: RunFields, limits: ApiLimits) -> Iterator[Violation]:

@@ -122,15 +122,22 @@ def _text(value: str) -> str:
     return value
 
 
-RunId = Annotated[
-    str,
-    named_like(_RUN_ID, 64, "A run id is 1 to 64 of the characters A-Z a-z 0-9 . _ : -"),
-    Field(
-        json_schema_extra={"pattern": _RUN_ID, "minLength": 1, "maxLength": 64},
-        examples=["case-2025-09-08.1"],
-    ),
-]
+_ID_OF = Field(
+    json_schema_extra={"pattern": _RUN_ID, "minLength": 1, "maxLength": 64},
+    examples=["case-2025-09-08.1"],
+)
+
+
+def _id_of(what: str) -> Any:
+    return named_like(_RUN_ID, 64, f"A {what} id is 1 to 64 of the characters A-Z a-z 0-9 . _ : -")
+
+
+RunId = Annotated[str, _id_of("run"), _ID_OF]
 """Chosen by a caller, or a UUIDv7."""
+ThreadId = Annotated[str, _id_of("thread"), _ID_OF]
+"""Likewise."""
+MessageId = Annotated[str, _id_of("message"), _ID_OF]
+"""Made by the service."""
 
 RunIdPath = Annotated[RunId, Path(description="The id of a run.")]
 

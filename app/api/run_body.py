@@ -236,7 +236,7 @@ class ChatMessage(Body):
     """Something that was said."""
 
     role: Literal["user", "assistant"]
-    content: Annotated[str, StringConstraints(min_length=1), STORABLE]
+    content: Annotated[CaseInput, STORABLE]
 
 
 Messages = Annotated[list[ChatMessage], Field(min_length=1, max_length=MAX_MESSAGES)]

@@ -10,6 +10,7 @@ from starlette.datastructures import QueryParams
 from app.api.field_types import STORABLE, Body, Instant, PageQuery, Query, Reason, StorableText
 from app.api.json_text import is_storable
 from app.api.problems import invalid
+from app.nodes.reading import refusal
 from app.runs.ports import RunFilter
 from app.runs.run import RunKind, RunStatus
 
@@ -101,7 +102,7 @@ class CancelRunsBody(Body):
     @model_validator(mode="after")
     def _names_runs(self) -> Self:
         if not any(self.model_dump(exclude={"reason"}).values()):
-            raise ValueError("give at least one field that says which runs to stop")
+            raise refusal("Send at least one field that says which runs to stop.")
         return self
 
     @property

@@ -182,11 +182,8 @@ class ThreadAdmission:
         try:
             runnable = await self._definitions.inline(thread.tenant, stand_in, agent)
         except GraphRefusedError as refused:
-            found = graph_violations(refused.problems, "")
-            raise ProblemError(
-                INVALID_REQUEST,
-                violations=[replace(one, field=one.field.lstrip(".")) for one in found],
-            ) from None
+            found = graph_violations(refused.problems)
+            raise ProblemError(INVALID_REQUEST, violations=found) from None
         tools = runnable.graph["steps"][0]["data"][AGENT_STEP]["tools"]
         return tuple({"tool": tool} if isinstance(tool, str) else tool for tool in tools)
 

@@ -11,24 +11,26 @@ from app.api.field_types import (
     Body,
     CaseInput,
     Instant,
+    MessageId,
     Query,
     Reason,
     RunId,
     Seed,
+    ThreadId,
     ZoneName,
 )
 from app.api.run_body import BudgetBody
 from app.nodes.agent.definition import MAX_TOOLS
 from app.nodes.reading import refusal
 
-ThreadIdPath = Annotated[RunId, Path(description="The id of a thread.")]
-MessageIdPath = Annotated[RunId, Path(description="The id of a message.")]
+ThreadIdPath = Annotated[ThreadId, Path(description="The id of a thread.")]
+MessageIdPath = Annotated[MessageId, Path(description="The id of a message.")]
 
 
 class NewThreadBody(Body):
     """A thread to begin; either an agent or a graph answers in it."""
 
-    thread_id: RunId | None = None
+    thread_id: ThreadId | None = None
     """Names the thread; left out, the service makes a UUIDv7."""
     agent: AgentOrName | None = None
     """The agent itself, or the name of a registered one."""
@@ -96,7 +98,7 @@ class EditBody(AnswerBody):
 class MessageBody(EditBody):
     """What the user says."""
 
-    parent_id: RunId | None = None
+    parent_id: MessageId | None = None
     """The answer that it follows; left out, the newest."""
 
 
@@ -110,7 +112,7 @@ class CancelThreadBody(Body):
 class MessagesQuery(Query):
     """Which messages of a thread to show."""
 
-    leaf: RunId | None = None
+    leaf: MessageId | None = None
     """A message of the branch to show, which goes on to the newest message behind it; left out,
     the branch of the newest message of all."""
     tree: bool = False

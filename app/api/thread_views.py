@@ -67,7 +67,9 @@ class MessageView(View):
     whole tree is shown."""
     incomplete: str | None = None
     """Of an answer that is not complete, why: ``length``, ``content_filter``, ``refusal``,
-    ``empty``, ``cancelled`` or ``timeout``."""
+    ``empty``, ``cancelled``, ``timeout`` or ``error``."""
+    incomplete_reason: str | None = None
+    """What the provider or the model said about it, such as the text of a refusal."""
     status: str | None
     """Of an assistant: the status of its run, ``not_started`` if that was never accepted, or
     ``erased``; the last two can be retried. Null of a user."""
@@ -87,6 +89,7 @@ class MessageView(View):
             role=message.role,
             content=message.content,
             incomplete=message.incomplete,
+            incomplete_reason=message.incomplete_reason,
             status=_status_of(message) if answers else None,
             run_id=message.run_id,
             siblings=list(siblings),

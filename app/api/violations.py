@@ -50,10 +50,10 @@ def violations_of(errors: Iterable[Mapping[str, Any]]) -> list[Violation]:
     ]
 
 
-def graph_violations(problems: Sequence[Problem], field: str) -> list[Violation]:
-    """Return what is wrong with the graph, or the agent, in a field of a body."""
+def graph_violations(problems: Sequence[Problem], *field: str) -> list[Violation]:
+    """Return what is wrong with the graph, or the agent, in a field of a body; none: the body."""
     return [
-        Violation(field_of((field, *_path_of(problem.place))), words_of(problem))
+        Violation(field_of((*field, *_path_of(problem.place))), words_of(problem))
         for problem in problems[:MAX_GRAPH_VIOLATIONS]
     ]
 

@@ -12,7 +12,7 @@ from typing import Any
 from app.chats.thread import ChatMessage, Role
 from app.llm.ports import Message, ToolCall
 from app.nodes.agent.output import FINISH
-from app.runs.run import Run
+from app.runs.run import Run, RunStatus
 
 GO_ON = "Go on."
 """What an assistant is told who is to go on after an answer that had come to its end."""
@@ -28,7 +28,7 @@ def spoken(
     """Yield what was said, and between two answers what made the assistant go on.
 
     ``calls`` are the calls of tools, with their results, that come before answers, by the ids of
-    these.
+    these. An answer that was stopped before it said more than with the last call is not repeated.
     """
     last: Role | None = None
     for message in branch:
@@ -36,8 +36,11 @@ def spoken(
             continue
         if last is message.role is Role.ASSISTANT:
             yield Message(role="user", content=GO_ON)
-        yield from calls.get(message.message_id, ())
-        yield Message(role=message.role.value, content=message.content)
+        made = calls.get(message.message_id, ())
+        yield from made
+        said = [one.content for one in made if one.role == "assistant"]
+        if message.status is RunStatus.COMPLETED or message.content not in said[-1:]:
+            yield Message(role=message.role.value, content=message.content)
         last = message.role
 
 

@@ -98,8 +98,7 @@ class Chats:
         """Return messages with what they say."""
         wanted = [message.message_id for message in messages]
         said = await self.store.contents(thread.tenant, thread.thread_id, wanted)
-        found = ((one, said.get(one.message_id, (None, None))) for one in messages)
-        return [replace(one, content=text, incomplete=why) for one, (text, why) in found]
+        return [replace(one, **said.get(one.message_id, {})) for one in messages]
 
     async def saying(self, thread: Thread, content: str, parent_id: str | None) -> Turn:
         """Return the turn in which the user says something, at the end of the newest branch.

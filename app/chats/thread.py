@@ -85,6 +85,8 @@ class ChatMessage:
     """None where it was not asked for, and of an assistant that has said nothing yet."""
     incomplete: str | None = None
     """Why the content of an answer is not complete, as agents report it; None if it is."""
+    incomplete_reason: str | None = None
+    """What the provider or the model said about it, such as the text of a refusal."""
     run_id: str | None = None
     """Of an assistant's message."""
     ends: Sequence[str] = ()
@@ -204,8 +206,8 @@ class ThreadStore(Protocol):
 
     async def contents(
         self, tenant: str, thread_id: str, message_ids: Sequence[str]
-    ) -> Mapping[str, tuple[str | None, str | None]]:
-        """Return the content of some messages, by id, and why it is not complete (None: it is).
+    ) -> Mapping[str, Mapping[str, Any]]:
+        """Return content, incomplete and incomplete_reason of some messages, by id.
 
         The content of an assistant that has said nothing is None.
         """

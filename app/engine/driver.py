@@ -95,7 +95,7 @@ class GraphExecution:
             if report.status is StepStatus.RUNNING:
                 self._step_runner.cut_off(step_id)
                 self._abandon(step_id)
-        self._recall()
+        self._recall(stop)
         return replace(self._outcome, stop=stop)
 
     def outputs(self) -> Mapping[str, Outputs]:
@@ -132,12 +132,12 @@ class GraphExecution:
             self._outcome.error = error
         except Stop as stop:
             self._outcome.stop = self._run.token.stop or stop
-            self._recall()
+            self._recall(self._outcome.stop)
         except asyncio.CancelledError:
             if self._run.token.stop is None:
                 raise
             self._outcome.stop = self._run.token.stop
-            self._recall()
+            self._recall(self._outcome.stop)
         finally:
             HOLDER.set(around)
             self._run.slots.forget(self._wake)
@@ -158,12 +158,15 @@ class GraphExecution:
             self._materializer = Materializer(self._prepared)
         return GraphRuntime(self._materializer, context)
 
-    def _recall(self) -> None:
-        """Keep what steps had produced before the run was stopped, and then not got to again."""
+    def _recall(self, stop: Stop | None = None) -> None:
+        """Keep what steps had produced before the run was stopped, and then not got to again.
+
+        With the ``stop``, what had begun and not ended by then is cut off.
+        """
         for step_id, report in self._reports.items():
             recorded = self._step_runner.recorded(step_id)
             if report.status is StepStatus.NOT_STARTED and recorded is not None:
-                report.recall(recorded)
+                report.recall(recorded, stop)
 
     async def _work(self) -> None:
         """Obey the scheduler until nothing runs and nothing more is ordered."""

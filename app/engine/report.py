@@ -104,13 +104,19 @@ class StepReport:
         self.source = None
         return True
 
-    def recall(self, recorded: Recorded) -> bool:
-        """Take over how the step has ended in an earlier execution; False if it has not."""
+    def recall(self, recorded: Recorded, ended_by: Stop | None = None) -> bool:
+        """Take over how the step has ended in an earlier execution; False if it has not.
+
+        One that had begun and not ended is cut off by ``ended_by``, the stop of the run.
+        """
         if recorded.outcome is CallOutcome.RESULT:
             return self.become(StepStatus.COMPLETED, recorded.value)
         if recorded.outcome is not CallOutcome.FAILURE:
             stop = stop_in(recorded)
-            return stop is not None and self.become(cut_off_status(stop), recorded.value["outputs"])
+            if stop is not None:
+                return self.become(cut_off_status(stop), recorded.value["outputs"])
+            begun = ended_by is not None and not recorded.taken_over
+            return begun and self.become(cut_off_status(ended_by))
         error, outputs = RecordedFailureError.of(recorded.value), recorded.value["outputs"]
         self.recovered_by = recorded.value.get("recovered_by")
         self.attempts = recorded.value.get("attempts", 1)

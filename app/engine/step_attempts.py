@@ -370,8 +370,11 @@ class Recovery:
         match self._policy.on_error:
             case "skip":
                 self._attempts.add_first()
+                told = report.so_far()
+                kept = told.keys() & getattr(self._step.work.node, "reports", ())
                 report.recovered_by, report.error = "skip", error
-                return {DEFAULT_HANDLE: _copied(self._policy.fallback_value)}
+                about = {handle: told[handle] for handle in kept}
+                return {**about, DEFAULT_HANDLE: _copied(self._policy.fallback_value)}
             case "fallback" if self._step.fallback is not None:
                 path, number = self._context.path.fallback(), self._attempts.made
                 report.attempts += 1

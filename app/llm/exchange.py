@@ -230,6 +230,9 @@ class Exchanges:
             for delta in (Delta("thinking", reply.thinking), Delta("content", reply.text)):
                 if delta.text:
                     show(delta)
+        says = reply.text.strip() or (reply.tool_calls and request.tools)
+        if reply.incomplete is None and not says:  # calls count only where tools were offered
+            reply = replace(reply, incomplete=Incomplete.EMPTY)
         usage, spent = metering.answered(reply)
         if reply.repairs:
             log.info(
@@ -316,6 +319,10 @@ def completion_of(exchange: Exchange, answered: Answered) -> Completion:
         "incomplete": None if incomplete is None else Incomplete(incomplete),
         "provider": exchange.model.provider.name,
         "repairs": tuple(value.get("repairs", ())),
-        "tool_calls": tuple(ToolCall(**call) for call in value.get("tool_calls", ())),
+        "tool_calls": tuple(
+            ToolCall(**call)
+            for call in value.get("tool_calls", ())
+            if incomplete != Incomplete.EMPTY
+        ),
     }
     return Completion(**{**value, **read})

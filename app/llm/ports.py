@@ -162,7 +162,7 @@ class Incomplete(StrEnum):
     EMPTY = "empty"
     """It has no text and no tool call."""
     CANCELLED = "cancelled"
-    """A stop of the run ended it."""
+    """A stop of the run ended it, or its provider failed."""
     TIMEOUT = "timeout"
     """The time was over before it ended."""
 

@@ -10,7 +10,7 @@ from app.engine.context import FlowContext, Outputs
 from app.engine.node import ExecutionResult
 from app.kernel.graph import DEFAULT_HANDLE
 from app.kernel.validation import Handles
-from app.llm.gateway import ModelAnswerIncomplete, ModelGateway
+from app.llm.gateway import Completion, ModelAnswerIncomplete, ModelGateway
 from app.llm.ports import Message
 from app.llm.table import ModelTable
 from app.nodes.agent.definition import (
@@ -20,6 +20,7 @@ from app.nodes.agent.definition import (
     PromptSpec,
 )
 from app.nodes.agent.execution import Agents, AgentTask
+from app.nodes.agent.node import RESULT
 from app.nodes.agent.state import AgentState
 from app.nodes.agent.unknown import unknown_models
 from app.nodes.model_spec import ModelSpec
@@ -131,8 +132,13 @@ class LlmNode:
     ) -> ExecutionResult:
         task = AgentTask(definition=data.agent(), inputs={}, messages=messages, linked=linked)
         states: list[AgentState] = []
+
+        def begun(state: AgentState) -> None:
+            states.append(state)
+            context.keep(lambda: _so_far(state, state.raw_content))
+
         try:
-            await self._agents.run(task, context, states.append)
+            await self._agents.run(task, context, begun)
         except ModelAnswerIncomplete:
             if not data.allow_incomplete:
                 raise
@@ -153,8 +159,18 @@ async def _ask(data: LlmData, context: FlowContext, messages: Sequence[Message],
         **data.asked.asked,
     )
     if not data.allow_incomplete:
+        context.keep(lambda: _so_far(completion, completion.text))
         completion.require_complete()
     return completion.text
+
+
+def _so_far(of: Completion | AgentState, text: str) -> dict[str, Any]:
+    """Return what a step that fails has to show: its text, named as that of an agent."""
+    about = {
+        "incomplete": of.incomplete and of.incomplete.value,
+        "incomplete_reason": of.incomplete_reason,
+    }
+    return {RESULT: {"raw_content": text, **about}}
 
 
 def _complaint(reply: str, unfit: UnfitReplyError, schema: ReplySchema) -> list[Message]:

@@ -69,8 +69,10 @@ MESSAGES: Mapping[str, str] = {
 OTHER = "This value is not accepted here."
 
 _WORD = "[A-Za-z]{1,24}[0-9]{0,2}"
-_PLAIN_NAME = re.compile(f"{_WORD}(?:_{_WORD}){{0,4}}", re.ASCII)
-"""Words joined by underscores; tokens and keys, which mix letters and digits, do not fit."""
+_NAME = f"{_WORD}(?:_{_WORD}){{0,4}}"
+_PLAIN_NAME = re.compile(rf"{_NAME}(?:\.{_NAME})?", re.ASCII)
+"""Words joined by underscores and at most one dot; tokens and keys, which mix letters and digits,
+do not fit."""
 
 
 class StepData(BaseModel):

@@ -266,6 +266,9 @@ _ITEM = _ItemNode()
 class MapNode:
     """Executes one graph with a step for each item: slots, siblings and limits are the engine's."""
 
+    reports = frozenset({ITEMS})
+    """What it kept on these handles stays where its policy puts up with a failure."""
+
     async def execute(
         self, data: MapData, inputs: Outputs, context: FlowContext
     ) -> ExecutionResult:
@@ -321,6 +324,9 @@ def map_type() -> NodeType:
         " became of them on items.",
         node=MapNode(),
         data=MapData,
+        handles=Handles(
+            flow_outputs=frozenset({DEFAULT_HANDLE, ITEMS}), link_inputs=NONE, link_outputs=NONE
+        ),
         faults=lambda data: data.faults(),
         holds=lambda data: data.holds,
     )

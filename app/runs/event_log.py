@@ -11,7 +11,7 @@ never stored and does not exist: the next owner counts on from the last event th
 
 import re
 import time
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, MutableMapping, Sequence, Set
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -46,16 +46,19 @@ class EventLog:
         *,
         last_seq: int,
         stored_once: Set[str] = frozenset(),
+        streamed: MutableMapping[tuple[str | None, str], Any] | None = None,
         limits: ValueLimits = USUAL_LIMITS,
         now: Callable[[], float] = time.time,
     ) -> None:
         """Number on behind ``last_seq``, the last event that is stored.
 
         ``stored_once`` are the keys of events that earlier owners have stored and that are stored
-        once. ``now`` is Unix time.
+        once. ``streamed`` has, by step and type, answers of which they have stored parts; one that
+        ends or begins anew is taken out. ``now`` is Unix time.
         """
         self._last_seq = last_seq
         self._stored_once = stored_once
+        self._streamed = {} if streamed is None else streamed
         self._limits = limits
         self.size_bytes = 0
         """Of the data of all events so far."""
@@ -100,11 +103,13 @@ class EventLog:
             parts = self._parts.setdefault((event.step_id, event.type), [])
             if not data.get("offset"):
                 parts.clear()
+                self._streamed.pop((event.step_id, event.type), None)
             parts.append(fresh)
 
     def _shorten(self, step_id: str | None, call_key: str) -> None:
         """Leave the texts of a step's answer to the call that they are journaled with."""
         for kind in STREAMED:
+            self._streamed.pop((step_id, kind), None)
             for part in self._parts.pop((step_id, kind), ()):
                 part.data = part_in(call_key, part.data)
                 record = part.record

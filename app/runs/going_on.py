@@ -8,6 +8,8 @@ It is either everything, or what had ended when one of its nodes ended. Of that,
 - a tool call of which nobody knows whether it took effect stays unknown: a tool that must not be
   called twice is not called again;
 - what was open then, or had failed or was stopped with something taken over inside it, goes on;
+- a reply that is not complete, or that its step or agent has failed with, is left out if nothing
+  began in there afterwards: replayed, it would only end the new run in the same way;
 - everything else is not taken over, and made anew when the graph gets there.
 
 What an LLM call has asked for is not inside that call, which had ended before: it counts as a call
@@ -23,6 +25,9 @@ from dataclasses import dataclass, replace
 from app.engine.ports import CallOutcome
 from app.runs.errors import InvalidRunError
 from app.trace.node import ATTEMPT
+
+_FAILED_WITH_REPLY = frozenset({"ModelAnswerIncomplete", "OutputInvalidError", "UnfitReplyError"})
+"""The classes of failures of steps and agents that the last reply of the model has caused."""
 
 _NO_NODE = "The run has no such node; GET /runs/{run_id}/trace has the ids of all of them."
 
@@ -43,6 +48,9 @@ class NodeLine:
     end_ts_ms: int
     taken_over: bool
     """Whether the run has itself taken it over."""
+    error_class: str | None = None
+    incomplete: bool = False
+    """Whether it is the reply of a model that is not complete."""
 
     @property
     def end(self) -> tuple[int, int]:
@@ -78,7 +86,7 @@ def taken_over(lines: Sequence[NodeLine], until: str | None) -> TakenOver:
     last = None if until is None else _last(nodes, until)
     around = frozenset() if last is None else frozenset(_above(nodes, last))
     ended = _ended_by(lines, last)
-    known = _whole(lines, {line.node_id for line in ended} - around)
+    known = _whole(lines, {line.node_id for line in ended} - around - _last_words(ended, nodes))
     known |= _survived(ended, nodes, known, last)
     unknown = {line.node_id for line in ended if _may_have_taken_effect(line)} - known
     still_open = set(around) | {line.node_id for line in lines[:1]}
@@ -144,6 +152,22 @@ def _whole(lines: Sequence[NodeLine], ended: Set[str]) -> set[str]:
         if well or line.parent_id in whole:
             whole.add(line.node_id)
     return whole
+
+
+def _last_words(ended: Sequence[NodeLine], nodes: Mapping[str, NodeLine]) -> set[str]:
+    """Return the replies that ended what asked for them, and would do so again."""
+    latest = {
+        line.parent_id: (line.start_ts_ms, line.seq)
+        for line in sorted(ended, key=lambda line: (line.start_ts_ms, line.seq))
+    }
+    return {
+        line.node_id
+        for line in ended
+        if line.kind == "llm"
+        and line.parent_id is not None
+        and (line.incomplete or nodes[line.parent_id].error_class in _FAILED_WITH_REPLY)
+        and latest[line.parent_id] <= line.end
+    }
 
 
 def _survived(

@@ -126,7 +126,12 @@ class RunJournal:
         self._recorded = tries_of(earlier)
         self._limits = limits
         self._stored_bytes = sum(ROW_BYTES + least_bytes(record.value) for record in earlier)
-        self._events = EventLog(last_seq=run.last_seq, stored_once=run.stored_once, limits=limits)
+        self._events = EventLog(
+            last_seq=run.last_seq,
+            stored_once=run.stored_once,
+            streamed=run.streamed,
+            limits=limits,
+        )
         self._soon: asyncio.TimerHandle | None = None
         self._writing: asyncio.Task[bool] | None = None
         self._closed = False

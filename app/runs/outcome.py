@@ -124,7 +124,7 @@ def stopped_while_queued(
     ``earlier`` is what previous executions left in its journal, ``last_seq`` their last event.
     """
     graph, root = graph_of(run, earlier)
-    outcome = stopped(run, stop, _result_so_far(run, earlier), at=at)
+    outcome = stopped(run, stop, _result_so_far(run, earlier, stop), at=at)
     close(graph, root, outcome)
     _, nodes = graph.changed_since(0)
     old = {record.node_id: record for record in earlier}
@@ -156,7 +156,7 @@ def usage_so_far(spent: SpentSoFar) -> Mapping[str, Any]:
     return usage.to_dict()
 
 
-def _result_so_far(run: Run, earlier: Sequence[CallRecord]) -> Mapping[str, Any] | None:
+def _result_so_far(run: Run, earlier: Sequence[CallRecord], stop: Stop) -> Mapping[str, Any] | None:
     """Return what the steps of previous executions have come to."""
     if not earlier:
         return None
@@ -168,4 +168,4 @@ def _result_so_far(run: Run, earlier: Sequence[CallRecord]) -> Mapping[str, Any]
         report = reports[step_id] = StepReport()
         if not report.recall(recorded):
             report.become(StepStatus.CANCELLED)
-    return result_of(run, GraphOutcome(reports))
+    return result_of(run, GraphOutcome(reports, stop=stop))

@@ -7,7 +7,9 @@ from typing import Any
 from app.engine.context import Outputs
 from app.engine.prepared import PreparedGraph
 from app.engine.report import GraphOutcome, StepReport, class_of
+from app.kernel.facts import StepStatus
 from app.kernel.graph import DEFAULT_HANDLE
+from app.nodes.agent.execution import cut_off_result
 from app.nodes.catalog import NodeCatalog
 from app.nodes.node_type import RunFacts
 from app.observability.errors import message_of_error
@@ -70,7 +72,15 @@ def facts_of(run: Run) -> RunFacts:
 
 
 def result_of(run: Run, outcome: GraphOutcome) -> dict[str, Any] | None:
-    """Return what a run came to, or had come to when it was ended."""
+    """Return what a run came to, or had come to when it was ended.
+
+    What earlier executions had shown of an answer that never ended is its text.
+    """
+    for (step_id, _), (turn, text) in run.streamed.items():
+        report, ended = outcome.steps.get(step_id or ""), outcome.stop or outcome.error
+        if report is not None and ended is not None and report.status is not StepStatus.COMPLETED:
+            cut_off = cut_off_result(report.outputs.get(RESULT), turn, text, ended)
+            report.outputs = {**report.outputs, RESULT: cut_off}
     if run.request.kind is RunKind.GRAPH:
         return _graph_result(outcome)
     step_id = CASE_STEP if run.request.kind is RunKind.CASE else AGENT_STEP

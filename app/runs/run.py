@@ -213,6 +213,9 @@ class Run:
     """The last event that was stored when the run was claimed; known to its claimer alone."""
     stored_once: frozenset[str] = frozenset()
     """The keys of events that are stored and come once only; known to its claimer alone."""
+    streamed: dict[tuple[str | None, str], tuple[int, str]] = field(default_factory=dict)
+    """The turn and the text of answers of which earlier executions have stored parts and no end, by
+    step and type of event; known to its claimer, who takes out what is replaced, or its ender."""
 
     @property
     def finished(self) -> bool:

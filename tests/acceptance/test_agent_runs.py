@@ -107,11 +107,11 @@ async def test_an_agent_that_a_limit_halted_goes_on_when_it_is_raised(
 ) -> None:
     """What it had called and asked is not made again and costs nothing."""
     await register(service, HELPER)
-    await provider.script("(limit)", [Step(tool_calls=[CALL]), Step(text="About 42.")])
+    await provider.script("(limit)", [Step(tool_calls=[CALL]), Step(text="It is 42.")])
     await client.post_run(asked("limit", budget={"max_turns": 1}))
     halted = await finished(client, "limit")
-    await provider.script("(limit)", [Step(text="It is 42.")])
     before = len(await provider.arrivals())
+    assert before == halted["usage"]["turns"] == 1
 
     await client.post_run(
         {"run_id": "raised", "from": {"run_id": "limit"}, "budget": {"max_turns": 5}}

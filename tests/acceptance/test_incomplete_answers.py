@@ -1,5 +1,6 @@
 """Answers of endpoints that are not complete, over the HTTP surface: none is a success."""
 
+import json
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -10,7 +11,7 @@ from tests.support.fake_provider.client import FakeProvider
 from tests.support.fake_provider.script import Step
 from tests.support.json_client import JsonClient
 from tests.support.service import ServiceProcess
-from tests.support.threads import ThreadClient
+from tests.support.threads import ThreadClient, chat_start, flow, link
 
 CALL = {"id": "c1", "name": "calculator", "arguments": '{"expression":"6*7"}'}
 
@@ -54,6 +55,22 @@ async def test_an_agent_whose_answer_is_cut_off_fails(
     assert result["output"] is None
 
 
+@pytest.mark.parametrize("reason", ["length", "content_filter"])
+async def test_an_answer_that_is_handed_in_by_an_incomplete_reply_is_no_success(
+    client: JsonClient, provider: FakeProvider, reason: str
+) -> None:
+    """Although the arguments are complete; the result keeps the answer."""
+    done = {"id": "c1", "name": "finish", "arguments": '{"answer": "42"}'}
+    await provider.script(f"hand {reason}", [Step(tool_calls=[done], finish_reason=reason)])
+
+    run = await asked(client, f"hand {reason}", tools=["calculator"])
+
+    result = run["result"]
+    assert (run["status"], result["success"]) == ("failed", False)
+    assert (result["terminate_reason"], result["incomplete"]) == ("incomplete", reason)
+    assert (result["raw_content"], result["output"]) == ("42", None)
+
+
 async def test_a_step_that_asks_a_model_fails_with_an_answer_that_is_cut_off(
     client: JsonClient, provider: FakeProvider
 ) -> None:
@@ -68,6 +85,19 @@ async def test_a_step_that_asks_a_model_fails_with_an_answer_that_is_cut_off(
     assert failed["status"] == "failed"
     assert failed["result"]["steps"]["s"]["error_class"] == "ModelAnswerIncomplete"
     assert taken["result"]["outputs"]["s"]["default"] == "1, 2"
+
+
+async def test_an_answer_that_only_calls_a_tool_that_was_not_offered_is_empty(
+    client: JsonClient, provider: FakeProvider
+) -> None:
+    """A step that asks a model fails with it."""
+    await provider.script("say more", [Step(tool_calls=[CALL], finish_reason="tool_calls")])
+    step = {"id": "s", "type": "llm", "data": {"prompt": "say more"}}
+
+    run = await client.run_graph({"steps": [step], "edges": []}, wait_seconds=60)
+
+    assert run["status"] == "failed"
+    assert "(incomplete: empty)" in run["stop"]["reason"]
 
 
 @pytest.mark.parametrize("stream", [True, False], ids=["streamed", "whole"])
@@ -151,6 +181,117 @@ async def test_text_of_a_cancelled_answer_stays_in_its_thread(
     assert (stopped["status"], stopped["incomplete"]) == ("cancelled", "cancelled")
     assert stopped["content"].startswith("Turn off")
     assert stopped["content"] in (await provider.arrivals("(tap)"))[-1].prompt
+
+
+@pytest.mark.parametrize("reason", ["length", "content_filter", "empty"])
+async def test_an_answer_that_is_not_complete_can_be_continued(
+    http: httpx.AsyncClient, provider: FakeProvider, reason: str
+) -> None:
+    """The reply that was cut is asked for once more, and nothing before it."""
+    marker = f"(continue {reason})"
+    cut = Step(text="1, 2") if reason == "empty" else Step(text="1, 2", finish_reason=reason)
+    cuts = [Step(text=""), Step(text="")] if reason == "empty" else [cut]
+    await provider.script(marker, [Step(tool_calls=[CALL]), *cuts, Step(text="1, 2, 3")])
+    agent = {"name": "helper", "prompt": {"system": "Help."}, "tools": ["calculator"]}
+    thread = await ThreadClient.begin(http, f"go-on-{reason}", agent=agent)
+    failed = await thread.answer(content=marker)
+
+    turn = await thread.answer(f"{failed['assistant']['message_id']}/continue")
+
+    assert (failed["run"]["status"], turn["run"]["status"]) == ("failed", "completed")
+    assert (await thread.messages())[-1]["content"] == "1, 2, 3"
+    assert len(await provider.arrivals(marker)) == 2 + len(cuts)
+
+
+@pytest.mark.parametrize("kind", ["agent", "graph"])
+async def test_a_run_that_goes_on_from_a_reply_that_was_cut_off_may_ask_for_a_longer_one(
+    client: JsonClient, provider: FakeProvider, kind: str
+) -> None:
+    """The new limit of the output applies to it."""
+    marker = f"longer {kind}"
+    cut = Step(text="1, 2", finish_reason="length")
+    await provider.script(marker, [cut, Step(text="1, 2, 3")])
+    definition = {"name": "helper", "prompt": {"system": "Help."}}
+
+    def asks(most: int) -> dict[str, Any]:
+        if kind == "agent":
+            return {"agent": {**definition, "model": {"max_output_tokens": most}}}
+        data = {"prompt": marker, "max_output_tokens": most}
+        return {"graph": {"steps": [{"id": "s", "type": "llm", "data": data}], "edges": []}}
+
+    asked = {"kind": kind, **({"input": marker} if kind == "agent" else {})}
+    failed = await client.post_run({**asked, **asks(300)}, wait_seconds=60)
+    again = {"kind": kind, "from": {"run_id": failed["run_id"]}, **asks(500)}
+    run = await client.post_run(again, wait_seconds=60)
+
+    assert (failed["status"], run["status"]) == ("failed", "completed"), run
+    bodies = [one.body or {} for one in await provider.arrivals(marker, bodies=True)]
+    assert [body["max_tokens"] for body in bodies] == [300, 500]
+
+
+@pytest.mark.parametrize("reason", ["length", "content_filter"])
+@pytest.mark.parametrize("tools", [False, True])
+async def test_an_incomplete_answer_of_a_step_that_asks_a_model_stays_in_its_thread(
+    http: httpx.AsyncClient, provider: FakeProvider, reason: str, tools: bool
+) -> None:
+    """With what it says of it, and in the next prompt."""
+    marker = f"(step {reason} {tools})"
+    cut = Step(text="1, 2, 3, an", finish_reason=reason)
+    await provider.script(marker, [cut, Step(text="Done.")])
+    ask = {"id": "q", "type": "llm", "data": {"prompt": "${default}"}}
+    toolset = {"id": "t", "type": "toolset", "data": {"tools": ["calculator"]}}
+    steps = [chat_start(), ask, *([toolset] if tools else [])]
+    edges = [flow("chat", "q"), *([link("t", "q")] if tools else [])]
+    thread = await ThreadClient.begin(
+        http, f"step-{reason}-{tools}".lower(), graph={"steps": steps, "edges": edges}
+    )
+
+    failed = await thread.answer(content=marker)
+    (_, answer) = await thread.messages()
+
+    assert failed["run"]["status"] == "failed"
+    assert (answer["content"], answer["incomplete"]) == ("1, 2, 3, an", reason)
+
+
+async def test_the_text_of_a_refusal_is_shown_with_the_message(
+    http: httpx.AsyncClient, provider: FakeProvider
+) -> None:
+    """The answer itself is empty."""
+    refused = {"role": "assistant", "content": None, "refusal": "I cannot help with that."}
+    choice = {"index": 0, "message": refused, "finish_reason": "stop"}
+    body = {"id": "r", "object": "chat.completion", "model": "m", "choices": [choice]}
+    await provider.script("(refused)", [Step(raw_body=json.dumps(body))])
+    agent = {"name": "helper", "prompt": {"system": "Help."}, "model": {"stream": False}}
+    thread = await ThreadClient.begin(http, "refused", agent=agent)
+
+    await thread.answer(content="How? (refused)")
+    (_, answer) = await thread.messages()
+
+    assert (answer["content"], answer["incomplete"]) == (None, "refusal")
+    assert answer["incomplete_reason"] == "I cannot help with that."
+
+
+async def test_text_that_came_with_a_call_before_a_cancel_is_told_once(
+    http: httpx.AsyncClient, provider: FakeProvider
+) -> None:
+    """It is no complete answer, and the next prompt has it with its call alone."""
+    first = Step(text="First text.", tool_calls=[CALL])
+    await provider.script("(second turn)", [first, Step(hang=True), Step(text="Done.")])
+    agent = {"name": "helper", "prompt": {"system": "Help."}, "tools": ["calculator"]}
+    thread = await ThreadClient.begin(http, "once", agent=agent)
+    turn = await thread.post(content="How? (second turn)")
+    await provider.wait_for_arrivals(2, "(second turn)")
+
+    await http.post(f"{thread.path}/cancel")
+    await thread.ended(turn["run"]["run_id"])
+    (_, stopped) = await thread.messages()
+    await provider.release()
+    await thread.answer(content="Go on.")
+
+    assert (stopped["content"], stopped["incomplete"]) == ("First text.", "cancelled")
+    prompt = (await provider.arrivals("(second turn)", bodies=True))[-1].body or {}
+    said = [one["content"] for one in prompt["messages"] if one["role"] == "assistant"]
+    assert said == ["First text."]
 
 
 @pytest.mark.req("cw/13.incomplete")

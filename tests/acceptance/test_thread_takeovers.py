@@ -14,6 +14,7 @@ from tests.support.fake_provider.client import FakeProvider
 from tests.support.fake_provider.script import Step
 from tests.support.fault_proxy import FaultProxy, Upstream
 from tests.support.service import ServiceProcess, model_settings
+from tests.support.threads import ThreadClient
 
 PATIENT = RetryPolicy(reconnect_seconds=900)
 AGENT = {"name": "helper", "prompt": {"system": "Help."}, "tools": ["calculator"]}
@@ -86,3 +87,45 @@ async def test_an_answer_in_a_thread_is_whole_although_its_process_is_killed(
     assert following.assistant.content == "Nothing."
     assert len(await provider.arrivals("(killed)")) == 4, "two, the lost one again, the next"
     require_sound_events(database_url)
+
+
+@pytest.mark.req("004/chat")
+@pytest.mark.parametrize("end", ["cancelled at once", "cancelled after the take-over", "failed"])
+async def test_text_that_was_streamed_before_a_crash_is_kept(
+    database_url: str, provider: FakeProvider, end: str
+) -> None:
+    """In the result, in the message and in the next prompt, however the run ends afterwards."""
+    begun = Step(text="Turn off the water. Then wait.", after_events=4, then="hold")
+    second = Step(status=400) if end == "failed" else Step(hang=True)
+    await provider.script("(tap)", [begun, second])
+    service = ServiceProcess(database_url, settings=model_settings(provider.openai_url))
+    async with service, httpx.AsyncClient(timeout=150, trust_env=False) as http:
+        http.base_url = service.url
+        thread = await ThreadClient.begin(http, "tap")
+        turn = await thread.post(content="How? (tap)")
+        run_id = turn["run"]["run_id"]
+        shown = StreamedText()
+        async with AsyncCaseworkerClient(service.url) as client:
+            async for event in client.stream_events(run_id):
+                if shown.add(event) and shown.content:
+                    break
+        service.child.kill()
+        await service.start()
+        http.base_url = service.url
+        if end == "cancelled after the take-over":
+            await provider.wait_for_arrivals(2, "(tap)")
+        if end != "failed":
+            await http.post(f"{thread.path}/cancel")
+        run = await thread.ended(run_id)
+        (_, answer) = await thread.messages()
+        await provider.release()
+        await provider.script("(tap)", [Step(text="Undo the screw.")])
+        await thread.answer(content="Go on.")
+
+    status = "failed" if end == "failed" else "cancelled"
+    assert (run["status"], run["result"]["steps"]["agent"]["status"]) == (status, status)
+    result = run["result"]["outputs"]["agent"]["result"]
+    assert result["raw_content"].startswith(shown.content)
+    assert (result["incomplete"], answer["incomplete"]) == ("cancelled", "cancelled")
+    assert answer["content"] == result["raw_content"]
+    assert answer["content"] in (await provider.arrivals("(tap)"))[-1].prompt

@@ -190,6 +190,28 @@ async def test_a_run_keeps_the_agent_it_was_accepted_with(
         ({"inputs": {"topic": 3}}, "inputs.topic"),
         ({"inputs": {"topic": "sums", "tone": "dry"}}, "inputs.tone"),
         ({"inputs": {"topic": "sums"}, "input": None}, "input"),
+        ({"inputs": {"topic": "sums"}, "input": ""}, "input"),
+        ({"inputs": {"topic": "sums"}, "input": " \n"}, "input"),
+        (
+            {
+                "inputs": {"topic": "sums"},
+                "input": " ",
+                "messages": [{"role": "user", "content": "?"}],
+            },
+            "input",
+        ),
+        (
+            {"inputs": {"topic": "sums"}, "messages": [{"role": "user", "content": " "}]},
+            "messages.0.content",
+        ),
+        (
+            {
+                "inputs": {"topic": "sums"},
+                "input": None,
+                "messages": [{"role": "assistant", "content": "Hello"}],
+            },
+            "messages",
+        ),
         ({"inputs": {"topic": "sums"}, "messages": []}, "messages"),
         (
             {"inputs": {"topic": "sums"}, "messages": [{"role": "system", "content": "x"}]},
@@ -219,8 +241,10 @@ async def test_a_run_is_given_what_was_said_before(client: httpx.AsyncClient, ap
 
     answer = await run(client, agent, messages=said)
     alone = await run(client, agent, messages=said[:1], input=None, run_id="alone")
+    asks = {**agent, "prompt": {"messages": [{"role": "user", "content": "Well?"}]}}
+    goes_on = await run(client, asks, messages=said[1:], input=None, run_id="goes-on")
 
-    assert (answer.status_code, alone.status_code) == (202, 202)
+    assert (answer.status_code, alone.status_code, goes_on.status_code) == (202, 202, 202)
     assert (await stored(api)).request.inputs == {"default": "6 times 7?", "messages": said}
     assert (await stored(api, "alone")).request.inputs == {"messages": said[:1]}
 

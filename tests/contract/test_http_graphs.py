@@ -146,3 +146,19 @@ async def test_links_stand_below_the_path_of_a_proxy(api: Api) -> None:
         posted = await client.post("/cases/graphs", json={"name": "g", "graph": flat("a")})
 
     assert posted.headers["location"] == "/cases/graphs/g/versions/1"
+
+
+async def test_a_map_has_an_output_for_what_became_of_its_items(api: Api) -> None:
+    """An edge may lead on from it, in a nested graph too."""
+    item = {"type": "llm", "data": {"prompt": "${default}"}}
+    one = {"id": "m", "type": "map", "data": {"step": item}}
+    ask = {"id": "a", "type": "llm", "data": {"prompt": "${default}"}}
+    edge = {"source": "m", "source_handle": "items", "target": "a", "data": {"channel": "flow"}}
+    whole = {"steps": [one, ask], "edges": [edge]}
+    outputs = {"told": {"step": "m", "handle": "items"}}
+    inner = {"id": "s", "type": "subgraph", "data": {"graph": whole, "outputs": outputs}}
+
+    async with client_of(api.app()) as client:
+        for graph in (whole, {"steps": [inner], "edges": []}):
+            answer = await client.post("/graphs/validate", json={"graph": graph})
+            assert (answer.status_code, answer.json()["valid"]) == (200, True), answer.text

@@ -115,6 +115,40 @@ class TestTelling:
         assert (sorted(run.stored_once), sorted(again.stored_once)) == ([], ["a/b|skipped"])
         assert [each.seq for each in await stored(ports)] == [1, 2, 3]
 
+    async def test_the_next_owner_knows_the_answers_that_did_not_come_to_their_end(
+        self, ports: Ports
+    ) -> None:
+        """By step, as a client shows them; one whose usage is told has come to its end."""
+
+        def part(seq: int, step: str, offset: int, content: str, turn: int = 1) -> EventRecord:
+            data = {"turn_number": turn, "offset": offset, "content": content}
+            return event(seq, "content_chunk", step_id=step, data=data)
+
+        used = {"turn_number": 1, "tokens_in": 1, "tokens_out": 1, "cost_usd": None}
+        run = await ports.claimed()
+        parts = (
+            part(1, "a", 0, "First."),
+            event(2, "usage", step_id="a", data=used, once_key="a|usage|1|turn"),
+            part(3, "a", 0, "Half", turn=2),
+            part(4, "b", 0, "Lost"),
+            part(5, "a", 4, " way", turn=2),
+            part(6, "b", 0, "Anew"),
+            part(7, "c", 0, "All."),
+            event(8, "usage", step_id="c", data=used, once_key="c|usage|1|turn"),
+            event(
+                9, "content_chunk", step_id="d", data={"turn_number": 1, "offset": 0, "chars": 9}
+            ),
+        )
+        await ports.runs.release(run, active_seconds=1, calls=(), counted=True, events=parts)
+
+        again = await ports.runs.claim(KEY, "w2")
+
+        assert again is not None
+        assert again.streamed == {
+            ("a", "content_chunk"): (2, "Half way"),
+            ("b", "content_chunk"): (1, "Anew"),
+        }
+
     async def test_whoever_listens_hears_of_what_this_process_stores(self, ports: Ports) -> None:
         """Of that run alone."""
         run = await ports.claimed()

@@ -48,6 +48,8 @@ def reply_of(seed: int, call: str) -> ModelReply:
     calls: list[ToolCall] = []
     if turn < MOST_TURNS and draw.random() < 0.8:
         calls = [_wanted(draw, call, n) for n in range(draw.randint(1, 3))]
+    if not (text or calls or incomplete):
+        text = WORDS[0]  # without one the answer would be empty
     if incomplete and calls and draw.random() < 0.7:
         calls[-1] = replace(calls[-1], arguments=calls[-1].arguments[: draw.choice([0, 3])])
     return ModelReply(

@@ -174,7 +174,10 @@ def take_over(source: Row, row: Row, key: RunKey, until: str | None, at_ms: int)
 def _line_of(record: CallRecord) -> NodeLine:
     node = record.node
     same = ("node_id", "parent_id", "kind", "name", "status", "start_ts_ms", "end_ts_ms")
+    value = record.value if node["kind"] == "llm" else None
     return NodeLine(
+        error_class=node["error_class"],
+        incomplete=bool(value and value.get("incomplete")),
         seq=int(record.node_id[1:]),
         call_key=record.call_key,
         outcome=record.outcome,
@@ -189,6 +192,18 @@ def last_seq_of(row: Row) -> int:
 
 def stored_once(row: Row) -> frozenset[str]:
     return frozenset(event.once_key for event in row.events.values() if event.once_key is not None)
+
+
+def streamed_in(row: Row) -> dict[tuple[str | None, str], tuple[int, str]]:
+    found: dict[tuple[str | None, str], tuple[int, str]] = {}
+    for _, event in sorted(row.events.items()):
+        of, data = (event.step_id, "content_chunk"), event.data
+        if event.type == "usage":
+            found.pop(of, None)
+        elif event.type == "content_chunk" and "content" in data:
+            before = found.get(of, (0, ""))[1][: data["offset"]]
+            found[of] = data["turn_number"], before + data["content"]
+    return found
 
 
 def has_begun(record: CallRecord) -> bool:

@@ -53,6 +53,7 @@ from tests.support.memory_rows import (
     last_seq_of,
     run_of,
     stored_once,
+    streamed_in,
     write_calls,
     write_events,
 )
@@ -154,7 +155,12 @@ class MemoryRuns(MemoryTraces):
                     started_at=run.started_at or self.now(),
                 ),
             )
-            return replace(run_of(row), last_seq=last_seq_of(row), stored_once=stored_once(row))
+            return replace(
+                run_of(row),
+                last_seq=last_seq_of(row),
+                stored_once=stored_once(row),
+                streamed=streamed_in(row),
+            )
 
     async def release(
         self,
@@ -342,7 +348,10 @@ class MemoryRuns(MemoryTraces):
     def _finish_unowned(self, row: Row, cancel_request: CancelRequest) -> None:
         last_seq = last_seq_of(row)
         end = cancelled_while_queued(
-            run_of(row), cancel_request, journal_of(row), last_seq=last_seq
+            replace(run_of(row), streamed=streamed_in(row)),
+            cancel_request,
+            journal_of(row),
+            last_seq=last_seq,
         )
         self._finish(row, end)
 

@@ -7,7 +7,7 @@ comes here: one batched insert does it, and what that insert finds in its way is
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
@@ -22,6 +22,7 @@ from app.adapters.postgres.accept_statements import (
 )
 from app.adapters.postgres.json_text import dump
 from app.adapters.postgres.quotas import admission_of, left_of_rate, storing
+from app.adapters.postgres.read_statements import STREAMED
 from app.adapters.postgres.rows import (
     call_from_row,
     call_to_json,
@@ -41,6 +42,7 @@ from app.adapters.postgres.run_statements import (
 from app.adapters.postgres.tables import JOURNAL_COLUMNS, events, journal, of_run, runs
 from app.adapters.postgres.taking_over import take_over
 from app.control.stops import DeadlineExceededError
+from app.engine.events import CONTENT_CHUNK
 from app.runs.errors import (
     IdempotencyMismatchError,
     QueueFullError,
@@ -228,6 +230,7 @@ async def _cancel_unowned(
     """Finish a run that no worker owns; return its ExecutionGraph."""
     earlier = await journal_of(connection, run.key)
     last_seq = await last_seq_of(connection, run.key)
+    run = replace(run, streamed=await streamed_in(connection, run.key))
     finish = cancelled_while_queued(run, cancel_request, earlier, last_seq=last_seq)
     await _finish_queued(connection, finish)
     return finish.snapshot
@@ -251,6 +254,7 @@ async def _halt_overdue(connection: AsyncConnection, run: Run) -> tuple[Run, Map
     deadline = run.request.deadline or run.created_at
     earlier = await journal_of(connection, run.key)
     last_seq = await last_seq_of(connection, run.key)
+    run = replace(run, streamed=await streamed_in(connection, run.key))
     stop = DeadlineExceededError(deadline)
     finish = stopped_while_queued(run, stop, earlier, at=deadline, last_seq=last_seq)
     finished_at = await _finish_queued(connection, finish)
@@ -316,3 +320,16 @@ async def last_seq_of(connection: AsyncConnection, key: RunKey) -> int:
     """
     last = select(func.max(events.c.seq)).where(of_run(events, key))
     return await connection.scalar(last) or 0
+
+
+async def streamed_in(
+    connection: AsyncConnection, key: RunKey
+) -> dict[tuple[str | None, str], Any]:
+    """Return the turn and the text of the answer of each step that was streamed and never ended."""
+    found: dict[tuple[str | None, str], tuple[int, str]] = {}
+    asked = {"tenant": key.tenant, "run_id": key.run_id}
+    for row in await connection.exec_driver_sql(STREAMED, asked):
+        of = row.step_id, CONTENT_CHUNK
+        _, before = found.get(of, (0, ""))
+        found[of] = row.turn, before[: row.offset] + row.content
+    return found

@@ -45,3 +45,17 @@ WHERE bytes_so_far <= %(max_bytes)s ORDER BY seq
 """
 """Return the calls of one conversation up to one of them, and the calls that their messages name,
 the last ones up to so many bytes."""
+
+STREAMED = """
+SELECT step_id, (data ->> 'turn_number')::int AS turn, (data ->> 'offset')::int AS offset,
+    data ->> 'content' AS content
+FROM events AS part
+WHERE tenant_id = %(tenant)s AND run_id = %(run_id)s AND type = 'content_chunk' AND data ? 'content'
+    AND seq > coalesce((
+        SELECT max(seq) FROM events AS ended WHERE ended.tenant_id = part.tenant_id
+            AND ended.run_id = part.run_id AND ended.step_id = part.step_id
+            AND ended.type IN ('usage', '~u')
+    ), 0)
+ORDER BY seq
+"""
+"""Return the parts of the answers of a run that did not come to their end, by step."""

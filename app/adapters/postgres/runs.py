@@ -22,6 +22,7 @@ from app.adapters.postgres.accept_and_cancel import (
     cancel_in,
     journal_of,
     last_seq_of,
+    streamed_in,
 )
 from app.adapters.postgres.accepting import UNLIMITED, RunInsert
 from app.adapters.postgres.approvals import suspend_in
@@ -220,7 +221,8 @@ class PostgresRuns:
                 return run
             last_seq = await last_seq_of(connection, run.key)
             stored_once = await _stored_once(connection, run.key)
-        return replace(run, last_seq=last_seq, stored_once=stored_once)
+            streamed = await streamed_in(connection, run.key)
+        return replace(run, last_seq=last_seq, stored_once=stored_once, streamed=streamed)
 
     async def release(
         self,

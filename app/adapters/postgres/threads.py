@@ -33,7 +33,7 @@ _MESSAGE = ("message_id", "parent_id", "run_id", "ends", "request_hash", "create
 
 _CONTENTS = text(
     """
-    SELECT m.message_id, m.content, answer.parts, answer.incomplete
+    SELECT m.message_id, m.content, answer.parts, answer.incomplete, answer.reason
     FROM messages m
     LEFT JOIN runs r ON r.tenant_id = m.tenant_id AND r.run_id = m.run_id
         AND m.run_erased_at IS NULL
@@ -41,7 +41,8 @@ _CONTENTS = text(
     LEFT JOIN LATERAL (
         SELECT jsonb_agg(jsonb_build_array(given -> 'default', given #> '{result,raw_content}')
                 ORDER BY place) AS parts,
-            max(given #>> '{result,incomplete}') AS incomplete
+            max(given #>> '{result,incomplete}') AS incomplete,
+            max(given #>> '{result,incomplete_reason}') AS reason
         FROM jsonb_array_elements_text(m.ends) WITH ORDINALITY AS ending(step, place),
         LATERAL (SELECT r.result -> 'outputs' -> step AS given) found
         WHERE given IS NOT NULL
@@ -171,12 +172,19 @@ class PostgresThreads:
 
     async def contents(
         self, tenant: str, thread_id: str, message_ids: Sequence[str]
-    ) -> Mapping[str, tuple[str | None, str | None]]:
-        """Return what some messages say, by id, and why it is not complete."""
+    ) -> Mapping[str, Mapping[str, Any]]:
+        """Return content, incomplete and incomplete_reason of some messages, by id."""
         asked = {"tenant": tenant, "thread": thread_id, "wanted": list(message_ids)}
         async with transaction(self._engines.work, tenant) as connection:
             rows = (await connection.execute(_CONTENTS, asked)).all()
-        return {row.message_id: (row.content or _answer(row.parts), row.incomplete) for row in rows}
+        return {
+            row.message_id: {
+                "content": row.content or _answer(row.parts),
+                "incomplete": row.incomplete,
+                "incomplete_reason": row.reason,
+            }
+            for row in rows
+        }
 
     async def that_called(
         self, tenant: str, thread_id: str, message_ids: Sequence[str], *, limit: int

@@ -87,10 +87,13 @@ class Messages:
         if request.json_schema is not None and replying is None:
             request = in_form(request, ReplyForm.TEXT)
         messages = sent_back(request.messages, ANTHROPIC_IDS, self._origin)
+        turns = list(self._turns(messages))
+        if turns and turns[0]["role"] == "assistant":  # which may not begin
+            turns.insert(0, {"role": "user", "content": [_text("Begin.")]})
         body: dict[str, Any] = {
             "model": model,
             "max_tokens": request.max_output_tokens or DEFAULT_MAX_OUTPUT_TOKENS,
-            "messages": list(self._turns(messages)),
+            "messages": turns,
             "stream": request.on_delta is not None,
         }
         system = [

@@ -42,6 +42,12 @@ _REASONS: Mapping[str, str] = {
     StopKind.BUDGET: "budget",
     StopKind.LOOP: "budget",
 }
+_CUT_OFF: Mapping[str, Incomplete] = {
+    "aborted": Incomplete.CANCELLED,
+    "timeout": Incomplete.TIMEOUT,
+    "error": Incomplete.CANCELLED,
+}
+"""Why the text of an agent that a stop or failure has ended is not complete, by its reason."""
 _BEGAN = "began_after_seconds"
 """Key of the metadata of an agent whose time is limited: the seconds of the run when it began."""
 _OF_DIMENSIONS: Mapping[str, str] = {
@@ -74,7 +80,7 @@ class AgentTask:
         definition = self.definition
         prompt = definition.rendered(definition.values_of(self.inputs), context.limits)
         messages = [*(Message(role=role, content=text) for role, text in prompt), *self.messages]
-        if not any(message.role == "user" for message in messages):
+        if not any(one.role == "user" and one.content.strip() for one in messages):
             raise AgentInputError([("input", "The agent is asked nothing: give it an input.")])
         return Conversation(messages)
 
@@ -143,13 +149,10 @@ class Agents:
             if not isinstance(context.token.stop, HandOver):  # else it goes on elsewhere
                 state.terminate_reason = _terminate_reason(stop or ended, context.token.stop)
                 ending = stop or context.token.stop or next(causes(ended))
-                told = isinstance(ending, Exception)
-                state.error = {
-                    "class": getattr(ending, "error_class", None) or type(ending).__name__,
-                    "message": message_of_error(ending) if told else str(ending),
-                }
-            if state.incomplete is Incomplete.CANCELLED and state.terminate_reason == "timeout":
-                state.incomplete = Incomplete.TIMEOUT
+                state.error = _error_of(ending)
+            stopped = state.terminate_reason in ("aborted", "timeout")
+            if stopped and state.raw_content and state.incomplete in (None, Incomplete.CANCELLED):
+                state.incomplete = _CUT_OFF[str(state.terminate_reason)]
             if stop is not None:
                 raise stop from None
             raise
@@ -285,6 +288,30 @@ def _worked_before(context: FlowContext) -> float:
         began = float(trace.node(recorded.node_id)["metadata"].get(_BEGAN, now))  # type: ignore[arg-type]
     trace.annotate(context.trace_parent, {_BEGAN: round(began, 3)})
     return max(0.0, now - began)
+
+
+def cut_off_result(
+    so_far: Mapping[str, Any] | None, turn: int, text: str, ended: BaseException
+) -> dict[str, Any]:
+    """Return the result of an agent whose answer a lost execution had begun to show.
+
+    ``so_far`` is what this execution has come to, if it began the agent, and ``ended`` what ended
+    the run.
+    """
+    reason = _terminate_reason(ended, None)
+    error = _error_of(ended)
+    state = AgentState(Conversation(), turns=turn, terminate_reason=reason, error=error)
+    incomplete = _CUT_OFF.get(reason, Incomplete.CANCELLED).value
+    about = {"raw_content": text, "incomplete": incomplete, "incomplete_reason": None}
+    return {**(so_far or state.result(0)), **about}
+
+
+def _error_of(ended: BaseException) -> dict[str, str]:
+    """Return what failed or stopped an agent, as results have it."""
+    return {
+        "class": getattr(ended, "error_class", None) or type(ended).__name__,
+        "message": message_of_error(ended) if isinstance(ended, Exception) else str(ended),
+    }
 
 
 def text_of(asked: Any) -> str:

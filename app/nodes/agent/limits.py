@@ -1,10 +1,10 @@
 """Limits of an agent: which turn is the last one, and which is refused.
 
-A limit of N calls allows N. Where the limit is 2 or more, its last call is reserved for an answer
-(``wrap_up_reserve``): it is an ordinary turn in which the model is told that no tool can be called
-any more. An answer in it is a completion; a call of a tool in it would need a further turn, which
-the limit refuses. For tokens and cost the reserve is what the most expensive call of the agent so
-far has used, because a later call reads the same conversation and a little more.
+A limit of N calls or turns allows N. Where the limit is 2 or more, its last one is reserved for an
+answer (``wrap_up_reserve``): it is an ordinary turn in which the model is told that no tool can be
+called any more. An answer in it is a completion; a call of a tool in it would need a further turn,
+which the limit refuses. For tokens and cost the reserve is what the most expensive call of the
+agent so far has used, because a later call reads the same conversation and a little more.
 """
 
 from dataclasses import dataclass, field
@@ -39,15 +39,15 @@ class RoomForTurns:
 
     def allows_wrap_up(self, turns: int) -> bool:
         """Return whether a last answer may be asked for after so many turns."""
-        few = self.max_turns is not None and self.max_turns < 2
-        return bool(self.wrap_up_reserve and turns and not few)
+        most = self.max_turns
+        return bool(self.wrap_up_reserve and turns and (most is None or turns < most))
 
     def stop_before(self, number: int) -> Stop | None:
         """Return the stop of a turn that exceeds a limit of turns or calls."""
         most = self.max_turns
         if most is not None and number > most:
             return _turn_limit(self.scope, most)
-        for dimension in (Dimension.TURNS, *self._calls):
+        for dimension in self._calls:
             if self.scope.remaining(dimension) == 0:
                 return _tightest(self.scope, dimension).stop(dimension, 1)
         return None
@@ -56,6 +56,9 @@ class RoomForTurns:
         """Return the stop of the turn after ``number``, if ``number`` is paid from the reserve."""
         if number < 2 or not self.wrap_up_reserve:
             return None
+        most = self.max_turns
+        if most is not None and number >= most:
+            return _turn_limit(self.scope, most, kept_for_answer=1)
         for dimension, amount in {**dict.fromkeys(self._calls, 1), **self._dearest}.items():
             left = self.scope.remaining(dimension)
             if left is None or not amount or left >= 2 * amount:
@@ -67,7 +70,8 @@ class RoomForTurns:
 
     @property
     def _calls(self) -> tuple[Dimension, ...]:
-        return *self.calls, Dimension.API_CALLS
+        """The dimensions of which each turn uses one."""
+        return Dimension.TURNS, *self.calls, Dimension.API_CALLS
 
 
 def _tightest(scope: Scope, dimension: Dimension) -> Scope:
@@ -76,14 +80,16 @@ def _tightest(scope: Scope, dimension: Dimension) -> Scope:
     return min(scopes, key=lambda each: each.room(dimension) or 0)
 
 
-def _turn_limit(scope: Scope, most: int) -> Stop:
+def _turn_limit(scope: Scope, most: int, *, kept_for_answer: int = 0) -> Stop:
+    kept = ", of which 1 reserved for the last answer" if kept_for_answer else ""
     cause = StopCause(
         kind=StopKind.BUDGET,
         dimension=Dimension.TURNS,
         scope=scope.name,
         limit=most,
         used=most,
+        reserved=kept_for_answer or None,
         requested=1,
-        reason=f"Turn limit exceeded: {most} used, limit {most} (scope {scope.name})",
+        reason=f"Turn limit exceeded: {most} used{kept}, limit {most} (scope {scope.name})",
     )
     return Stop(cause)

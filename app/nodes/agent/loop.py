@@ -5,9 +5,9 @@ its place in it, so that an execution which begins again replays what was made a
 there. Nothing is decided about a turn that an earlier execution has begun: what is left of a budget
 then says nothing about what was left before.
 
-The last call that the budget allows is a turn in which the model is told that no tool can be called
-any more. After the last turn that is allowed, and where a limit refuses a call of a tool, a model
-that is offered no tools is asked once for the best answer it has.
+The last call or turn that a limit allows is one in which the model is told that no tool can be
+called any more. Where a limit refuses a call of a tool, a model that is offered no tools is asked
+once for the best answer it has, in a turn of its own.
 """
 
 import asyncio
@@ -19,17 +19,16 @@ from app.control.budget import Dimension
 from app.control.usage import BudgetExceededError
 from app.engine.call import CallFailedError
 from app.engine.context import FlowContext
-from app.engine.events import CONVERSATION_SUMMARISED, CONVERSATION_TRIMMED
 from app.engine.report import class_of
 from app.llm.gateway import Completion, ModelGateway, Tier
 from app.llm.ports import Incomplete, Message, ModelFault, ToolCall, ToolDefinition
 from app.nodes.agent import requests
 from app.nodes.agent.activity import TurnActivity
-from app.nodes.agent.conversation import ConversationTooLongError, Cut, plain
 from app.nodes.agent.definition import AgentDefinition
 from app.nodes.agent.limits import RoomForTurns
 from app.nodes.agent.output import FINISH, Answer, Output, OutputInvalidError
 from app.nodes.agent.rounds import SAME_ROUNDS, Rounds, ToolRound, loop_stop
+from app.nodes.agent.shortening import Shortening
 from app.nodes.agent.state import AgentState
 from app.nodes.agent.tools import ToolOffer, arguments_of
 from app.nodes.node_type import RunFacts
@@ -56,6 +55,7 @@ class AgentLoop:
     _room: RoomForTurns = field(init=False)
     _output: Output = field(init=False)
     _tools: tuple[ToolDefinition, ...] = field(init=False)
+    _shortening: Shortening = field(init=False)
 
     def __post_init__(self) -> None:
         definition = self.definition
@@ -70,6 +70,9 @@ class AgentLoop:
         self._tools = (*offered, self._output.finish) if offered else ()
         if not self._tools:  # some protocols refuse calls of tools where none is offered
             self.state.conversation.tell_calls()
+        self._shortening = Shortening(
+            self.context, definition.conversation, self.state.conversation, self._tools, self._asked
+        )
 
     async def run(self) -> None:
         """Work until there is an answer; it is in the state.
@@ -86,7 +89,8 @@ class AgentLoop:
             number = self.state.turns + 1
             last = self._begun_before(f"turn/{number}/last", here=True)
             if not last and not self._begun_before(f"turn/{number}"):
-                await self._require_room(number)
+                if stop := self._room.stop_before(number):
+                    raise stop
                 last = self._room.stop_after(number) is not None
             self.state.turns = number
             try:
@@ -105,7 +109,7 @@ class AgentLoop:
         try:
             if last:
                 self.state.conversation.add(Message(role="user", content=requests.LAST_TURN))
-            await self._fit(number, activity, last=last)
+            await self._shortening.fit(number, activity, last=last)
             key = f"turn/{number}/last" if last else f"turn/{number}"
             completion = await self._readable(key, activity)
             if completion.tool_calls:
@@ -202,7 +206,7 @@ class AgentLoop:
                 tools=tools,
                 json_schema=None if tools else self._output.schema,
                 on_delta=None if stream is None else stream.on_delta,
-                charge={Dimension.TURNS: 1} if name == "turn" else {},
+                charge={Dimension.TURNS: 1} if name in ("turn", _WRAP_UP) else {},
                 **self._asked(),
             )
         except BaseException as ended:
@@ -236,6 +240,7 @@ class AgentLoop:
         if not completion.tool_calls:
             complaint = self._output.complaint(answer.problem or "")
             self.state.conversation.add(Message(role="user", content=complaint))
+        self.state.raw_content = answer.raw
         # Some protocols take calls of tools among the messages only if a tool is offered.
         tools = (self._output.finish,) if self._tools else ()
         try:
@@ -246,59 +251,15 @@ class AgentLoop:
             if refused.cause.dimension is Dimension.SECONDS:
                 raise
             return answer
+        answers = list[Answer]()
         for call in second.tool_calls:
-            args = arguments_of(call) if call.name == FINISH else None
-            if args is not None:
-                return self._output.of_finish(args)
+            if call.name == FINISH and not _is_cut_off(call, second):
+                self._finish(call, answers)
+        second_answer = self._handed_in(answers, second)
         second.require_complete()
-        return self._output.of_text(second.text)
-
-    async def _fit(self, number: int, activity: TurnActivity, *, last: bool) -> None:
-        """Leave out of a conversation what does not fit into the window, and say so.
-
-        Before the ``last`` turn, which needs the last call, nothing is summarised.
-        """
-        spec, conversation = self.definition.conversation, self.state.conversation
-        if spec.max_tokens is None:
-            return
-        cut = conversation.cut(spec.max_tokens, self._tools)
-        if cut is None:
-            return
-        if spec.policy == "refuse":
-            raise ConversationTooLongError(cut.tokens_before, spec.max_tokens)
-        summarises = spec.policy == "summarise" and not last
-        summary = await self._summary(cut, number) if summarises else None
-        about: dict[str, Any] = {}
-        if isinstance(summary, Incomplete):
-            about, summary = {"summary_incomplete": summary.value}, None
-        conversation.replace(cut, summary)
-        about |= {
-            "messages": len(cut.left_out),
-            "tokens_before": cut.tokens_before,
-            "tokens_after": cut.tokens_after,
-        }
-        kind = CONVERSATION_TRIMMED if summary is None else CONVERSATION_SUMMARISED
-        activity.noted(kind, about)
-        shown = {f"{kind}.turn_{number}": about["messages"]}
-        self.context.run.trace.annotate(self.context.trace_parent, shown)
-
-    async def _summary(self, cut: Cut, number: int) -> Message | Incomplete:
-        """Return a summary of what was cut, or why it is not complete."""
-        said = "\n\n".join(f"{one.role}: {one.content}" for one in plain(cut.left_out))
-        completion = await self.context.service(ModelGateway).complete(
-            self.context,
-            key=f"turn/{number}/summary",
-            name="summary",
-            messages=(
-                Message(role="system", content=requests.SUMMARY_REQUEST),
-                Message(role="user", content=said),
-            ),
-            **self._asked(),
-        )
-        if completion.incomplete is not None:
-            return completion.incomplete
-        told = f"Summary of what was said before: {completion.text}"
-        return Message(role="user", content=told)
+        if second_answer is None and second.text.strip():
+            return self._output.of_text(second.text)
+        return second_answer or answer
 
     # -- limits --------------------------------------------------------------------------------
 
@@ -310,13 +271,6 @@ class AgentLoop:
         path, journal = self.context.path.call(key), self.context.calls.journal
         found = (journal.recorded(f.text) for f in (path, path.call("json"), path.call("text")))
         return any(one is not None and not (here and one.taken_over) for one in found)
-
-    async def _require_room(self, number: int) -> None:
-        """Raise the stop of a turn that a limit refuses, after a last answer without tools."""
-        stop = self._room.stop_before(number)
-        if stop is not None:
-            await self._wrap_up()
-            raise stop
 
     async def _wrap_up(self) -> None:
         """Ask for the best answer there is; a failure leaves the agent as it was.
@@ -337,6 +291,7 @@ class AgentLoop:
         finally:
             if not activity.goes_on_elsewhere:
                 activity.end()
+        self.state.turns += 1
         self.state.hear(completion)
         if completion.incomplete is None:
             self.state.conversation.add(request, completion.message)
@@ -356,7 +311,7 @@ class AgentLoop:
         below = replace(self.context, trace_parent=completion.node_id)
 
         async def perform(index: int, call: ToolCall) -> ToolResult:
-            if incomplete and not (call.arguments.strip() and arguments_of(call) is not None):
+            if incomplete and _is_cut_off(call, completion):
                 return failure(
                     requests.CUT_OFF.format(incomplete=incomplete.value), "incomplete_call"
                 )
@@ -381,14 +336,34 @@ class AgentLoop:
             raise loop_stop(self.context, calls)
         if same > 1:
             self.state.conversation.add(Message(role="user", content=requests.AGAIN))
-        return answers[-1] if answers else None
+        return self._handed_in(answers, completion)
+
+    def _handed_in(self, answers: Sequence[Answer], completion: Completion) -> Answer | None:
+        """Return the last answer that calls of the tool that ends an agent have brought, if any.
+
+        Raises:
+            ModelAnswerIncomplete: the reply that calls it is not complete; its answer is kept.
+        """
+        if not answers:
+            return None
+        self.state.raw_content = answers[-1].raw
+        completion.require_complete()
+        return answers[-1]
 
     def _finish(self, call: ToolCall, answers: list[Answer]) -> ToolResult:
         args = arguments_of(call)
         if args is None:
             return failure("The arguments are no JSON object.", "invalid_arguments")
         answer = self._output.of_finish(args)
+        if isinstance(answer, str):
+            return failure(answer, "invalid_arguments")
         answers.append(answer)
         if answer.problem is None:
             return {"finished": True}
         return failure(self._output.complaint(answer.problem), "invalid_output")
+
+
+def _is_cut_off(call: ToolCall, completion: Completion) -> bool:
+    """Return whether the arguments of a call may not be complete."""
+    written = call.arguments.strip() and arguments_of(call) is not None
+    return completion.incomplete is not None and not written

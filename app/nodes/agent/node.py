@@ -57,8 +57,8 @@ class AgentData(StepData):
         if self.input is not None:
             asked = self.input.render(inputs, limits)
         said = _history(inputs.get(MESSAGES))
-        if asked not in (None, ""):
-            said.append(Message(role="user", content=text_of(asked)))
+        if asked is not None and (text := text_of(asked)).strip():
+            said.append(Message(role="user", content=text))
         return AgentTask(
             definition=self.agent, inputs={**own, **(given or {})}, messages=said, linked=linked
         )

@@ -13,6 +13,7 @@ from app.observability.redaction import redact_text
 
 FINISH = "finish"
 """The tool by which a model says that it is done."""
+MISSING = "'{}' is missing: call the tool again with your final answer."
 _ANSWER = {
     "type": "object",
     "properties": {"answer": {"type": "string", "description": "Your final answer."}},
@@ -76,14 +77,19 @@ class Output:
         """Read an answer that is a text."""
         return Answer(text, text, None) if self._reader is None else self._read(read_json(text))
 
-    def of_finish(self, args: Mapping[str, Any]) -> Answer:
-        """Read an answer that came as the arguments of the tool."""
+    def of_finish(self, args: Mapping[str, Any]) -> Answer | str:
+        """Read an answer that came as the arguments of the tool, or say why they hold none."""
         if self._reader is None:
             answer = args.get("answer")
-            text = answer if isinstance(answer, str) else compact(dict(args))
+            text = answer if isinstance(answer, str) else compact(answer)
+            if answer in (None, {}, []) or not text.strip():
+                return MISSING.format("answer")
             return Answer(text, text, None)
-        wrapped = self._reader.schema.get("type") != "object"
-        return self._read(compact(args.get("output") if wrapped else dict(args)))
+        if self._reader.schema.get("type") == "object":
+            return self._read(compact(dict(args)))
+        if "output" not in args:
+            return MISSING.format("output")
+        return self._read(compact(args["output"]))
 
     def _read(self, text: str) -> Answer:
         if self._reader is None:

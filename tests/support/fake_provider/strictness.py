@@ -89,6 +89,8 @@ def _anthropic_problems(body: Mapping[str, Any]) -> Iterator[str]:
     messages = body.get("messages") or []
     if not messages:
         yield "messages: at least one message is required"
+    elif messages[0]["role"] != "user":
+        yield 'messages: first message must use the "user" role'
     used: set[str] = set()
     waiting: list[str] = []
     for at, message in enumerate(messages):

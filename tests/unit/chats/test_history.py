@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 
-from app.chats.history import calls_of
-from app.llm.ports import Message
+from app.chats.history import calls_of, spoken
+from app.chats.thread import ChatMessage, Role
+from app.llm.ports import Message, ToolCall
 from app.nodes.chat import ChatInput
 from app.runs.run import Run, RunKey, RunKind, RunRequest, RunStatus
 
@@ -77,3 +78,29 @@ def test_a_call_without_a_result_is_left_out() -> None:
 def test_what_is_no_conversation_has_no_calls(messages: list[Any]) -> None:
     """A step that is no agent may give anything."""
     assert said(*messages) == []
+
+
+@pytest.mark.parametrize(
+    ("status", "content", "told"),
+    [
+        (RunStatus.CANCELLED, "First text.", ["Q", "First text.", "42"]),
+        (RunStatus.HALTED, "First text.", ["Q", "First text.", "42"]),
+        (RunStatus.CANCELLED, "Half a", ["Q", "First text.", "42", "Half a"]),
+        (RunStatus.COMPLETED, "First text.", ["Q", "First text.", "42", "First text."]),
+    ],
+)
+def test_text_of_a_stopped_answer_that_came_with_a_call_is_told_once(
+    status: RunStatus, content: str, told: list[str]
+) -> None:
+    """An answer that came to its end is told, whatever it says."""
+    one = ToolCall(id="1", name="calculator", arguments="{}")
+    calls = [
+        Message(role="assistant", content="First text.", tool_calls=(one,)),
+        Message(role="tool", content="42", tool_call_id="1", tool_name="calculator"),
+    ]
+    asked = ChatMessage(message_id="q", parent_id=None, role=Role.USER, content="Q")
+    answer = ChatMessage(
+        message_id="a", parent_id="q", role=Role.ASSISTANT, content=content, status=status
+    )
+
+    assert [one.content for one in spoken([asked, answer], {"a": calls})] == told

@@ -162,6 +162,22 @@ async def test_a_failed_item_differs_from_one_that_was_not_started() -> None:
     assert (items["completed"], items["not_started"], items["cancelled"]) == (1, 2, 0)
 
 
+@pytest.mark.parametrize("failing", [False, True])
+async def test_what_became_of_the_items_leaves_on_a_handle_of_its_own(failing: bool) -> None:
+    """Also where the policy of the step puts a value in the place of the results."""
+    over = mapped(step=PICKY)
+    over["steps"][0]["policy"] = {"on_error": "skip", "fallback_value": []}
+    echo = step("e", "function", {"name": "picky", "args": "${default}"})
+    over = {"steps": [*over["steps"], echo], "edges": [flow("m", "e", "items")]}
+    here = World(functions=[picky])
+
+    outcome = await here.run(over, default=["a", "bad" if failing else "b"])
+
+    assert outcome.steps["m"].outputs["default"] == ([] if failing else ["a", "b"])
+    told = outcome.steps["e"].outputs["default"]
+    assert (told["completed"], len(told["failed"])) == ((1, 1) if failing else (2, 0))
+
+
 @pytest.mark.req("cw/13.map")
 @pytest.mark.parametrize("form", ["step", "graph"])
 @pytest.mark.parametrize(("policy", "skipped"), [("skip", 2), ("collect", 0)])

@@ -3,6 +3,8 @@
 from dataclasses import replace
 from datetime import timedelta
 
+import pytest
+
 from app.control.stops import rfc3339
 from app.runs.outcome import cancelled_while_queued
 from app.runs.run import CallRecord, CancelRequest, RunKind, RunRequest, RunStatus
@@ -71,3 +73,36 @@ def test_what_steps_had_finished_stays_in_the_result() -> None:
         "outputs": {"a": {"default": 1}},
         "steps": {"a": {"status": "completed"}, "b": {"status": "cancelled"}},
     }
+
+
+@pytest.mark.parametrize("kind", [RunKind.GRAPH, RunKind.AGENT])
+def test_text_of_an_answer_that_never_ended_stays_in_the_result(kind: RunKind) -> None:
+    """Marked as cut off by the stop; the answer of a step that is completed needs none."""
+    graph = ExecutionGraph("r0")
+    root = graph.create_root("graph")
+    steps = {"agent": (None, None), "done": ("result", {"default": "All."})}
+    earlier = [CallRecord(node=graph.node(root))] + [
+        CallRecord(
+            node=graph.node(graph.begin_node(root, "system", name)),
+            call_key=f"step:{name}",
+            outcome=outcome,
+            value=value,
+        )
+        for name, (outcome, value) in steps.items()
+    ]
+    parts = {"agent": (2, "Half way"), "done": (1, "Old"), "elsewhere": (1, "Old")}
+    streamed: dict[tuple[str | None, str], tuple[int, str]] = {
+        (step_id, "content_chunk"): part for step_id, part in parts.items()
+    }
+    run = replace(RUN, kind=kind, request=RunRequest(kind=kind), streamed=streamed)
+
+    result = cancelled_while_queued(run, CANCEL_REQUEST, earlier).result
+
+    assert result is not None
+    if kind is RunKind.GRAPH:
+        assert result["outputs"]["done"] == {"default": "All."}
+        result = result["outputs"]["agent"]["result"]
+    assert (result["raw_content"], result["incomplete"]) == ("Half way", "cancelled")
+    assert (result["success"], result["terminate_reason"]) == (False, "aborted")
+    assert (result["turn_count"], result["messages"]) == (2, [])
+    assert result["error"] == {"class": "CancelledError", "message": "enough"}

@@ -66,6 +66,28 @@ def test_an_event_with_a_key_is_stored_once_over_all_owners() -> None:
     assert [(event.seq, event.step_id) for event in log.unconfirmed()] == [(4, "b")]
 
 
+@pytest.mark.parametrize(
+    ("event", "stays"),
+    [
+        (Event(type="usage", step_id="a", once="a|1", answer_of="a/turn/1"), True),
+        (Event(type="usage", step_id="a", once="a|2", answer_of="a/turn/2"), False),
+        (Event(type="content_chunk", step_id="a", data={"offset": 0, "content": "A"}), False),
+        (Event(type="usage", step_id="b", once="b|1", answer_of="b/turn/1"), True),
+        (Event(type="thinking", step_id="a", data={"offset": 0, "content": "A"}), True),
+    ],
+)
+def test_an_answer_that_ends_or_begins_anew_is_not_the_one_of_an_earlier_owner(
+    event: Event, stays: bool
+) -> None:
+    """What is dropped, because it is stored already, says nothing about it."""
+    streamed: dict[tuple[str | None, str], object] = {("a", "content_chunk"): (2, "Half way")}
+    log = EventLog(last_seq=3, stored_once={"a|1"}, streamed=streamed)
+
+    log.add(event)
+
+    assert bool(streamed) is stays
+
+
 def test_an_end_stands_behind_everything_and_may_be_another_one() -> None:
     """One that was not accepted leaves no trace."""
     log = filled("a")

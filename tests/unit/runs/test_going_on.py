@@ -54,6 +54,45 @@ def test_a_failure_that_was_survived_is_on_the_way() -> None:
     assert taken_over(lines, "n000004") == chosen([3, 4], [], [1, 2])
 
 
+@pytest.mark.parametrize(
+    ("reply", "step"),
+    [
+        ({"incomplete": True}, {**FAILED, "error_class": "ModelAnswerIncomplete"}),
+        ({"incomplete": True}, {"status": "halt", "outcome": None}),
+        ({}, {**FAILED, "error_class": "OutputInvalidError"}),
+        ({}, {**FAILED, "error_class": "UnfitReplyError"}),
+    ],
+)
+def test_a_reply_that_would_end_its_step_again_is_asked_for_anew(
+    reply: dict[str, Any], step: dict[str, Any]
+) -> None:
+    """One that something else came after stays, also in the millisecond in which it ended."""
+    lines = [
+        ROOT,
+        line(2, 1, 0, 90, **{**STEP, **step}),
+        line(3, 2, 1, 5, **reply),
+        line(4, 3, 5, 7, kind="tool"),
+        line(5, 2, 8, 15, **reply),
+    ]
+
+    assert taken_over(lines, None) == chosen([3, 4], [], [1, 2])
+    assert taken_over(lines, "n000004") == chosen([3, 4], [], [1, 2])
+    assert taken_over(lines, "n000003") == chosen([], [], [1, 2])
+
+
+def test_a_reply_of_a_step_that_failed_otherwise_is_not_paid_for_twice() -> None:
+    """So is one that its step has taken although it is not complete."""
+    lines = [
+        ROOT,
+        line(2, 1, 0, 90, **{**STEP, **FAILED}, error_class="ValueError"),
+        line(3, 2, 1, 5),
+        line(4, 1, 0, 9, **STEP),
+        line(5, 4, 1, 8, incomplete=True),
+    ]
+
+    assert taken_over(lines, None) == chosen([3, 4, 5], [], [1, 2])
+
+
 def test_what_ended_well_is_whole() -> None:
     """With its failures and attempts, which are not taken over where their step goes on."""
     lines = [

@@ -120,7 +120,7 @@ def test_a_run_whose_workers_were_lost_too_often_keeps_what_it_had() -> None:
         assert run.stop["kind"] == "worker_lost"
         assert run.result == {
             "outputs": {"A": {"default": "done"}},
-            "steps": {"A": {"status": "completed"}, "B": {"status": "not_started"}},
+            "steps": {"A": {"status": "completed"}, "B": {"status": "cancelled"}},
         }
         assert sorted(node.begun) == ["A", "B", "B", "B"]  # the first two begin at once
 

@@ -55,14 +55,18 @@ odd_schemas = st.sampled_from(
 
 @pytest.mark.req("cw/13.wire")
 @settings(max_examples=300, deadline=None)
-@given(said=st.lists(messages, max_size=8), schema=odd_schemas)
+@given(said=st.lists(messages, max_size=8), schema=odd_schemas, asked=st.booleans())
 def test_no_endpoint_refuses_what_is_sent_of_a_conversation(
-    said: list[Message], schema: dict[str, Any]
+    said: list[Message], schema: dict[str, Any], asked: bool
 ) -> None:
-    """Repeated, missing and odd ids, names, texts, arguments, results and schemas are mended."""
+    """Repeated, missing and odd ids, names, texts, arguments, results and schemas are mended.
+
+    So is a conversation that begins with an answer.
+    """
     question = Message(role="user", content="Why?")
     tool = ToolDefinition(name="add", description="Adds.", parameters=schema)
-    request = ModelRequest(messages=(question, *said), tools=(tool,))
+    whole = (question, *said) if asked else (*said, question)
+    request = ModelRequest(messages=whole, tools=(tool,))
 
     for model in ("gpt-5", "mistral-large"):
         body = json.loads(json.dumps(OPENAI.body(model, request, frozenset())))

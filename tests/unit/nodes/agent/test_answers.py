@@ -1,9 +1,12 @@
 """What an agent must give: typed, asked for once more, or left as it is."""
 
+import json
+
 import pytest
 
 from app.control.budget import Budget
 from app.kernel.facts import StepStatus
+from app.llm.ports import ToolCall
 from app.nodes.agent.output import OutputInvalidError
 from tests.unit.nodes.agent.world import agent, asking, kinds, result, said, wants, world
 from tests.unit.nodes.case.world import provider_down
@@ -45,6 +48,55 @@ async def test_an_answer_that_does_not_is_asked_for_once_more(tools: list[str]) 
     assert (found["success"], found["output"], found["output_valid"]) == (True, None, False)
     assert (found["raw_content"], found["turn_count"]) == ('{"city": 7}', 1)
     assert "does not follow its JSON Schema" in here.small.requests[1].messages[-1].content
+
+
+@pytest.mark.parametrize(
+    "arguments", ["", "{}", '{"answer": ""}', '{"answer": " "}', '{"answer": null}', '{"a": "42"}']
+)
+async def test_a_call_that_hands_in_no_answer_is_refused(arguments: str) -> None:
+    """The model is told, and may call again."""
+    empty = said("", ToolCall(id="c1", name="finish", arguments=arguments))
+    here = world(empty, said("", wants("finish", answer="42")))
+
+    outcome = await here.run(asking(agent(tools=["calculator"])), default="?")
+
+    assert result(outcome)["output"] == "42"
+    told = here.small.requests[1].messages[-1].content
+    assert ("'answer' is missing" in told, "invalid_arguments" in told) == (True, True)
+
+
+async def test_an_answer_that_is_no_object_must_be_handed_in_too() -> None:
+    """Null is no answer that was left out."""
+    here = world(said("", wants("finish")), said("", wants("finish", output=None)))
+    output = {"schema": {"type": ["string", "null"]}}
+
+    outcome = await here.run(asking(agent(tools=["calculator"], output=output)), default="?")
+
+    assert "'output' is missing" in here.small.requests[1].messages[-1].content
+    assert (result(outcome)["raw_content"], result(outcome)["output_valid"]) == ("null", True)
+
+
+@pytest.mark.parametrize("value", [42, ["a"], {"city": "Bern"}])
+async def test_an_answer_in_another_form_than_text_is_taken_as_json(value: object) -> None:
+    """Weak models write a number as a number."""
+    here = world(said("", wants("finish", answer=value)))
+
+    outcome = await here.run(asking(agent(tools=["calculator"])), default="?")
+
+    assert json.loads(result(outcome)["output"]) == value
+
+
+async def test_a_second_reply_that_calls_another_tool_leaves_the_first_answer() -> None:
+    """With its flag and its raw content."""
+    here = world(said("", wants("finish", town="Bern")), said("", wants("calculator", city="x")))
+
+    outcome = await here.run(
+        asking(agent(tools=["calculator"], output={"schema": CITY})), default="?"
+    )
+
+    found = result(outcome)
+    assert (found["raw_content"], found["output_valid"]) == ('{"town":"Bern"}', False)
+    assert len(here.small.requests) == 2
 
 
 @pytest.mark.req("003/FR5.2")

@@ -7,7 +7,7 @@ import pytest
 
 from app.control.budget import Budget
 from app.llm.gateway import ModelAnswerIncomplete
-from app.llm.ports import Delta, ModelReply, ModelRequest, ToolCall
+from app.llm.ports import Delta, ModelError, ModelReply, ModelRequest, ToolCall
 from tests.unit.nodes.agent.world import (
     agent,
     asking,
@@ -72,13 +72,17 @@ async def test_a_call_without_arguments_in_a_complete_answer_is_made() -> None:
     assert "not called" not in here.small.requests[1].messages[-1].content
 
 
-async def test_an_answer_that_hands_itself_in_before_it_is_cut_off_is_complete() -> None:
-    """The arguments of the tool ``finish`` are whole."""
-    here = world(cut("", wants("finish", answer="Two.")))
+@pytest.mark.parametrize("why", ["length", "content_filter"])
+async def test_an_answer_that_is_handed_in_by_an_incomplete_reply_is_incomplete(why: str) -> None:
+    """Although the arguments of the tool ``finish`` are whole; its answer is kept."""
+    here = world(cut("I think:", wants("finish", answer="Two."), why=why))
 
     outcome = await here.run(asking(agent(tools=["echo"])), default="?")
 
-    assert (result(outcome)["success"], result(outcome)["output"]) == (True, "Two.")
+    found = result(outcome)
+    assert isinstance(outcome.error, ModelAnswerIncomplete)
+    assert (found["success"], found["terminate_reason"]) == (False, "incomplete")
+    assert (found["output"], found["raw_content"], found["incomplete"]) == (None, "Two.", why)
 
 
 @pytest.mark.req("cw/13.incomplete")
@@ -121,13 +125,30 @@ async def test_an_incomplete_second_try_at_an_output_is_incomplete() -> None:
     assert result(outcome)["raw_content"] == '{"city": "Be'
 
 
+@pytest.mark.parametrize("city", ["Bern", None])
+async def test_a_second_try_that_is_handed_in_by_an_incomplete_reply_is_incomplete(
+    city: str | None,
+) -> None:
+    """Its answer is kept if it is whole, else the first one."""
+    call = wants("finish", city=city) if city else ToolCall(id="c", name="finish", arguments="")
+    here = world(said("", wants("finish", town="Bern")), cut("", call))
+    schema = {"type": "object", "required": ["city"]}
+
+    outcome = await here.run(asking(agent(tools=["echo"], output={"schema": schema})), default="?")
+
+    assert result(outcome)["terminate_reason"] == "incomplete"
+    assert result(outcome)["raw_content"] == ('{"city":"Bern"}' if city else '{"town":"Bern"}')
+
+
 async def test_a_last_answer_after_a_limit_that_is_cut_off_is_no_output() -> None:
     """The agent halts all the same, and its result says that the text is not complete."""
-    here = world(*(said("", wants("echo", say=f"{n}")) for n in range(2)), cut("As far as I"))
-    outcome = await here.run(asking(agent(tools=["echo"], limits={"max_turns": 2})), default="?")
+    calls = (said("", wants("echo", say=f"{n}")) for n in range(2))
+    here = world(*calls, cut("As far as I"), budget=Budget(max_tool_calls=1))
+
+    outcome = await here.run(asking(agent(tools=["echo"])), default="?")
 
     found = result(outcome)
-    assert (found["terminate_reason"], found["incomplete"]) == ("max_turns", "length")
+    assert (found["terminate_reason"], found["incomplete"]) == ("budget", "length")
     assert (found["raw_content"], found["output"]) == ("As far as I", None)
 
 
@@ -167,6 +188,47 @@ async def test_an_incomplete_summary_never_replaces_messages(why: str) -> None:
     assert {kind for kind, _ in cuts} == {"conversation.trimmed"}
     assert {data["summary_incomplete"] for _, data in cuts} == {why}
     assert "Half a summ" not in str([request.messages for request in here.small.requests[1:-1:2]])
+
+
+@pytest.mark.parametrize("text", ["", " \n"])
+async def test_an_answer_that_only_calls_a_tool_that_was_not_offered_is_empty(text: str) -> None:
+    """In an llm step, and in an agent without tools, whose model is asked once more."""
+    call = said(text, wants("echo", say="1"))
+    here = world(call, call, call)
+
+    step = await here.run(graph(_llm()))
+    asked = await here.run(asking(agent()), default="?")
+
+    assert "(incomplete: empty)" in str(step.error)
+    assert (result(asked)["incomplete"], result(asked)["turn_count"]) == ("empty", 1)
+    assert all(not one.tool_calls for one in here.small.requests[2].messages)
+
+
+async def test_a_summary_that_only_calls_a_tool_replaces_no_messages() -> None:
+    """They are trimmed, and the event says so."""
+    turns = [said("x" * 600, wants("echo", say=f"{n}")) for n in range(4)] + [said("Done.")]
+
+    async def answer(request: ModelRequest) -> ModelReply:
+        return turns.pop(0) if request.tools else said("", wants("echo", say="s"))
+
+    here = world(*[answer] * 9)
+    window = {"max_tokens": 700, "policy": "summarise"}
+
+    await here.run(asking(agent(tools=["echo"], conversation=window)), default="The task.")
+
+    cuts = [(kind, data) for kind, data in events(here) if kind.startswith("conversation.")]
+    assert {kind for kind, _ in cuts} == {"conversation.trimmed"}
+    assert {data["summary_incomplete"] for _, data in cuts} == {"empty"}
+
+
+async def test_a_last_answer_that_only_calls_a_tool_keeps_what_was_said() -> None:
+    """A limit refuses a call of a tool; the model, which is offered none now, calls one again."""
+    again = said("", wants("echo", say="2"))
+    here = world(said("So far.", wants("echo", say="1")), again, budget=Budget(max_tool_calls=0))
+
+    outcome = await here.run(asking(agent(tools=["echo"])), default="?")
+
+    assert (result(outcome)["raw_content"], result(outcome)["output"]) == ("So far.", None)
 
 
 def _llm(**data: Any) -> Any:
@@ -236,3 +298,46 @@ async def test_text_that_was_streamed_before_a_stop_is_kept(end: str) -> None:
     )
     shown = [data["content"] for kind, data in events(here) if kind == "content_chunk"]
     assert "".join(shown) == "Turn off the water."
+
+
+@pytest.mark.parametrize("end", ["cancelled", "timeout"])
+async def test_text_that_came_with_a_call_before_a_stop_is_no_complete_answer(end: str) -> None:
+    """The second turn has said nothing yet."""
+    asked = asyncio.Event()
+
+    async def waits(_: ModelRequest) -> ModelReply:
+        asked.set()
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    here = world(said("First text.", wants("echo", say="1")), waits)
+    limits = {"timeout_ms": 1000} if end == "timeout" else {}
+    running = asyncio.create_task(
+        here.run(asking(agent(tools=["echo"], limits=limits)), default="?")
+    )
+    await asked.wait()
+    if end == "cancelled":
+        here.token.cancel("Enough.")
+        running.cancel()
+    await settle_down()
+
+    found = result(await running)
+
+    assert (found["raw_content"], found["incomplete"]) == ("First text.", end)
+
+
+async def test_text_that_was_streamed_before_the_provider_failed_is_marked_so() -> None:
+    """Nobody has cancelled it."""
+
+    async def fails(request: ModelRequest) -> ModelReply:
+        assert request.on_delta is not None
+        request.on_delta(Delta("content", "Turn off "))
+        raise ModelError("m: cut off", retryable=False)
+
+    here = world(fails)
+
+    outcome = await here.run(asking(agent()), default="?")
+
+    found = result(outcome)
+    assert (found["terminate_reason"], found["incomplete"]) == ("error", "cancelled")
+    assert found["raw_content"] == "Turn off "

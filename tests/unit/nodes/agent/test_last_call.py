@@ -41,7 +41,7 @@ async def test_an_agent_that_needs_exactly_its_limit_completes(limit: str, reser
     assert (found["output"], found["turn_count"]) == ("42", 2)
     assert [tool.name for tool in here.small.requests[1].tools] == ["calculator", "finish"]
     told = "last reply that a limit allows" in here.small.requests[1].messages[-1].content
-    assert told is (reserve > 0 and limit != "max_turns")
+    assert told is (reserve > 0)
 
 
 @pytest.mark.req("cw/13.limit")
@@ -65,6 +65,43 @@ async def test_the_last_call_of_the_budget_is_told_to_the_model() -> None:
     assert (used["llm_calls_small"], used["tool_calls"]) == (3, 2)
     assert found["messages"][-1]["role"] == "tool"
     assert "not_called" in found["messages"][-1]["content"]
+
+
+@pytest.mark.parametrize("limit", [1, 2, 3, 4])
+@pytest.mark.parametrize("where", ["limits", "its own budget", "the run's budget"])
+async def test_a_limit_of_turns_allows_so_many_calls(where: str, limit: int) -> None:
+    """The last answer is inside the limit, wherever it is set."""
+    calls = [said(f"{n} so far.", calculate(f"{n}+1")) for n in range(9)]
+    budget = {"max_turns": limit}
+    limits = {"limits": budget, "its own budget": {"budget": budget}}.get(where, {})
+    here = world(*calls, budget=Budget(**budget) if where == "the run's budget" else None)
+
+    outcome = await here.run(asking(agent(tools=["calculator"], limits=limits)), default="?")
+
+    found = result(outcome)
+    assert (found["terminate_reason"], found["turn_count"]) == ("max_turns", limit)
+    assert here.scope.usage.to_dict()["llm_calls"] == len(here.small.requests) == limit
+    assert found["raw_content"] == f"{limit - 1} so far."
+    assert here.scope.usage.to_dict()["tool_calls"] == max(1, limit - 1)
+    reason = str(outcome.stop and outcome.stop.cause.reason)
+    assert ("of which 1 reserved for the last answer" in reason) is (limit >= 2)
+
+
+@pytest.mark.parametrize("most", [1, 2])
+async def test_a_last_answer_without_tools_is_a_turn_of_the_limit(most: int) -> None:
+    """A limit on calls of tools ends the first turn; only a second one may bring that answer."""
+    budget = Budget(max_turns=most, max_tool_calls=0)
+    here = world(said("I compute.", calculate("1+1")), "About 2.", budget=budget)
+
+    outcome = await here.run(asking(agent(tools=["calculator"])), default="?")
+
+    found = result(outcome)
+    assert len(here.small.requests) == found["turn_count"] == most
+    assert here.scope.usage.to_dict()["turns"] == most
+    assert (found["terminate_reason"], found["output"]) == (
+        "budget",
+        "About 2." if most == 2 else None,
+    )
 
 
 async def test_the_tool_that_ends_an_agent_may_be_called_in_the_last_call() -> None:

@@ -79,13 +79,27 @@ async def test_a_missing_variable_fails_the_step_before_anything_is_asked() -> N
     assert here.small.requests[0].messages[0].content == "On ${x}."
 
 
+@pytest.mark.parametrize("asked", ["", " \n", None])
+async def test_an_agent_that_is_asked_nothing_fails_before_anything_is_asked(
+    asked: str | None,
+) -> None:
+    """Whatever flows to its step; a message of the user in its prompt may be blank as well."""
+    here = world("Yes.")
+    prompt = {"system": "Help.", "messages": [{"role": "user", "content": "${topic}"}]}
+    blank = agent(prompt=prompt, inputs={"topic": {"type": "string", "default": " "}})
+
+    assert isinstance(await here.failure(asking(agent()), default=asked), AgentInputError)
+    assert isinstance(await here.failure(asking(blank), default=asked), AgentInputError)
+    assert here.small.requests == []
+
+
 @pytest.mark.req("003/FR2.1")
 @pytest.mark.parametrize("where", ["limits", "budget"])
 async def test_a_limit_of_turns_allows_exactly_so_many(where: str) -> None:
-    """Then a last answer is asked for without tools, and the agent halts."""
+    """The model is told which one is the last, and the agent halts if it calls a tool there."""
     limits = {"max_turns": 2} if where == "limits" else {"budget": {"max_turns": 2}}
     calls = [said("", calculate(f"{n}+1")) for n in range(2)]
-    here = world(*calls, "As far as I got: 2.")
+    here = world(*calls)
 
     outcome = await here.run(asking(agent(tools=["calculator"], limits=limits)), default="?")
 
@@ -95,9 +109,10 @@ async def test_a_limit_of_turns_allows_exactly_so_many(where: str) -> None:
     assert (outcome.stop.cause.limit, outcome.stop.cause.used) == (2, 2)
     found = result(outcome)
     assert (found["terminate_reason"], found["turn_count"]) == ("max_turns", 2)
-    assert (found["success"], found["output"]) == (False, "As far as I got: 2.")
-    assert [bool(request.tools) for request in here.small.requests] == [True, True, False]
-    assert "tool" not in [m.role for m in here.small.requests[2].messages]
+    assert (found["success"], found["output"]) == (False, None)
+    assert [bool(request.tools) for request in here.small.requests] == [True, True]
+    told = [request.messages[-1].content for request in here.small.requests]
+    assert ["last reply" in one for one in told] == [False, True]
 
 
 @pytest.mark.req("003/FR2.1")
