@@ -11,7 +11,6 @@ and runs its lock is taken: once, for the time of one attempt, and with a limit.
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from contextvars import ContextVar
 from typing import TypeVar
@@ -31,13 +30,14 @@ class RedactionThread:
     """
 
     def __init__(self) -> None:
-        self._executor = ThreadPoolExecutor(1, "redaction")
+        self._turn = asyncio.Lock()
 
     async def call(self, redact: Callable[[], T], chars: int) -> T:
         """Call ``redact``, in the thread if it works on more than a few characters."""
         if chars <= MOST_CHARS_ON_LOOP:
             return redact()
-        return await asyncio.get_running_loop().run_in_executor(self._executor, redact)
+        async with self._turn:
+            return await asyncio.to_thread(redact)
 
 
 class StepSlots:

@@ -66,6 +66,9 @@ async def test_both_protocols_bring_the_same_events_and_messages(
             events = [event async for event in client.events(name)]
         assert run["status"] == "completed", run
         assert len(await provider.arrivals("(protocols)")) == 3
+        assert run["result"].pop("models") == [
+            {"provider": name, "model": settings["MODELS_SMALL_MODEL"], "calls": 3}
+        ]
         told[name] = (run["result"], _merged(events), run["usage"]["turns"])
 
     assert told["openai"] == told["anthropic"]

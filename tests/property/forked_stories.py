@@ -107,9 +107,17 @@ def ended_well(records: Mapping[str, CallRecord]) -> set[str]:
 
 
 def expected(records: Mapping[str, CallRecord], until: str | None) -> set[str]:
-    """Return what must be taken over: what ended well, and before another millisecond began."""
+    """Return what must be taken over: what ended well, and before another millisecond began.
+
+    An incomplete reply may be asked for anew, if nothing came after it.
+    """
+    cut = {
+        id_
+        for id_, each in records.items()
+        if isinstance(each.value, dict) and each.value.get("incomplete")
+    }
     if until is None:
-        return ended_well(records)
+        return ended_well(records) - cut
     last = records[until].node
     around, parent = set(), last["parent_id"]
     while parent is not None:
@@ -117,7 +125,7 @@ def expected(records: Mapping[str, CallRecord], until: str | None) -> set[str]:
         parent = records[parent].node["parent_id"]
     early = {id_ for id_, each in records.items() if each.node["end_ts_ms"] < last["end_ts_ms"]}
     itself = {until} if last["status"] == "success" and last["name"] != "attempt" else set()
-    return (ended_well(records) & early | itself & ended_well(records)) - around
+    return (ended_well(records) & early | itself & ended_well(records)) - around - cut
 
 
 def changed(old: Mapping[str, Any], new: Mapping[str, Any], run_id: str) -> Iterator[str]:

@@ -174,10 +174,9 @@ def take_over(source: Row, row: Row, key: RunKey, until: str | None, at_ms: int)
 def _line_of(record: CallRecord) -> NodeLine:
     node = record.node
     same = ("node_id", "parent_id", "kind", "name", "status", "start_ts_ms", "end_ts_ms")
-    value = record.value if node["kind"] == "llm" else None
     return NodeLine(
         error_class=node["error_class"],
-        incomplete=bool(value and value.get("incomplete")),
+        incomplete=isinstance(record.value, dict) and bool(record.value.get("incomplete")),
         seq=int(record.node_id[1:]),
         call_key=record.call_key,
         outcome=record.outcome,
