@@ -86,7 +86,7 @@ def taken_over(lines: Sequence[NodeLine], until: str | None) -> TakenOver:
     last = None if until is None else _last(nodes, until)
     around = frozenset() if last is None else frozenset(_above(nodes, last))
     ended = _ended_by(lines, last)
-    known = _whole(lines, {line.node_id for line in ended} - around - _last_words(ended, nodes))
+    known = _whole(lines, {line.node_id for line in ended} - around - _last_words(nodes))
     known |= _survived(ended, nodes, known, last)
     unknown = {line.node_id for line in ended if _may_have_taken_effect(line)} - known
     still_open = set(around) | {line.node_id for line in lines[:1]}
@@ -154,15 +154,15 @@ def _whole(lines: Sequence[NodeLine], ended: Set[str]) -> set[str]:
     return whole
 
 
-def _last_words(ended: Sequence[NodeLine], nodes: Mapping[str, NodeLine]) -> set[str]:
+def _last_words(nodes: Mapping[str, NodeLine]) -> set[str]:
     """Return the replies that ended what asked for them, and would do so again."""
     latest = {
         line.parent_id: (line.start_ts_ms, line.seq)
-        for line in sorted(ended, key=lambda line: (line.start_ts_ms, line.seq))
+        for line in sorted(nodes.values(), key=lambda line: (line.start_ts_ms, line.seq))
     }
     return {
         line.node_id
-        for line in ended
+        for line in nodes.values()
         if line.kind == "llm"
         and line.parent_id is not None
         and (line.incomplete or nodes[line.parent_id].error_class in _FAILED_WITH_REPLY)

@@ -77,7 +77,7 @@ def test_a_reply_that_would_end_its_step_again_is_asked_for_anew(
 
     assert taken_over(lines, None) == chosen([3, 4], [], [1, 2])
     assert taken_over(lines, "n000004") == chosen([3, 4], [], [1, 2])
-    assert taken_over(lines, "n000003") == chosen([], [], [1, 2])
+    assert taken_over(lines, "n000003") == chosen([3], [], [1, 2])
 
 
 def test_a_reply_of_a_step_that_failed_otherwise_is_not_paid_for_twice() -> None:
