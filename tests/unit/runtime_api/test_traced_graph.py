@@ -176,8 +176,9 @@ async def test_tracing_adds_less_than_5_percent_of_work_to_100_steps() -> None:
     counts = [(await counted(None), await counted(trace())) for _ in range(3)]
     plain, traced = (list(map(min, *each)) for each in zip(*counts, strict=True))
 
-    assert 5_000 < plain[0] < traced[0] < 1.05 * plain[0], (plain, traced)
-    assert 20_000 < plain[1] < traced[1] < 1.05 * plain[1], (plain, traced)
+    assert (plain[0] > 5_000, plain[1] > 20_000) == (True, True), plain
+    assert traced[0] < 1.05 * plain[0], (plain, traced)
+    assert traced[1] < 1.05 * plain[1], (plain, traced)
     assert traced[2] - plain[2] < 12 * 100, (plain, traced)
 
 
