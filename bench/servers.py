@@ -65,7 +65,8 @@ async def models() -> AsyncIterator[str]:
 def asking(url: str) -> dict[str, str]:
     """Return the settings of a service that asks the models at ``url``."""
     named = {"PROVIDER": "openai", "BASE_URL": url, "API_KEY": "none", "MODEL": "turns-1"}
-    return {f"MODELS_SMALL_{name}": value for name, value in named.items()}
+    small = {f"MODELS_SMALL_{name}": value for name, value in named.items()}
+    return {**small, "MODELS_ALLOW_UNLISTED": "true"}  # the names say what is played
 
 
 def service_process() -> psutil.Process:

@@ -20,6 +20,8 @@ _STRING_OR_BRACKET = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"?|[\[{]|[\]}]', re.
 """A string is swallowed whole, closed or not, so that its brackets do not count. Nothing in the
 pattern can be matched in two ways: the time is linear whatever the text."""
 
+_LONG_NUMBER = re.compile(r"\d{19}|[eE]\+?\d{3}")
+"""Found in every number that may be too large. A text without it needs no check of each number."""
 _INT64_DIGITS = 19
 _INT64 = 2**63
 
@@ -53,7 +55,7 @@ def read_json(body: bytes, *, max_depth: int) -> Any:
     if is_nested_deeper(text, max_depth):
         raise MalformedJsonError(f"The body is nested deeper than {max_depth} levels.")
     try:
-        value = _DECODER.decode(text)
+        value = (_CAREFUL if _LONG_NUMBER.search(text) else _DECODER).decode(text)
     except json.JSONDecodeError as error:
         place = f"line {error.lineno}, column {error.colno}"
         raise MalformedJsonError(f"The body is not JSON; see {place}.") from None
@@ -135,7 +137,8 @@ def _constant(_: str) -> NoReturn:
     raise MalformedJsonError("NaN and Infinity are not JSON; leave the field out or send null.")
 
 
-_DECODER = json.JSONDecoder(
+_DECODER = json.JSONDecoder(object_pairs_hook=_object, parse_constant=_constant)
+_CAREFUL = json.JSONDecoder(
     object_pairs_hook=_object,
     parse_int=_integer,
     parse_float=_fraction,

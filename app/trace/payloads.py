@@ -115,6 +115,8 @@ class _Room:
                 return f"[{len(value)} characters]"
             self._left -= len(value)
             return value
+        if value is None or isinstance(value, int | float):
+            return value
         if isinstance(value, Mapping):
             pairs: dict[str, Any] = {}
             for name, item in value.items():

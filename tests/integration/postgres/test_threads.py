@@ -1,0 +1,22 @@
+"""Threads whose messages are stored side by side."""
+
+from app.adapters.postgres.threads import PostgresThreads
+from app.chats.thread import ChatMessage, Role, Thread
+from app.nodes.nesting import DefinitionKind
+from tests.support.stores import Stores
+
+
+async def test_a_thread_has_its_own_messages_alone(stores: Stores) -> None:
+    """Those of other threads of the tenant, and of the same thread of others, stay there."""
+    threads = PostgresThreads(stores.engines)
+    for tenant, thread_id in (("a", "one"), ("a", "two"), ("b", "one")):
+        made = Thread(tenant=tenant, thread_id=thread_id, kind=DefinitionKind.AGENT, definition={})
+        await threads.create(made)
+        said = ChatMessage(
+            message_id=f"{tenant}-{thread_id}", parent_id=None, role=Role.USER, content="Hello."
+        )
+        await threads.add(tenant, thread_id, [said], most=10)
+
+    found = [message.message_id for message in await threads.messages("a", "one")]
+
+    assert found == ["a-one"]
