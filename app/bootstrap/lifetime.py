@@ -22,8 +22,11 @@ T = TypeVar("T")
 CANCEL_SECONDS: Final = 2.0
 """How long tasks that are left over at the end may take once they are cancelled."""
 _SWITCH_SECONDS: Final = 0.0005
-"""How long a thread may keep the interpreter's lock while the event loop waits for it. The loop waits
-a few times per request: with Python's usual 5 ms, one busy thread made requests 50 ms slower."""
+"""How long a thread may keep the interpreter's lock while the event loop waits for it.
+
+The loop waits several times per request: with Python's usual 5 ms, one busy thread made requests
+50 ms slower.
+"""
 
 
 @contextmanager
