@@ -17,9 +17,9 @@ import psycopg
 from psycopg import sql
 from sqlalchemy.engine import make_url
 
-from app.adapters.postgres.embedded import EmbeddedPostgres
-from app.adapters.postgres.migrating import upgrade
 from bench.environments import ROOT, Environment
+from caseworker.adapters.postgres.embedded import EmbeddedPostgres
+from caseworker.adapters.postgres.migrating import upgrade
 
 _LISTENS: Final = re.compile(r"listens on (\S+)")
 _GRACE_SECONDS: Final = 15
@@ -49,7 +49,7 @@ async def service(
     url: str, *options: str, settings: Mapping[str, str] | None = None
 ) -> AsyncIterator[str]:
     """Run the service as an operator does, its log thrown away; return where it listens."""
-    command = (sys.executable, "-m", "app", "serve", *options)
+    command = (sys.executable, "-m", "caseworker", "serve", *options)
     variables = {"DATABASE_URL": url, "SERVER_PORT": "0", **(settings or {})}
     async with _listening(command, variables, log=DEVNULL) as address:
         yield address

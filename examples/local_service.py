@@ -38,7 +38,7 @@ def connected(
     with tempfile.TemporaryDirectory(prefix="caseworker-example-") as folder:
         variables["DATABASE_DATA_DIR"] = folder
         service = subprocess.Popen(
-            [sys.executable, "-m", "app", "serve", "--migrate"],
+            [sys.executable, "-m", "caseworker", "serve", "--migrate"],
             cwd=HERE.parent,
             env={**os.environ, **variables, **(settings or {})},
             stdout=subprocess.PIPE,

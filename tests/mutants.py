@@ -36,6 +36,7 @@ from typing import Final
 import psutil
 
 ROOT: Final = Path(__file__).parents[1]
+SOURCE: Final = "app/caseworker"
 PACKAGES: Final = (
     *("control", "kernel", "engine", "runs", "trace", "llm", "nodes/agent", "access"),
     *("webhooks", "schedules", "adapters/postgres"),
@@ -50,7 +51,7 @@ GOAL: Final = 0.95
 
 EQUIVALENT: Final[Mapping[tuple[str, str], str]] = {
     (
-        "app/engine/step_runner.py",
+        "app/caseworker/engine/step_runner.py",
         "if report.recovered_by is not None and report.error is not None: ->"
         " if report.recovered_by is not None or report.error is not None:",
     ): "A completed step has both or none; the second check is there for the type checker.",
@@ -171,10 +172,12 @@ def imports() -> Mapping[str, frozenset[str]]:
     """Return the files of the service and of the tests that each of them imports."""
     files = [
         str(file.relative_to(ROOT))
-        for top in ("app", "tests")
+        for top in (SOURCE, "tests")
         for file in ROOT.glob(f"{top}/**/*.py")
     ]
-    modules = {re.sub(r"(/__init__)?\.py$", "", file).replace("/", "."): file for file in files}
+    modules = {
+        re.sub(r"^app/|(/__init__)?\.py$", "", file).replace("/", "."): file for file in files
+    }
     found: dict[str, frozenset[str]] = {}
     for file in files:
         names: set[str] = set()
@@ -213,9 +216,9 @@ def nearest(path: str, kinds: Mapping[str, int], by_way_of: str) -> list[str]:
 @cache
 def tests_of(path: str) -> tuple[str, ...]:
     """Return the test files of a source file in their order."""
-    package = next(f"app/{each}/" for each in PACKAGES if path.startswith(f"app/{each}/"))
+    package = next(f"{SOURCE}/{each}/" for each in PACKAGES if path.startswith(f"{SOURCE}/{each}/"))
     importing = nearest(path, IMPORTING, package)[:NEAREST]
-    near, far = (nearest(path, {"property": 0}, folder) for folder in (package, "app/"))
+    near, far = (nearest(path, {"property": 0}, folder) for folder in (package, SOURCE))
     return (*importing, *(near or far))
 
 
@@ -262,7 +265,7 @@ class Tree:
         self._temporary.mkdir(mode=0o755)
         log = self._temporary / "output"
         options = ("-x", "-v", "-n", "0", "-p", "no:cacheprovider", "--hypothesis-seed=0")
-        paths = {"PYTHONPATH": str(self._root), "TMPDIR": str(self._temporary)}
+        paths = {"PYTHONPATH": f"{self._root}:{self._root}/app", "TMPDIR": str(self._temporary)}
         with log.open("wb") as output:
             process = subprocess.Popen(
                 (sys.executable, "-u", "-m", "pytest", *options, *tests),
@@ -330,11 +333,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="tests.mutants", description=__doc__)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--count", type=int, default=150)
-    parser.add_argument("--only", default="app/", help="mutate only paths that start with this")
+    parser.add_argument("--only", default=SOURCE, help="mutate only paths that start with this")
     parser.add_argument("--jobs", type=int, default=1, help="copies that run side by side")
     parser.add_argument("--limit", type=float, default=120, help="seconds for one mutant")
     given = parser.parse_args()
-    files = [file for each in PACKAGES for file in sorted((ROOT / "app" / each).rglob("*.py"))]
+    files = [file for each in PACKAGES for file in sorted((ROOT / SOURCE / each).rglob("*.py"))]
     paths = [str(file.relative_to(ROOT)) for file in files]
     chosen = [path for path in paths if path.startswith(given.only)]
     mutants = drawn(chosen, given.seed, given.count)

@@ -9,12 +9,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from app.adapters.postgres.embedded.programs import programs_folder
-from app.adapters.postgres.migrating import upgrade
 from bench.figures import Check, Figure, Target, ratio
 from bench.harness import OURS, Effort, Row, Side, interleaved
 from bench.load import Request, put_load
 from bench.servers import another_database, database, floor, service
+from caseworker.adapters.postgres.embedded.programs import programs_folder
+from caseworker.adapters.postgres.migrating import upgrade
 
 ECHO: Final = "FastAPI echo"
 PGBENCH: Final = "pgbench inserts"

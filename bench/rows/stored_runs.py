@@ -15,16 +15,16 @@ import psutil
 import psycopg
 from psycopg import sql
 
-from app.adapters.postgres.connections import Patience
-from app.adapters.postgres.engines import PoolSizes, open_engines
-from app.adapters.postgres.migrating import upgrade
-from app.adapters.postgres.retention import RUNS_AT_ONCE, PostgresRetention
-from app.runs.retention import Record
 from bench.figures import Check, Figure, Samples, Target, ratio
 from bench.harness import Effort, Row, Side, interleaved
 from bench.load import Request, put_load
 from bench.rows.trivial_run import OUR_RUN
 from bench.servers import another_database, database, process_at, service
+from caseworker.adapters.postgres.connections import Patience
+from caseworker.adapters.postgres.engines import PoolSizes, open_engines
+from caseworker.adapters.postgres.migrating import upgrade
+from caseworker.adapters.postgres.retention import RUNS_AT_ONCE, PostgresRetention
+from caseworker.runs.retention import Record
 
 TABLES: Final = ("runs", "calls", "events")
 AT_ONCE: Final = 20_000

@@ -8,16 +8,19 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from app.bootstrap.agents import build_models, build_tools
-from app.bootstrap.plugins import Toolbox
-from app.engine.context import FlowContext
-from app.engine.node import ExecutionResult
-from app.llm.gateway import ModelGateway
-from app.nodes.agent.execution import Agents
-from app.nodes.agent.node import AgentData, AgentNode
-from app.nodes.node_type import RunFacts
-from app.observability.logs import configure_logging
-from app.runtime_api import (
+from bench.answering import answer
+from bench.servers import asking
+from bench.timing import seconds_each_awaited
+from caseworker.bootstrap.agents import build_models, build_tools
+from caseworker.bootstrap.plugins import Toolbox
+from caseworker.engine.context import FlowContext
+from caseworker.engine.node import ExecutionResult
+from caseworker.llm.gateway import ModelGateway
+from caseworker.nodes.agent.execution import Agents
+from caseworker.nodes.agent.node import AgentData, AgentNode
+from caseworker.nodes.node_type import RunFacts
+from caseworker.observability.logs import configure_logging
+from caseworker.runtime_api import (
     BoundNode,
     Budget,
     CancellationToken,
@@ -25,11 +28,8 @@ from app.runtime_api import (
     Graph,
     GraphRun,
 )
-from app.settings.loader import load_settings
-from app.settings.schema import Settings
-from bench.answering import answer
-from bench.servers import asking
-from bench.timing import seconds_each_awaited
+from caseworker.settings.loader import load_settings
+from caseworker.settings.schema import Settings
 
 AMPLE = Budget(max_tokens=10**9, max_steps=10**9, max_tool_calls=10**9, max_turns=10**9)
 RUNNER = asyncio.Runner()

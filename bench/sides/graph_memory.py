@@ -5,8 +5,8 @@ import gc
 import tracemalloc
 from time import process_time
 
-from app.runtime_api import ExecutionContext, FunctionNode, Graph
 from bench.answering import answer
+from caseworker.runtime_api import ExecutionContext, FunctionNode, Graph
 
 
 def seconds(wide: int, deep: int) -> float:

@@ -6,7 +6,9 @@ from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any
 
-from app.runtime_api import (
+from bench.answering import answer
+from bench.timing import seconds_each_awaited
+from caseworker.runtime_api import (
     Budget,
     CancellationToken,
     ErrorPolicy,
@@ -15,8 +17,6 @@ from app.runtime_api import (
     FunctionNode,
     Graph,
 )
-from bench.answering import answer
-from bench.timing import seconds_each_awaited
 
 AMPLE = Budget(max_tokens=10**9, max_steps=10**9, max_cost_dollars=1_000_000)
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from app.tools.ports import ToolContext, ToolResult, ToolSpec
+from caseworker.tools.ports import ToolContext, ToolResult, ToolSpec
 
 
 class OutsideTool:

@@ -18,8 +18,8 @@ from pydantic import BaseModel
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from app.settings.schema import Settings
-from app.settings.values import Location, joined, variable_of
+from caseworker.settings.schema import Settings
+from caseworker.settings.values import Location, joined, variable_of
 from tests.support.api import openapi_document
 
 Json = Mapping[str, Any]

@@ -14,7 +14,7 @@ down_revision = "20261122_2000"
 branch_labels = None
 depends_on = None
 
-# Letters of app.adapters.postgres.brief.DIMENSIONS.
+# Letters of caseworker.adapters.postgres.brief.DIMENSIONS.
 CHARGE = """(
     SELECT coalesce(jsonb_object_agg(coalesce(names.name, part.key), part.value), '{}')
     FROM jsonb_each(list -> 9) AS part LEFT JOIN (VALUES
@@ -98,7 +98,7 @@ def downgrade() -> None:
     op.execute("ALTER TABLE events DROP COLUMN brief, ALTER COLUMN data SET NOT NULL")
 
 
-# As in app.adapters.postgres.brief.
+# As in caseworker.adapters.postgres.brief.
 FORMS = (
     ("~c", "call.started", "kind name model"),
     ("~d", "call.completed", "kind name model attempts tokens_in tokens_out"),

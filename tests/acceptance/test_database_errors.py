@@ -9,9 +9,9 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from app.adapters.postgres.connections import reason_of
-from app.adapters.postgres.embedded import EmbeddedPostgres
-from app.adapters.postgres.migrating import upgrade
+from caseworker.adapters.postgres.connections import reason_of
+from caseworker.adapters.postgres.embedded import EmbeddedPostgres
+from caseworker.adapters.postgres.migrating import upgrade
 from tests.support.database import proxied, upstream_of
 from tests.support.fault_proxy import FaultProxy
 from tests.support.processes import run_caseworker

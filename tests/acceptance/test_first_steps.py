@@ -38,7 +38,7 @@ async def demo() -> AsyncIterator[ChildProcess]:
             "PYTHONPATH": path,
             "TOOLS_PLUGINS": plugin,
         }
-        arguments = ("-m", "app", *options.split())
+        arguments = ("-m", "caseworker", *options.split())
         child = ChildProcess.python(*arguments, env=env, cwd=Path(folder), name="demo")
         with child:
             while "Ctrl+C" not in child.stdout:

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from app.engine.events import RUN_STARTED, STEP_COMPLETED, STEP_RESUMED, STEP_STARTED
-from app.runs.run import RunKey
+from caseworker.engine.events import RUN_STARTED, STEP_COMPLETED, STEP_RESUMED, STEP_STARTED
+from caseworker.runs.run import RunKey
 from tests.acceptance.test_graph_runs_over_faults import asks, flow
 from tests.support.event_log import require_sound_events, stored_events
 from tests.support.fake_provider.client import FakeProvider

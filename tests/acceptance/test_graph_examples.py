@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from app.bootstrap.agents import build_catalog, build_models, build_tools
-from app.bootstrap.plugins import Toolbox
-from app.settings.schema import Settings
+from caseworker.bootstrap.agents import build_catalog, build_models, build_tools
+from caseworker.bootstrap.plugins import Toolbox
+from caseworker.settings.schema import Settings
 
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
 

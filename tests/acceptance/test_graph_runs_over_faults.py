@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from app.engine.events import (
+from caseworker.engine.events import (
     LIFECYCLE,
     STEP_CANCELLED,
     STEP_COMPLETED,
     STEP_RESUMED,
     STEP_STARTED,
 )
-from app.runs.run import RunKey
+from caseworker.runs.run import RunKey
 from tests.support.event_log import require_sound_events, stored_events
 from tests.support.fake_provider.arrivals import Arrival
 from tests.support.fake_provider.client import FakeProvider

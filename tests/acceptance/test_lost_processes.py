@@ -5,8 +5,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from app.engine.events import LIFECYCLE, STEP_COMPLETED, STEP_RESUMED, STEP_STARTED
-from app.runs.run import RunKey
+from caseworker.engine.events import LIFECYCLE, STEP_COMPLETED, STEP_RESUMED, STEP_STARTED
+from caseworker.runs.run import RunKey
 from tests.support.event_log import require_sound_events, stored_events
 from tests.support.fake_provider.client import FakeProvider
 from tests.support.fake_provider.script import Step

@@ -24,10 +24,10 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.utils import floatToGoString
 
-from app.api.application import build_health_api
-from app.bootstrap.process import Process
-from app.bootstrap.server import build_app
-from app.settings.schema import LoggingSettings, Settings, TelemetrySettings
+from caseworker.api.application import build_health_api
+from caseworker.bootstrap.process import Process
+from caseworker.bootstrap.server import build_app
+from caseworker.settings.schema import LoggingSettings, Settings, TelemetrySettings
 from tests.support.api import FixedReadiness
 from tests.support.collector import Collector
 from tests.support.database import TestServer

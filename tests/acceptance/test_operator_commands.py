@@ -13,7 +13,7 @@ import pytest
 import structlog
 from typer.testing import CliRunner, Result
 
-from app.cli import cli
+from caseworker.cli import cli
 from tests.support.processes import run_caseworker
 from tests.support.service import ServiceProcess
 

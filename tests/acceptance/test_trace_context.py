@@ -23,14 +23,14 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 from structlog.contextvars import merge_contextvars
 from structlog.testing import capture_logs
 
-from app.bootstrap.process import Process
-from app.bootstrap.server import build_app
-from app.bootstrap.telemetry import Telemetry
-from app.engine.context import ExecutionContext
-from app.nodes.function import FunctionNode
-from app.runs.run import Run, RunKey, RunKind, RunRequest, RunStatus
-from app.settings.schema import Settings, TelemetrySettings
-from app.tools.ports import ToolContext, ToolResult, ToolSpec
+from caseworker.bootstrap.process import Process
+from caseworker.bootstrap.server import build_app
+from caseworker.bootstrap.telemetry import Telemetry
+from caseworker.engine.context import ExecutionContext
+from caseworker.nodes.function import FunctionNode
+from caseworker.runs.run import Run, RunKey, RunKind, RunRequest, RunStatus
+from caseworker.settings.schema import Settings, TelemetrySettings
+from caseworker.tools.ports import ToolContext, ToolResult, ToolSpec
 from tests.support.database import TestServer
 from tests.support.webhook_receiver import Arrival, Receiver, json_answer, receiving
 
@@ -198,7 +198,7 @@ async def world(postgres: TestServer) -> AsyncIterator[World]:
             }
         )
         stack.enter_context(
-            patch("app.bootstrap.process.installed_functions", return_value=FUNCTIONS)
+            patch("caseworker.bootstrap.process.installed_functions", return_value=FUNCTIONS)
         )
         process = Process(settings, stack.enter_context(postgres.database()), executes=True)
         transport = httpx.ASGITransport(build_app(process), raise_app_exceptions=False)

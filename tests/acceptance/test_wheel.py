@@ -61,8 +61,13 @@ def test_it_holds_all_files_and_entry_points(installed: Path) -> None:
     [text] = installed.glob("caseworker-*.dist-info/entry_points.txt")
     points.read_string(text.read_text("utf-8"))
 
-    assert "app/ui/static/app.js" in tracked
-    assert [each for each in tracked if not (installed / each).is_file()] == []
+    assert "app/caseworker/ui/static/app.js" in tracked
+    places = [
+        each.removeprefix("app/") if each.startswith("app/") else f"caseworker/{each}"
+        for each in tracked
+    ]
+    assert [each for each in places if not (installed / each).is_file()] == []
+    assert not any((installed / top).exists() for top in ("app", "migrations"))
     assert dict(points["console_scripts"]) == PROJECT["scripts"]
     for group, declared in PROJECT["entry-points"].items():
         assert dict(points[group]) == declared
@@ -77,7 +82,7 @@ def test_it_migrates_serves_and_runs_a_case(
     said = subprocess.run(
         [sys.executable, script, "--version"], env=environment, cwd=tmp_path, capture_output=True
     )
-    where = "import app, migrations; print(app.__file__, migrations.__path__[0])"
+    where = "import caseworker; print(caseworker.__file__)"
     found = subprocess.run(
         [sys.executable, "-P", "-c", where], env=environment, cwd=tmp_path, capture_output=True
     )
@@ -96,4 +101,4 @@ def test_it_migrates_serves_and_runs_a_case(
     assert said.stdout.decode() == f"caseworker {PROJECT['version']}\n", said.stderr
     assert all(path.startswith(f"{installed}/") for path in found.stdout.decode().split())
     assert "answer    397.8" in shown
-    assert sent == (ROOT / "app/ui/static/app.js").read_bytes()
+    assert sent == (ROOT / "app/caseworker/ui/static/app.js").read_bytes()

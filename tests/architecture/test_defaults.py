@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from app.settings.schema import Settings
+from caseworker.settings.schema import Settings
 from tests.support.syntax import parsed
 
 SHARED = {("ModelEndpoint", "max_reply_bytes", Settings().limits.max_reply_kb * 1024)}
 """Defaults for those who write providers, made of the constant that the schema uses."""
-BOOTSTRAP = Path(__file__).parents[2] / "app" / "bootstrap"
+BOOTSTRAP = Path(__file__).parents[2] / "app" / "caseworker" / "bootstrap"
 
 
 def configured_arguments(source: str, module: Any) -> Iterator[tuple[str, str, Any]]:
@@ -21,7 +21,7 @@ def configured_arguments(source: str, module: Any) -> Iterator[tuple[str, str, A
         if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name):
             continue
         callee: Any = getattr(module, call.func.id, None)
-        if callee is None or not str(callee.__module__).startswith("app."):
+        if callee is None or not str(callee.__module__).startswith("caseworker."):
             continue
         for argument in call.keywords:
             if argument.arg is not None and _is_configured(argument.value):
@@ -46,7 +46,7 @@ def test_what_is_configured_has_no_other_default() -> None:
         argument
         for path in BOOTSTRAP.glob("*.py")
         for argument in configured_arguments(
-            path.read_text(), importlib.import_module(f"app.bootstrap.{path.stem}")
+            path.read_text(), importlib.import_module(f"caseworker.bootstrap.{path.stem}")
         )
     ]
 

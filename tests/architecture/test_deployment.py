@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 import yaml
 
-from app.settings.loader import SHARED_VARIABLES, load_settings
-from app.settings.schema import Settings
-from app.settings.values import keys_of, variable_of
+from caseworker.settings.loader import SHARED_VARIABLES, load_settings
+from caseworker.settings.schema import Settings
+from caseworker.settings.values import keys_of, variable_of
 
 ROOT = Path(__file__).parents[2]
 DOCKERFILE = (ROOT / "Dockerfile").read_text(encoding="utf-8")
@@ -97,7 +97,7 @@ def test_every_command_is_one_of_the_cli(compose: dict[str, Any], service: str) 
     """With all its options; `--help` keeps it from doing anything."""
     words = compose["services"][service]["command"]
     asked = subprocess.run(
-        [sys.executable, "-c", "from app.cli import main; main()", *words, "--help"],
+        [sys.executable, "-c", "from caseworker.cli import main; main()", *words, "--help"],
         capture_output=True,
         text=True,
         cwd=ROOT,

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from app.settings.schema import Settings
+from caseworker.settings.schema import Settings
 from tests.support.syntax import parsed
 
 ROOT = Path(__file__).parents[2]
@@ -55,7 +55,9 @@ def test_every_file_that_a_document_names_exists(document: Path) -> None:
     named = FILE.findall(document.read_text())
 
     missing = [
-        name for name in named if not any((ROOT / top / name).is_file() for top in ("", "app"))
+        name
+        for name in named
+        if not any((ROOT / top / name).is_file() for top in ("", "app/caseworker"))
     ]
 
     assert missing == []
@@ -66,7 +68,9 @@ def test_every_hop_of_a_run_is_a_definition_of_its_file() -> None:
     text = (ROOT / "docs" / "architecture.md").read_text()
     hops = HOP.findall(text.partition("## The way of a run")[2].partition("\n## ")[0])
 
-    missing = [hop for hop in hops if hop[1] not in definitions_of(ROOT / "app" / hop[0])]
+    missing = [
+        hop for hop in hops if hop[1] not in definitions_of(ROOT / "app/caseworker" / hop[0])
+    ]
 
     assert 25 <= len(hops) <= 35
     assert missing == []

@@ -8,11 +8,11 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from app.api.routes import health
-from app.cli import cli
-from app.settings.loader import SHARED_VARIABLES, load_settings
-from app.settings.schema import Settings
-from app.settings.values import keys_of, variable_of
+from caseworker.api.routes import health
+from caseworker.cli import cli
+from caseworker.settings.loader import SHARED_VARIABLES, load_settings
+from caseworker.settings.schema import Settings
+from caseworker.settings.values import keys_of, variable_of
 
 MANIFESTS = Path(__file__).parents[2] / "docs" / "operations" / "kubernetes.yaml"
 

@@ -4,8 +4,8 @@ import re
 from pathlib import Path
 from typing import Any
 
-from app.settings.schema import Settings
-from app.settings.values import joined, keys_of
+from caseworker.settings.schema import Settings
+from caseworker.settings.values import joined, keys_of
 
 PAGE = Path(__file__).parents[2] / "docs" / "limits.md"
 ROW = re.compile(r"^\| `([a-z_.]+)` \| ([^|]+) \| ([^|]+) \|$", re.MULTILINE)

@@ -18,15 +18,15 @@ def sources(*folders: str) -> list[Path]:
 
 KNOWN_TO_THE_ENGINE = {
     # The kinds of call that document 001 gives the nodes of a graph.
-    "app/engine/call.py": ['kind: Literal["llm", "tool"]'],
+    "app/caseworker/engine/call.py": ['kind: Literal["llm", "tool"]'],
     # The field of the context that document 004 names.
-    "app/engine/context.py": [
+    "app/caseworker/engine/context.py": [
         "chat_id: str | None = None",
         "def chat_id(self) -> str | None:",
         "return self.run.chat_id",
     ],
     # The names of the events of document 003.
-    "app/engine/events.py": [
+    "app/caseworker/engine/events.py": [
         'TOOL_CALL_START: Final = "tool_call_start"',
         'TOOL_CALL_END: Final = "tool_call_end"',
         'AGENT_ERROR: Final = "error"',
@@ -39,7 +39,7 @@ KNOWN_TO_THE_ENGINE = {
 def test_the_runtime_core_has_no_word_of_the_domain() -> None:
     """Nodes, handles, edges and channels are all that kernel and engine talk about."""
     found: dict[str, list[str]] = {}
-    for path in sources("app/kernel", "app/engine"):
+    for path in sources("app/caseworker/kernel", "app/caseworker/engine"):
         lines = path.read_text(encoding="utf-8")
         numbers = (int(word.partition(":")[0]) for word in domain_words(lines))
         named = [lines.splitlines()[number - 1].strip() for number in dict.fromkeys(numbers)]

@@ -34,29 +34,29 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
-import app.adapters.postgres.journal as postgres_journal
-import app.adapters.postgres.runs as postgres_runs
-import app.adapters.postgres.workers as postgres_workers
-import app.api.routes.runs as run_routes
-import app.runs.execution as execution
-from app.adapters.postgres.accepting import RunInsert
-from app.adapters.postgres.journal import PostgresJournal
-from app.adapters.postgres.run_statements import RELEASE
-from app.adapters.postgres.workers import PostgresWorkers
-from app.control.account import Account
-from app.control.usage import Charge
-from app.control.waiting import Reservation, WaitingLine
-from app.engine.call import CallSpec
-from app.engine.calls import Calls
-from app.engine.events import STEP_COMPLETED, Event
-from app.engine.ports import CallOutcome, Recorded
-from app.runs.journal import RunJournal
-from app.runs.ports import Beat
-from app.runs.run import Run, RunKey
-from app.runs.service import RunService
-from app.runs.silence import SilenceWatch
-from app.trace.call_tree import CallTree
-from app.trace.execution_graph import ExecutionGraph
+import caseworker.adapters.postgres.journal as postgres_journal
+import caseworker.adapters.postgres.runs as postgres_runs
+import caseworker.adapters.postgres.workers as postgres_workers
+import caseworker.api.routes.runs as run_routes
+import caseworker.runs.execution as execution
+from caseworker.adapters.postgres.accepting import RunInsert
+from caseworker.adapters.postgres.journal import PostgresJournal
+from caseworker.adapters.postgres.run_statements import RELEASE
+from caseworker.adapters.postgres.workers import PostgresWorkers
+from caseworker.control.account import Account
+from caseworker.control.usage import Charge
+from caseworker.control.waiting import Reservation, WaitingLine
+from caseworker.engine.call import CallSpec
+from caseworker.engine.calls import Calls
+from caseworker.engine.events import STEP_COMPLETED, Event
+from caseworker.engine.ports import CallOutcome, Recorded
+from caseworker.runs.journal import RunJournal
+from caseworker.runs.ports import Beat
+from caseworker.runs.run import Run, RunKey
+from caseworker.runs.service import RunService
+from caseworker.runs.silence import SilenceWatch
+from caseworker.trace.call_tree import CallTree
+from caseworker.trace.execution_graph import ExecutionGraph
 
 
 @dataclass(frozen=True, slots=True)

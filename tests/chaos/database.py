@@ -12,10 +12,10 @@ from typing import Any, Self
 
 import psycopg
 
-from app.adapters.postgres.embedded import EmbeddedPostgres
-from app.adapters.postgres.embedded.cluster import read_postmaster
-from app.adapters.postgres.embedded.programs import run_program, server_account
-from app.adapters.postgres.migrating import upgrade
+from caseworker.adapters.postgres.embedded import EmbeddedPostgres
+from caseworker.adapters.postgres.embedded.cluster import read_postmaster
+from caseworker.adapters.postgres.embedded.programs import run_program, server_account
+from caseworker.adapters.postgres.migrating import upgrade
 from tests.chaos.disks import SmallDisk
 
 _IS_READ_ONLY = "SHOW default_transaction_read_only"

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from app.runs.run import EventRecord, RunKey
-from app.trace.execution_graph import ExecutionGraph
-from app.trace.invariants import node_violations
-from app.trace.snapshot import Snapshot
+from caseworker.runs.run import EventRecord, RunKey
+from caseworker.trace.execution_graph import ExecutionGraph
+from caseworker.trace.invariants import node_violations
+from caseworker.trace.snapshot import Snapshot
 from tests.chaos.customers import Customers
 from tests.chaos.requests import Posted
 from tests.chaos.watch import Watch

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Iterator
 
-from app.runs.run import RunKey
+from caseworker.runs.run import RunKey
 from tests.chaos.customers import TERMINAL
 from tests.chaos.evidence import Evidence, StoredRun, place_of, step_of
 from tests.chaos.requests import Posted

@@ -11,7 +11,7 @@ from typing import Any
 
 import httpx
 
-from app.tools.ports import ToolContext, ToolResult, ToolSpec, failure
+from caseworker.tools.ports import ToolContext, ToolResult, ToolSpec, failure
 from tests.chaos.weather import TOOL_MODEL
 
 _PARAMETERS = {

@@ -52,7 +52,7 @@ def test_the_wheel_works_with_its_own_dependencies_alone(tmp_path: Path) -> None
         "import caseworker_client, importlib.util, pathlib\n"
         "folder = pathlib.Path(caseworker_client.__file__).parent\n"
         "caseworker_client.CaseworkerClient('http://nowhere').close()\n"
-        "print((folder / 'py.typed').is_file(), importlib.util.find_spec('app'))",
+        "print((folder / 'py.typed').is_file(), importlib.util.find_spec('caseworker'))",
         cwd=tmp_path,
     )
     installed = run(UV, "pip", "list", "--python", python)

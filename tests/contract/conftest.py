@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from app.adapters.postgres.accept_and_cancel import StoreLimits
-from app.adapters.postgres.engines import transaction
-from app.adapters.postgres.workers import take_lost
-from app.llm.ports import ModelProvider
+from caseworker.adapters.postgres.accept_and_cancel import StoreLimits
+from caseworker.adapters.postgres.engines import transaction
+from caseworker.adapters.postgres.workers import take_lost
+from caseworker.llm.ports import ModelProvider
 from tests.support.configured_cases import Configured
 from tests.support.fake_provider.client import FakeProvider
 from tests.support.model_line import FLAVOURS, Flavour, Line

@@ -7,12 +7,12 @@ from decimal import Decimal
 
 import pytest
 
-from app.control.budget import Budget
-from app.llm.ports import Message
-from app.nodes.chat import ChatInput
-from app.nodes.nesting import DefinitionKind
-from app.runs.quotas import Queueing
-from app.runs.run import DefinitionRef, NewRun, RunKind, RunRequest, RunStatus
+from caseworker.control.budget import Budget
+from caseworker.llm.ports import Message
+from caseworker.nodes.chat import ChatInput
+from caseworker.nodes.nesting import DefinitionKind
+from caseworker.runs.quotas import Queueing
+from caseworker.runs.run import DefinitionRef, NewRun, RunKind, RunRequest, RunStatus
 from tests.support.ports import KEY, Ports
 from tests.support.stores import new_run
 

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from app.adapters.postgres.approvals import PostgresApprovals
-from app.engine.approvals import Asked, Question, Verdict
-from app.engine.cancellation import CancellationToken
-from app.runs.approvals import Approval, ApprovalStore, Deciding, RunDesk
-from app.runs.ports import JournalStore, JournalWrite, Permission, RunStore
-from app.runs.run import CancelRequest, Run, RunKey, RunStatus
+from caseworker.adapters.postgres.approvals import PostgresApprovals
+from caseworker.engine.approvals import Asked, Question, Verdict
+from caseworker.engine.cancellation import CancellationToken
+from caseworker.runs.approvals import Approval, ApprovalStore, Deciding, RunDesk
+from caseworker.runs.ports import JournalStore, JournalWrite, Permission, RunStore
+from caseworker.runs.run import CancelRequest, Run, RunKey, RunStatus
 from tests.support.memory_approvals import MemoryApprovals
 from tests.support.memory_runs import MemoryRuns
 from tests.support.stores import end_of, new_run, open_stores

@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from app.runs.artifacts import ArtifactStore, Kept, NewArtifact, StoredArtifact
-from app.runs.ports import JournalStore, JournalWrite, RunStore
-from app.runs.run import CancelRequest, Run, RunKey, RunSource, RunStatus
+from caseworker.runs.artifacts import ArtifactStore, Kept, NewArtifact, StoredArtifact
+from caseworker.runs.ports import JournalStore, JournalWrite, RunStore
+from caseworker.runs.run import CancelRequest, Run, RunKey, RunSource, RunStatus
 from tests.support.api import Api
 from tests.support.artifacts import LIMITS, new_artifact
 from tests.support.stores import end_of, graph_with_calls, new_run, records_of

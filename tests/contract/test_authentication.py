@@ -7,14 +7,14 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from app.access import authentication as module
-from app.access.authentication import Authentication, Identity
-from app.access.caller import OPERATOR, Caller, Scope
-from app.access.errors import InvalidCredentialError
-from app.access.keys import ApiKey, IssuedKey, Keys, KeyStore
-from app.adapters.postgres.engines import Pool
-from app.adapters.postgres.keys import PostgresKeys
-from app.runs.errors import StoreUnavailableError
+from caseworker.access import authentication as module
+from caseworker.access.authentication import Authentication, Identity
+from caseworker.access.caller import OPERATOR, Caller, Scope
+from caseworker.access.errors import InvalidCredentialError
+from caseworker.access.keys import ApiKey, IssuedKey, Keys, KeyStore
+from caseworker.adapters.postgres.engines import Pool
+from caseworker.adapters.postgres.keys import PostgresKeys
+from caseworker.runs.errors import StoreUnavailableError
 from tests.support.api import Api
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

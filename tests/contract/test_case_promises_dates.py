@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2] / "app"
+ROOT = Path(__file__).parents[2] / "app" / "caseworker"
 TELLS_DATES = (
     "tools/dates",
     "tools/analysis",

@@ -3,8 +3,8 @@
 from dataclasses import replace
 from typing import Any
 
-from app.runs.quotas import Queueing
-from app.runs.run import NewRun, RunStatus
+from caseworker.runs.quotas import Queueing
+from caseworker.runs.run import NewRun, RunStatus
 from tests.support.ports import Ports
 from tests.support.stores import end_of, new_run
 

@@ -4,11 +4,11 @@ import json
 
 import pytest
 
-from app.adapters.postgres.approvals import DECISION_CHANNEL, PostgresApprovals
-from app.engine import approvals
-from app.engine.approvals import Verdict
-from app.runs.approvals import Deciding, RunApprovals
-from app.runs.run import RunKey
+from caseworker.adapters.postgres.approvals import DECISION_CHANNEL, PostgresApprovals
+from caseworker.engine import approvals
+from caseworker.engine.approvals import Verdict
+from caseworker.runs.approvals import Deciding, RunApprovals
+from caseworker.runs.run import RunKey
 from tests.support.configured_cases import Configured
 from tests.support.fake_provider.script import Step
 from tests.support.stores import eventually, open_oracle, open_stores

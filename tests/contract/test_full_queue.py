@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from app.runs.errors import QueueFullError
-from app.runs.quotas import Queueing
+from caseworker.runs.errors import QueueFullError
+from caseworker.runs.quotas import Queueing
 from tests.support.limits import store_limits
 from tests.support.ports import Open
 from tests.support.stores import new_run

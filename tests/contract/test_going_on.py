@@ -7,16 +7,16 @@ from typing import Any
 
 import pytest
 
-from app.runs.errors import (
+from caseworker.runs.errors import (
     InvalidRunError,
     QueueFullError,
     SourceNotEndedError,
     SourceNotFoundError,
 )
-from app.runs.ports import JournalWrite
-from app.runs.run import CallRecord, NewRun, RunKey, RunSource, RunStatus
-from app.trace.execution_graph import ExecutionGraph
-from app.trace.node import CONTINUES, TAKEN_OVER, NodeKind
+from caseworker.runs.ports import JournalWrite
+from caseworker.runs.run import CallRecord, NewRun, RunKey, RunSource, RunStatus
+from caseworker.trace.execution_graph import ExecutionGraph
+from caseworker.trace.node import CONTINUES, TAKEN_OVER, NodeKind
 from tests.support.limits import store_limits
 from tests.support.memory_rows import Row, journal_of, take_over
 from tests.support.ports import KEY, Open, Ports

@@ -5,17 +5,17 @@ from typing import Any
 
 import pytest
 
-from app.adapters.postgres.definitions import PostgresDefinitions
-from app.nodes.nesting import DefinitionKind
-from app.runs.errors import (
+from caseworker.adapters.postgres.definitions import PostgresDefinitions
+from caseworker.nodes.nesting import DefinitionKind
+from caseworker.runs.errors import (
     ContainedDefinitionGoneError,
     DefinitionInUseError,
     DefinitionNotFoundError,
     DefinitionsTooLargeError,
     InvalidRunError,
 )
-from app.runs.graphs import DefinitionStore
-from app.runs.run import DefinitionRef
+from caseworker.runs.graphs import DefinitionStore
+from caseworker.runs.run import DefinitionRef
 from tests.support.api import Api
 from tests.support.graph_documents import TENANT, flat, new_graph
 

@@ -5,8 +5,8 @@ from typing import Any
 import httpx
 import pytest
 
-from app.nodes.nesting import DefinitionKind
-from app.runs.run import DefinitionRef, Run, RunKey, RunKind
+from caseworker.nodes.nesting import DefinitionKind
+from caseworker.runs.run import DefinitionRef, Run, RunKey, RunKind
 from tests.support.api import Api
 from tests.support.graph_requests import fields, problem_of
 

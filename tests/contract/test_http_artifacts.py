@@ -9,11 +9,11 @@ import pytest
 import pytest_asyncio
 from caseworker_client import ApiError, AsyncCaseworkerClient
 
-from app.access.caller import Caller, Scope, with_implied
-from app.adapters.postgres.artifacts import PostgresArtifacts
-from app.runs.artifacts import PIECE_BYTES, ArtifactReading, StoredArtifact
-from app.runs.errors import StoreUnavailableError
-from app.runs.run import Run, RunKey
+from caseworker.access.caller import Caller, Scope, with_implied
+from caseworker.adapters.postgres.artifacts import PostgresArtifacts
+from caseworker.runs.artifacts import PIECE_BYTES, ArtifactReading, StoredArtifact
+from caseworker.runs.errors import StoreUnavailableError
+from caseworker.runs.run import Run, RunKey
 from tests.support.api import Api, client_of
 from tests.support.artifacts import new_artifact, run_with_files
 from tests.support.asgi_calls import streamed
@@ -231,7 +231,7 @@ async def test_the_files_of_a_tenant_are_there_for_no_other(
 ) -> None:
     """Not even their names, nor that the run exists."""
     monkeypatch.setattr(
-        "app.api.identification.anonymous_caller",
+        "caseworker.api.identification.anonymous_caller",
         lambda *_: Caller("other", "test", with_implied([Scope.RUN])),
     )
 

@@ -10,13 +10,13 @@ import pytest
 import pytest_asyncio
 from fastapi import FastAPI
 
-from app.adapters.postgres.runs import PostgresRuns
-from app.api import event_stream
-from app.runs.errors import StoreUnavailableError
-from app.runs.event_log import EventLog, run_ended
-from app.runs.ports import JournalWrite
-from app.runs.run import EventRecord, RunKey, RunStatus
-from app.runs.service import RunService
+from caseworker.adapters.postgres.runs import PostgresRuns
+from caseworker.api import event_stream
+from caseworker.runs.errors import StoreUnavailableError
+from caseworker.runs.event_log import EventLog, run_ended
+from caseworker.runs.ports import JournalWrite
+from caseworker.runs.run import EventRecord, RunKey, RunStatus
+from caseworker.runs.service import RunService
 from tests.support.api import Api, client_of
 from tests.support.asgi_calls import parsed, streamed
 from tests.support.limits import api_limits

@@ -10,8 +10,8 @@ import httpx
 import pytest
 import pytest_asyncio
 
-from app.control.budget import Budget
-from app.runs.run import RunKey, RunRequest, RunSource
+from caseworker.control.budget import Budget
+from caseworker.runs.run import RunKey, RunRequest, RunSource
 from tests.contract.test_http_graph_runs import World, fields, register
 from tests.support.api import Api
 from tests.support.graph_documents import flat

@@ -7,8 +7,8 @@ import httpx
 import pytest
 import pytest_asyncio
 
-from app.api.services import ApiLimits
-from app.kernel.validation import Problem
+from caseworker.api.services import ApiLimits
+from caseworker.kernel.validation import Problem
 from tests.support.api import Api, client_of
 from tests.support.graph_checks import ShapeChecks
 from tests.support.graph_documents import containing, edge, flat, named

@@ -8,9 +8,9 @@ import httpx
 import pytest
 import pytest_asyncio
 
-from app.api.services import ApiLimits
-from app.control.budget import Budget
-from app.runs.run import DefinitionRef, FinishRun, Run, RunKey, RunKind, RunStatus
+from caseworker.api.services import ApiLimits
+from caseworker.control.budget import Budget
+from caseworker.runs.run import DefinitionRef, FinishRun, Run, RunKey, RunKind, RunStatus
 from tests.support.api import Api, client_of
 from tests.support.graph_checks import ShapeChecks
 from tests.support.graph_documents import containing, flat, named

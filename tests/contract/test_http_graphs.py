@@ -7,8 +7,8 @@ import httpx
 import pytest
 import pytest_asyncio
 
-from app.adapters.postgres.definitions import PostgresDefinitions
-from app.runs.errors import StoreUnavailableError
+from caseworker.adapters.postgres.definitions import PostgresDefinitions
+from caseworker.runs.errors import StoreUnavailableError
 from tests.support.api import Api, client_of
 from tests.support.graph_checks import ShapeChecks
 from tests.support.graph_documents import containing, flat, named

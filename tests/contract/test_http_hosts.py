@@ -5,8 +5,8 @@ from typing import Any
 import httpx
 import pytest
 
-from app.bootstrap.server import api_limits as limits_of
-from app.settings.schema import AuthSettings, ServerSettings, Settings
+from caseworker.bootstrap.server import api_limits as limits_of
+from caseworker.settings.schema import AuthSettings, ServerSettings, Settings
 from tests.support.api import Api, FixedReadiness, client_of
 from tests.support.limits import api_limits
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from app.nodes import router
+from caseworker.nodes import router
 from tests.support.tenants import Tenants, open_tenants
 
 ROUTES = [{"when": {"path": "default", "op": "exists"}, "to": "a"}]
@@ -44,7 +44,7 @@ async def test_a_step_that_holds_the_loop_is_logged_with_its_run(
 
     assert line["run_id"]
     assert line["seconds"] >= 0.1
-    assert line["detail"].startswith("app.nodes.router:")
+    assert line["detail"].startswith("caseworker.nodes.router:")
     assert 'caseworker_event_loop_holds_total{by="step"} 1.0' in metrics
 
 
@@ -52,7 +52,7 @@ async def test_a_request_that_holds_the_loop_is_logged_with_its_route(
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With the method and the route, and without what the caller sent."""
-    monkeypatch.setattr("app.api.routes.runs.metadata_filter", hold)
+    monkeypatch.setattr("caseworker.api.routes.runs.metadata_filter", hold)
     async with open_tenants(database_url) as tenants:
         line = await line_about(tenants, kind="request", method="GET")
 

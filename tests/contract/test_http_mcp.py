@@ -16,11 +16,11 @@ from mcp import Client, MCPError
 from mcp.client.streamable_http import streamable_http_client
 from mcp.types import CallToolResult
 
-from app.access.caller import OPERATOR, Scope
-from app.access.keys import Keys
-from app.api import mcp_server
-from app.api.mcp_endpoint import SESSION_HEADER
-from app.runs.run import RunKey, RunStatus
+from caseworker.access.caller import OPERATOR, Scope
+from caseworker.access.keys import Keys
+from caseworker.api import mcp_server
+from caseworker.api.mcp_endpoint import SESSION_HEADER
+from caseworker.runs.run import RunKey, RunStatus
 from tests.support.api import Api, client_of
 from tests.support.limits import api_limits
 from tests.support.stores import end_of, eventually

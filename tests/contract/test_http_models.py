@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from app.settings.models import ModelsSettings, SmallModelSettings
+from caseworker.settings.models import ModelsSettings, SmallModelSettings
 from tests.support.fake_provider.client import FakeProvider
 from tests.support.graph_requests import fields
 from tests.support.tenants import OPERATOR_KEY, Tenants, open_tenants

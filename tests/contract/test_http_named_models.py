@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from app.settings.cases import RetrySettings
-from app.settings.models import ModelsSettings
+from caseworker.settings.cases import RetrySettings
+from caseworker.settings.models import ModelsSettings
 from tests.support.fake_provider.client import FakeProvider
 from tests.support.fake_provider.script import Step
 from tests.support.graph_requests import fields

@@ -13,8 +13,8 @@ from unittest.mock import Mock
 import httpx
 import pytest
 
-from app.api.problem_types import CATALOGUE
-from app.cli import cli
+from caseworker.api.problem_types import CATALOGUE
+from caseworker.cli import cli
 from tests.support.api import Api, client_of, openapi_document
 from tests.support.artifacts import new_artifact, run_with_files
 from tests.support.openapi import ROUTES, WITHOUT_INPUT, documented_operations

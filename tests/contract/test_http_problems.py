@@ -12,8 +12,8 @@ import structlog
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from app.adapters.postgres.runs import PostgresRuns
-from app.api.problem_types import CATALOGUE
+from caseworker.adapters.postgres.runs import PostgresRuns
+from caseworker.api.problem_types import CATALOGUE
 from tests.support.api import Api, client_of
 from tests.support.limits import api_limits
 

@@ -10,10 +10,10 @@ import httpx
 import pytest
 import pytest_asyncio
 
-from app.access.caller import OPERATOR, Scope
-from app.access.keys import Keys
-from app.runs.quotas import Quota
-from app.runs.service import RunService
+from caseworker.access.caller import OPERATOR, Scope
+from caseworker.access.keys import Keys
+from caseworker.runs.quotas import Quota
+from caseworker.runs.service import RunService
 from tests.support.api import Api, client_of
 from tests.support.limits import store_limits
 from tests.support.threads import ThreadClient

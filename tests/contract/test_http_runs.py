@@ -10,9 +10,9 @@ from unittest.mock import AsyncMock
 import httpx
 import pytest
 
-from app.adapters.postgres.runs import PostgresRuns
-from app.runs.errors import QueueFullError, StoreUnavailableError
-from app.runs.run import FinishRun, RunKey, RunStatus
+from caseworker.adapters.postgres.runs import PostgresRuns
+from caseworker.runs.errors import QueueFullError, StoreUnavailableError
+from caseworker.runs.run import FinishRun, RunKey, RunStatus
 from tests.support.api import Api, client_of
 from tests.support.limits import api_limits
 from tests.support.stores import eventually

@@ -8,11 +8,16 @@ from typing import Any
 import psycopg
 import pytest
 
-from app.access import authentication
-from app.api import shares
-from app.api.request_envelope import MAX_QUERY_PARAMETERS
-from app.settings.models import ModelsSettings, SmallModelSettings
-from app.settings.schema import DatabaseSettings, EventSettings, ServerSettings, WorkerSettings
+from caseworker.access import authentication
+from caseworker.api import shares
+from caseworker.api.request_envelope import MAX_QUERY_PARAMETERS
+from caseworker.settings.models import ModelsSettings, SmallModelSettings
+from caseworker.settings.schema import (
+    DatabaseSettings,
+    EventSettings,
+    ServerSettings,
+    WorkerSettings,
+)
 from tests.support.asgi_calls import streamed
 from tests.support.fake_provider.client import FakeProvider
 from tests.support.fake_provider.script import Step

@@ -5,8 +5,8 @@ from typing import Any
 import httpx
 import pytest
 
-from app.api import run_query
-from app.runs.run import RunKey
+from caseworker.api import run_query
+from caseworker.runs.run import RunKey
 from tests.support.api import Api
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

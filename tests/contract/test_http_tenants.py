@@ -8,7 +8,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from app.settings.cases import ToolSettings
+from caseworker.settings.cases import ToolSettings
 from tests.support.stores import eventually
 from tests.support.tenants import Tenants, open_tenants, said
 

@@ -6,9 +6,9 @@ from unittest.mock import AsyncMock
 import httpx
 import pytest
 
-from app.adapters.postgres.runs import PostgresRuns
-from app.chats.service import Chats
-from app.runs.errors import StoreUnavailableError, TooManyPendingCancelsError
+from caseworker.adapters.postgres.runs import PostgresRuns
+from caseworker.chats.service import Chats
+from caseworker.runs.errors import StoreUnavailableError, TooManyPendingCancelsError
 from tests.support.api import Api, client_of
 from tests.support.threads import AGENT, ThreadClient
 

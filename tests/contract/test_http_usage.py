@@ -3,8 +3,8 @@
 import httpx
 import pytest
 
-from app.runs.ports import JournalWrite
-from app.runs.run import RunKey
+from caseworker.runs.ports import JournalWrite
+from caseworker.runs.run import RunKey
 from tests.support.api import Api
 from tests.support.stores import graph_with_calls, records_of
 

@@ -1,8 +1,8 @@
 """Published replies of real endpoints over real sockets, played by the fake provider."""
 
-from app.adapters.providers.anthropic import anthropic_provider
-from app.adapters.providers.openai import openai_provider
-from app.llm.ports import Message, ModelError, ModelReply, ModelRequest
+from caseworker.adapters.providers.anthropic import anthropic_provider
+from caseworker.adapters.providers.openai import openai_provider
+from caseworker.llm.ports import Message, ModelError, ModelReply, ModelRequest
 from tests.support.fake_provider import FakeProvider, Step
 from tests.unit.adapters.providers.captured import Capture, captures, read
 

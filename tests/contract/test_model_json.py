@@ -5,16 +5,16 @@ from typing import Any
 
 import pytest
 
-from app.adapters.providers.anthropic import anthropic_provider
-from app.adapters.providers.openai import openai_provider
-from app.llm.ports import ModelFault
-from app.nodes.case.prompt import ToolOffer
-from app.tools.calculator import Calculator
-from app.tools.calendar import Calendar
-from app.tools.data_fetch_stock import DataFetchStock
-from app.tools.numeric_analysis import NumericAnalysis
-from app.tools.respond import Respond
-from app.tools.stocks.packaged import PackagedPrices
+from caseworker.adapters.providers.anthropic import anthropic_provider
+from caseworker.adapters.providers.openai import openai_provider
+from caseworker.llm.ports import ModelFault
+from caseworker.nodes.case.prompt import ToolOffer
+from caseworker.tools.calculator import Calculator
+from caseworker.tools.calendar import Calendar
+from caseworker.tools.data_fetch_stock import DataFetchStock
+from caseworker.tools.numeric_analysis import NumericAnalysis
+from caseworker.tools.respond import Respond
+from caseworker.tools.stocks.packaged import PackagedPrices
 from tests.support.fake_provider import DEFAULT_PLAN, FakeProvider, Step
 from tests.support.model_line import FLAVOURS, KEY, Flavour, Line
 

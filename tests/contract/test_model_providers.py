@@ -14,8 +14,8 @@ from email.utils import format_datetime
 
 import pytest
 
-from app.adapters.providers.openai import openai_provider
-from app.llm.ports import Message, ModelError, ModelProvider, ModelRequest, Role, TokenUsage
+from caseworker.adapters.providers.openai import openai_provider
+from caseworker.llm.ports import Message, ModelError, ModelProvider, ModelRequest, Role, TokenUsage
 from tests.support.fake_provider import DEFAULT_PLAN, FakeProvider, Step
 from tests.support.model_line import FLAVOURS, KEY, Flavour, Line
 

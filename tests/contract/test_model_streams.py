@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from app.adapters.providers.openai import openai_provider
-from app.adapters.providers.transport import ModelTransport
-from app.llm.ports import (
+from caseworker.adapters.providers.openai import openai_provider
+from caseworker.adapters.providers.transport import ModelTransport
+from caseworker.llm.ports import (
     Delivery,
     Delta,
     Message,

@@ -5,11 +5,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import fields
 from typing import Any
 
-from app.control.budget import Dimension
-from app.control.stops import StopCause
-from app.trace.call_tree import Aggregates
-from app.trace.node import FIELDS
-from app.trace.snapshot import Snapshot
+from caseworker.control.budget import Dimension
+from caseworker.control.stops import StopCause
+from caseworker.trace.call_tree import Aggregates
+from caseworker.trace.node import FIELDS
+from caseworker.trace.snapshot import Snapshot
 from tests.support.api import openapi_document
 
 

@@ -7,10 +7,10 @@ from datetime import UTC, datetime
 
 import pytest
 
-from app.engine.events import STEP_COMPLETED, STEP_STARTED
-from app.runs.event_log import EventLog, run_ended
-from app.runs.ports import JournalWrite, LateResult
-from app.runs.run import EventRecord, FinishRun, Run, RunKey, RunStatus
+from caseworker.engine.events import STEP_COMPLETED, STEP_STARTED
+from caseworker.runs.event_log import EventLog, run_ended
+from caseworker.runs.ports import JournalWrite, LateResult
+from caseworker.runs.run import EventRecord, FinishRun, Run, RunKey, RunStatus
 from tests.support.event_log import event_problems
 from tests.support.ports import KEY, Ports
 from tests.support.stores import CANCEL_REQUEST, end_of, graph_with_calls, records_of

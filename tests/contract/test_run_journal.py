@@ -6,15 +6,15 @@ from typing import Any
 
 import pytest
 
-from app.control.budget import Dimension
-from app.engine.ports import CallOutcome
-from app.runs.ports import (
+from caseworker.control.budget import Dimension
+from caseworker.engine.ports import CallOutcome
+from caseworker.runs.ports import (
     FinishResult,
     JournalWrite,
     LateResult,
     Permission,
 )
-from app.runs.run import RunKey, RunStatus
+from caseworker.runs.run import RunKey, RunStatus
 from tests.support.ports import KEY, Ports, on_postgres
 from tests.support.stores import (
     CANCEL_REQUEST,

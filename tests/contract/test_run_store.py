@@ -6,18 +6,18 @@ from typing import Any
 
 import pytest
 
-from app.nodes.nesting import DefinitionKind
-from app.runs.errors import (
+from caseworker.nodes.nesting import DefinitionKind
+from caseworker.runs.errors import (
     IdempotencyMismatchError,
     InvalidRunError,
     RunConflictError,
     TooManyPendingCancelsError,
 )
-from app.runs.ports import (
+from caseworker.runs.ports import (
     JournalWrite,
     RunFilter,
 )
-from app.runs.run import CancelRequest, DefinitionRef, RunKey, RunKind, RunStatus
+from caseworker.runs.run import CancelRequest, DefinitionRef, RunKey, RunKind, RunStatus
 from tests.support.graph_invariants import violations
 from tests.support.limits import store_limits
 from tests.support.ports import KEY, Open, Ports, on_postgres

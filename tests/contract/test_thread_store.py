@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from app.chats.service import Chats, Turn
-from app.chats.thread import (
+from caseworker.chats.service import Chats, Turn
+from caseworker.chats.thread import (
     AnswerNotEndedError,
     ChatMessage,
     MessageNotFoundError,
@@ -18,16 +18,16 @@ from app.chats.thread import (
     ThreadNotFoundError,
     ThreadStore,
 )
-from app.nodes.nesting import DefinitionKind
-from app.runs.errors import (
+from caseworker.nodes.nesting import DefinitionKind
+from caseworker.runs.errors import (
     IdempotencyMismatchError,
     InvalidRunError,
     RunConflictError,
     StoreUnavailableError,
 )
-from app.runs.ports import Accepted, RunStore
-from app.runs.run import NewRun, RunStatus
-from app.runs.service import RunService
+from caseworker.runs.ports import Accepted, RunStore
+from caseworker.runs.run import NewRun, RunStatus
+from caseworker.runs.service import RunService
 from tests.support.api import Api
 from tests.support.stores import new_run
 

@@ -16,11 +16,11 @@ import typer
 import yaml
 from typer.core import TyperGroup
 
-from app.cli import cli
-from app.settings.loader import SHARED_VARIABLES, load_settings
-from app.settings.schema import Settings
-from app.settings.values import joined, keys_of, variable_of
 from bench.harness import find_rows
+from caseworker.cli import cli
+from caseworker.settings.loader import SHARED_VARIABLES, load_settings
+from caseworker.settings.schema import Settings
+from caseworker.settings.values import joined, keys_of, variable_of
 from tests.support.api import Api, client_of, openapi_document
 from tests.support.graph_checks import ShapeChecks
 from tests.support.pages import (

@@ -10,8 +10,8 @@ import pytest
 from mkdocs.commands.build import build
 from mkdocs.config import load_config
 
-from app.settings.schema import Settings
-from app.settings.values import joined, keys_of, variable_of
+from caseworker.settings.schema import Settings
+from caseworker.settings.values import joined, keys_of, variable_of
 from tests.support.api import openapi_document
 from tests.support.pages import ROOT
 

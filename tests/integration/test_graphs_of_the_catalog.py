@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from app.runs.definitions import Definitions
-from app.runs.errors import GraphRefusedError
-from app.runs.run import DefinitionRef
+from caseworker.runs.definitions import Definitions
+from caseworker.runs.errors import GraphRefusedError
+from caseworker.runs.run import DefinitionRef
 from tests.support.api import Api
 from tests.support.graph_documents import TENANT, edge, named
 from tests.support.limits import graph_limits

@@ -11,18 +11,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from app.control.budget import Budget
-from app.llm.gateway import ModelGateway, Tier
-from app.llm.ports import Delta, Incomplete, ModelReply, ModelRequest, TokenUsage, ToolCall
-from app.llm.pricing import no_list_price
-from app.nodes.agent.execution import Agents
-from app.nodes.agent.node import agent_type
-from app.nodes.catalog import NodeCatalog
-from app.runs.plan import RunGraphs
-from app.runs.put_back import whole_events, whole_run
-from app.runs.run import EventRecord, RunKind, RunRequest
-from app.tools.ports import ToolContext, ToolResult, ToolSpec
-from app.tools.registry import ToolPolicy, ToolRegistry
+from caseworker.control.budget import Budget
+from caseworker.llm.gateway import ModelGateway, Tier
+from caseworker.llm.ports import Delta, Incomplete, ModelReply, ModelRequest, TokenUsage, ToolCall
+from caseworker.llm.pricing import no_list_price
+from caseworker.nodes.agent.execution import Agents
+from caseworker.nodes.agent.node import agent_type
+from caseworker.nodes.catalog import NodeCatalog
+from caseworker.runs.plan import RunGraphs
+from caseworker.runs.put_back import whole_events, whole_run
+from caseworker.runs.run import EventRecord, RunKind, RunRequest
+from caseworker.tools.ports import ToolContext, ToolResult, ToolSpec
+from caseworker.tools.registry import ToolPolicy, ToolRegistry
 from tests.property.interrupted_run import InterruptedRun
 from tests.support.limits import retry_policy, tier_model, tool_dispatch
 from tests.support.seeded_loop import Story, run

@@ -5,11 +5,11 @@ import random
 from collections.abc import Iterator
 from typing import Any
 
-from app.control.budget import Budget
-from app.engine.approvals import Verdict
-from app.runs.approvals import Approval, Deciding, RunApprovals
-from app.runs.errors import ApprovalDecidedError
-from app.runs.run import RunKey, RunStatus
+from caseworker.control.budget import Budget
+from caseworker.engine.approvals import Verdict
+from caseworker.runs.approvals import Approval, Deciding, RunApprovals
+from caseworker.runs.errors import ApprovalDecidedError
+from caseworker.runs.run import RunKey, RunStatus
 from tests.support.seeded_loop import run as run_seeded
 from tests.support.virtual_cluster import Cluster, Made, Work
 

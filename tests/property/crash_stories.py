@@ -14,17 +14,17 @@ from decimal import Decimal
 from functools import cache
 from typing import Any
 
-from app.llm.gateway import ModelGateway, Tier
-from app.llm.ports import Incomplete, ModelReply, ModelRequest, TokenUsage, ToolCall
-from app.llm.pricing import TokenPrice, no_list_price
-from app.nodes.agent.execution import Agents
-from app.nodes.agent.node import agent_type
-from app.nodes.approval import approval_type
-from app.nodes.catalog import NodeCatalog
-from app.nodes.subgraph import map_type
-from app.nodes.toolset import tool_type
-from app.tools.ports import ToolContext, ToolResult, ToolSpec, failure
-from app.tools.registry import ToolPolicy, ToolRegistry
+from caseworker.llm.gateway import ModelGateway, Tier
+from caseworker.llm.ports import Incomplete, ModelReply, ModelRequest, TokenUsage, ToolCall
+from caseworker.llm.pricing import TokenPrice, no_list_price
+from caseworker.nodes.agent.execution import Agents
+from caseworker.nodes.agent.node import agent_type
+from caseworker.nodes.approval import approval_type
+from caseworker.nodes.catalog import NodeCatalog
+from caseworker.nodes.subgraph import map_type
+from caseworker.nodes.toolset import tool_type
+from caseworker.tools.ports import ToolContext, ToolResult, ToolSpec, failure
+from caseworker.tools.registry import ToolPolicy, ToolRegistry
 from tests.support.crashing_cluster import CrashingCluster
 from tests.support.crashing_wire import Fault
 from tests.support.limits import retry_policy, tier_model, tool_dispatch

@@ -6,24 +6,24 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from app.control.budget import Budget, Dimension
-from app.control.ledger import Scope
-from app.control.retry import ErrorPolicy, OnError
-from app.control.stops import Stop
-from app.control.usage import ResourceUsage
-from app.engine.calls import Calls
-from app.engine.cancellation import CancellationToken
-from app.engine.concurrency import StepSlots
-from app.engine.context import FlowContext, RunContext
-from app.engine.driver import GraphExecution
-from app.engine.events import Event
-from app.engine.node import ExecutionResult
-from app.engine.ports import NullJournal
-from app.engine.prepared import BoundNode, PreparedGraph, PreparedStep
-from app.engine.report import GraphOutcome
-from app.engine.supervision import DetachedError, Supervisor, seconds_of
-from app.kernel.graph import Channel, Edge, Graph, Step
-from app.trace.execution_graph import ExecutionGraph
+from caseworker.control.budget import Budget, Dimension
+from caseworker.control.ledger import Scope
+from caseworker.control.retry import ErrorPolicy, OnError
+from caseworker.control.stops import Stop
+from caseworker.control.usage import ResourceUsage
+from caseworker.engine.calls import Calls
+from caseworker.engine.cancellation import CancellationToken
+from caseworker.engine.concurrency import StepSlots
+from caseworker.engine.context import FlowContext, RunContext
+from caseworker.engine.driver import GraphExecution
+from caseworker.engine.events import Event
+from caseworker.engine.node import ExecutionResult
+from caseworker.engine.ports import NullJournal
+from caseworker.engine.prepared import BoundNode, PreparedGraph, PreparedStep
+from caseworker.engine.report import GraphOutcome
+from caseworker.engine.supervision import DetachedError, Supervisor, seconds_of
+from caseworker.kernel.graph import Channel, Edge, Graph, Step
+from caseworker.trace.execution_graph import ExecutionGraph
 from tests.support.seeded_loop import Story, run
 
 GRACE_SECONDS = 1.0

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from app.runs.run import NewRun, Run, RunRequest
+from caseworker.runs.run import NewRun, Run, RunRequest
 from tests.support.crashing_wire import RefusingJournals
 from tests.support.memory_runs import MemoryRuns
 from tests.unit.runs.world import KEY, Process, database, loop

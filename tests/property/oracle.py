@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterator
 from itertools import pairwise
 
-from app.runs.run import TERMINAL, Run, RunKey, RunStatus
+from caseworker.runs.run import TERMINAL, Run, RunKey, RunStatus
 from tests.support.event_log import event_problems
 from tests.support.graph_invariants import regressions, unlike_journal, violations
 from tests.support.virtual_cluster import DEAREST, HEARTBEAT_SECONDS, Cluster

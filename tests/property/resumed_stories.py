@@ -12,13 +12,13 @@ from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import Any
 
-from app.control.budget import Budget
-from app.control.retry import ErrorPolicy
-from app.engine.context import FlowContext
-from app.engine.driver import GraphExecution
-from app.engine.node import ExecutionResult
-from app.runs.plan import RunGraphs
-from app.runs.run import RunKind, RunRequest
+from caseworker.control.budget import Budget
+from caseworker.control.retry import ErrorPolicy
+from caseworker.engine.context import FlowContext
+from caseworker.engine.driver import GraphExecution
+from caseworker.engine.node import ExecutionResult
+from caseworker.runs.plan import RunGraphs
+from caseworker.runs.run import RunKind, RunRequest
 from tests.property.graph_stories import Doing, Plan, StepFailedError, world_of
 from tests.property.interrupted_run import InterruptedRun
 from tests.support.seeded_loop import run

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.control.budget import Budget
-from app.llm.ports import Incomplete, ModelReply, ModelRequest
-from app.runs.run import EventRecord, RunStatus
+from caseworker.control.budget import Budget
+from caseworker.llm.ports import Incomplete, ModelReply, ModelRequest
+from caseworker.runs.run import EventRecord, RunStatus
 from tests.property.agent_stories import WHY, Model, Tale, reply_of, told, turn_of
 from tests.support.event_log import event_problems
 from tests.support.graph_invariants import (

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from app.engine.approvals import Asked, Decision, Verdict
-from app.runs.approvals import Approval, Deciding
-from app.runs.run import Run, RunKey, RunStatus
+from caseworker.engine.approvals import Asked, Decision, Verdict
+from caseworker.runs.approvals import Approval, Deciding
+from caseworker.runs.run import Run, RunKey, RunStatus
 from tests.property.approval_stories import KEY, played, problems
 from tests.support.memory_approvals import MemoryApprovals
 from tests.support.seeds import seeds

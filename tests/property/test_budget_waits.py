@@ -16,10 +16,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.control.budget import Budget, Dimension
-from app.control.ledger import Reservation, Scope, Waiter
-from app.control.usage import BudgetExceededError
-from app.engine.reserving import reserved
+from caseworker.control.budget import Budget, Dimension
+from caseworker.control.ledger import Reservation, Scope, Waiter
+from caseworker.control.usage import BudgetExceededError
+from caseworker.engine.reserving import reserved
 from tests.support.seeded_loop import run
 
 CALLS, TOKENS = Dimension.API_CALLS, Dimension.TOKENS

@@ -18,11 +18,11 @@ from typing import Any
 import pytest
 import structlog
 
-from app.engine.calls import Calls
-from app.runs.journal import RunJournal
-from app.runs.ports import JournalWrite, Permission
-from app.runs.run import RunKey, RunStatus
-from app.tools.dispatch import ToolDispatch
+from caseworker.engine.calls import Calls
+from caseworker.runs.journal import RunJournal
+from caseworker.runs.ports import JournalWrite, Permission
+from caseworker.runs.run import RunKey, RunStatus
+from caseworker.tools.dispatch import ToolDispatch
 from tests.property.crash_oracle import problems, unknown_outcomes
 from tests.property.crash_stories import Told, told
 from tests.support.crashing_cluster import CrashingCluster
@@ -140,7 +140,7 @@ def _makes_calls_again(patch: pytest.MonkeyPatch) -> None:
 
 
 def _asks_anew(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr("app.engine.approvals._hash_of", lambda value: secrets.token_hex(32))
+    patch.setattr("caseworker.engine.approvals._hash_of", lambda value: secrets.token_hex(32))
 
 
 def _repeats_everything(patch: pytest.MonkeyPatch) -> None:
@@ -160,7 +160,7 @@ def _has_no_barrier(patch: pytest.MonkeyPatch) -> None:
 
 
 def _forgets_what_was_spent(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr("app.runs.execution.spent_before", lambda earlier: {})
+    patch.setattr("caseworker.runs.execution.spent_before", lambda earlier: {})
 
 
 def _forgets_nodes_of_failed_writes(patch: pytest.MonkeyPatch) -> None:

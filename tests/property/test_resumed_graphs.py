@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator
 
 import pytest
 
-from app.engine.events import STEP_RESUMED, STEP_STARTED
-from app.runs.run import RunStatus
+from caseworker.engine.events import STEP_RESUMED, STEP_STARTED
+from caseworker.runs.run import RunStatus
 from tests.property.resumed_stories import Tale, tale_of, told
 from tests.support.event_log import event_problems
 from tests.support.graph_invariants import unlike_journal, violations

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.kernel.facts import Fact, Order, SkipStep, StartStep, StepFailed, StepFinished
-from app.kernel.graph import Graph
-from app.kernel.scheduler import Scheduler
-from app.kernel.topology import Topology
+from caseworker.kernel.facts import Fact, Order, SkipStep, StartStep, StepFailed, StepFinished
+from caseworker.kernel.graph import Graph
+from caseworker.kernel.scheduler import Scheduler
+from caseworker.kernel.topology import Topology
 from tests.property import graph_oracle as oracle
 from tests.property.random_graphs import HANDLES, MOST_STEPS, graphs
 

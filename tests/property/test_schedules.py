@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
-from app.control.budget import Budget
-from app.control.ledger import Scope
-from app.runs.ports import FinishResult, JournalWrite, Permission
-from app.runs.run import CallRecord, CancelRequest, FinishRun, Run, RunKey, RunStatus
+from caseworker.control.budget import Budget
+from caseworker.control.ledger import Scope
+from caseworker.runs.ports import FinishResult, JournalWrite, Permission
+from caseworker.runs.run import CallRecord, CancelRequest, FinishRun, Run, RunKey, RunStatus
 from tests.property.oracle import moment_of_the_cancel_request, problems
 from tests.property.stories import played, story_of
 from tests.support.memory_rows import Row

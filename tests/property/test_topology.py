@@ -3,8 +3,8 @@
 import pytest
 from hypothesis import given
 
-from app.kernel.graph import Channel, Graph, GraphError
-from app.kernel.topology import Topology
+from caseworker.kernel.graph import Channel, Graph, GraphError
+from caseworker.kernel.topology import Topology
 from tests.property import graph_oracle as oracle
 from tests.property.random_graphs import graphs
 

@@ -9,16 +9,16 @@ from typing import Any
 import httpx
 from fastapi import FastAPI
 
-from app.access.authentication import Authentication
-from app.adapters.postgres.approvals import PostgresApprovals
-from app.adapters.postgres.artifacts import PostgresArtifacts
-from app.adapters.postgres.journal import PostgresJournal
-from app.adapters.postgres.runs import PostgresRuns
-from app.api.application import build_api
-from app.api.services import ApiLimits, PartState
-from app.bootstrap.process import Process
-from app.bootstrap.server import api_services
-from app.settings.schema import Settings
+from caseworker.access.authentication import Authentication
+from caseworker.adapters.postgres.approvals import PostgresApprovals
+from caseworker.adapters.postgres.artifacts import PostgresArtifacts
+from caseworker.adapters.postgres.journal import PostgresJournal
+from caseworker.adapters.postgres.runs import PostgresRuns
+from caseworker.api.application import build_api
+from caseworker.api.services import ApiLimits, PartState
+from caseworker.bootstrap.process import Process
+from caseworker.bootstrap.server import api_services
+from caseworker.settings.schema import Settings
 from tests.support.limits import SETTINGS, api_limits
 
 ALL_READY = {"database": PartState(True), "migrations": PartState(True), "worker": PartState(True)}

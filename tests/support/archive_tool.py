@@ -7,7 +7,7 @@ import pydoc_data.topics
 from collections.abc import Mapping
 from typing import Any
 
-from app.tools.ports import ToolContext, ToolResult, ToolSpec
+from caseworker.tools.ports import ToolContext, ToolResult, ToolSpec
 
 PAGE_CHARS = 2000
 PROSE = "ARCHIVE_OF_PROSE"

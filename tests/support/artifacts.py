@@ -6,9 +6,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from app.runs.artifacts import ArtifactLimits, ArtifactStore, Kept, NewArtifact, StoredArtifact
-from app.runs.ports import RunStore
-from app.runs.run import Run, RunKey
+from caseworker.runs.artifacts import (
+    ArtifactLimits,
+    ArtifactStore,
+    Kept,
+    NewArtifact,
+    StoredArtifact,
+)
+from caseworker.runs.ports import RunStore
+from caseworker.runs.run import Run, RunKey
 from tests.support.limits import artifact_limits
 from tests.support.memory_runs import MemoryRuns
 from tests.support.stores import new_run

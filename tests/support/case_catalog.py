@@ -1,10 +1,10 @@
 """A catalog whose cases are worked on by a node of a test."""
 
-from app.engine.node import Node
-from app.kernel.validation import Handles
-from app.nodes.case.case import CaseData
-from app.nodes.catalog import NodeCatalog
-from app.nodes.node_type import NodeType
+from caseworker.engine.node import Node
+from caseworker.kernel.validation import Handles
+from caseworker.nodes.case.case import CaseData
+from caseworker.nodes.catalog import NodeCatalog
+from caseworker.nodes.node_type import NodeType
 
 
 def case_catalog(node: Node) -> NodeCatalog:

@@ -9,8 +9,8 @@ from typing import Any, Literal, get_args, get_origin
 
 from pydantic import BaseModel
 
-from app.settings.schema import Settings
-from app.settings.values import Location, variable_of
+from caseworker.settings.schema import Settings
+from caseworker.settings.values import Location, variable_of
 
 _HEADER = """\
 # All settings of Caseworker with their defaults: copy this file to config.yaml and change what

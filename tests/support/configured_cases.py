@@ -8,9 +8,9 @@ from typing import Any
 
 import httpx
 
-from app.bootstrap.process import Process
-from app.bootstrap.server import build_app
-from app.settings.loader import load_settings
+from caseworker.bootstrap.process import Process
+from caseworker.bootstrap.server import build_app
+from caseworker.settings.loader import load_settings
 from tests.support.fake_provider.client import FakeProvider
 from tests.support.fake_provider.script import Step
 from tests.support.json_client import JsonClient

@@ -15,15 +15,15 @@ from random import Random
 from types import SimpleNamespace
 from typing import Any, TypeVar
 
-from app.control.budget import Budget
-from app.engine.approvals import Verdict
-from app.engine.prepared import PreparedGraph
-from app.engine.supervision import Supervisor
-from app.runs.approvals import Deciding, RunApprovals
-from app.runs.errors import ApprovalDecidedError, StoreUnavailableError
-from app.runs.executor import RunExecutor
-from app.runs.heartbeat import Heartbeat, Loops
-from app.runs.run import (
+from caseworker.control.budget import Budget
+from caseworker.engine.approvals import Verdict
+from caseworker.engine.prepared import PreparedGraph
+from caseworker.engine.supervision import Supervisor
+from caseworker.runs.approvals import Deciding, RunApprovals
+from caseworker.runs.errors import ApprovalDecidedError, StoreUnavailableError
+from caseworker.runs.executor import RunExecutor
+from caseworker.runs.heartbeat import Heartbeat, Loops
+from caseworker.runs.run import (
     CallRecord,
     NewRun,
     Run,
@@ -32,7 +32,7 @@ from app.runs.run import (
     RunRequest,
     RunStatus,
 )
-from app.runs.service import RunService
+from caseworker.runs.service import RunService
 from tests.support.crashing_wire import (
     AGAIN_SECONDS,
     FENCE,

@@ -13,10 +13,10 @@ from functools import partial
 from random import Random
 from typing import Any, Protocol, TypeVar
 
-from app.engine.approvals import Asked, Decision
-from app.runs.approvals import Approval, Deciding
-from app.runs.errors import StoreUnavailableError, WriteFailedError
-from app.runs.ports import (
+from caseworker.engine.approvals import Asked, Decision
+from caseworker.runs.approvals import Approval, Deciding
+from caseworker.runs.errors import StoreUnavailableError, WriteFailedError
+from caseworker.runs.ports import (
     Accepted,
     Beat,
     FinishResult,
@@ -24,7 +24,7 @@ from app.runs.ports import (
     LateResult,
     Permission,
 )
-from app.runs.run import (
+from caseworker.runs.run import (
     CallRecord,
     FinishRun,
     NewRun,

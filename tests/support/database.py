@@ -16,10 +16,10 @@ import psycopg
 from psycopg import sql
 from sqlalchemy.engine import make_url
 
-from app.adapters.postgres.connections import driver_url
-from app.adapters.postgres.embedded import EmbeddedPostgres
-from app.adapters.postgres.migrating import upgrade
-from app.trace.execution_graph import ExecutionGraph
+from caseworker.adapters.postgres.connections import driver_url
+from caseworker.adapters.postgres.embedded import EmbeddedPostgres
+from caseworker.adapters.postgres.migrating import upgrade
+from caseworker.trace.execution_graph import ExecutionGraph
 from tests.support.fault_proxy import FaultProxy, Upstream
 from tests.support.graph_invariants import violations
 

@@ -3,7 +3,7 @@
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
-from app.tools.ports import ToolContext, ToolResult, ToolSpec
+from caseworker.tools.ports import ToolContext, ToolResult, ToolSpec
 
 Before = Callable[[ToolContext], Awaitable[None]]
 

@@ -10,15 +10,15 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import psycopg
 
-from app.adapters.postgres.connections import driver_url
-from app.engine.events import (
+from caseworker.adapters.postgres.connections import driver_url
+from caseworker.engine.events import (
     LATE_RESULT,
     LIFECYCLE,
     STEP_RESUMED,
     STEP_SKIPPED,
     STEP_STARTED,
 )
-from app.runs.run import TERMINAL, EventRecord, RunKey
+from caseworker.runs.run import TERMINAL, EventRecord, RunKey
 from tests.support.memory_rows import RUN_ENDS, STEP_ENDS
 
 

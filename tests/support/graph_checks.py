@@ -6,10 +6,10 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from app.kernel.validation import Problem, Severity
-from app.nodes.agent.definition import AgentDefinition
-from app.nodes.nesting import DefinitionKind, DefinitionReference, agents_in
-from app.nodes.reading import problems_in
+from caseworker.kernel.validation import Problem, Severity
+from caseworker.nodes.agent.definition import AgentDefinition
+from caseworker.nodes.nesting import DefinitionKind, DefinitionReference, agents_in
+from caseworker.nodes.reading import problems_in
 
 CONTAINERS = ("subgraph", "map")
 CHANNELS = ("flow", "link")

@@ -3,10 +3,10 @@
 import hashlib
 from typing import Any
 
-from app.nodes.nesting import DefinitionKind
-from app.runs.expansion import canonical
-from app.runs.graphs import NewDefinition
-from app.runs.run import DefinitionRef
+from caseworker.nodes.nesting import DefinitionKind
+from caseworker.runs.expansion import canonical
+from caseworker.runs.graphs import NewDefinition
+from caseworker.runs.run import DefinitionRef
 
 TENANT = "default"
 

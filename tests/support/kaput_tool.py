@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from app.tools.ports import ToolContext, ToolResult, ToolSpec
+from caseworker.tools.ports import ToolContext, ToolResult, ToolSpec
 
 
 class KaputTool:

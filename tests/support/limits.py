@@ -3,22 +3,22 @@
 from dataclasses import replace
 from typing import Any
 
-from app.adapters.postgres.accept_and_cancel import StoreLimits
-from app.adapters.postgres.connections import Patience
-from app.adapters.postgres.engines import PoolSizes
-from app.api.services import ApiLimits
-from app.bootstrap import agents, process, server
-from app.control.retry import RetryPolicy
-from app.llm.forms import StructuredOutput
-from app.llm.table import ChatModel
-from app.nodes.case.case import ActLimits, Case, CaseDefaults, EscalateWhen, Mode
-from app.runs.artifacts import ArtifactLimits
-from app.runs.executor import ExecutorLimits
-from app.runs.graphs import GraphLimits
-from app.settings.schema import Settings
-from app.tools.dispatch import ONE_ATTEMPT, ToolDispatch
-from app.tools.registry import ToolPolicy, ToolRegistry
-from app.trace.payloads import REDACTED
+from caseworker.adapters.postgres.accept_and_cancel import StoreLimits
+from caseworker.adapters.postgres.connections import Patience
+from caseworker.adapters.postgres.engines import PoolSizes
+from caseworker.api.services import ApiLimits
+from caseworker.bootstrap import agents, process, server
+from caseworker.control.retry import RetryPolicy
+from caseworker.llm.forms import StructuredOutput
+from caseworker.llm.table import ChatModel
+from caseworker.nodes.case.case import ActLimits, Case, CaseDefaults, EscalateWhen, Mode
+from caseworker.runs.artifacts import ArtifactLimits
+from caseworker.runs.executor import ExecutorLimits
+from caseworker.runs.graphs import GraphLimits
+from caseworker.settings.schema import Settings
+from caseworker.tools.dispatch import ONE_ATTEMPT, ToolDispatch
+from caseworker.tools.registry import ToolPolicy, ToolRegistry
+from caseworker.trace.payloads import REDACTED
 
 SETTINGS = Settings()
 """The defaults of the configuration: nothing here states them again."""

@@ -10,9 +10,9 @@ from typing import Any
 
 import psutil
 
-from app.adapters.mcp.config import ServerConfig
-from app.adapters.mcp.servers import McpServers
-from app.tools.ports import ToolContext, ToolResult
+from caseworker.adapters.mcp.config import ServerConfig
+from caseworker.adapters.mcp.servers import McpServers
+from caseworker.tools.ports import ToolContext, ToolResult
 from tests.support.npm_packages import installed_packages, node
 from tests.support.processes import ChildProcess
 

@@ -6,10 +6,10 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Protocol
 
-from app.engine.approvals import Asked, Decision, Verdict
-from app.runs.approvals import Approval, ApprovalPage, Deciding
-from app.runs.notifying import Notification, RunNotifier
-from app.runs.run import Run, RunKey, RunStatus
+from caseworker.engine.approvals import Asked, Decision, Verdict
+from caseworker.runs.approvals import Approval, ApprovalPage, Deciding
+from caseworker.runs.notifying import Notification, RunNotifier
+from caseworker.runs.run import Run, RunKey, RunStatus
 from tests.support.memory_rows import Row, as_json, run_of
 from tests.support.memory_traces import transaction
 

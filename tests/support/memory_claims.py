@@ -4,8 +4,8 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 
-from app.runs.quotas import few_of_queue
-from app.runs.run import Run, RunKey, RunStatus
+from caseworker.runs.quotas import few_of_queue
+from caseworker.runs.run import Run, RunKey, RunStatus
 from tests.support.memory_rows import Row
 
 

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from app.llm.ports import RateLimit
+from caseworker.llm.ports import RateLimit
 
 
 class MemoryRateLimits:

@@ -7,13 +7,13 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
-from app.engine.events import STEP_CANCELLED, STEP_COMPLETED, STEP_ERROR, STEP_STARTED
-from app.nodes.agent.references import TEXT_OF
-from app.runs.errors import SourceNotEndedError, SourceNotFoundError
-from app.runs.going_on import NodeLine, taken_over
-from app.runs.ports import SpentSoFar
-from app.runs.replay import spent_before
-from app.runs.run import (
+from caseworker.engine.events import STEP_CANCELLED, STEP_COMPLETED, STEP_ERROR, STEP_STARTED
+from caseworker.nodes.agent.references import TEXT_OF
+from caseworker.runs.errors import SourceNotEndedError, SourceNotFoundError
+from caseworker.runs.going_on import NodeLine, taken_over
+from caseworker.runs.ports import SpentSoFar
+from caseworker.runs.replay import spent_before
+from caseworker.runs.run import (
     TERMINAL,
     CallRecord,
     CancelRequest,
@@ -23,8 +23,8 @@ from app.runs.run import (
     RunKey,
     RunStatus,
 )
-from app.trace.frozen_json import thawed
-from app.trace.node import CONTINUES, ESTIMATED, TAKEN_OVER, WAITED_FOR_MODEL_MS, WAITED_MS
+from caseworker.trace.frozen_json import thawed
+from caseworker.trace.node import CONTINUES, ESTIMATED, TAKEN_OVER, WAITED_FOR_MODEL_MS, WAITED_MS
 
 RUN_ENDS = frozenset(f"run.{status.value}" for status in TERMINAL)
 STEP_ENDS = frozenset({STEP_COMPLETED, STEP_ERROR, STEP_CANCELLED})

@@ -1,4 +1,4 @@
-"""Runs in memory: the ports of ``app.runs`` as a database keeps their promises.
+"""Runs in memory: the ports of ``caseworker.runs`` as a database keeps their promises.
 
 Every operation is one step that nothing interrupts, between two moments at which other tasks may
 run: before it (the statement is on its way) and after it (its answer is). A caller that is
@@ -11,16 +11,16 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
-from app.runs.errors import (
+from caseworker.runs.errors import (
     IdempotencyMismatchError,
     QueueFullError,
     RunConflictError,
     TooManyPendingCancelsError,
 )
-from app.runs.event_log import late_result
-from app.runs.notifying import Notification, RunNotifier
-from app.runs.outcome import cancelled_while_queued
-from app.runs.ports import (
+from caseworker.runs.event_log import late_result
+from caseworker.runs.notifying import Notification, RunNotifier
+from caseworker.runs.outcome import cancelled_while_queued
+from caseworker.runs.ports import (
     Accepted,
     Beat,
     CancelStatus,
@@ -30,7 +30,7 @@ from app.runs.ports import (
     LateResult,
     Permission,
 )
-from app.runs.run import (
+from caseworker.runs.run import (
     NEXT,
     CallRecord,
     CancelRequest,

@@ -5,8 +5,8 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
-from app.runs.ports import CancelStatus, Page, RunFilter, SpentSoFar
-from app.runs.run import CallRecord, CancelRequest, RunKey
+from caseworker.runs.ports import CancelStatus, Page, RunFilter, SpentSoFar
+from caseworker.runs.run import CallRecord, CancelRequest, RunKey
 from tests.support.memory_rows import Row, journal_of, spent_of
 
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from app.adapters.providers.anthropic import anthropic_provider
-from app.adapters.providers.openai import openai_provider
-from app.llm.ports import Message, ModelError, ModelProvider, ModelReply, ModelRequest
+from caseworker.adapters.providers.anthropic import anthropic_provider
+from caseworker.adapters.providers.openai import openai_provider
+from caseworker.llm.ports import Message, ModelError, ModelProvider, ModelReply, ModelRequest
 from tests.support.fake_provider import FakeProvider, Step
 
 KEY = "sk-canary-4711"

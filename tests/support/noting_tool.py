@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from app.tools.ports import ToolContext, ToolResult, ToolSpec
+from caseworker.tools.ports import ToolContext, ToolResult, ToolSpec
 
 NOTES = "TEST_NOTES_FILE"
 """The environment variable that names the file."""

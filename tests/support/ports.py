@@ -1,4 +1,4 @@
-"""An implementation of the ports of ``app.runs``, whichever it is."""
+"""An implementation of the ports of ``caseworker.runs``, whichever it is."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -6,13 +6,13 @@ from dataclasses import dataclass
 
 import pytest
 
-from app.adapters.postgres.accept_and_cancel import StoreLimits
-from app.runs.ports import (
+from caseworker.adapters.postgres.accept_and_cancel import StoreLimits
+from caseworker.runs.ports import (
     JournalStore,
     RunStore,
     WorkerStore,
 )
-from app.runs.run import Run, RunKey
+from caseworker.runs.run import Run, RunKey
 from tests.support.limits import store_limits
 from tests.support.memory_runs import MemoryRuns
 from tests.support.stores import (

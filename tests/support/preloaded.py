@@ -201,11 +201,11 @@ def _is_the_fork() -> bool:
 
 
 if __name__ == "__main__":
-    import app.adapters.providers.offline.provider
-    import app.bootstrap.server  # noqa: F401
-    from app.adapters.providers.openai import openai_provider
-    from app.cli import main
-    from app.tools.dates.reader import DateReader
+    import caseworker.adapters.providers.offline.provider
+    import caseworker.bootstrap.server  # noqa: F401
+    from caseworker.adapters.providers.openai import openai_provider
+    from caseworker.cli import main
+    from caseworker.tools.dates.reader import DateReader
 
     for tool in entry_points(group="caseworker.tools"):
         tool.load()

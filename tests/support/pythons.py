@@ -16,10 +16,10 @@ ROOT: Final = Path(__file__).parents[2]
 SUPPORTED: Final = ("3.11", "3.12", "3.13", "3.14")
 
 IMPORT_ALL: Final = """
-import importlib, pkgutil, app
-names = [module.name for module in pkgutil.walk_packages(app.__path__, "app.")]
+import importlib, pkgutil, caseworker
+names = [module.name for module in pkgutil.walk_packages(caseworker.__path__, "caseworker.")]
 for name in names:
-    if name != "app.__main__":
+    if name != "caseworker.__main__":
         importlib.import_module(name)
 print(f"{len(names)} modules imported")
 """

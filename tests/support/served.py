@@ -10,9 +10,9 @@ from typing import Any
 import uvicorn
 from fastapi import FastAPI
 
-from app.api.http_protocol import ConnectionLimits, bounded_by
-from app.bootstrap.server import connection_limits
-from app.settings.schema import Settings
+from caseworker.api.http_protocol import ConnectionLimits, bounded_by
+from caseworker.bootstrap.server import connection_limits
+from caseworker.settings.schema import Settings
 
 
 class Talk:

@@ -9,16 +9,16 @@ from typing import Any
 import psycopg
 from psycopg.rows import dict_row
 
-from app.adapters.postgres.accept_and_cancel import StoreLimits
-from app.adapters.postgres.connections import driver_url
-from app.adapters.postgres.dispatch import QueueDispatch
-from app.adapters.postgres.engines import Engines, PoolSizes, open_engines
-from app.adapters.postgres.journal import PostgresJournal
-from app.adapters.postgres.runs import PostgresRuns
-from app.adapters.postgres.workers import PostgresWorkers, StaleRunRecovery
-from app.control.budget import Budget
-from app.runs.ports import RunStore
-from app.runs.run import (
+from caseworker.adapters.postgres.accept_and_cancel import StoreLimits
+from caseworker.adapters.postgres.connections import driver_url
+from caseworker.adapters.postgres.dispatch import QueueDispatch
+from caseworker.adapters.postgres.engines import Engines, PoolSizes, open_engines
+from caseworker.adapters.postgres.journal import PostgresJournal
+from caseworker.adapters.postgres.runs import PostgresRuns
+from caseworker.adapters.postgres.workers import PostgresWorkers, StaleRunRecovery
+from caseworker.control.budget import Budget
+from caseworker.runs.ports import RunStore
+from caseworker.runs.run import (
     CallRecord,
     CancelRequest,
     FinishRun,
@@ -29,8 +29,8 @@ from app.runs.run import (
     RunRequest,
     RunStatus,
 )
-from app.trace.execution_graph import ExecutionGraph
-from app.trace.snapshot import Snapshot
+from caseworker.trace.execution_graph import ExecutionGraph
+from caseworker.trace.snapshot import Snapshot
 from tests.support.limits import pool_sizes, store_limits
 
 CANCEL_REQUEST = CancelRequest(requested_by="tester", reason="no longer needed")

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from app.tools.ports import ToolContext, ToolResult, ToolSpec, failure
+from caseworker.tools.ports import ToolContext, ToolResult, ToolSpec, failure
 from tests.support.canaries import planted
 
 

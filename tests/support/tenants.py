@@ -10,9 +10,9 @@ import httpx
 from fastapi import FastAPI
 from pydantic import SecretStr
 
-from app.bootstrap.process import Process
-from app.bootstrap.server import build_app
-from app.settings.schema import AuthSettings, Settings
+from caseworker.bootstrap.process import Process
+from caseworker.bootstrap.server import build_app
+from caseworker.settings.schema import AuthSettings, Settings
 
 OPERATOR_KEY = "operator-" + "7" * 32
 _VARYING = re.compile(

@@ -15,9 +15,9 @@ from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
-from app.control.budget import Budget, Dimension
-from app.engine.approvals import Approvals, Question
-from app.engine.call import (
+from caseworker.control.budget import Budget, Dimension
+from caseworker.engine.approvals import Approvals, Question
+from caseworker.engine.call import (
     AttemptError,
     CallFailedError,
     CallSpec,
@@ -25,22 +25,22 @@ from app.engine.call import (
     Reply,
     Spent,
 )
-from app.engine.context import FlowContext
-from app.engine.node import ExecutionResult
-from app.engine.step_path import StepPath
-from app.engine.supervision import Supervisor
-from app.runs.errors import StoreUnavailableError
-from app.runs.executor import RunExecutor
-from app.runs.heartbeat import Heartbeat, Loops
-from app.runs.ports import Accepted, CancelStatus
-from app.runs.run import (
+from caseworker.engine.context import FlowContext
+from caseworker.engine.node import ExecutionResult
+from caseworker.engine.step_path import StepPath
+from caseworker.engine.supervision import Supervisor
+from caseworker.runs.errors import StoreUnavailableError
+from caseworker.runs.executor import RunExecutor
+from caseworker.runs.heartbeat import Heartbeat, Loops
+from caseworker.runs.ports import Accepted, CancelStatus
+from caseworker.runs.run import (
     TERMINAL,
     NewRun,
     RunKey,
     RunKind,
     RunRequest,
 )
-from app.runs.service import RunService
+from caseworker.runs.service import RunService
 from tests.support.case_catalog import case_catalog
 from tests.support.limits import executor_limits, retry_policy
 from tests.support.memory_approvals import MemoryApprovals
@@ -289,7 +289,7 @@ class Cluster:
 
     async def play(self, story: Callable[["Cluster"], Awaitable[None]]) -> "Cluster":
         """Open the processes, let a story happen, wait for every run's end, and close."""
-        with patch("app.runs.service.time", SimpleNamespace(monotonic=self.loop.time)):
+        with patch("caseworker.runs.service.time", SimpleNamespace(monotonic=self.loop.time)):
             for process in self.processes:
                 process.open()
             recovery = asyncio.create_task(self._recover())

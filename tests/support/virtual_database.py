@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
 
-from app.runs.errors import StoreUnavailableError
-from app.runs.ports import (
+from caseworker.runs.errors import StoreUnavailableError
+from caseworker.runs.ports import (
     Accepted,
     Beat,
     CancelStatus,
@@ -18,7 +18,7 @@ from app.runs.ports import (
     LateResult,
     Permission,
 )
-from app.runs.run import (
+from caseworker.runs.run import (
     CallRecord,
     CancelRequest,
     EventRecord,

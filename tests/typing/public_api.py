@@ -5,8 +5,8 @@ from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any, assert_type
 
-from app.llm.ports import ModelProvider
-from app.runtime_api import (
+from caseworker.llm.ports import ModelProvider
+from caseworker.runtime_api import (
     AgentResult,
     Budget,
     BudgetExceededError,

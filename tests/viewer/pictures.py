@@ -19,8 +19,8 @@ import httpx
 from PIL import Image
 from playwright.async_api import Browser, Page
 
-from app.bootstrap.demo import with_recorded_model
-from app.settings.schema import Settings
+from caseworker.bootstrap.demo import with_recorded_model
+from caseworker.settings.schema import Settings
 from tests.support.browser import opened_browser
 from tests.support.database import open_server
 from tests.support.fake_provider.client import FakeProvider

@@ -5,9 +5,9 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from app.adapters.postgres.accept_and_cancel import StoreLimits
-from app.adapters.postgres.engines import PoolSizes
-from app.runs.run import Run, RunKey
+from caseworker.adapters.postgres.accept_and_cancel import StoreLimits
+from caseworker.adapters.postgres.engines import PoolSizes
+from caseworker.runs.run import Run, RunKey
 from tests.support.database import proxied, upstream_of
 from tests.support.fault_proxy import FaultProxy
 from tests.support.stores import Oracle, Stores, new_run, open_oracle, open_stores

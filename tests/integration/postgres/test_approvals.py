@@ -6,13 +6,13 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
-from app.adapters.postgres.approvals import PostgresApprovals
-from app.adapters.postgres.engines import transaction
-from app.adapters.postgres.rows import encode_cursor
-from app.engine.approvals import Asked, Question, Verdict
-from app.runs.approvals import Deciding, RunApprovals
-from app.runs.errors import ApprovalDecidedError, InvalidRunError
-from app.runs.run import RunKey
+from caseworker.adapters.postgres.approvals import PostgresApprovals
+from caseworker.adapters.postgres.engines import transaction
+from caseworker.adapters.postgres.rows import encode_cursor
+from caseworker.engine.approvals import Asked, Question, Verdict
+from caseworker.runs.approvals import Deciding, RunApprovals
+from caseworker.runs.errors import ApprovalDecidedError, InvalidRunError
+from caseworker.runs.run import RunKey
 from tests.support.stores import Oracle, Stores, new_run
 
 KEY = RunKey("default", "case-1")

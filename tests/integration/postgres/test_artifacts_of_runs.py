@@ -11,18 +11,18 @@ import httpx
 import psycopg
 import pytest
 
-from app.adapters.postgres.artifacts import PostgresArtifacts
-from app.engine.supervision import Supervisor
-from app.nodes.catalog import NodeCatalog
-from app.nodes.toolset import tool_type
-from app.runs.artifacts import ArtifactReading, RunArtifacts
-from app.runs.executor import RunExecutor
-from app.runs.journal import LostRunError
-from app.runs.ports import FinishResult, JournalWrite, Permission
-from app.runs.run import FinishRun, NewRun, Run, RunKey, RunKind, RunRequest, RunStatus
-from app.runs.service import RunService
-from app.tools.ports import ToolContext
-from app.tools.registry import ToolPolicy, ToolRegistry
+from caseworker.adapters.postgres.artifacts import PostgresArtifacts
+from caseworker.engine.supervision import Supervisor
+from caseworker.nodes.catalog import NodeCatalog
+from caseworker.nodes.toolset import tool_type
+from caseworker.runs.artifacts import ArtifactReading, RunArtifacts
+from caseworker.runs.executor import RunExecutor
+from caseworker.runs.journal import LostRunError
+from caseworker.runs.ports import FinishResult, JournalWrite, Permission
+from caseworker.runs.run import FinishRun, NewRun, Run, RunKey, RunKind, RunRequest, RunStatus
+from caseworker.runs.service import RunService
+from caseworker.tools.ports import ToolContext
+from caseworker.tools.registry import ToolPolicy, ToolRegistry
 from tests.support.api import Api, client_of
 from tests.support.drawing_tool import SVG, DrawingTool
 from tests.support.limits import artifact_limits, executor_limits, tool_dispatch

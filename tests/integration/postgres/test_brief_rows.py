@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-from app.adapters.postgres.brief import DIMENSIONS
-from app.adapters.postgres.migrating import downgrade, upgrade
-from app.control.budget import Dimension
-from app.runs.ports import JournalWrite
-from app.runs.run import CallRecord, EventRecord, Run, RunKey
-from app.trace.node import NEW_NODE
+from caseworker.adapters.postgres.brief import DIMENSIONS
+from caseworker.adapters.postgres.migrating import downgrade, upgrade
+from caseworker.control.budget import Dimension
+from caseworker.runs.ports import JournalWrite
+from caseworker.runs.run import CallRecord, EventRecord, Run, RunKey
+from caseworker.trace.node import NEW_NODE
 from tests.support.stores import Oracle, Stores, new_run, open_oracle, open_stores
 
 KEY = RunKey("default", "case-1")

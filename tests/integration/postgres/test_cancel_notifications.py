@@ -8,10 +8,10 @@ from contextlib import asynccontextmanager
 import psycopg
 import pytest
 
-from app.adapters.postgres import listener
-from app.adapters.postgres.accept_and_cancel import CANCEL_CHANNEL
-from app.adapters.postgres.listener import listen_for_workers
-from app.runs.run import CancelRequest, RunKey
+from caseworker.adapters.postgres import listener
+from caseworker.adapters.postgres.accept_and_cancel import CANCEL_CHANNEL
+from caseworker.adapters.postgres.listener import listen_for_workers
+from caseworker.runs.run import CancelRequest, RunKey
 from tests.support.database import proxied, upstream_of
 from tests.support.fault_proxy import FaultProxy
 from tests.support.limits import patience

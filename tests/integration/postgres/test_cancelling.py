@@ -6,12 +6,12 @@ from contextlib import AsyncExitStack
 import psycopg
 import pytest
 
-from app.adapters.postgres.accept_and_cancel import MAX_RECEIPT_CALLS
-from app.adapters.postgres.connections import Connection
-from app.adapters.postgres.engines import transaction
-from app.runs.errors import StoreUnavailableError
-from app.runs.ports import JournalWrite
-from app.runs.run import RunKey, RunStatus
+from caseworker.adapters.postgres.accept_and_cancel import MAX_RECEIPT_CALLS
+from caseworker.adapters.postgres.connections import Connection
+from caseworker.adapters.postgres.engines import transaction
+from caseworker.runs.errors import StoreUnavailableError
+from caseworker.runs.ports import JournalWrite
+from caseworker.runs.run import RunKey, RunStatus
 from tests.support.limits import patience, pool_sizes, store_limits
 from tests.support.stores import (
     CANCEL_REQUEST,

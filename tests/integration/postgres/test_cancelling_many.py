@@ -1,7 +1,7 @@
 """Runs that fit a filter are cancelled one by one, each only while it fits."""
 
-from app.runs.ports import RunFilter
-from app.runs.run import RunKey, RunStatus
+from caseworker.runs.ports import RunFilter
+from caseworker.runs.run import RunKey, RunStatus
 from tests.support.stores import CANCEL_REQUEST, new_run, open_oracle, open_stores
 
 QUEUED = RunFilter(status=RunStatus.QUEUED)

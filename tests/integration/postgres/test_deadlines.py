@@ -4,10 +4,10 @@ import asyncio
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
-from app.adapters.postgres.quotas import PostgresQuotas
-from app.runs.observing import RunObservers
-from app.runs.quotas import Quota
-from app.runs.run import NewRun, RunKey, RunStatus
+from caseworker.adapters.postgres.quotas import PostgresQuotas
+from caseworker.runs.observing import RunObservers
+from caseworker.runs.quotas import Quota
+from caseworker.runs.run import NewRun, RunKey, RunStatus
 from tests.support.stores import NotingObserver, Oracle, Stores, new_run, recovery_of
 
 

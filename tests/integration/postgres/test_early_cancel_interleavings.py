@@ -7,9 +7,9 @@ from random import Random
 
 import pytest
 
-from app.adapters.postgres import group_commit
-from app.runs.ports import JournalWrite, Permission
-from app.runs.run import RunKey
+from caseworker.adapters.postgres import group_commit
+from caseworker.runs.ports import JournalWrite, Permission
+from caseworker.runs.run import RunKey
 from tests.integration.postgres.interleaving import Work, explore, sample
 from tests.integration.postgres.racing import (
     AT_BARRIER,

@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from app.adapters.postgres.retention import OF_RUNS
-from app.adapters.postgres.tables import runs
-from app.runs.errors import RunNotEndedError, RunNotFoundError
-from app.runs.run import RunKey, RunSource
+from caseworker.adapters.postgres.retention import OF_RUNS
+from caseworker.adapters.postgres.tables import runs
+from caseworker.runs.errors import RunNotEndedError, RunNotFoundError
+from caseworker.runs.run import RunKey, RunSource
 from tests.support.stores import (
     Oracle,
     end_of,

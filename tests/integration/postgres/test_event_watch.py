@@ -9,9 +9,9 @@ from datetime import UTC, datetime
 import pytest
 from psycopg import OperationalError
 
-from app.adapters.postgres.event_watch import WATCH_SECONDS, EventWatch
-from app.runs.ports import JournalWrite
-from app.runs.run import EventRecord, RunKey
+from caseworker.adapters.postgres.event_watch import WATCH_SECONDS, EventWatch
+from caseworker.runs.ports import JournalWrite
+from caseworker.runs.run import EventRecord, RunKey
 from tests.support.limits import patience
 from tests.support.stores import Oracle, Stores, new_run, open_stores
 

@@ -6,7 +6,7 @@ from collections.abc import Awaitable
 import psycopg
 import pytest
 
-from app.runs.run import NEXT, TERMINAL, RunStatus
+from caseworker.runs.run import NEXT, TERMINAL, RunStatus
 from tests.support.stores import Oracle
 
 PENDING_CANCEL = "pending cancel"

@@ -5,8 +5,8 @@ from contextlib import AsyncExitStack
 
 import pytest
 
-from app.runs.errors import RunConflictError
-from app.runs.ports import Accepted
+from caseworker.runs.errors import RunConflictError
+from caseworker.runs.ports import Accepted
 from tests.support.limits import pool_sizes
 from tests.support.stores import Stores, new_run, open_oracle, open_stores
 

@@ -9,22 +9,22 @@ from typing import Any
 import pytest
 from psycopg.rows import dict_row
 
-from app.adapters.postgres.accepting import (
+from caseworker.adapters.postgres.accepting import (
     InsertAnswer,
     QueueRoom,
     RunInsert,
     accept_in_batch,
 )
-from app.adapters.postgres.connections import Connection
-from app.adapters.postgres.group_commit import Later
-from app.adapters.postgres.journal import (
+from caseworker.adapters.postgres.connections import Connection
+from caseworker.adapters.postgres.group_commit import Later
+from caseworker.adapters.postgres.journal import (
     OwnersAnswer,
     UsualTimes,
     write_in_batch,
 )
-from app.adapters.postgres.write_documents import as_rows
-from app.runs.ports import FinishResult, JournalWrite, LateResult, Permission
-from app.runs.run import CallRecord, EventRecord, FinishRun, Run, RunKey, RunStatus
+from caseworker.adapters.postgres.write_documents import as_rows
+from caseworker.runs.ports import FinishResult, JournalWrite, LateResult, Permission
+from caseworker.runs.run import CallRecord, EventRecord, FinishRun, Run, RunKey, RunStatus
 from tests.support.limits import patience
 from tests.support.stores import (
     CANCEL_REQUEST,

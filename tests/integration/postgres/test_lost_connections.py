@@ -7,9 +7,9 @@ import asyncio
 
 import pytest
 
-from app.runs.errors import StoreUnavailableError
-from app.runs.ports import JournalWrite
-from app.runs.run import RunKey, RunStatus
+from caseworker.runs.errors import StoreUnavailableError
+from caseworker.runs.ports import JournalWrite
+from caseworker.runs.run import RunKey, RunStatus
 from tests.integration.postgres.broken import KEY, TERMINATE, open_world, refusal
 from tests.support.database import proxied, upstream_of
 from tests.support.fault_proxy import FaultProxy

@@ -14,8 +14,8 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import create_engine
 from sqlalchemy.engine import make_url
 
-from app.adapters.postgres.engines import open_engines
-from app.adapters.postgres.migrating import (
+from caseworker.adapters.postgres.engines import open_engines
+from caseworker.adapters.postgres.migrating import (
     TableLockedError,
     UnknownRevisionError,
     downgrade,
@@ -24,7 +24,7 @@ from app.adapters.postgres.migrating import (
     our_revisions,
     upgrade,
 )
-from app.adapters.postgres.tables import metadata
+from caseworker.adapters.postgres.tables import metadata
 from tests.support.database import TestServer
 from tests.support.limits import pool_sizes
 from tests.support.processes import run_caseworker

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from app.adapters.postgres.quotas import COUNTS, LOOKED_AT
-from app.adapters.postgres.run_statements import CLAIM
-from app.runs.quotas import Queueing
-from app.runs.run import Run, RunStatus
+from caseworker.adapters.postgres.quotas import COUNTS, LOOKED_AT
+from caseworker.adapters.postgres.run_statements import CLAIM
+from caseworker.runs.quotas import Queueing
+from caseworker.runs.run import Run, RunStatus
 from tests.integration.postgres.test_quotas import accepted, give, run
 from tests.support.stores import Oracle, Stores, end_of
 

@@ -12,9 +12,9 @@ import pytest
 from sqlalchemy import Engine
 from sqlalchemy.event import listen, remove
 
-from app.adapters.postgres.run_statements import FINISH, JOURNAL, RUN_STATES
-from app.runs.ports import RunFilter
-from app.runs.run import RunKind, RunStatus
+from caseworker.adapters.postgres.run_statements import FINISH, JOURNAL, RUN_STATES
+from caseworker.runs.ports import RunFilter
+from caseworker.runs.run import RunKind, RunStatus
 from tests.support.stores import Oracle, Stores, end_of, new_run
 
 FOREIGN_KEY = """

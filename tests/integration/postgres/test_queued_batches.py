@@ -7,13 +7,13 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from app.adapters.postgres.accepting import QueueRoom
-from app.adapters.postgres.engines import transaction
-from app.adapters.postgres.quotas import PostgresQuotas
-from app.runs.errors import IdempotencyMismatchError, QueueFullError, RunConflictError
-from app.runs.ports import Accepted
-from app.runs.quotas import Queueing, Quota, QuotaExceededError
-from app.runs.run import NewRun, RunKey, RunStatus
+from caseworker.adapters.postgres.accepting import QueueRoom
+from caseworker.adapters.postgres.engines import transaction
+from caseworker.adapters.postgres.quotas import PostgresQuotas
+from caseworker.runs.errors import IdempotencyMismatchError, QueueFullError, RunConflictError
+from caseworker.runs.ports import Accepted
+from caseworker.runs.quotas import Queueing, Quota, QuotaExceededError
+from caseworker.runs.run import NewRun, RunKey, RunStatus
 from tests.support.limits import pool_sizes, store_limits
 from tests.support.stores import CANCEL_REQUEST, Oracle, Stores, new_run, open_stores
 

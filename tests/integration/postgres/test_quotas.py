@@ -10,14 +10,14 @@ from typing import Any, TypeVar
 import pytest
 from sqlalchemy import text
 
-from app.adapters.postgres.accept_and_cancel import halt_overdue
-from app.adapters.postgres.engines import transaction
-from app.adapters.postgres.quotas import LOCK, PostgresQuotas
-from app.control.budget import Budget
-from app.runs.errors import InvalidRunError, QueueFullError
-from app.runs.ports import LateResult, RunFilter
-from app.runs.quotas import Quota, QuotaExceededError
-from app.runs.run import NewRun, Run, RunKey, RunStatus
+from caseworker.adapters.postgres.accept_and_cancel import halt_overdue
+from caseworker.adapters.postgres.engines import transaction
+from caseworker.adapters.postgres.quotas import LOCK, PostgresQuotas
+from caseworker.control.budget import Budget
+from caseworker.runs.errors import InvalidRunError, QueueFullError
+from caseworker.runs.ports import LateResult, RunFilter
+from caseworker.runs.quotas import Quota, QuotaExceededError
+from caseworker.runs.run import NewRun, Run, RunKey, RunStatus
 from tests.support.limits import store_limits
 from tests.support.stores import (
     Oracle,

@@ -11,12 +11,12 @@ from sqlalchemy import JSON, literal, select, text
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.exc import DBAPIError
 
-from app.adapters.postgres.connections import is_away, is_contended, is_passing
-from app.adapters.postgres.engines import transaction
-from app.adapters.postgres.json_text import dump
-from app.runs.errors import InvalidRunError, StoreUnavailableError
-from app.runs.ports import JournalWrite, RunFilter
-from app.runs.run import CallRecord, RunKey
+from caseworker.adapters.postgres.connections import is_away, is_contended, is_passing
+from caseworker.adapters.postgres.engines import transaction
+from caseworker.adapters.postgres.json_text import dump
+from caseworker.runs.errors import InvalidRunError, StoreUnavailableError
+from caseworker.runs.ports import JournalWrite, RunFilter
+from caseworker.runs.run import CallRecord, RunKey
 from tests.support.stores import (
     CANCEL_REQUEST,
     Stores,

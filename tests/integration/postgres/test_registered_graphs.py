@@ -9,12 +9,16 @@ from typing import Any
 import psycopg
 import pytest
 
-from app.adapters.postgres.definition_heads import DefinitionHeads
-from app.adapters.postgres.definitions import PostgresDefinitions
-from app.adapters.postgres.engines import open_engines
-from app.runs.errors import ContainedDefinitionGoneError, DefinitionInUseError, GraphRefusedError
-from app.runs.ports import RunFilter
-from app.runs.run import DefinitionRef, NewRun, RunKey, RunKind, RunRequest
+from caseworker.adapters.postgres.definition_heads import DefinitionHeads
+from caseworker.adapters.postgres.definitions import PostgresDefinitions
+from caseworker.adapters.postgres.engines import open_engines
+from caseworker.runs.errors import (
+    ContainedDefinitionGoneError,
+    DefinitionInUseError,
+    GraphRefusedError,
+)
+from caseworker.runs.ports import RunFilter
+from caseworker.runs.run import DefinitionRef, NewRun, RunKey, RunKind, RunRequest
 from tests.support.graph_documents import TENANT, containing, edge, flat, new_graph
 from tests.support.limits import pool_sizes
 from tests.support.stores import Oracle, Stores, new_run

@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from app.adapters.postgres import retention as statements
-from app.adapters.postgres.quotas import PostgresQuotas
-from app.adapters.postgres.retention import FOR_EVER, PostgresRetention, set_days
-from app.runs.quotas import Quota
-from app.runs.retention import Days, Record, Retention
-from app.runs.run import RunKey, Webhook
+from caseworker.adapters.postgres import retention as statements
+from caseworker.adapters.postgres.quotas import PostgresQuotas
+from caseworker.adapters.postgres.retention import FOR_EVER, PostgresRetention, set_days
+from caseworker.runs.quotas import Quota
+from caseworker.runs.retention import Days, Record, Retention
+from caseworker.runs.run import RunKey, Webhook
 from tests.support.stores import (
     CANCEL_REQUEST,
     Oracle,

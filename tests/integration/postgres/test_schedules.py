@@ -9,22 +9,22 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
-from app.adapters.postgres.engines import transaction
-from app.adapters.postgres.quotas import LOCK, PostgresQuotas
-from app.adapters.postgres.schedules import PostgresSchedules
-from app.control.budget import Budget
-from app.runs.errors import QueueFullError
-from app.runs.observing import RunObservers
-from app.runs.quotas import Queueing, Quota
-from app.runs.run import RunKey, RunStatus, Webhook
-from app.schedules.schedule import (
+from caseworker.adapters.postgres.engines import transaction
+from caseworker.adapters.postgres.quotas import LOCK, PostgresQuotas
+from caseworker.adapters.postgres.schedules import PostgresSchedules
+from caseworker.control.budget import Budget
+from caseworker.runs.errors import QueueFullError
+from caseworker.runs.observing import RunObservers
+from caseworker.runs.quotas import Queueing, Quota
+from caseworker.runs.run import RunKey, RunStatus, Webhook
+from caseworker.schedules.schedule import (
     NewSchedule,
     Overlap,
     ScheduledRun,
     ScheduleNotFoundError,
     TooManySchedulesError,
 )
-from app.schedules.timing import CatchUp, Timing
+from caseworker.schedules.timing import CatchUp, Timing
 from tests.support.limits import store_limits
 from tests.support.stores import CANCEL_REQUEST, NotingObserver, Oracle, Stores, end_of, new_run
 

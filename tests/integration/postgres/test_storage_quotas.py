@@ -8,24 +8,24 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
-from app.adapters.postgres.accepting import RunInsert
-from app.adapters.postgres.artifacts import PostgresArtifacts
-from app.adapters.postgres.definitions import PostgresDefinitions
-from app.adapters.postgres.migrating import upgrade
-from app.adapters.postgres.quotas import PostgresQuotas
-from app.adapters.postgres.retention import PostgresRetention
-from app.adapters.postgres.schedules import PostgresSchedules
-from app.adapters.postgres.threads import PostgresThreads
-from app.adapters.telemetry.process_metrics import MetricsPage
-from app.chats.thread import ChatMessage, Role, Thread
-from app.nodes.nesting import DefinitionKind
-from app.runs.artifacts import Kept
-from app.runs.ports import JournalWrite
-from app.runs.quotas import NearlyFull, Quota, QuotaExceededError, QuotaUse
-from app.runs.retention import Record, Retention
-from app.runs.run import DefinitionRef, Run, RunKey
-from app.schedules.schedule import NewSchedule, ScheduledRun
-from app.schedules.timing import CatchUp, Timing
+from caseworker.adapters.postgres.accepting import RunInsert
+from caseworker.adapters.postgres.artifacts import PostgresArtifacts
+from caseworker.adapters.postgres.definitions import PostgresDefinitions
+from caseworker.adapters.postgres.migrating import upgrade
+from caseworker.adapters.postgres.quotas import PostgresQuotas
+from caseworker.adapters.postgres.retention import PostgresRetention
+from caseworker.adapters.postgres.schedules import PostgresSchedules
+from caseworker.adapters.postgres.threads import PostgresThreads
+from caseworker.adapters.telemetry.process_metrics import MetricsPage
+from caseworker.chats.thread import ChatMessage, Role, Thread
+from caseworker.nodes.nesting import DefinitionKind
+from caseworker.runs.artifacts import Kept
+from caseworker.runs.ports import JournalWrite
+from caseworker.runs.quotas import NearlyFull, Quota, QuotaExceededError, QuotaUse
+from caseworker.runs.retention import Record, Retention
+from caseworker.runs.run import DefinitionRef, Run, RunKey
+from caseworker.schedules.schedule import NewSchedule, ScheduledRun
+from caseworker.schedules.timing import CatchUp, Timing
 from tests.support.artifacts import new_artifact
 from tests.support.database import TestServer
 from tests.support.graph_documents import flat, new_graph

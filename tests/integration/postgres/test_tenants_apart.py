@@ -7,10 +7,10 @@ import pytest
 from psycopg import sql
 from sqlalchemy import make_url, text
 
-from app.adapters.postgres.engines import AS_TENANT, transaction
-from app.adapters.postgres.migrating import downgrade, upgrade
-from app.adapters.postgres.tables import metadata, runs
-from app.adapters.postgres.threads import PostgresThreads
+from caseworker.adapters.postgres.engines import AS_TENANT, transaction
+from caseworker.adapters.postgres.migrating import downgrade, upgrade
+from caseworker.adapters.postgres.tables import metadata, runs
+from caseworker.adapters.postgres.threads import PostgresThreads
 from tests.support.database import TestServer
 from tests.support.stores import Stores, new_run, open_stores
 

@@ -1,8 +1,8 @@
 """Threads whose messages are stored side by side."""
 
-from app.adapters.postgres.threads import PostgresThreads
-from app.chats.thread import ChatMessage, Role, Thread
-from app.nodes.nesting import DefinitionKind
+from caseworker.adapters.postgres.threads import PostgresThreads
+from caseworker.chats.thread import ChatMessage, Role, Thread
+from caseworker.nodes.nesting import DefinitionKind
 from tests.support.stores import Stores
 
 

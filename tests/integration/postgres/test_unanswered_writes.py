@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from app.adapters.postgres.journal import LARGE_BYTES
-from app.runs.errors import WriteFailedError
-from app.runs.ports import JournalWrite
-from app.runs.run import RunStatus
+from caseworker.adapters.postgres.journal import LARGE_BYTES
+from caseworker.runs.errors import WriteFailedError
+from caseworker.runs.ports import JournalWrite
+from caseworker.runs.run import RunStatus
 from tests.integration.postgres.broken import open_world, refusal
 from tests.support.limits import pool_sizes
 from tests.support.stores import end_of, eventually, graph_with_calls, open_oracle, records_of

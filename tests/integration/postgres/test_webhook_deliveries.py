@@ -6,15 +6,15 @@ from typing import Any
 
 import pytest
 
-from app.adapters.postgres.webhooks import PostgresWebhooks
-from app.runs.run import END_TYPES, NewRun, RunStatus, Webhook
-from app.webhooks.delivery import (
+from caseworker.adapters.postgres.webhooks import PostgresWebhooks
+from caseworker.runs.run import END_TYPES, NewRun, RunStatus, Webhook
+from caseworker.webhooks.delivery import (
     Answer,
     DeliveryNotFoundError,
     DeliveryPendingError,
     DeliveryStatus,
 )
-from app.webhooks.signing import SecretBox
+from caseworker.webhooks.signing import SecretBox
 from tests.support.stores import CANCEL_REQUEST, Oracle, Stores, end_of, new_run
 
 HOOK = Webhook("https://example.com/hook?token=t")

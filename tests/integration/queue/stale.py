@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from app.adapters.postgres.workers import StaleRunRecovery
-from app.runs.run import Run, RunKey
+from caseworker.adapters.postgres.workers import StaleRunRecovery
+from caseworker.runs.run import Run, RunKey
 from tests.support.stores import Oracle, Stores, new_run
 
 KEY = RunKey("default", "case-1")

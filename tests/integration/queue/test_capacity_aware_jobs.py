@@ -10,9 +10,9 @@ import pytest
 from procrastinate import PsycopgConnector
 from procrastinate.jobs import Notification
 
-from app.adapters.postgres.connections import driver_url
-from app.adapters.postgres.dispatch import QUEUE
-from app.adapters.queue.worker import CapacityAwareJobManager, take_jobs
+from caseworker.adapters.postgres.connections import driver_url
+from caseworker.adapters.postgres.dispatch import QUEUE
+from caseworker.adapters.queue.worker import CapacityAwareJobManager, take_jobs
 from tests.integration.queue.world import QUIET
 from tests.support.stores import new_run, open_oracle, open_stores
 

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from app.runs.ports import JournalWrite
-from app.runs.silence import MISSED_BEATS
+from caseworker.runs.ports import JournalWrite
+from caseworker.runs.silence import MISSED_BEATS
 from tests.integration.queue.stale import KEY, World
 from tests.support.stores import CANCEL_REQUEST, graph_with_calls, open_stores, records_of
 

@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from app.adapters.postgres.engines import transaction
-from app.runs.errors import QueueFullError, StoreUnavailableError
-from app.runs.quotas import Queueing
-from app.runs.run import RunKey
+from caseworker.adapters.postgres.engines import transaction
+from caseworker.runs.errors import QueueFullError, StoreUnavailableError
+from caseworker.runs.quotas import Queueing
+from caseworker.runs.run import RunKey
 from tests.support.database import proxied, upstream_of
 from tests.support.fault_proxy import FaultProxy
 from tests.support.limits import store_limits

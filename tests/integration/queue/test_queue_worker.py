@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from app.adapters.queue.worker import QueueWorker
-from app.runs.run import RunKey, RunStatus
+from caseworker.adapters.queue.worker import QueueWorker
+from caseworker.runs.run import RunKey, RunStatus
 from tests.integration.queue.world import QUIET, NotingExecutor, working
 from tests.support.database import proxied, upstream_of
 from tests.support.fault_proxy import FaultProxy

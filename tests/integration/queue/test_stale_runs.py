@@ -7,16 +7,16 @@ from typing import Any
 
 import pytest
 
-from app.adapters.postgres.engines import transaction
-from app.adapters.postgres.workers import (
+from caseworker.adapters.postgres.engines import transaction
+from caseworker.adapters.postgres.workers import (
     BATCH,
     any_taking,
     list_workers,
     request_drain,
     take_lost,
 )
-from app.runs.run import RunKey, RunStatus
-from app.runs.silence import Silent
+from caseworker.runs.run import RunKey, RunStatus
+from caseworker.runs.silence import Silent
 from tests.integration.queue.stale import KEY, STALE, World
 from tests.integration.queue.world import NotingExecutor, working
 from tests.support.stores import (

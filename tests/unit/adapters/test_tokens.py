@@ -15,11 +15,11 @@ import pytest
 from joserfc import jwt
 from joserfc.jwk import ECKey, KeySet, OctKey, OKPKey, RSAKey
 
-from app.access.caller import Scope
-from app.access.errors import InvalidCredentialError
-from app.adapters import tokens as module
-from app.adapters.tokens import IssuedTokens, IssuerKeys, JwksFile, JwksUrl, TokenRules
-from app.runs.errors import StoreUnavailableError
+from caseworker.access.caller import Scope
+from caseworker.access.errors import InvalidCredentialError
+from caseworker.adapters import tokens as module
+from caseworker.adapters.tokens import IssuedTokens, IssuerKeys, JwksFile, JwksUrl, TokenRules
+from caseworker.runs.errors import StoreUnavailableError
 
 RSA = RSAKey.generate_key(2048, {"kid": "rsa"})
 EC = ECKey.generate_key("P-256", {"kid": "ec"})
@@ -224,7 +224,7 @@ async def test_keys_are_fetched_once_and_again_when_one_is_not_known(
 ) -> None:
     """But not for every token that names one: guesses make no traffic."""
     now = 1000.0
-    monkeypatch.setattr("app.adapters.tokens.time.monotonic", lambda: now)
+    monkeypatch.setattr("caseworker.adapters.tokens.time.monotonic", lambda: now)
     issuer = Issuer()
     tokens = verifier(issuer)
     for _ in range(5):
@@ -251,7 +251,7 @@ async def test_known_keys_count_while_the_issuer_is_away(
 ) -> None:
     """For a day; then nobody can say whether a token is valid."""
     now = 1000.0
-    monkeypatch.setattr("app.adapters.tokens.time.monotonic", lambda: now)
+    monkeypatch.setattr("caseworker.adapters.tokens.time.monotonic", lambda: now)
     issuer = Issuer()
     tokens = verifier(issuer)
     await tokens.verify(token())
@@ -271,7 +271,7 @@ async def test_a_known_key_does_not_wait_for_an_issuer_that_hangs(
 ) -> None:
     """Its keys are renewed beside; a key that nobody knows has to wait."""
     now = 1000.0
-    monkeypatch.setattr("app.adapters.tokens.time.monotonic", lambda: now)
+    monkeypatch.setattr("caseworker.adapters.tokens.time.monotonic", lambda: now)
     hangs, asked = asyncio.Event(), list[float]()
 
     async def fetch() -> bytes:
@@ -301,7 +301,7 @@ async def test_after_a_quiet_time_the_issuer_is_asked_first(
 ) -> None:
     """A key that was withdrawn meanwhile opens nothing, and a good one is not refused."""
     now = 1000.0
-    monkeypatch.setattr("app.adapters.tokens.time.monotonic", lambda: now)
+    monkeypatch.setattr("caseworker.adapters.tokens.time.monotonic", lambda: now)
     issuer = Issuer()
     tokens = verifier(issuer)
     await tokens.verify(token())
@@ -358,7 +358,7 @@ async def test_a_url_of_keys_is_fetched_plainly(
     transport = Answers(status, content, headers)
     client = httpx.AsyncClient
     monkeypatch.setattr(
-        "app.adapters.tokens.httpx.AsyncClient",
+        "caseworker.adapters.tokens.httpx.AsyncClient",
         lambda **given: client(**given, transport=transport),
     )
     keys = IssuerKeys(JwksUrl("https://issuer.example/jwks"))

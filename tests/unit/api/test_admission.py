@@ -5,15 +5,15 @@ from typing import Any
 
 import pytest
 
-from app.api.admission import CaseAdmission, request_hash
-from app.api.problems import ProblemError
-from app.api.run_body import CaseBody
-from app.api.services import ApiLimits
-from app.control.budget import Budget
-from app.llm.table import ModelTable, Tier
-from app.runs.run import NewRun
-from app.tools.calculator import Calculator
-from app.tools.registry import ToolPolicy, ToolRegistry
+from caseworker.api.admission import CaseAdmission, request_hash
+from caseworker.api.problems import ProblemError
+from caseworker.api.run_body import CaseBody
+from caseworker.api.services import ApiLimits
+from caseworker.control.budget import Budget
+from caseworker.llm.table import ModelTable, Tier
+from caseworker.runs.run import NewRun
+from caseworker.tools.calculator import Calculator
+from caseworker.tools.registry import ToolPolicy, ToolRegistry
 from tests.support.limits import api_limits, tier_model, tool_dispatch
 
 MODELS = ModelTable(dict.fromkeys(Tier, tier_model(provider=None, model="m")))

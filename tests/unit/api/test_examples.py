@@ -4,21 +4,21 @@ from typing import Any
 
 import pytest
 
-from app.api.admission import CaseAdmission
-from app.api.definition_body import (
+from caseworker.api.admission import CaseAdmission
+from caseworker.api.definition_body import (
     DefinitionByName,
     GraphToValidate,
     NewAgentBody,
     NewGraphBody,
 )
-from app.api.documentation import GRAPHS_TO_VALIDATE, NEW_AGENTS, NEW_GRAPHS, RUNS
-from app.api.run_body import AgentRunBody, CaseBody, GoingOnBody, GraphRunBody
-from app.bootstrap.agents import build_catalog, build_models, build_tools
-from app.bootstrap.plugins import Toolbox
-from app.nodes.nesting import DefinitionKind, is_reference
-from app.runs.definitions import graph_of
-from app.runs.graphs import GraphChecks
-from app.settings.schema import Settings
+from caseworker.api.documentation import GRAPHS_TO_VALIDATE, NEW_AGENTS, NEW_GRAPHS, RUNS
+from caseworker.api.run_body import AgentRunBody, CaseBody, GoingOnBody, GraphRunBody
+from caseworker.bootstrap.agents import build_catalog, build_models, build_tools
+from caseworker.bootstrap.plugins import Toolbox
+from caseworker.nodes.nesting import DefinitionKind, is_reference
+from caseworker.runs.definitions import graph_of
+from caseworker.runs.graphs import GraphChecks
+from caseworker.settings.schema import Settings
 from tests.support.limits import api_limits
 
 

@@ -4,13 +4,13 @@ from typing import Any
 
 import pytest
 
-from app.api.admission import GraphAdmission
-from app.api.run_body import GraphRunBody
-from app.llm.table import ModelTable
-from app.nodes.catalog import NodeCatalog
-from app.nodes.router import router_type
-from app.runs.definitions import Definitions
-from app.runs.run import DefinitionRef
+from caseworker.api.admission import GraphAdmission
+from caseworker.api.run_body import GraphRunBody
+from caseworker.llm.table import ModelTable
+from caseworker.nodes.catalog import NodeCatalog
+from caseworker.nodes.router import router_type
+from caseworker.runs.definitions import Definitions
+from caseworker.runs.run import DefinitionRef
 from tests.support.api import Api
 from tests.support.limits import api_limits, graph_limits
 

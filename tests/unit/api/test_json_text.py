@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.api import json_text
-from app.api.json_text import (
+from caseworker.api import json_text
+from caseworker.api.json_text import (
     MalformedJsonError,
     UnstorableTextError,
     is_nested_deeper,

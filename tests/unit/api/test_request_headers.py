@@ -5,8 +5,8 @@ import hashlib
 import pytest
 from starlette.datastructures import Headers
 
-from app.api.problems import ProblemError
-from app.api.run_body import idempotency_key, wait_seconds
+from caseworker.api.problems import ProblemError
+from caseworker.api.run_body import idempotency_key, wait_seconds
 
 
 def prefer(*values: str) -> Headers:

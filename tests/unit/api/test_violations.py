@@ -7,17 +7,17 @@ import pytest
 from pydantic import BaseModel, ValidationError
 from pydantic_core.core_schema import ErrorType
 
-from app.api.run_body import CaseBody
-from app.api.violations import (
+from caseworker.api.run_body import CaseBody
+from caseworker.api.violations import (
     MAX_VIOLATIONS,
     Violation,
     graph_violations,
     violations_of,
     words_of,
 )
-from app.kernel.validation import Problem
-from app.nodes import reading
-from app.nodes.reading import field_of
+from caseworker.kernel.validation import Problem
+from caseworker.nodes import reading
+from caseworker.nodes.reading import field_of
 
 CANARY = "canary-5e1f"
 

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from app.bootstrap.agent_folder import read_agents, register_agents
-from app.bootstrap.configuration import StartupError
-from app.nodes.nesting import DefinitionKind
-from app.runs.definitions import Definitions
-from app.runs.run import DefinitionRef
+from caseworker.bootstrap.agent_folder import read_agents, register_agents
+from caseworker.bootstrap.configuration import StartupError
+from caseworker.nodes.nesting import DefinitionKind
+from caseworker.runs.definitions import Definitions
+from caseworker.runs.run import DefinitionRef
 from tests.support.api import Api
 from tests.support.graph_checks import ShapeChecks
 from tests.support.graph_documents import TENANT

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from app.bootstrap.plugins import Providers, Toolbox, installed_functions
-from app.engine.context import ExecutionContext
-from app.llm.ports import Message, ModelEndpoint, ModelError, ModelRequest
-from app.nodes.case.plan import Plan, parse_plan
-from app.settings.cases import ToolSettings
-from app.tools.ports import ToolContext
+from caseworker.bootstrap.plugins import Providers, Toolbox, installed_functions
+from caseworker.engine.context import ExecutionContext
+from caseworker.llm.ports import Message, ModelEndpoint, ModelError, ModelRequest
+from caseworker.nodes.case.plan import Plan, parse_plan
+from caseworker.settings.cases import ToolSettings
+from caseworker.tools.ports import ToolContext
 
 GUIDE = (Path(__file__).parents[3] / "docs" / "extending.md").read_text()
 CONTEXT = ToolContext(run_id="r", timezone="UTC", now=datetime(2025, 1, 1, tzinfo=UTC))

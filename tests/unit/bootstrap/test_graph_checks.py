@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from app.bootstrap.graph_checks import graph_problems
-from app.kernel.problems import Severity
-from app.settings.schema import Settings
+from caseworker.bootstrap.graph_checks import graph_problems
+from caseworker.kernel.problems import Severity
+from caseworker.settings.schema import Settings
 
 
 def graph_of(*steps: dict[str, Any]) -> dict[str, Any]:

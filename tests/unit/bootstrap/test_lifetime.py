@@ -11,15 +11,15 @@ import uvicorn
 from starlette.responses import PlainTextResponse
 from starlette.types import Receive, Scope, Send
 
-from app.bootstrap import server as server_module
-from app.bootstrap.lifetime import run_to_end
-from app.bootstrap.process import Process
-from app.bootstrap.server import _Server
+from caseworker.bootstrap import server as server_module
+from caseworker.bootstrap.lifetime import run_to_end
+from caseworker.bootstrap.process import Process
+from caseworker.bootstrap.server import _Server
 from tests.support.processes import ChildProcess
 
 LEFT = """
 import asyncio, threading, time
-from app.bootstrap.lifetime import lifetime, run_to_end
+from caseworker.bootstrap.lifetime import lifetime, run_to_end
 
 async def deaf():
     while True:
@@ -41,7 +41,7 @@ with lifetime():
 
 BLOCKED = """
 import asyncio, time
-from app.bootstrap.lifetime import lifetime, run_to_end
+from caseworker.bootstrap.lifetime import lifetime, run_to_end
 
 async def main():
     blocked = asyncio.create_task(asyncio.to_thread(time.sleep, 3600))
@@ -54,7 +54,7 @@ with lifetime():
 
 SIGNALLED = """
 import json, signal
-from app.bootstrap.lifetime import lifetime
+from caseworker.bootstrap.lifetime import lifetime
 
 with lifetime():
     try:
@@ -66,7 +66,7 @@ with lifetime():
 
 FAILS = """
 import sys
-from app.bootstrap.lifetime import lifetime
+from caseworker.bootstrap.lifetime import lifetime
 
 with lifetime():
     sys.exit(3)

@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 from pydantic_settings import SettingsError
 
-from app.bootstrap.agents import build_tools
-from app.bootstrap.commands import check_configuration
-from app.bootstrap.configuration import StartupError
-from app.bootstrap.plugins import Toolbox
-from app.settings.loader import load_settings
-from app.settings.schema import Settings
+from caseworker.bootstrap.agents import build_tools
+from caseworker.bootstrap.commands import check_configuration
+from caseworker.bootstrap.configuration import StartupError
+from caseworker.bootstrap.plugins import Toolbox
+from caseworker.settings.loader import load_settings
+from caseworker.settings.schema import Settings
 
 
 def loaded(text: str, tmp_path: Path, **environ: str) -> Settings:

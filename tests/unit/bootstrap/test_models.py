@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-from app.bootstrap.agents import build_models
-from app.bootstrap.demo import MODEL, with_recorded_model
-from app.llm.forms import StructuredOutput
-from app.llm.gateway import Tier
-from app.llm.ports import TokenUsage
-from app.settings.schema import Settings
+from caseworker.bootstrap.agents import build_models
+from caseworker.bootstrap.demo import MODEL, with_recorded_model
+from caseworker.llm.forms import StructuredOutput
+from caseworker.llm.gateway import Tier
+from caseworker.llm.ports import TokenUsage
+from caseworker.settings.schema import Settings
 
 OWN = "http://127.0.0.1:1/v1"
 

@@ -7,16 +7,16 @@ from typing import Any
 import pytest
 from pydantic import SecretStr
 
-from app.bootstrap.agents import build_models, build_tools
-from app.bootstrap.configuration import StartupError
-from app.bootstrap.plugins import Providers, Toolbox, installed_functions
-from app.engine.context import ExecutionContext
-from app.llm.ports import ModelEndpoint, ModelReply, ModelRequest
-from app.nodes.function import FunctionNode
-from app.settings.cases import PriceSettings, ToolSettings
-from app.settings.schema import Settings
-from app.tools.ports import ToolContext, ToolResult, ToolSpec
-from app.tools.resources import ToolResources
+from caseworker.bootstrap.agents import build_models, build_tools
+from caseworker.bootstrap.configuration import StartupError
+from caseworker.bootstrap.plugins import Providers, Toolbox, installed_functions
+from caseworker.engine.context import ExecutionContext
+from caseworker.llm.ports import ModelEndpoint, ModelReply, ModelRequest
+from caseworker.nodes.function import FunctionNode
+from caseworker.settings.cases import PriceSettings, ToolSettings
+from caseworker.settings.schema import Settings
+from caseworker.tools.ports import ToolContext, ToolResult, ToolSpec
+from caseworker.tools.resources import ToolResources
 
 HERE = "tests.unit.bootstrap.test_plugins"
 

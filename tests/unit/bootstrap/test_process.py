@@ -6,9 +6,9 @@ from collections.abc import Iterator
 import pytest
 from pydantic import ValidationError
 
-from app.bootstrap.process import GC_THRESHOLDS, artifact_limits, collect_garbage_seldom
-from app.runs.artifacts import ArtifactLimits
-from app.settings.schema import ArtifactSettings, Settings
+from caseworker.bootstrap.process import GC_THRESHOLDS, artifact_limits, collect_garbage_seldom
+from caseworker.runs.artifacts import ArtifactLimits
+from caseworker.settings.schema import ArtifactSettings, Settings
 
 
 @pytest.mark.req("002/23.3")

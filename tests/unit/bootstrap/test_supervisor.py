@@ -7,7 +7,7 @@ import pytest
 
 FEW_PROCESSES = """
 import os, signal
-from app.bootstrap.supervisor import Supervisor
+from caseworker.bootstrap.supervisor import Supervisor
 
 fork, forks = os.fork, []
 
@@ -32,7 +32,7 @@ print(len(forks), "forks")
 
 DIES_EARLY = """
 import os, signal, time
-from app.bootstrap.supervisor import Supervisor
+from caseworker.bootstrap.supervisor import Supervisor
 
 parent_of_child, supervisor = os.getppid, os.getpid()
 

@@ -8,14 +8,14 @@ from typing import Any, cast
 import pytest
 from prometheus_client import CollectorRegistry, Gauge
 
-from app.adapters.postgres.engines import Engines
-from app.adapters.telemetry import metric_export
-from app.adapters.telemetry.metric_export import MetricExport
-from app.adapters.telemetry.process_metrics import MetricsPage
-from app.bootstrap.telemetry import Telemetry
-from app.runs.heartbeat import Loops
-from app.runs.quotas import QuotaStore
-from app.settings.schema import TelemetrySettings
+from caseworker.adapters.postgres.engines import Engines
+from caseworker.adapters.telemetry import metric_export
+from caseworker.adapters.telemetry.metric_export import MetricExport
+from caseworker.adapters.telemetry.process_metrics import MetricsPage
+from caseworker.bootstrap.telemetry import Telemetry
+from caseworker.runs.heartbeat import Loops
+from caseworker.runs.quotas import QuotaStore
+from caseworker.settings.schema import TelemetrySettings
 
 NOWHERE = "http://127.0.0.1:9"
 RESOURCE = {"service.name": "caseworker", "service.version": "1"}

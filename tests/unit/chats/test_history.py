@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from app.chats.history import calls_of, spoken
-from app.chats.thread import ChatMessage, Role
-from app.llm.ports import Message, ToolCall
-from app.nodes.chat import ChatInput
-from app.runs.run import Run, RunKey, RunKind, RunRequest, RunStatus
+from caseworker.chats.history import calls_of, spoken
+from caseworker.chats.thread import ChatMessage, Role
+from caseworker.llm.ports import Message, ToolCall
+from caseworker.nodes.chat import ChatInput
+from caseworker.runs.run import Run, RunKey, RunKind, RunRequest, RunStatus
 
 ASKED = {"role": "user", "content": "Now?"}
 

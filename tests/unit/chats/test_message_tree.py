@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.chats.thread import ChatMessage, MessageNotFoundError, MessageTree, Role
+from caseworker.chats.thread import ChatMessage, MessageNotFoundError, MessageTree, Role
 
 
 @st.composite

@@ -8,8 +8,8 @@ import pytest
 from caseworker_client import ApiError, Event
 from rich.console import Console
 
-from app.cli.run_tree import RunTree
-from app.cli.service import explained
+from caseworker.cli.run_tree import RunTree
+from caseworker.cli.service import explained
 
 BEGAN = datetime(2026, 1, 1, tzinfo=UTC)
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
-from app.control.budget import Budget, Dimension
+from caseworker.control.budget import Budget, Dimension
 
 WHOLE = [
     "max_tokens",

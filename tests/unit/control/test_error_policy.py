@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.control.retry import LONGEST_SECONDS, ErrorPolicy, verdict
+from caseworker.control.retry import LONGEST_SECONDS, ErrorPolicy, verdict
 
 SOME_NODE = object()
 

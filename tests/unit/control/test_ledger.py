@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from app.control.budget import Amount, Budget, Dimension
-from app.control.ledger import Reservation, Scope
-from app.control.usage import BudgetExceededError, ResourceUsage
-from app.control.waiting import Waiter
+from caseworker.control.budget import Amount, Budget, Dimension
+from caseworker.control.ledger import Reservation, Scope
+from caseworker.control.usage import BudgetExceededError, ResourceUsage
+from caseworker.control.waiting import Waiter
 
 COUNTED = {
     "max_tokens": Dimension.TOKENS,

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.control.retry import RetryPolicy, verdict
+from caseworker.control.retry import RetryPolicy, verdict
 from tests.support.limits import retry_policy
 
 POLICY = retry_policy()

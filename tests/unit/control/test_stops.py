@@ -6,9 +6,9 @@ from decimal import Decimal
 
 import pytest
 
-from app.control import stops
-from app.control.budget import Budget
-from app.control.stops import (
+from caseworker.control import stops
+from caseworker.control.budget import Budget
+from caseworker.control.stops import (
     CancelledError,
     DeadlineExceededError,
     HandOver,
@@ -16,7 +16,7 @@ from app.control.stops import (
     StopCause,
     StopKind,
 )
-from app.control.usage import BudgetExceededError, ResourceUsage
+from caseworker.control.usage import BudgetExceededError, ResourceUsage
 
 AT = datetime(2025, 9, 8, 12, tzinfo=UTC)
 

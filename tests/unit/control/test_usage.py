@@ -4,9 +4,9 @@ from decimal import Decimal
 
 import pytest
 
-from app.control.budget import Budget, Dimension
-from app.control.stops import Stop, StopKind
-from app.control.usage import BudgetExceededError, Charge, ResourceUsage
+from caseworker.control.budget import Budget, Dimension
+from caseworker.control.stops import Stop, StopKind
+from caseworker.control.usage import BudgetExceededError, Charge, ResourceUsage
 
 SPENT: dict[str, tuple[Charge, str]] = {
     "max_tokens": ({Dimension.TOKENS: 10}, "Token limit exceeded: 10 used, limit 10"),

@@ -6,17 +6,17 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
-from app.control.budget import Budget
-from app.control.stops import Stop
-from app.engine.concurrency import StepSlots
-from app.engine.context import FlowContext, RunContext
-from app.engine.driver import GraphExecution
-from app.engine.events import Event
-from app.engine.node import ExecutionResult
-from app.engine.prepared import BoundNode, PreparedGraph, PreparedStep
-from app.engine.report import GraphOutcome
-from app.engine.supervision import DetachedError, Supervisor
-from app.kernel.graph import Channel, Edge, Graph, Step
+from caseworker.control.budget import Budget
+from caseworker.control.stops import Stop
+from caseworker.engine.concurrency import StepSlots
+from caseworker.engine.context import FlowContext, RunContext
+from caseworker.engine.driver import GraphExecution
+from caseworker.engine.events import Event
+from caseworker.engine.node import ExecutionResult
+from caseworker.engine.prepared import BoundNode, PreparedGraph, PreparedStep
+from caseworker.engine.report import GraphOutcome
+from caseworker.engine.supervision import DetachedError, Supervisor
+from caseworker.kernel.graph import Channel, Edge, Graph, Step
 from tests.support.seeded_loop import SeededLoop
 from tests.unit.engine.gateway import Gateway, play
 
@@ -28,7 +28,7 @@ Work = Callable[[FlowContext, Mapping[str, Any]], Awaitable[Mapping[str, Any]]]
 class OurError(Exception):
     """A failure whose words are ours."""
 
-    __module__ = "app.nodes.test"
+    __module__ = "caseworker.nodes.test"
 
 
 class Scripted:

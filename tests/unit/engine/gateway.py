@@ -8,21 +8,21 @@ from typing import Any
 
 import pytest
 
-from app.control.budget import Budget, Dimension
-from app.control.ledger import Reservation, Room, Scope, Waiter
-from app.control.usage import NOTHING, Charge, ResourceUsage
-from app.engine.call import (
+from caseworker.control.budget import Budget, Dimension
+from caseworker.control.ledger import Reservation, Room, Scope, Waiter
+from caseworker.control.usage import NOTHING, Charge, ResourceUsage
+from caseworker.engine.call import (
     AttemptError,
     CallSpec,
     Reply,
     Spent,
 )
-from app.engine.calls import Calls
-from app.engine.cancellation import CancellationToken
-from app.engine.ports import CallOutcome, Entry, Recorded
-from app.engine.step_path import StepPath
-from app.trace.execution_graph import ExecutionGraph
-from app.trace.node import Node
+from caseworker.engine.calls import Calls
+from caseworker.engine.cancellation import CancellationToken
+from caseworker.engine.ports import CallOutcome, Entry, Recorded
+from caseworker.engine.step_path import StepPath
+from caseworker.trace.execution_graph import ExecutionGraph
+from caseworker.trace.node import Node
 from tests.support.graph_invariants import violations
 from tests.support.limits import retry_policy
 from tests.support.seeded_loop import SeededLoop, run

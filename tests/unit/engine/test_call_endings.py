@@ -4,13 +4,13 @@ import asyncio
 
 import pytest
 
-from app.control import stops
-from app.engine.call import (
+from caseworker.control import stops
+from caseworker.engine.call import (
     AttemptError,
     CallFailedError,
     Reply,
 )
-from app.engine.supervision import Supervisor
+from caseworker.engine.supervision import Supervisor
 from tests.unit.engine.gateway import (
     ESTIMATE,
     REAL,

@@ -2,10 +2,10 @@
 
 import pytest
 
-from app.control.budget import Budget
-from app.control.usage import BudgetExceededError
-from app.engine.call import AttemptError, CallFailedError, Reply
-from app.engine.events import Event
+from caseworker.control.budget import Budget
+from caseworker.control.usage import BudgetExceededError
+from caseworker.engine.call import AttemptError, CallFailedError, Reply
+from caseworker.engine.events import Event
 from tests.unit.engine.gateway import REAL, Gateway, play
 from tests.unit.runs.world import loop
 

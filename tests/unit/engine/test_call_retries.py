@@ -6,16 +6,16 @@ from decimal import Decimal
 
 import pytest
 
-from app.control import stops
-from app.control.budget import Budget, Dimension
-from app.control.usage import BudgetExceededError
-from app.engine.call import (
+from caseworker.control import stops
+from caseworker.control.budget import Budget, Dimension
+from caseworker.control.usage import BudgetExceededError
+from caseworker.engine.call import (
     AttemptError,
     CallFailedError,
     Spent,
 )
-from app.engine.ports import IF_LOST, CallOutcome
-from app.engine.supervision import Supervisor
+from caseworker.engine.ports import IF_LOST, CallOutcome
+from caseworker.engine.supervision import Supervisor
 from tests.support.limits import retry_policy
 from tests.unit.engine.gateway import (
     Attempts,

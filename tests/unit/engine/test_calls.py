@@ -5,17 +5,17 @@ from typing import Any
 
 import pytest
 
-from app.control import stops
-from app.control.budget import Budget, Dimension
-from app.control.stops import HandOver, Stop
-from app.control.usage import BudgetExceededError
-from app.engine.call import (
+from caseworker.control import stops
+from caseworker.control.budget import Budget, Dimension
+from caseworker.control.stops import HandOver, Stop
+from caseworker.control.usage import BudgetExceededError
+from caseworker.engine.call import (
     CallFailedError,
     OutcomeUnknownError,
     Reply,
     Spent,
 )
-from app.engine.ports import CallOutcome
+from caseworker.engine.ports import CallOutcome
 from tests.unit.engine.gateway import Gateway, answers, must_not_be_made, told
 
 

@@ -7,9 +7,9 @@ from datetime import UTC, datetime
 
 import pytest
 
-from app.control import stops
-from app.control.stops import DeadlineExceededError, HandOver, Stop
-from app.engine.cancellation import CancellationToken, is_being_cancelled
+from caseworker.control import stops
+from caseworker.control.stops import DeadlineExceededError, HandOver, Stop
+from caseworker.engine.cancellation import CancellationToken, is_being_cancelled
 
 DEADLINE = DeadlineExceededError(datetime(2025, 9, 8, tzinfo=UTC))
 

@@ -2,19 +2,19 @@
 
 import pytest
 
-from app.control import stops
-from app.control.budget import Budget, Dimension
-from app.control.ledger import Scope
-from app.control.stops import HandOver
-from app.control.usage import BudgetExceededError, ResourceUsage
-from app.engine.calls import Calls
-from app.engine.cancellation import CancellationToken
-from app.engine.context import ExecutionContext, FlowContext, RunContext
-from app.engine.driver import GraphExecution
-from app.engine.prepared import PreparedGraph
-from app.engine.step_path import StepPath
-from app.kernel.graph import Graph, Step
-from app.trace.execution_graph import ExecutionGraph
+from caseworker.control import stops
+from caseworker.control.budget import Budget, Dimension
+from caseworker.control.ledger import Scope
+from caseworker.control.stops import HandOver
+from caseworker.control.usage import BudgetExceededError, ResourceUsage
+from caseworker.engine.calls import Calls
+from caseworker.engine.cancellation import CancellationToken
+from caseworker.engine.context import ExecutionContext, FlowContext, RunContext
+from caseworker.engine.driver import GraphExecution
+from caseworker.engine.prepared import PreparedGraph
+from caseworker.engine.step_path import StepPath
+from caseworker.kernel.graph import Graph, Step
+from caseworker.trace.execution_graph import ExecutionGraph
 from tests.unit.engine.gateway import MemoryJournal
 
 

@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from app.control import stops
-from app.control.budget import Budget, Dimension
-from app.control.stops import HandOver
-from app.control.usage import BudgetExceededError
-from app.engine.context import FlowContext
-from app.engine.ports import CallOutcome
-from app.kernel.facts import StepStatus
+from caseworker.control import stops
+from caseworker.control.budget import Budget, Dimension
+from caseworker.control.stops import HandOver
+from caseworker.control.usage import BudgetExceededError
+from caseworker.engine.context import FlowContext
+from caseworker.engine.ports import CallOutcome
+from caseworker.kernel.facts import StepStatus
 from tests.unit.engine.driving import CHAIN, Scripted, World, drive, statuses
 
 

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from app.engine.fair_slots import FairSlots, queue_of, share_of
+from caseworker.engine.fair_slots import FairSlots, queue_of, share_of
 
 
 class Waiters:

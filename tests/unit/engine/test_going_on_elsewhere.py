@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from app.control.budget import Budget
-from app.control.retry import ErrorPolicy
-from app.control.stops import HandOver
-from app.engine.context import FlowContext
-from app.engine.ports import CallOutcome
+from caseworker.control.budget import Budget
+from caseworker.control.retry import ErrorPolicy
+from caseworker.control.stops import HandOver
+from caseworker.engine.context import FlowContext
+from caseworker.engine.ports import CallOutcome
 from tests.unit.engine.driving import OurError, Scripted, World, drive, flow, graph, statuses
 from tests.unit.engine.test_hostile_nodes import deaf
 from tests.unit.engine.test_nested_graphs import nests

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from app.control.budget import Budget, Dimension
-from app.control.retry import ErrorPolicy
-from app.control.usage import BudgetExceededError
-from app.engine.call import AttemptError, CallSpec, Reply
-from app.engine.context import FlowContext
-from app.engine.report import StepBrokenError
+from caseworker.control.budget import Budget, Dimension
+from caseworker.control.retry import ErrorPolicy
+from caseworker.control.usage import BudgetExceededError
+from caseworker.engine.call import AttemptError, CallSpec, Reply
+from caseworker.engine.context import FlowContext
+from caseworker.engine.report import StepBrokenError
 from tests.support.limits import retry_policy
 from tests.unit.engine.driving import (
     CHAIN,

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from app.engine.concurrency import DeadlockError, NodeLock
+from caseworker.engine.concurrency import DeadlockError, NodeLock
 from tests.unit.engine.gateway import now, play
 
 

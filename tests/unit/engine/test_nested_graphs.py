@@ -6,17 +6,17 @@ from typing import Any
 
 import pytest
 
-from app.control import stops
-from app.control.budget import Budget, Dimension
-from app.control.retry import ErrorPolicy
-from app.control.usage import BudgetExceededError
-from app.engine.concurrency import StepSlots
-from app.engine.context import FlowContext
-from app.engine.driver import GraphExecution
-from app.engine.node import ExecutionResult
-from app.engine.ports import CallOutcome, Entry
-from app.engine.report import RecordedFailureError, class_of
-from app.kernel.graph import Graph
+from caseworker.control import stops
+from caseworker.control.budget import Budget, Dimension
+from caseworker.control.retry import ErrorPolicy
+from caseworker.control.usage import BudgetExceededError
+from caseworker.engine.concurrency import StepSlots
+from caseworker.engine.context import FlowContext
+from caseworker.engine.driver import GraphExecution
+from caseworker.engine.node import ExecutionResult
+from caseworker.engine.ports import CallOutcome, Entry
+from caseworker.engine.report import RecordedFailureError, class_of
+from caseworker.kernel.graph import Graph
 from tests.unit.engine.driving import (
     OurError,
     Scripted,

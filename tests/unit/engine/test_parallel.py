@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from app.control import stops
-from app.control.budget import Budget
-from app.control.usage import BudgetExceededError
-from app.engine.concurrency import StepSlots
-from app.engine.context import FlowContext
+from caseworker.control import stops
+from caseworker.control.budget import Budget
+from caseworker.control.usage import BudgetExceededError
+from caseworker.engine.concurrency import StepSlots
+from caseworker.engine.context import FlowContext
 from tests.unit.engine.driving import OurError, Scripted, World, drive, flow, graph, statuses
 from tests.unit.engine.gateway import now
 

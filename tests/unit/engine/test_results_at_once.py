@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from app.control import stops
-from app.control.retry import ErrorPolicy
-from app.engine.context import FlowContext
-from app.engine.node import ExecutionResult
-from app.engine.prepared import BoundNode
-from app.engine.report import StepTimeoutError
+from caseworker.control import stops
+from caseworker.control.retry import ErrorPolicy
+from caseworker.engine.context import FlowContext
+from caseworker.engine.node import ExecutionResult
+from caseworker.engine.prepared import BoundNode
+from caseworker.engine.report import StepTimeoutError
 from tests.unit.engine.driving import CHAIN, OurError, Scripted, drive, graph, statuses
 
 

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from app.control.retry import ErrorPolicy
-from app.engine.ports import CallOutcome
+from caseworker.control.retry import ErrorPolicy
+from caseworker.engine.ports import CallOutcome
 from tests.unit.engine.driving import OurError, World, drive, graph
 from tests.unit.engine.test_step_policies import Failing
 

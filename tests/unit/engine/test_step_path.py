@@ -2,7 +2,7 @@
 
 import pytest
 
-from app.engine.step_path import StepPath, check_step_id
+from caseworker.engine.step_path import StepPath, check_step_id
 
 STEP = StepPath("a")
 

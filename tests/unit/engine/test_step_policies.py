@@ -6,16 +6,16 @@ from typing import Any
 
 import pytest
 
-from app.control import stops
-from app.control.budget import Budget, Dimension
-from app.control.retry import ErrorPolicy
-from app.control.usage import BudgetExceededError
-from app.engine.call import CallFailedError
-from app.engine.concurrency import NodeLock
-from app.engine.context import FlowContext
-from app.engine.node import ExecutionResult
-from app.engine.prepared import BoundNode
-from app.engine.report import StepTimeoutError
+from caseworker.control import stops
+from caseworker.control.budget import Budget, Dimension
+from caseworker.control.retry import ErrorPolicy
+from caseworker.control.usage import BudgetExceededError
+from caseworker.engine.call import CallFailedError
+from caseworker.engine.concurrency import NodeLock
+from caseworker.engine.context import FlowContext
+from caseworker.engine.node import ExecutionResult
+from caseworker.engine.prepared import BoundNode
+from caseworker.engine.report import StepTimeoutError
 from tests.unit.engine.driving import CHAIN, OurError, Scripted, World, drive, graph, statuses
 from tests.unit.engine.gateway import now
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from app.engine.context import FlowContext
-from app.engine.node import ExecutionResult, NodeEvent
-from app.engine.report import StepBrokenError
+from caseworker.engine.context import FlowContext
+from caseworker.engine.node import ExecutionResult, NodeEvent
+from caseworker.engine.report import StepBrokenError
 from tests.unit.engine.driving import World, drive, graph
 
 Inputs = Mapping[str, Any]

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from app.control import stops
-from app.control.stops import HandOver
-from app.engine.cancellation import CancellationToken
-from app.engine.supervision import DetachedError, Supervisor, shielded
+from caseworker.control import stops
+from caseworker.control.stops import HandOver
+from caseworker.engine.cancellation import CancellationToken
+from caseworker.engine.supervision import DetachedError, Supervisor, shielded
 from tests.support.seeded_loop import Story, run
 
 SEEDS = [*range(4), *(pytest.param(seed, marks=pytest.mark.proof) for seed in range(4, 20))]

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from app.control.budget import Budget, Dimension
-from app.control.stops import HandOver
-from app.control.usage import BudgetExceededError
-from app.engine.call import CallFailedError, Reply, Spent
-from app.engine.ports import IF_LOST, CallOutcome
-from app.trace.explain import explain
+from caseworker.control.budget import Budget, Dimension
+from caseworker.control.stops import HandOver
+from caseworker.control.usage import BudgetExceededError
+from caseworker.engine.call import CallFailedError, Reply, Spent
+from caseworker.engine.ports import IF_LOST, CallOutcome
+from caseworker.trace.explain import explain
 from tests.unit.engine.driving import Scripted, drive, graph
 from tests.unit.engine.gateway import (
     ESTIMATE,

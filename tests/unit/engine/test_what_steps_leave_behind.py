@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from app.control.retry import ErrorPolicy
-from app.engine.context import FlowContext
-from app.engine.node import ExecutionResult
-from app.engine.prepared import BoundNode
+from caseworker.control.retry import ErrorPolicy
+from caseworker.engine.context import FlowContext
+from caseworker.engine.node import ExecutionResult
+from caseworker.engine.prepared import BoundNode
 from tests.unit.engine.driving import OurError, Scripted, drive, graph, statuses
 
 Inputs = Mapping[str, Any]

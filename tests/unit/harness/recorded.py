@@ -9,9 +9,9 @@ from typing import Any
 import httpx
 from caseworker_client import ApiError, AsyncCaseworkerClient
 
-from app.harness.dataset import EvalCase
-from app.harness.results import Result, Trial, result_of
-from app.harness.runner import RETRY
+from caseworker.harness.dataset import EvalCase
+from caseworker.harness.results import Result, Trial, result_of
+from caseworker.harness.runner import RETRY
 
 Answering = Callable[[Mapping[str, Any]], dict[str, Any]]
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from app.harness.comparison import same_answer
-from app.harness.dataset import load_dataset
+from caseworker.harness.comparison import same_answer
+from caseworker.harness.dataset import load_dataset
 from tests.data.gold.answers import ANSWERS, FILES, load
 
 

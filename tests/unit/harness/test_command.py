@@ -13,7 +13,7 @@ import typer
 from caseworker_client import AsyncCaseworkerClient, ServiceUnreachableError
 from typer.testing import CliRunner, Result
 
-from app.harness.command import evaluation_command
+from caseworker.harness.command import evaluation_command
 from tests.unit.harness.recorded import HangingService, RecordedService, a_run
 
 T = TypeVar("T")

@@ -2,7 +2,7 @@
 
 import pytest
 
-from app.harness.comparison import same_answer
+from caseworker.harness.comparison import same_answer
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from app.harness.dataset import Dataset, DatasetError, load_dataset
-from app.harness.metrics import metrics_of
+from caseworker.harness.dataset import Dataset, DatasetError, load_dataset
+from caseworker.harness.metrics import metrics_of
 from tests.unit.harness.recorded import a_result, a_trace
 
 BARE = {"id": "a", "input": "1 + 1"}

@@ -8,16 +8,16 @@ from typing import Any
 
 import pytest
 
-from app.harness.dataset import Dataset, DatasetError, EvalCase
-from app.harness.evaluation import (
+from caseworker.harness.dataset import Dataset, DatasetError, EvalCase
+from caseworker.harness.evaluation import (
     Evaluation,
     OutputFolder,
     Plan,
     evaluate,
     new_evaluation_id,
 )
-from app.harness.gates import read_metrics
-from app.harness.runner import RunOptions, run_id_of
+from caseworker.harness.gates import read_metrics
+from caseworker.harness.runner import RunOptions, run_id_of
 from tests.unit.harness.recorded import HangingService, RecordedService, a_case, a_run
 
 RIGHT = a_case(id="right", gold_answer="42", family="math", difficulty="easy")

@@ -8,7 +8,7 @@ import pytest
 import structlog
 from structlog.testing import capture_logs
 
-from app.harness.gates import Miss, Targets, log_warnings, missed
+from caseworker.harness.gates import Miss, Targets, log_warnings, missed
 
 MET: dict[str, Any] = {
     "format": 1,

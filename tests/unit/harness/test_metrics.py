@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from app.harness.metrics import Metrics, metrics_of, percentile
-from app.harness.results import Result
+from caseworker.harness.metrics import Metrics, metrics_of, percentile
+from caseworker.harness.results import Result
 from tests.unit.harness.recorded import a_case, a_result, a_run
 
 ABOUT = {"id": "eval-1"}

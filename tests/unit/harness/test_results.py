@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from app.harness.results import Counters, Outcome, Tokens
+from caseworker.harness.results import Counters, Outcome, Tokens
 from tests.unit.harness.recorded import a_case, a_result, a_run, a_trace
 
 REFUSED: dict[str, Any] = {

@@ -8,8 +8,8 @@ import httpx
 import pytest
 from caseworker_client import ApiError
 
-from app.harness.results import Trial
-from app.harness.runner import Runner, RunOptions
+from caseworker.harness.results import Trial
+from caseworker.harness.runner import Runner, RunOptions
 from tests.unit.harness.recorded import HangingService, RecordedService, a_case, a_run
 
 Passing = ApiError(503, {"detail": "the queue is full"})
@@ -181,7 +181,7 @@ async def test_an_interruption_cancels_the_runs_under_way_and_begins_no_other() 
 
 async def test_an_interruption_does_not_wait_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     """A service that does not stop its runs keeps nobody."""
-    monkeypatch.setattr("app.harness.runner._LAST_SECONDS", 0)
+    monkeypatch.setattr("caseworker.harness.runner._LAST_SECONDS", 0)
     service = HangingService(cancels=False)
     runner = Runner(service, RunOptions(), evaluation_id="eval-1")
     running = asyncio.create_task(runner.run([a_case()], lambda trial: None))

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from itertools import pairwise
 
-from app.kernel.graph import DEFAULT_HANDLE, Channel, Edge, Graph, Step
+from caseworker.kernel.graph import DEFAULT_HANDLE, Channel, Edge, Graph, Step
 
 
 def flow(

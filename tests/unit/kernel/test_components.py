@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from app.kernel.components import components, cycle_in
+from caseworker.kernel.components import components, cycle_in
 
 KNOT = {"A": ["B"], "B": ["C"], "C": ["B", "D"], "D": ["E"], "E": ["D"]}
 

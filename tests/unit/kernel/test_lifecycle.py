@@ -1,6 +1,6 @@
 """The life of a step."""
 
-from app.kernel.facts import NEXT, StepStatus
+from caseworker.kernel.facts import NEXT, StepStatus
 
 TERMINAL = set(StepStatus) - {StepStatus.NOT_STARTED, StepStatus.RUNNING}
 

@@ -2,10 +2,10 @@
 
 import pytest
 
-from app.kernel.facts import SkipStep, StartStep, StepFailed, StepFinished
-from app.kernel.graph import Graph, GraphError
-from app.kernel.scheduler import Scheduler, UnexpectedFactError
-from app.kernel.topology import Topology
+from caseworker.kernel.facts import SkipStep, StartStep, StepFailed, StepFinished
+from caseworker.kernel.graph import Graph, GraphError
+from caseworker.kernel.scheduler import Scheduler, UnexpectedFactError
+from caseworker.kernel.topology import Topology
 from tests.unit.kernel.drawing import fan, flow, graph, row
 
 DEFAULT = frozenset({"default"})

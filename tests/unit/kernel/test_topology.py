@@ -4,8 +4,8 @@ from itertools import pairwise
 
 import pytest
 
-from app.kernel.graph import Channel, Edge, Graph, GraphError
-from app.kernel.topology import Topology
+from caseworker.kernel.graph import Channel, Edge, Graph, GraphError
+from caseworker.kernel.topology import Topology
 from tests.unit.kernel.drawing import fan, flow, graph, link, row
 
 

@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from app.kernel.graph import Channel, Edge, Graph, Step
-from app.kernel.validation import Handles, Problem, Severity, Traits, problems_of
+from caseworker.kernel.graph import Channel, Edge, Graph, Step
+from caseworker.kernel.validation import Handles, Problem, Severity, Traits, problems_of
 from tests.unit.kernel.drawing import flow, graph, link
 
 

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 
 import pytest
 
-from app.kernel.graph import Graph
-from app.kernel.validation import Problem, Severity, Traits, problems_of
+from caseworker.kernel.graph import Graph
+from caseworker.kernel.validation import Problem, Severity, Traits, problems_of
 from tests.unit.kernel.drawing import fan, flow, graph, link, row
 
 ERROR, WARNING = Severity.ERROR, Severity.WARNING

@@ -7,18 +7,18 @@ from decimal import Decimal
 from types import SimpleNamespace
 from typing import Any, cast
 
-from app.adapters.providers.anthropic import anthropic_provider
-from app.adapters.providers.openai import openai_provider
-from app.control.budget import Budget
-from app.engine.context import FlowContext, RunContext
-from app.engine.ports import CallOutcome, Recorded
-from app.engine.step_path import StepPath
-from app.llm.gateway import ChatModel, Completion, ModelGateway, Tier
-from app.llm.ports import Message
-from app.llm.pricing import ListPrice, TokenPrice, no_list_price
-from app.llm.table import ModelTable
-from app.llm.turns import Turns
-from app.trace.node import Node
+from caseworker.adapters.providers.anthropic import anthropic_provider
+from caseworker.adapters.providers.openai import openai_provider
+from caseworker.control.budget import Budget
+from caseworker.engine.context import FlowContext, RunContext
+from caseworker.engine.ports import CallOutcome, Recorded
+from caseworker.engine.step_path import StepPath
+from caseworker.llm.gateway import ChatModel, Completion, ModelGateway, Tier
+from caseworker.llm.ports import Message
+from caseworker.llm.pricing import ListPrice, TokenPrice, no_list_price
+from caseworker.llm.table import ModelTable
+from caseworker.llm.turns import Turns
+from caseworker.trace.node import Node
 from tests.support.fake_provider.script import Step
 from tests.support.fake_provider.virtual import VirtualProvider
 from tests.support.limits import retry_policy, tier_model

@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from app.engine.call import CallFailedError
+from caseworker.engine.call import CallFailedError
 from tests.support.fake_provider.script import Step
 from tests.unit.llm.asking import Asking, busy, priced, told
 

@@ -6,11 +6,11 @@ from functools import partial
 import pytest
 from structlog.testing import capture_logs
 
-from app.control.budget import Budget
-from app.control.stops import Stop
-from app.control.usage import BudgetExceededError
-from app.engine.call import CallFailedError
-from app.llm.gateway import Tier
+from caseworker.control.budget import Budget
+from caseworker.control.stops import Stop
+from caseworker.control.usage import BudgetExceededError
+from caseworker.engine.call import CallFailedError
+from caseworker.llm.gateway import Tier
 from tests.support.fake_provider.script import Step
 from tests.unit.llm.asking import QUESTION, Asking, busy, chain, priced, told, unpriced
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.llm.forms import MAX_REPLY_CHARS, json_part
+from caseworker.llm.forms import MAX_REPLY_CHARS, json_part
 from tests.support.work import counted_calls
 
 DOCUMENT = '{"answer": "a } in a { text", "n": [1, {"deep": true}]}'

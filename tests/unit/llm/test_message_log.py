@@ -8,10 +8,10 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.llm.message_log import MessageLog
-from app.llm.ports import Message, ToolCall, ToolDefinition
-from app.runs.conversations import beginning_of, whole_request
-from app.runs.run import CallRecord
+from caseworker.llm.message_log import MessageLog
+from caseworker.llm.ports import Message, ToolCall, ToolDefinition
+from caseworker.runs.conversations import beginning_of, whole_request
+from caseworker.runs.run import CallRecord
 from tests.support.fake_provider.script import Step
 from tests.unit.llm.asking import Asking, chain, priced, told
 

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from app.control.budget import Budget
-from app.control.usage import BudgetExceededError
-from app.engine.call import CallFailedError
-from app.llm.pricing import MOST_TOKENS_PER_SECOND
+from caseworker.control.budget import Budget
+from caseworker.control.usage import BudgetExceededError
+from caseworker.engine.call import CallFailedError
+from caseworker.llm.pricing import MOST_TOKENS_PER_SECOND
 from tests.support.fake_provider.script import Step
 from tests.unit.llm.asking import Asking, chain, priced, told, unpriced
 

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.llm.gateway import ChatModel
-from app.llm.ports import Message, ModelRequest, TokenUsage
-from app.llm.pricing import (
+from caseworker.llm.gateway import ChatModel
+from caseworker.llm.ports import Message, ModelRequest, TokenUsage
+from caseworker.llm.pricing import (
     DEFAULT_OUTPUT_TOKENS,
     PriceUnknownError,
     TokenPrice,

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from app.engine.call import CallFailedError
+from caseworker.engine.call import CallFailedError
 from tests.support.fake_provider.script import Step
 from tests.unit.llm.asking import Asking, priced, told
 

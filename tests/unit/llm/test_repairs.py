@@ -6,9 +6,9 @@ from dataclasses import replace
 import pytest
 from structlog.testing import capture_logs
 
-from app.engine.call import CallFailedError
-from app.llm.exchange import Exchanges
-from app.trace.payloads import PayloadMode, Payloads
+from caseworker.engine.call import CallFailedError
+from caseworker.llm.exchange import Exchanges
+from caseworker.trace.payloads import PayloadMode, Payloads
 from tests.support.fake_provider.script import Step
 from tests.unit.llm.asking import Asking, priced, told
 

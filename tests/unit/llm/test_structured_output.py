@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from app.engine.call import CallFailedError
-from app.llm.forms import ReplyForm, StatedSchema, StructuredOutput, in_form, is_prose
-from app.llm.ports import Message, ModelRequest
+from caseworker.engine.call import CallFailedError
+from caseworker.llm.forms import ReplyForm, StatedSchema, StructuredOutput, in_form, is_prose
+from caseworker.llm.ports import Message, ModelRequest
 from tests.support.fake_provider.script import Step
 from tests.unit.llm.asking import SCHEMA, Asking, busy, chain, priced, told
 

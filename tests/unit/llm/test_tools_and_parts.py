@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from app.llm.exchange import Exchange, OnDelta
-from app.llm.ports import (
+from caseworker.llm.exchange import Exchange, OnDelta
+from caseworker.llm.ports import (
     Delta,
     Incomplete,
     Message,
@@ -18,7 +18,7 @@ from app.llm.ports import (
     ToolCall,
     ToolDefinition,
 )
-from app.llm.table import ModelTable
+from caseworker.llm.table import ModelTable
 from tests.support.fake_provider.script import Step
 from tests.unit.llm.asking import Asking, busy, chain, priced, told, unpriced
 

@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from app.control.budget import Budget
-from app.engine.call import CallFailedError, Reply, Spent
-from app.engine.ports import CallOutcome
-from app.llm.gateway import Tier
-from app.llm.ports import ModelError, RateLimit
-from app.llm.turns import Allowance, Turns
-from app.trace.explain import explain
+from caseworker.control.budget import Budget
+from caseworker.engine.call import CallFailedError, Reply, Spent
+from caseworker.engine.ports import CallOutcome
+from caseworker.llm.gateway import Tier
+from caseworker.llm.ports import ModelError, RateLimit
+from caseworker.llm.turns import Allowance, Turns
+from caseworker.trace.explain import explain
 from tests.support.fake_provider.script import Step
 from tests.support.memory_rate_limits import MemoryRateLimits
 from tests.unit.engine.gateway import Gateway, now, told

@@ -2,7 +2,7 @@
 
 import pytest
 
-from app.nodes.node_type import RunFacts
+from caseworker.nodes.node_type import RunFacts
 from tests.unit.nodes.case.world import NOW as CASE_NOW
 from tests.unit.nodes.case.world import ScriptedModel, calculate, plan, respond, result_of
 from tests.unit.nodes.case.world import world as case_world

@@ -5,17 +5,17 @@ from typing import Any
 
 import pytest
 
-from app.engine.node import Materializing
-from app.kernel.validation import Severity
-from app.nodes.agent.execution import Agents
-from app.nodes.case.node import CaseNode, case_type
-from app.nodes.catalog import DuplicateTypeError, GraphProblemsError, NodeCatalog
-from app.nodes.llm import llm_type
-from app.nodes.nesting import DefinitionKind, DefinitionReference
-from app.nodes.registered import function_type
-from app.nodes.router import router_type
-from app.nodes.subgraph import map_type, subgraph_type
-from app.nodes.toolset import toolset_type
+from caseworker.engine.node import Materializing
+from caseworker.kernel.validation import Severity
+from caseworker.nodes.agent.execution import Agents
+from caseworker.nodes.case.node import CaseNode, case_type
+from caseworker.nodes.catalog import DuplicateTypeError, GraphProblemsError, NodeCatalog
+from caseworker.nodes.llm import llm_type
+from caseworker.nodes.nesting import DefinitionKind, DefinitionReference
+from caseworker.nodes.registered import function_type
+from caseworker.nodes.router import router_type
+from caseworker.nodes.subgraph import map_type, subgraph_type
+from caseworker.nodes.toolset import toolset_type
 from tests.support.work import counted_calls
 from tests.unit.nodes.world import World, flow, function, graph, link, step
 

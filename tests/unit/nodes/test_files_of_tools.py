@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from app.runs.artifacts import RunArtifacts
-from app.tools.artifacts import ArtifactKeeper
-from app.tools.ports import ToolContext
+from caseworker.runs.artifacts import RunArtifacts
+from caseworker.tools.artifacts import ArtifactKeeper
+from caseworker.tools.ports import ToolContext
 from tests.support.artifacts import LIMITS, Files, files_of_a_run
 from tests.support.drawing_tool import DrawingTool
 from tests.unit.nodes.case.world import Journal, plan, respond

@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from app.control.budget import Budget
-from app.control.stops import CancelledError
-from app.engine.context import ExecutionContext
-from app.engine.driver import GraphExecution
-from app.engine.prepared import BoundNode, PreparedGraph, PreparedStep
-from app.engine.report import GraphOutcome
-from app.kernel.graph import Channel, Edge, Graph, Step
-from app.nodes.function import BlockingPool, ContextNode, FunctionNode
+from caseworker.control.budget import Budget
+from caseworker.control.stops import CancelledError
+from caseworker.engine.context import ExecutionContext
+from caseworker.engine.driver import GraphExecution
+from caseworker.engine.prepared import BoundNode, PreparedGraph, PreparedStep
+from caseworker.engine.report import GraphOutcome
+from caseworker.kernel.graph import Channel, Edge, Graph, Step
+from caseworker.nodes.function import BlockingPool, ContextNode, FunctionNode
 from tests.unit.nodes.world import World, flow, function, graph, settle_down, step
 
 

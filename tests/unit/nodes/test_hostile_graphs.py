@@ -92,7 +92,15 @@ async def test_a_path_reaches_no_attribute(path: str) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["os.system", "eval", "__import__", "twice.__globals__", "app.cli:main", "Twice", "twice "],
+    [
+        "os.system",
+        "eval",
+        "__import__",
+        "twice.__globals__",
+        "caseworker.cli:main",
+        "Twice",
+        "twice ",
+    ],
 )
 def test_only_registered_functions_can_be_named(name: str) -> None:
     """By their exact names; nothing is imported or looked up."""
@@ -109,7 +117,7 @@ def test_only_registered_functions_can_be_named(name: str) -> None:
 def test_a_type_is_a_name_and_no_import() -> None:
     """Unknown ones are refused wherever a type can stand."""
     here = World()
-    for kind in ("python", "app.nodes.function.FunctionNode", "LLM", "__init__"):
+    for kind in ("python", "caseworker.nodes.function.FunctionNode", "LLM", "__init__"):
         fallback = {"on_error": "fallback", "fallback": {"type": kind, "data": {}}}
         of = graph(
             step("a", kind),

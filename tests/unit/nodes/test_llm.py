@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from app.control.budget import Budget
-from app.engine.call import CallFailedError
-from app.nodes.node_type import RunFacts
-from app.nodes.reply_schema import UnfitReplyError
-from app.nodes.templates import MissingValueError
+from caseworker.control.budget import Budget
+from caseworker.engine.call import CallFailedError
+from caseworker.nodes.node_type import RunFacts
+from caseworker.nodes.reply_schema import UnfitReplyError
+from caseworker.nodes.templates import MissingValueError
 from tests.unit.nodes.case.world import ScriptedModel, provider_down
 from tests.unit.nodes.world import NOW, World, flow, graph, step
 

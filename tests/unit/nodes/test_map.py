@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from app.control.budget import Budget
-from app.engine.ports import CallOutcome
-from app.nodes.subgraph import UnfitListError
-from app.nodes.templates import MissingValueError
+from caseworker.control.budget import Budget
+from caseworker.engine.ports import CallOutcome
+from caseworker.nodes.subgraph import UnfitListError
+from caseworker.nodes.templates import MissingValueError
 from tests.unit.nodes.case.world import ScriptedModel
 from tests.unit.nodes.world import World, flow, function, graph, settle_down, step
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from app.nodes.templates import MissingValueError
+from caseworker.nodes.templates import MissingValueError
 from tests.unit.nodes.world import World, flow, function, graph, step
 
 

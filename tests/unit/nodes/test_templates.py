@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.nodes.templates import (
+from caseworker.nodes.templates import (
     MISSING,
     JsonTemplate,
     MissingValueError,
@@ -17,7 +17,7 @@ from app.nodes.templates import (
     TextTemplate,
     TooMuchTextError,
 )
-from app.trace.frozen_json import USUAL_LIMITS
+from caseworker.trace.frozen_json import USUAL_LIMITS
 
 INPUTS: dict[str, Any] = {
     "default": {"items": [{"price": 2.5}, None], "name": "Ada", "__class__": "a key"},

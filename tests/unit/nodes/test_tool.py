@@ -7,10 +7,10 @@ from zoneinfo import ZoneInfo
 import pytest
 from structlog.testing import capture_logs
 
-from app.control.budget import Budget
-from app.nodes.node_type import RunFacts
-from app.nodes.toolset import ToolFailedError, Toolset
-from app.tools.ports import ToolContext, ToolRefusedError, ToolResult, ToolSpec, failure
+from caseworker.control.budget import Budget
+from caseworker.nodes.node_type import RunFacts
+from caseworker.nodes.toolset import ToolFailedError, Toolset
+from caseworker.tools.ports import ToolContext, ToolRefusedError, ToolResult, ToolSpec, failure
 from tests.unit.nodes.case.world import ScriptedModel, calculate, plan, respond
 from tests.unit.nodes.world import NOW, World, flow, graph, link, step
 

@@ -6,36 +6,36 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from app.control.budget import Budget
-from app.control.ledger import Scope
-from app.engine.calls import Calls
-from app.engine.cancellation import CancellationToken
-from app.engine.context import RunContext
-from app.engine.driver import GraphExecution
-from app.engine.events import Event
-from app.engine.report import GraphOutcome
-from app.llm.gateway import ModelGateway, Tier
-from app.llm.pricing import no_list_price
-from app.nodes.agent.execution import Agents
-from app.nodes.agent.node import agent_type
-from app.nodes.case.node import CaseNode, case_type
-from app.nodes.case.verifier import DeterministicTools
-from app.nodes.catalog import NodeCatalog
-from app.nodes.chat import chat_start_type
-from app.nodes.function import BlockingPool, Function, FunctionNode
-from app.nodes.llm import llm_type
-from app.nodes.node_type import RunFacts
-from app.nodes.registered import function_type
-from app.nodes.router import router_type
-from app.nodes.subgraph import map_type, subgraph_type
-from app.nodes.toolset import tool_type, toolset_type
-from app.tools.calculator import Calculator
-from app.tools.dates.reader import DateReader
-from app.tools.ports import Tool, ToolContext, ToolResult, ToolSpec
-from app.tools.registry import ToolPolicy, ToolRegistry
-from app.tools.respond import Respond
-from app.trace.execution_graph import ExecutionGraph
-from app.trace.frozen_json import ValueLimits
+from caseworker.control.budget import Budget
+from caseworker.control.ledger import Scope
+from caseworker.engine.calls import Calls
+from caseworker.engine.cancellation import CancellationToken
+from caseworker.engine.context import RunContext
+from caseworker.engine.driver import GraphExecution
+from caseworker.engine.events import Event
+from caseworker.engine.report import GraphOutcome
+from caseworker.llm.gateway import ModelGateway, Tier
+from caseworker.llm.pricing import no_list_price
+from caseworker.nodes.agent.execution import Agents
+from caseworker.nodes.agent.node import agent_type
+from caseworker.nodes.case.node import CaseNode, case_type
+from caseworker.nodes.case.verifier import DeterministicTools
+from caseworker.nodes.catalog import NodeCatalog
+from caseworker.nodes.chat import chat_start_type
+from caseworker.nodes.function import BlockingPool, Function, FunctionNode
+from caseworker.nodes.llm import llm_type
+from caseworker.nodes.node_type import RunFacts
+from caseworker.nodes.registered import function_type
+from caseworker.nodes.router import router_type
+from caseworker.nodes.subgraph import map_type, subgraph_type
+from caseworker.nodes.toolset import tool_type, toolset_type
+from caseworker.tools.calculator import Calculator
+from caseworker.tools.dates.reader import DateReader
+from caseworker.tools.ports import Tool, ToolContext, ToolResult, ToolSpec
+from caseworker.tools.registry import ToolPolicy, ToolRegistry
+from caseworker.tools.respond import Respond
+from caseworker.trace.execution_graph import ExecutionGraph
+from caseworker.trace.frozen_json import ValueLimits
 from tests.support.graph_invariants import violations
 from tests.support.limits import case_defaults, retry_policy, tier_model, tool_dispatch
 from tests.unit.nodes.case.world import Journal, ScriptedModel

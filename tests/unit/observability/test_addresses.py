@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from app.observability.addresses import is_public
+from caseworker.observability.addresses import is_public
 
-APP = Path(__file__).parents[3] / "app"
+APP = Path(__file__).parents[3] / "app" / "caseworker"
 
 PUBLIC = """
 1.1.1.1 8.8.8.8 9.255.255.255 11.0.0.0 52.95.110.1 93.184.215.14 100.63.255.255 100.128.0.0

@@ -2,14 +2,14 @@
 
 import pytest
 
-from app.observability.errors import MAX_REASON_CHARS, message_of_error
-from app.observability.redaction import redact_value
+from caseworker.observability.errors import MAX_REASON_CHARS, message_of_error
+from caseworker.observability.redaction import redact_value
 
 
 class OurError(Exception):
     """An error of the service."""
 
-    __module__ = "app.nodes.test"
+    __module__ = "caseworker.nodes.test"
 
 
 @pytest.mark.parametrize(

@@ -6,10 +6,10 @@ from typing import cast
 
 import pytest
 
-from app.observability import redaction
-from app.observability.personal_data import PERSONAL_DATA
-from app.observability.rules import Rule
-from app.observability.secrets import CREDENTIALS
+from caseworker.observability import redaction
+from caseworker.observability.personal_data import PERSONAL_DATA
+from caseworker.observability.rules import Rule
+from caseworker.observability.secrets import CREDENTIALS
 from tests.support.regex_steps import CountingPattern
 
 RULES = (

@@ -14,14 +14,14 @@ from typing import Any
 import pytest
 import structlog
 
-from app.engine.report import StepTimeoutError
-from app.observability.errors import MAX_MESSAGE_CHARS, format_error, message_of
-from app.observability.logs import (
+from caseworker.engine.report import StepTimeoutError
+from caseworker.observability.errors import MAX_MESSAGE_CHARS, format_error, message_of
+from caseworker.observability.logs import (
     LOG_FIELDS,
     NOT_LISTED,
     configure_logging,
 )
-from app.observability.trace_context import within_span
+from caseworker.observability.trace_context import within_span
 from tests.support.syntax import parsed
 
 
@@ -62,7 +62,9 @@ def test_a_line_is_one_json_object_with_time_level_and_event(stream: io.StringIO
     """Newlines and quotes in a value do not break it into two."""
     configure_logging(stream=stream)
 
-    structlog.get_logger("app.runs").info("accepted", tier="small", detail='two\nlines "quoted"')
+    structlog.get_logger("caseworker.runs").info(
+        "accepted", tier="small", detail='two\nlines "quoted"'
+    )
 
     [line] = lines(stream)
     assert line["ts"].endswith("Z")
@@ -73,7 +75,7 @@ def test_a_line_is_one_json_object_with_time_level_and_event(stream: io.StringIO
         "event": "accepted",
         "tier": "small",
         "detail": 'two\nlines "quoted"',
-        "logger": "app.runs",
+        "logger": "caseworker.runs",
     }
 
 
@@ -225,7 +227,7 @@ def test_configuring_twice_logs_once(stream: io.StringIO) -> None:
     assert len(lines(stream)) == 2
 
 
-APP = Path(__file__).parents[3] / "app"
+APP = Path(__file__).parents[3] / "app" / "caseworker"
 _LEVELS = frozenset({"debug", "info", "warning", "error", "exception", "critical"})
 
 

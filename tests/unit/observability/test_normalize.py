@@ -2,7 +2,7 @@
 
 import pytest
 
-from app.observability.redaction import normalize, redact_text
+from caseworker.observability.redaction import normalize, redact_text
 
 DISGUISED = {
     "a key with a letter that cannot be seen": ("sk-proj-abcd\u200bEFGH12345678", "EFGH1234"),

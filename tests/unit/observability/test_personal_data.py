@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.observability.redaction import redact_text
+from caseworker.observability.redaction import redact_text
 from tests.support.canaries import account_number, card_number
 
 PERSONAL = {

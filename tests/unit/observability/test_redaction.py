@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.observability.redaction import MAX_TEXT_CHARS, SAFE_NAMES, redact_text, redact_value
+from caseworker.observability.redaction import MAX_TEXT_CHARS, SAFE_NAMES, redact_text, redact_value
 
 
 @pytest.mark.req("002/19.2", "002/19.3")

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from app.observability.personal_data import PERSONAL_DATA
-from app.observability.rules import Rule, RuleSet
-from app.observability.secrets import CREDENTIALS
+from caseworker.observability.personal_data import PERSONAL_DATA
+from caseworker.observability.rules import Rule, RuleSet
+from caseworker.observability.secrets import CREDENTIALS
 from tests.unit.observability.test_normalize import DISGUISED
 from tests.unit.observability.test_personal_data import HARMLESS, PERSONAL
 from tests.unit.observability.test_redaction import FRAGMENTS

@@ -2,7 +2,7 @@
 
 import pytest
 
-from app.observability.redaction import redact_text, without_keys
+from caseworker.observability.redaction import redact_text, without_keys
 
 MIXED = "kV3nQ8sL2pXw9TzB4mRc7JhY"
 
@@ -113,7 +113,7 @@ HARMLESS = (
     *("Basic arithmetic", "basic questions about tokens", "bearer securities", "token counting"),
     *("max_tokens=100", "tokens_in=812 tokens_out=64", "the password is required"),
     *("the secret of compound interest", "spin 2024", "author: nobody", "keyboard"),
-    *("numeric_analysis_of_closing_prices_v2", "app.adapters.postgres.embedded.server"),
+    *("numeric_analysis_of_closing_prices_v2", "caseworker.adapters.postgres.embedded.server"),
     *("0123456789abcdef0123456789abcdef01234567", "sha256 " + "0a1b2c3d" * 8, "0a1b2c3d" * 8),
     *("0190a3c4-7b1e-7c3d-9f00-5a8b6c7d8e9f", "key 0190a3c4-7b1e-7c3d-9f00-5a8b6c7d8e9f"),
     *("/usr/lib/python3.11/site-packages/sqlalchemy/engine/default.py", "http://127.0.0.1:8080/x"),

@@ -6,14 +6,14 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 
-from app.adapters.postgres.rows import accepted_run
-from app.engine.cancellation import CancellationToken
-from app.engine.ports import CallOutcome, Entry
-from app.runs.journal import RunJournal
-from app.runs.ports import FinishResult, JournalWrite, Permission
-from app.runs.run import CallRecord, FinishRun, RunKey
-from app.trace.execution_graph import ExecutionGraph
-from app.trace.frozen_json import USUAL_LIMITS, ValueLimits
+from caseworker.adapters.postgres.rows import accepted_run
+from caseworker.engine.cancellation import CancellationToken
+from caseworker.engine.ports import CallOutcome, Entry
+from caseworker.runs.journal import RunJournal
+from caseworker.runs.ports import FinishResult, JournalWrite, Permission
+from caseworker.runs.run import CallRecord, FinishRun, RunKey
+from caseworker.trace.execution_graph import ExecutionGraph
+from caseworker.trace.frozen_json import USUAL_LIMITS, ValueLimits
 from tests.support.stores import new_run
 from tests.unit.runs.world import play
 

@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-from app.adapters.postgres.definitions import PostgresDefinitions
-from app.kernel.validation import Problem
-from app.runs.definitions import Definitions
-from app.runs.errors import GraphRefusedError
-from app.runs.graphs import Definition, GraphLimits, Registered
-from app.runs.run import DefinitionRef
+from caseworker.adapters.postgres.definitions import PostgresDefinitions
+from caseworker.kernel.validation import Problem
+from caseworker.runs.definitions import Definitions
+from caseworker.runs.errors import GraphRefusedError
+from caseworker.runs.graphs import Definition, GraphLimits, Registered
+from caseworker.runs.run import DefinitionRef
 from tests.support.api import Api
 from tests.support.graph_checks import ShapeChecks
 from tests.support.graph_documents import TENANT

@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from app.runs.ports import FinishResult, LateResult
-from app.runs.run import FinishRun, RunStatus
+from caseworker.runs.ports import FinishResult, LateResult
+from caseworker.runs.run import FinishRun, RunStatus
 from tests.support.memory_runs import MemoryRuns
 from tests.unit.runs.works import nothing, run_story, waits_deaf
 from tests.unit.runs.world import (

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.engine.cancellation import CancellationToken
-from app.runs.artifacts import (
+from caseworker.engine.cancellation import CancellationToken
+from caseworker.runs.artifacts import (
     PAUSES_SECONDS,
     SMALL_BYTES,
     ArtifactLimits,
@@ -21,10 +21,10 @@ from app.runs.artifacts import (
     NoRoomForArtifactError,
     RunArtifacts,
 )
-from app.runs.errors import StoreUnavailableError
-from app.runs.journal import LostRunError
-from app.runs.run import RunKey
-from app.tools.artifacts import ArtifactTooLargeError, stem_of
+from caseworker.runs.errors import StoreUnavailableError
+from caseworker.runs.journal import LostRunError
+from caseworker.runs.run import RunKey
+from caseworker.tools.artifacts import ArtifactTooLargeError, stem_of
 from tests.support.artifacts import LIMITS, Files, StubArtifacts, files_of_a_run
 from tests.support.seeded_loop import run
 

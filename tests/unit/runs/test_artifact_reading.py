@@ -5,9 +5,9 @@ from contextlib import aclosing
 
 import pytest
 
-from app.runs.artifacts import PIECE_BYTES, ArtifactReading, StoredArtifact
-from app.runs.errors import ArtifactNotFoundError, RunNotFoundError
-from app.runs.run import RunKey
+from caseworker.runs.artifacts import PIECE_BYTES, ArtifactReading, StoredArtifact
+from caseworker.runs.errors import ArtifactNotFoundError, RunNotFoundError
+from caseworker.runs.run import RunKey
 from tests.support.artifacts import StubArtifacts, files_of_a_run, new_artifact
 from tests.support.seeded_loop import run
 

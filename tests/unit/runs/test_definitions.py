@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 from psycopg import Connection
 
-from app.adapters.postgres.definitions import PostgresDefinitions
-from app.kernel.validation import Problem, Severity
-from app.nodes.nesting import DefinitionKind, DefinitionReference
-from app.runs.definitions import MANY_STEPS, Definitions
-from app.runs.errors import DefinitionNotFoundError, GraphRefusedError
-from app.runs.graphs import GraphLimits, NewDefinition, Registered
-from app.runs.run import DefinitionRef
+from caseworker.adapters.postgres.definitions import PostgresDefinitions
+from caseworker.kernel.validation import Problem, Severity
+from caseworker.nodes.nesting import DefinitionKind, DefinitionReference
+from caseworker.runs.definitions import MANY_STEPS, Definitions
+from caseworker.runs.errors import DefinitionNotFoundError, GraphRefusedError
+from caseworker.runs.graphs import GraphLimits, NewDefinition, Registered
+from caseworker.runs.run import DefinitionRef
 from tests.support.api import Api
 from tests.support.graph_checks import ShapeChecks
 from tests.support.graph_documents import TENANT, containing, flat, named, new_graph

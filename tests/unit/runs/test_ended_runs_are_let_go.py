@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from app.control.budget import Budget
-from app.engine.call import AttemptError
-from app.engine.context import FlowContext
-from app.runs.run import RunStatus
+from caseworker.control.budget import Budget
+from caseworker.engine.call import AttemptError
+from caseworker.engine.context import FlowContext
+from caseworker.runs.run import RunStatus
 from tests.unit.runs.works import CANCEL_REQUEST, nothing, run_story, waits
 from tests.unit.runs.world import KEY, Process, answering, call, new_run
 

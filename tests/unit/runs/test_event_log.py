@@ -5,9 +5,9 @@ from datetime import UTC, datetime
 
 import pytest
 
-from app.engine.events import LATE_RESULT, STEP_SKIPPED, STEP_STARTED, Event
-from app.runs.event_log import EventLog, run_ended
-from app.runs.run import EventRecord, RunStatus
+from caseworker.engine.events import LATE_RESULT, STEP_SKIPPED, STEP_STARTED, Event
+from caseworker.runs.event_log import EventLog, run_ended
+from caseworker.runs.run import EventRecord, RunStatus
 from tests.support.work import counted_calls
 
 

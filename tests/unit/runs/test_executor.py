@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from app.control.budget import Budget
-from app.engine.call import AttemptError
-from app.engine.context import FlowContext
-from app.runs.ports import FinishResult
-from app.runs.run import FinishRun, RunStatus
+from caseworker.control.budget import Budget
+from caseworker.engine.call import AttemptError
+from caseworker.engine.context import FlowContext
+from caseworker.runs.ports import FinishResult
+from caseworker.runs.run import FinishRun, RunStatus
 from tests.support.graph_invariants import violations
 from tests.support.limits import executor_limits
 from tests.support.memory_runs import MemoryRuns

@@ -7,13 +7,13 @@ from datetime import UTC, datetime
 
 import pytest
 
-from app.runs import service
-from app.runs.errors import RunNotFoundError
-from app.runs.event_log import EventLog, run_ended
-from app.runs.notifying import RunNotifier
-from app.runs.ports import EventPage, JournalWrite
-from app.runs.run import EventRecord, RunKey, RunStatus
-from app.runs.service import RunService
+from caseworker.runs import service
+from caseworker.runs.errors import RunNotFoundError
+from caseworker.runs.event_log import EventLog, run_ended
+from caseworker.runs.notifying import RunNotifier
+from caseworker.runs.ports import EventPage, JournalWrite
+from caseworker.runs.run import EventRecord, RunKey, RunStatus
+from caseworker.runs.service import RunService
 from tests.support.memory_runs import MemoryRuns
 from tests.support.stores import end_of
 from tests.unit.runs.world import KEY, database, loop, new_run, play

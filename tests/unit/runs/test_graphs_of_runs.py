@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
-from app.engine.context import FlowContext
-from app.engine.node import ExecutionResult
-from app.engine.prepared import PreparedGraph
-from app.kernel.validation import Handles
-from app.nodes.catalog import NodeCatalog
-from app.nodes.node_type import NodeType
-from app.nodes.reading import StepData
-from app.runs.plan import RunGraphs
-from app.runs.run import NewRun, RunKind, RunRequest, RunStatus
+from caseworker.engine.context import FlowContext
+from caseworker.engine.node import ExecutionResult
+from caseworker.engine.prepared import PreparedGraph
+from caseworker.kernel.validation import Handles
+from caseworker.nodes.catalog import NodeCatalog
+from caseworker.nodes.node_type import NodeType
+from caseworker.nodes.reading import StepData
+from caseworker.runs.plan import RunGraphs
+from caseworker.runs.run import NewRun, RunKind, RunRequest, RunStatus
 from tests.support.limits import executor_limits
 from tests.unit.runs.works import deaf_attempt, run_story
 from tests.unit.runs.world import GRACE, KEY, Process, call, database

@@ -9,12 +9,12 @@ import pytest
 import structlog
 from structlog.contextvars import merge_contextvars
 
-from app.control.budget import Budget, Dimension
-from app.engine.context import FlowContext
-from app.engine.events import STEP_CANCELLED
-from app.runs.errors import StoreUnavailableError
-from app.runs.giving_back import GIVE_UP_SECONDS
-from app.runs.run import CallRecord, NewRun, RunKey, RunKind, RunRequest, RunStatus
+from caseworker.control.budget import Budget, Dimension
+from caseworker.engine.context import FlowContext
+from caseworker.engine.events import STEP_CANCELLED
+from caseworker.runs.errors import StoreUnavailableError
+from caseworker.runs.giving_back import GIVE_UP_SECONDS
+from caseworker.runs.run import CallRecord, NewRun, RunKey, RunKind, RunRequest, RunStatus
 from tests.support.memory_runs import MemoryRuns
 from tests.unit.runs import world
 from tests.unit.runs.works import must_not_run, nothing, run_story, waits

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 import structlog
 
-from app.engine.context import FlowContext
-from app.runs.errors import StoreUnavailableError
-from app.runs.ports import Beat, FinishResult
-from app.runs.run import CancelRequest, FinishRun, Run, RunStatus
+from caseworker.engine.context import FlowContext
+from caseworker.runs.errors import StoreUnavailableError
+from caseworker.runs.ports import Beat, FinishResult
+from caseworker.runs.run import CancelRequest, FinishRun, Run, RunStatus
 from tests.support.memory_runs import MemoryRuns
 from tests.unit.runs.world import KEY, Process, database, loop, new_run, play
 

@@ -11,12 +11,12 @@ import structlog
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.control import stops
-from app.control.budget import Dimension
-from app.engine.ports import CallOutcome
-from app.runs.journal import ASKS, LostRunError
-from app.runs.ports import Permission
-from app.runs.run import CancelRequest
+from caseworker.control import stops
+from caseworker.control.budget import Dimension
+from caseworker.engine.ports import CallOutcome
+from caseworker.runs.journal import ASKS, LostRunError
+from caseworker.runs.ports import Permission
+from caseworker.runs.run import CancelRequest
 from tests.unit.runs.opened import KEY, YES, Open, Store, run_story
 from tests.unit.runs.world import loop
 

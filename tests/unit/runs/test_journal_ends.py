@@ -5,13 +5,13 @@ from typing import Any
 
 import pytest
 
-from app.control.budget import Dimension
-from app.engine.ports import CallOutcome
-from app.runs.journal import LostRunError
-from app.runs.ports import Permission
-from app.runs.run import CallRecord
-from app.trace.execution_graph import ExecutionGraph
-from app.trace.frozen_json import thawed
+from caseworker.control.budget import Dimension
+from caseworker.engine.ports import CallOutcome
+from caseworker.runs.journal import LostRunError
+from caseworker.runs.ports import Permission
+from caseworker.runs.run import CallRecord
+from caseworker.trace.execution_graph import ExecutionGraph
+from caseworker.trace.frozen_json import thawed
 from tests.unit.runs.opened import Open, Store, run_story
 
 

@@ -4,10 +4,10 @@ import asyncio
 
 import pytest
 
-from app.engine.events import STEP_COMPLETED, STEP_STARTED, Event
-from app.engine.ports import CallOutcome
-from app.runs.journal import LostRunError
-from app.runs.ports import JournalWrite, Permission
+from caseworker.engine.events import STEP_COMPLETED, STEP_STARTED, Event
+from caseworker.engine.ports import CallOutcome
+from caseworker.runs.journal import LostRunError
+from caseworker.runs.ports import JournalWrite, Permission
 from tests.unit.runs.opened import Open, Store, run_story
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from app.runs.ports import Permission
+from caseworker.runs.ports import Permission
 from tests.unit.runs.opened import Open, Store, run_story
 
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from app.nodes.nesting import DefinitionKind
-from app.runs.errors import GraphRefusedError
+from caseworker.nodes.nesting import DefinitionKind
+from caseworker.runs.errors import GraphRefusedError
 from tests.support.api import Api
 from tests.support.graph_documents import TENANT, containing, flat, named
 from tests.unit.runs.registering import World

@@ -7,7 +7,7 @@ from typing import Any
 
 import structlog
 
-from app.runs.heartbeat import Loops
+from caseworker.runs.heartbeat import Loops
 from tests.unit.runs.world import loop, play
 
 

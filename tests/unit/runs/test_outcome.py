@@ -5,17 +5,17 @@ from typing import Any
 
 import pytest
 
-from app.control.budget import Budget
-from app.control.stops import CancelledError, DeadlineExceededError, HandOver, Stop
-from app.control.stops import StopCause as Cause
-from app.control.stops import StopKind as Kind
-from app.control.usage import BudgetExceededError, ResourceUsage
-from app.engine.report import GraphOutcome, StepReport
-from app.kernel.facts import StepStatus
-from app.runs.definitions import AGENT_STEP
-from app.runs.outcome import RunOutcome, close, outcome_of
-from app.runs.run import Run, RunKey, RunKind, RunRequest, RunStatus
-from app.trace.execution_graph import ExecutionGraph
+from caseworker.control.budget import Budget
+from caseworker.control.stops import CancelledError, DeadlineExceededError, HandOver, Stop
+from caseworker.control.stops import StopCause as Cause
+from caseworker.control.stops import StopKind as Kind
+from caseworker.control.usage import BudgetExceededError, ResourceUsage
+from caseworker.engine.report import GraphOutcome, StepReport
+from caseworker.kernel.facts import StepStatus
+from caseworker.runs.definitions import AGENT_STEP
+from caseworker.runs.outcome import RunOutcome, close, outcome_of
+from caseworker.runs.run import Run, RunKey, RunKind, RunRequest, RunStatus
+from caseworker.trace.execution_graph import ExecutionGraph
 from tests.support.graph_invariants import violations
 
 AT = datetime(2025, 9, 8, 12, tzinfo=UTC)
@@ -39,7 +39,7 @@ CASE, GRAPH = run_of(RunKind.CASE), run_of(RunKind.GRAPH)
 class OurError(Exception):
     """An error whose words are ours."""
 
-    __module__ = "app.nodes.case"
+    __module__ = "caseworker.nodes.case"
 
 
 def outcome(

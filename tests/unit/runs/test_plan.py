@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-from app.control.budget import Budget
-from app.engine.driver import GraphExecution
-from app.engine.report import GraphOutcome
-from app.nodes.catalog import GraphProblemsError
-from app.runs.plan import RunGraphs, facts_of, inputs_of, result_of
-from app.runs.run import Run, RunKey, RunKind, RunRequest, RunStatus
+from caseworker.control.budget import Budget
+from caseworker.engine.driver import GraphExecution
+from caseworker.engine.report import GraphOutcome
+from caseworker.nodes.catalog import GraphProblemsError
+from caseworker.runs.plan import RunGraphs, facts_of, inputs_of, result_of
+from caseworker.runs.run import Run, RunKey, RunKind, RunRequest, RunStatus
 from tests.unit.nodes.case.world import ScriptedModel, calculate, plan
 from tests.unit.nodes.world import NOW, World, flow, function, graph, step
 

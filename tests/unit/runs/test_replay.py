@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from app.control.budget import Dimension
-from app.engine.ports import IF_LOST, CallOutcome
-from app.engine.step_path import StepPath
-from app.runs.replay import (
+from caseworker.control.budget import Dimension
+from caseworker.engine.ports import IF_LOST, CallOutcome
+from caseworker.engine.step_path import StepPath
+from caseworker.runs.replay import (
     charge_of,
     entries_of,
     graph_of,
@@ -20,8 +20,8 @@ from app.runs.replay import (
     stored_charge,
     tries_of,
 )
-from app.runs.run import CallRecord, Run, RunKey, RunKind, RunRequest, RunStatus
-from app.trace.execution_graph import ExecutionGraph
+from caseworker.runs.run import CallRecord, Run, RunKey, RunKind, RunRequest, RunStatus
+from caseworker.trace.execution_graph import ExecutionGraph
 from tests.support.graph_invariants import violations
 
 RUN = Run(

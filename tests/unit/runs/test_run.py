@@ -2,7 +2,7 @@
 
 import pytest
 
-from app.runs.run import NEXT, TERMINAL, RunStatus
+from caseworker.runs.run import NEXT, TERMINAL, RunStatus
 
 
 def test_every_status_has_its_row() -> None:

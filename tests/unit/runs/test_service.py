@@ -10,11 +10,11 @@ from unittest.mock import AsyncMock, patch
 import pytest
 import structlog
 
-from app.engine.context import FlowContext
-from app.runs.errors import RunNotFoundError
-from app.runs.ports import Accepted
-from app.runs.run import NewRun, RunKey, RunStatus
-from app.runs.service import RunService, new_run_id
+from caseworker.engine.context import FlowContext
+from caseworker.runs.errors import RunNotFoundError
+from caseworker.runs.ports import Accepted
+from caseworker.runs.run import NewRun, RunKey, RunStatus
+from caseworker.runs.service import RunService, new_run_id
 from tests.support.graph_invariants import violations
 from tests.support.limits import executor_limits
 from tests.support.memory_runs import MemoryRuns

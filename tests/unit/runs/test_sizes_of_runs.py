@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from app.control.stops import StopKind
-from app.engine.events import Event
-from app.runs.journal import RunTooLargeError
-from app.trace.frozen_json import ValueLimits, ValueTooLargeError, thawed
+from caseworker.control.stops import StopKind
+from caseworker.engine.events import Event
+from caseworker.runs.journal import RunTooLargeError
+from caseworker.trace.frozen_json import ValueLimits, ValueTooLargeError, thawed
 from tests.unit.runs.opened import Open, run_story
 
 SMALL = ValueLimits(

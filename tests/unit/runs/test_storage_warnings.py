@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 import pytest
 from structlog.testing import capture_logs
 
-from app.runs.quotas import NearlyFull, Quota, TenantQuota
-from app.runs.retention import Days, Record, Retention
+from caseworker.runs.quotas import NearlyFull, Quota, TenantQuota
+from caseworker.runs.retention import Days, Record, Retention
 
 
 class ProcessEndsError(Exception):

@@ -4,9 +4,9 @@ from collections.abc import Collection, Mapping
 from contextlib import AbstractContextManager
 from typing import Any
 
-from app.engine.approvals import Approvals, Asked, Decision, Question
-from app.engine.context import FlowContext
-from app.runs.run import RunStatus
+from caseworker.engine.approvals import Approvals, Asked, Decision, Question
+from caseworker.engine.context import FlowContext
+from caseworker.runs.run import RunStatus
 from tests.unit.runs.works import run_story
 from tests.unit.runs.world import Process
 

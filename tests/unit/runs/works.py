@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import structlog
 
-from app.engine.context import FlowContext
-from app.runs.run import CancelRequest, Run
+from caseworker.engine.context import FlowContext
+from caseworker.runs.run import CancelRequest, Run
 from tests.support.graph_invariants import violations
 from tests.unit.runs.world import (
     Process,

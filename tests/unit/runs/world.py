@@ -9,16 +9,16 @@ from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
-from app.control.budget import Budget, Dimension
-from app.engine.call import CallSpec, Reply, Spent
-from app.engine.context import FlowContext
-from app.engine.node import ExecutionResult
-from app.engine.step_path import StepPath
-from app.engine.supervision import Supervisor
-from app.runs.executor import ExecutorLimits, RunExecutor
-from app.runs.heartbeat import Heartbeat
-from app.runs.run import NewRun, Run, RunKey, RunKind, RunRequest
-from app.runs.service import RunService
+from caseworker.control.budget import Budget, Dimension
+from caseworker.engine.call import CallSpec, Reply, Spent
+from caseworker.engine.context import FlowContext
+from caseworker.engine.node import ExecutionResult
+from caseworker.engine.step_path import StepPath
+from caseworker.engine.supervision import Supervisor
+from caseworker.runs.executor import ExecutorLimits, RunExecutor
+from caseworker.runs.heartbeat import Heartbeat
+from caseworker.runs.run import NewRun, Run, RunKey, RunKind, RunRequest
+from caseworker.runs.service import RunService
 from tests.support.case_catalog import case_catalog
 from tests.support.limits import executor_limits, retry_policy
 from tests.support.memory_runs import MemoryRuns
@@ -54,7 +54,7 @@ def database() -> MemoryRuns:
 @contextmanager
 def virtual_service_time() -> Any:
     """Have the run service measure the loop's seconds."""
-    with patch("app.runs.service.time", SimpleNamespace(monotonic=loop().time)):
+    with patch("caseworker.runs.service.time", SimpleNamespace(monotonic=loop().time)):
         yield
 
 

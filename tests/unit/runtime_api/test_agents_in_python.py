@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from app.runtime_api import (
+from caseworker.runtime_api import (
     AgentResult,
     Budget,
     CancellationToken,
@@ -15,7 +15,7 @@ from app.runtime_api import (
     ExecutionContext,
     run_agent,
 )
-from app.tools.calculator import Calculator
+from caseworker.tools.calculator import Calculator
 from tests.unit.nodes.agent.test_loop import calculate
 from tests.unit.nodes.agent.world import Gate, Line, Lines, agent, said, wants
 from tests.unit.nodes.case.world import WaitingTool, provider_down

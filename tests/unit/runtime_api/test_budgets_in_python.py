@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from app.control.budget import Dimension
-from app.runtime_api import (
+from caseworker.control.budget import Dimension
+from caseworker.runtime_api import (
     Budget,
     BudgetExceededError,
     CancellationToken,

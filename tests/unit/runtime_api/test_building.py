@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from app.runtime_api import (
+from caseworker.runtime_api import (
     ErrorPolicy,
     ExecutionContext,
     FunctionNode,

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from app.engine.context import FlowContext
-from app.engine.node import ExecutionResult
-from app.engine.prepared import BoundNode
-from app.runtime_api import (
+from caseworker.engine.context import FlowContext
+from caseworker.engine.node import ExecutionResult
+from caseworker.engine.prepared import BoundNode
+from caseworker.runtime_api import (
     Budget,
     BudgetExceededError,
     CancellationToken,

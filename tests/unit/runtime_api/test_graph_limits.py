@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from app.engine import driver
-from app.runtime_api import (
+from caseworker.engine import driver
+from caseworker.runtime_api import (
     Budget,
     BudgetExceededError,
     CancellationToken,

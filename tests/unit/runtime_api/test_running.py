@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from app.runtime_api import (
+from caseworker.runtime_api import (
     Budget,
     ErrorPolicy,
     ExecutionContext,

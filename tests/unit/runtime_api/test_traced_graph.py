@@ -9,8 +9,8 @@ from datetime import UTC, datetime
 
 import pytest
 
-from app.engine import report
-from app.runtime_api import (
+from caseworker.engine import report
+from caseworker.runtime_api import (
     Budget,
     BudgetExceededError,
     CancellationToken,
@@ -21,7 +21,7 @@ from app.runtime_api import (
     FunctionNode,
     Graph,
 )
-from app.trace.step_trace import StepRecord
+from caseworker.trace.step_trace import StepRecord
 from tests.support.work import counted_calls
 
 

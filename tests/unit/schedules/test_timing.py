@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.schedules.timing import CatchUp, InvalidCronError, Timing, due
+from caseworker.schedules.timing import CatchUp, InvalidCronError, Timing, due
 
 MINUTE = timedelta(minutes=1)
 PARIS = "Europe/Paris"

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from pydantic_settings import SettingsError
 
-from app.settings.loader import LoadedSettings, load_settings
-from app.settings.schema import Settings
+from caseworker.settings.loader import LoadedSettings, load_settings
+from caseworker.settings.schema import Settings
 
 
 def load(

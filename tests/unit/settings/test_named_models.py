@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from pydantic_settings import SettingsError
 
-from app.settings.models import ModelsSettings
+from caseworker.settings.models import ModelsSettings
 from tests.unit.settings.test_loader import load
 
 pytestmark = pytest.mark.req("cw/14.named")

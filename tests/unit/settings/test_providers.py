@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from pydantic_settings import SettingsError
 
-from app.settings.models import ModelSettings
+from caseworker.settings.models import ModelSettings
 from tests.unit.settings.test_loader import load, problem
 
 TWO = """

@@ -8,10 +8,10 @@ import tzlocal
 import yaml
 from pydantic import ValidationError
 
-from app.settings.loader import load_settings
-from app.settings.models import SmallModelSettings, TierSettings
-from app.settings.schema import Settings
-from app.settings.values import keys_of, variable_of
+from caseworker.settings.loader import load_settings
+from caseworker.settings.models import SmallModelSettings, TierSettings
+from caseworker.settings.schema import Settings
+from caseworker.settings.values import keys_of, variable_of
 from tests.support.config_example import render_example
 
 EXAMPLE = Path(__file__).parents[3] / "config.yaml.example"

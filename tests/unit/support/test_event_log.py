@@ -4,7 +4,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from app.runs.run import EventRecord
+from caseworker.runs.run import EventRecord
 from tests.support.event_log import event_problems
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)

@@ -4,9 +4,9 @@ from datetime import UTC, datetime
 
 import pytest
 
-from app.tools.calculator import Calculator
-from app.tools.calendar import Calendar
-from app.tools.ports import ToolContext
+from caseworker.tools.calculator import Calculator
+from caseworker.tools.calendar import Calendar
+from caseworker.tools.ports import ToolContext
 
 
 @pytest.fixture(scope="session")

@@ -9,15 +9,15 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import app.tools.stocks
-from app.tools.artifacts import ArtifactTooLargeError, SavedArtifact, artifact_name
-from app.tools.plotting.picture import Picture
-from app.tools.plotting.renderer import Renderer
-from app.tools.ports import ToolContext
-from app.tools.stocks.packaged import PackagedPrices
-from app.tools.stocks.prices import PriceSeries
+import caseworker.tools.stocks
+from caseworker.tools.artifacts import ArtifactTooLargeError, SavedArtifact, artifact_name
+from caseworker.tools.plotting.picture import Picture
+from caseworker.tools.plotting.renderer import Renderer
+from caseworker.tools.ports import ToolContext
+from caseworker.tools.stocks.packaged import PackagedPrices
+from caseworker.tools.stocks.prices import PriceSeries
 
-DATA = Path(app.tools.stocks.__path__[0], "data", "stocks.csv.gz")
+DATA = Path(caseworker.tools.stocks.__path__[0], "data", "stocks.csv.gz")
 PRICES = PackagedPrices()
 
 

@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from app.tools.arguments import ArgumentCheck, UnfitSchemaError
-from app.tools.calculator import Calculator
-from app.tools.calendar import Calendar
-from app.tools.ports import ToolSpec
-from app.tools.respond import Respond
+from caseworker.tools.arguments import ArgumentCheck, UnfitSchemaError
+from caseworker.tools.calculator import Calculator
+from caseworker.tools.calendar import Calendar
+from caseworker.tools.ports import ToolSpec
+from caseworker.tools.respond import Respond
 
 
 def check_of(parameters: Mapping[str, Any]) -> ArgumentCheck:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.tools.artifacts import artifact_name, artifact_uri, stem_of
+from caseworker.tools.artifacts import artifact_name, artifact_uri, stem_of
 
 
 def test_a_name_is_made_of_stem_number_and_media_type() -> None:

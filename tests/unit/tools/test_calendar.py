@@ -8,9 +8,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from app.tools.calendar import Calendar
-from app.tools.dates.operations import OPERATIONS
-from app.tools.ports import ToolContext
+from caseworker.tools.calendar import Calendar
+from caseworker.tools.dates.operations import OPERATIONS
+from caseworker.tools.ports import ToolContext
 
 DATES = [
     ({"operation": "today"}, "Tuesday, January 14, 2025"),

@@ -8,15 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.tools.calculator import Calculator
-from app.tools.calendar import Calendar
-from app.tools.crosschecks.dates import date_of, day_number
-from app.tools.data_fetch_stock import DataFetchStock
-from app.tools.numeric_analysis import NumericAnalysis
-from app.tools.plotter import Plotter
-from app.tools.ports import CrossChecked, ToolContext, ToolResult
-from app.tools.respond import Respond
-from app.tools.stocks.packaged import PackagedPrices
+from caseworker.tools.calculator import Calculator
+from caseworker.tools.calendar import Calendar
+from caseworker.tools.crosschecks.dates import date_of, day_number
+from caseworker.tools.data_fetch_stock import DataFetchStock
+from caseworker.tools.numeric_analysis import NumericAnalysis
+from caseworker.tools.plotter import Plotter
+from caseworker.tools.ports import CrossChecked, ToolContext, ToolResult
+from caseworker.tools.respond import Respond
+from caseworker.tools.stocks.packaged import PackagedPrices
 from tests.unit.tools.stock_support import BlankRenderer, MemorySink
 
 CONTEXT = ToolContext(

@@ -8,16 +8,16 @@ from typing import Any
 import jsonschema_rs
 import pytest
 
-from app.tools.calculator import Calculator
-from app.tools.calendar import Calendar
-from app.tools.data_fetch_stock import DataFetchStock
-from app.tools.functions import closed, functions_of, signatures
-from app.tools.numeric_analysis import NumericAnalysis
-from app.tools.plotter import Plotter
-from app.tools.ports import Tool, ToolContext, ToolFunction, ToolResult, ToolSpec
-from app.tools.registry import DuplicateToolError, ToolRegistry
-from app.tools.respond import Respond
-from app.tools.stocks.packaged import PackagedPrices
+from caseworker.tools.calculator import Calculator
+from caseworker.tools.calendar import Calendar
+from caseworker.tools.data_fetch_stock import DataFetchStock
+from caseworker.tools.functions import closed, functions_of, signatures
+from caseworker.tools.numeric_analysis import NumericAnalysis
+from caseworker.tools.plotter import Plotter
+from caseworker.tools.ports import Tool, ToolContext, ToolFunction, ToolResult, ToolSpec
+from caseworker.tools.registry import DuplicateToolError, ToolRegistry
+from caseworker.tools.respond import Respond
+from caseworker.tools.stocks.packaged import PackagedPrices
 
 CONTEXT = ToolContext(run_id="r", timezone="UTC", now=datetime(2025, 9, 8, tzinfo=UTC))
 BUILT_IN = [

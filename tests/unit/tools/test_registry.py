@@ -2,9 +2,9 @@
 
 import pytest
 
-from app.tools.calculator import Calculator
-from app.tools.registry import DuplicateToolError, ToolPolicy, ToolRegistry
-from app.tools.respond import Respond
+from caseworker.tools.calculator import Calculator
+from caseworker.tools.registry import DuplicateToolError, ToolPolicy, ToolRegistry
+from caseworker.tools.respond import Respond
 
 
 @pytest.mark.req("002/8.3", "002/18.3")

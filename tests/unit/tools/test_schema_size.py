@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from app.nodes.reply_schema import ReplySchema, UnfitReplyError
-from app.tools.schema_size import SchemaSize
+from caseworker.nodes.reply_schema import ReplySchema, UnfitReplyError
+from caseworker.tools.schema_size import SchemaSize
 
 
 def patterns(count: int, pattern: str = "a") -> dict[str, Any]:

@@ -7,17 +7,17 @@ from typing import Any
 
 import pytest
 
-from app.tools.analysis.metrics import NAMES
-from app.tools.arguments import ArgumentCheck
-from app.tools.calculator import Calculator
-from app.tools.calendar import Calendar
-from app.tools.data_fetch_stock import DataFetchStock
-from app.tools.dates.operations import OPERATIONS
-from app.tools.numeric_analysis import NumericAnalysis
-from app.tools.plotter import Plotter
-from app.tools.plotting.renderer import Renderer
-from app.tools.ports import Tool, ToolContext
-from app.tools.respond import MAX_ANSWER_CHARS, Respond
+from caseworker.tools.analysis.metrics import NAMES
+from caseworker.tools.arguments import ArgumentCheck
+from caseworker.tools.calculator import Calculator
+from caseworker.tools.calendar import Calendar
+from caseworker.tools.data_fetch_stock import DataFetchStock
+from caseworker.tools.dates.operations import OPERATIONS
+from caseworker.tools.numeric_analysis import NumericAnalysis
+from caseworker.tools.plotter import Plotter
+from caseworker.tools.plotting.renderer import Renderer
+from caseworker.tools.ports import Tool, ToolContext
+from caseworker.tools.respond import MAX_ANSWER_CHARS, Respond
 from tests.unit.tools.stock_support import PRICES, BrokenSource
 
 TOOLS: tuple[Tool, ...] = (
@@ -32,15 +32,16 @@ CHECKS = {tool.spec.name: ArgumentCheck(tool.spec) for tool in TOOLS}
 
 IMPORTS_ALL = """
 import asyncio, importlib, json, pkgutil, sys
-import app.tools
+import caseworker.tools
 DRAWING = {"drawing", "frame", "worker"}
-names = [module.name for module in pkgutil.walk_packages(app.tools.__path__, "app.tools.")]
+path = caseworker.tools.__path__
+names = [module.name for module in pkgutil.walk_packages(path, "caseworker.tools.")]
 for name in names:
-    if name.startswith("app.tools.plotting.") and name.rpartition(".")[2] in DRAWING:
+    if name.startswith("caseworker.tools.plotting.") and name.rpartition(".")[2] in DRAWING:
         continue
     importlib.import_module(name)
-from app.tools.numeric_analysis import NumericAnalysis
-from app.tools.stocks.packaged import PackagedPrices
+from caseworker.tools.numeric_analysis import NumericAnalysis
+from caseworker.tools.stocks.packaged import PackagedPrices
 tool, args = NumericAnalysis(PackagedPrices()), {"metric": "trend", "symbol": "FB"}
 found = asyncio.run(tool.run(args, None))
 libraries = sorted({"numpy", "matplotlib"} & set(sys.modules))

@@ -1,6 +1,6 @@
 import pytest
 
-from app.trace.execution_graph import ExecutionGraph
+from caseworker.trace.execution_graph import ExecutionGraph
 from tests.support.manual_clock import ManualClock
 
 

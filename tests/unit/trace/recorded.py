@@ -4,8 +4,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from app.trace.execution_graph import ExecutionGraph
-from app.trace.step_trace import RecordedSteps, StepRecord
+from caseworker.trace.execution_graph import ExecutionGraph
+from caseworker.trace.step_trace import RecordedSteps, StepRecord
 from tests.support.manual_clock import ManualClock
 
 START_MS = 1_740_000_000_000

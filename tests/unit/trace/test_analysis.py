@@ -2,8 +2,8 @@
 
 import pytest
 
-from app.control.stops import Suspended
-from app.trace.analysis import (
+from caseworker.control.stops import Suspended
+from caseworker.trace.analysis import (
     Segment,
     costs_by_model,
     costs_by_tier,
@@ -13,11 +13,11 @@ from app.trace.analysis import (
     waited_for_people_ms,
     waiting_nodes,
 )
-from app.trace.call_tree import WAITS, WORKER_LOST
-from app.trace.execution_graph import ExecutionGraph
-from app.trace.explain import explain
-from app.trace.node import NodeKind
-from app.trace.snapshot import Snapshot
+from caseworker.trace.call_tree import WAITS, WORKER_LOST
+from caseworker.trace.execution_graph import ExecutionGraph
+from caseworker.trace.explain import explain
+from caseworker.trace.node import NodeKind
+from caseworker.trace.snapshot import Snapshot
 from tests.support.manual_clock import ManualClock
 
 

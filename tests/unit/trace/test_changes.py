@@ -2,7 +2,7 @@
 
 import pytest
 
-from app.trace.execution_graph import ExecutionGraph
+from caseworker.trace.execution_graph import ExecutionGraph
 
 
 def test_every_change_is_told_once(graph: ExecutionGraph, root: str) -> None:

@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from app.trace.execution_graph import NS_PER_MS, ExecutionGraph, Ticks, steady_ticks
+from caseworker.trace.execution_graph import NS_PER_MS, ExecutionGraph, Ticks, steady_ticks
 
 
 def now_ms(ticks: Ticks) -> int:

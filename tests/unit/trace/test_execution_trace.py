@@ -6,8 +6,8 @@ from datetime import timedelta
 
 import pytest
 
-from app.trace.execution_trace import ExecutionTrace
-from app.trace.step_trace import StepTrace
+from caseworker.trace.execution_trace import ExecutionTrace
+from caseworker.trace.step_trace import StepTrace
 from tests.unit.trace.recorded import START, Execution
 
 MS = timedelta(milliseconds=1)

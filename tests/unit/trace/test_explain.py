@@ -2,9 +2,9 @@
 
 import pytest
 
-from app.trace.execution_graph import ExecutionGraph
-from app.trace.explain import WIDTH, explain
-from app.trace.payloads import Payload
+from caseworker.trace.execution_graph import ExecutionGraph
+from caseworker.trace.explain import WIDTH, explain
+from caseworker.trace.payloads import Payload
 from tests.support.manual_clock import ManualClock
 
 WHOLE = """\

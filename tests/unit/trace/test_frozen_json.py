@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.trace.frozen_json import (
+from caseworker.trace.frozen_json import (
     FrozenJson,
     ValueTooLargeError,
     freeze,

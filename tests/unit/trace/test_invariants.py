@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from app.trace.execution_graph import ExecutionGraph
+from caseworker.trace.execution_graph import ExecutionGraph
 from tests.support.graph_invariants import regressions, violations
 
 

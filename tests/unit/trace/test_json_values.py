@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.trace.execution_graph import ExecutionGraph
-from app.trace.json_values import MAX_DEPTH, MAX_VALUES, as_json, copy_object
+from caseworker.trace.execution_graph import ExecutionGraph
+from caseworker.trace.json_values import MAX_DEPTH, MAX_VALUES, as_json, copy_object
 
 JSON = st.recursive(
     st.none()

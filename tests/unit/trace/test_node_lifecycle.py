@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from app.trace.execution_graph import ExecutionGraph
-from app.trace.json_values import Metadata
-from app.trace.node import FIELDS, Node
+from caseworker.trace.execution_graph import ExecutionGraph
+from caseworker.trace.json_values import Metadata
+from caseworker.trace.node import FIELDS, Node
 from tests.support.manual_clock import ManualClock
 
 End = Callable[[ExecutionGraph, str], bool]

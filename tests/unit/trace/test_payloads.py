@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from app.trace.payloads import Payloads
+from caseworker.trace.payloads import Payloads
 
 ASKED = [
     {"role": "system", "content": "Answer briefly."},

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from app.trace.execution_graph import ExecutionGraph
+from caseworker.trace.execution_graph import ExecutionGraph
 from tests.support.graph_invariants import assert_sound
 from tests.support.manual_clock import ManualClock
 

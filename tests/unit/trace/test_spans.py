@@ -13,9 +13,15 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Status
 from opentelemetry.semconv._incubating.attributes import gen_ai_attributes
 from opentelemetry.semconv.attributes import error_attributes
 
-from app.trace import spans
-from app.trace.execution_graph import ExecutionGraph
-from app.trace.spans import TraceContext, context_of_run, otlp_document, resource_of, spans_of
+from caseworker.trace import spans
+from caseworker.trace.execution_graph import ExecutionGraph
+from caseworker.trace.spans import (
+    TraceContext,
+    context_of_run,
+    otlp_document,
+    resource_of,
+    spans_of,
+)
 from tests.support.manual_clock import ManualClock
 
 CALLER = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"

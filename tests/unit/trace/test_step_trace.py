@@ -6,9 +6,9 @@ from decimal import Decimal
 
 import pytest
 
-from app.trace.execution_graph import ExecutionGraph
-from app.trace.node import Node
-from app.trace.step_trace import (
+from caseworker.trace.execution_graph import ExecutionGraph
+from caseworker.trace.node import Node
+from caseworker.trace.step_trace import (
     RecordedSteps,
     StepTrace,
     add_nested,

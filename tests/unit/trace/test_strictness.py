@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from app.trace.execution_graph import ExecutionGraph
+from caseworker.trace.execution_graph import ExecutionGraph
 
 Change = Callable[[ExecutionGraph, str], object]
 NO_TEXT: Any = object()

@@ -8,9 +8,9 @@ from itertools import pairwise
 
 import pytest
 
-from app.trace.execution_graph import ExecutionGraph
-from app.trace.node import TERMINAL, Node
-from app.trace.snapshot import GraphCapture, Snapshot
+from caseworker.trace.execution_graph import ExecutionGraph
+from caseworker.trace.node import TERMINAL, Node
+from caseworker.trace.snapshot import GraphCapture, Snapshot
 from tests.support.graph_invariants import assert_no_regression, assert_sound, violations
 
 THREADS = 8

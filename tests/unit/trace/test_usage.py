@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from app.trace.call_tree import Aggregates
-from app.trace.execution_graph import ExecutionGraph
+from caseworker.trace.call_tree import Aggregates
+from caseworker.trace.execution_graph import ExecutionGraph
 from tests.support.graph_invariants import assert_sound
 
 IMPOSSIBLE: list[dict[str, Any]] = [

@@ -36,7 +36,7 @@ def call(number: int, parent: int | None, kind: str, name: str, **more: Any) -> 
 
 def rows(*nodes: dict[str, Any], status: str = "completed", toggle: tuple[str, ...] = ()) -> Any:
     """Return the id, the level and the status of each row that is shown."""
-    file = resources.files("app.ui") / "static" / "call_tree.js"
+    file = resources.files("caseworker.ui") / "static" / "call_tree.js"
     snapshot = {
         "nodes": {each["node_id"]: each for each in nodes},
         "root_id": "n1",

@@ -9,14 +9,14 @@ from starlette.applications import Starlette
 from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
-from app.ui.pages import prefers_html, viewer_routes
+from caseworker.ui.pages import prefers_html, viewer_routes
 
 MAX_BYTES = 150_000
 BROWSER = "text/html,application/xhtml+xml,application/xml;q=0.9,image/avif,*/*;q=0.8"
 
 
 def files() -> dict[str, bytes]:
-    folder = resources.files("app.ui") / "static"
+    folder = resources.files("caseworker.ui") / "static"
     return {file.name: file.read_bytes() for file in folder.iterdir()}
 
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.observability.addresses import is_public
-from app.webhooks.addresses import AddressRefusedError, UrlRules
+from caseworker.observability.addresses import is_public
+from caseworker.webhooks.addresses import AddressRefusedError, UrlRules
 
 RULES = UrlRules()
 

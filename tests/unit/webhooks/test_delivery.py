@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from standardwebhooks.webhooks import Webhook, WebhookVerificationError
 
-from app.bootstrap.background import delivery_limits
-from app.settings.schema import Settings
-from app.webhooks.delivery import (
+from caseworker.bootstrap.background import delivery_limits
+from caseworker.settings.schema import Settings
+from caseworker.webhooks.delivery import (
     Answer,
     Attempt,
     Deliveries,
@@ -22,7 +22,7 @@ from app.webhooks.delivery import (
     message_of,
     verdict_of,
 )
-from app.webhooks.signing import SecretBox, new_secret, signed_headers
+from caseworker.webhooks.signing import SecretBox, new_secret, signed_headers
 
 POLICY = delivery_limits(Settings()).retry
 BODY = '{"type":"run.completed","text":"naïve ✓"}'.encode()

@@ -9,9 +9,9 @@ import psutil
 import pytest
 from structlog.testing import capture_logs
 
-from app.adapters.mcp import servers as module
-from app.adapters.mcp.config import ServerConfig
-from app.tools.servers import ServerUnavailableError
+from caseworker.adapters.mcp import servers as module
+from caseworker.adapters.mcp.config import ServerConfig
+from caseworker.tools.servers import ServerUnavailableError
 from tests.support.mcp_servers import CONTEXT, alive, hostile, until
 
 

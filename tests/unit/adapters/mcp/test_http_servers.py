@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from app.adapters.mcp.servers import McpServers
-from app.tools.ports import ToolResult
-from app.tools.servers import ServerUnavailableError
+from caseworker.adapters.mcp.servers import McpServers
+from caseworker.tools.ports import ToolResult
+from caseworker.tools.servers import ServerUnavailableError
 from tests.support.mcp_servers import CONTEXT, config
 
 INFO = {

@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 from mcp.types import CallToolResult, ImageContent
 
-from app.adapters.mcp.results import result_of
-from app.tools.artifacts import SavedArtifact, artifact_name
+from caseworker.adapters.mcp.results import result_of
+from caseworker.tools.artifacts import SavedArtifact, artifact_name
 from tests.support.mcp_servers import CONTEXT
 
 PICTURES = {

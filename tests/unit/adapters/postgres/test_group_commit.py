@@ -9,9 +9,15 @@ import psycopg
 import pytest
 import structlog
 
-from app.adapters.postgres.connections import SilentServerError
-from app.adapters.postgres.group_commit import BATCH, BATCH_BYTES, STRIKES, GroupCommit, Later
-from app.runs.errors import WriteFailedError
+from caseworker.adapters.postgres.connections import SilentServerError
+from caseworker.adapters.postgres.group_commit import (
+    BATCH,
+    BATCH_BYTES,
+    STRIKES,
+    GroupCommit,
+    Later,
+)
+from caseworker.runs.errors import WriteFailedError
 from tests.support.seeded_loop import run
 
 

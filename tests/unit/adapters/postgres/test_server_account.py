@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from app.adapters.postgres.embedded import programs
+from caseworker.adapters.postgres.embedded import programs
 
 
 def test_an_account_that_root_makes_is_logged_as_a_warning(

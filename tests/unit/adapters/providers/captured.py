@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from app.adapters.providers.anthropic import anthropic_provider
-from app.adapters.providers.openai import openai_provider
-from app.llm.ports import Delta, Message, ModelReply, ModelRequest
+from caseworker.adapters.providers.anthropic import anthropic_provider
+from caseworker.adapters.providers.openai import openai_provider
+from caseworker.llm.ports import Delta, Message, ModelReply, ModelRequest
 from tests.support.fake_provider.virtual import Replied
 
 FOLDER = Path(__file__).parents[3] / "captures"

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.llm.ports import Delta, ModelError, ModelFault, ModelReply
+from caseworker.llm.ports import Delta, ModelError, ModelFault, ModelReply
 from tests.unit.adapters.providers.captured import Capture, captures, read
 
 CAPTURES = captures()

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from app.adapters.providers.openai import openai_provider
-from app.llm.ports import Delta, Message, ModelError, ModelReply, ModelRequest
+from caseworker.adapters.providers.openai import openai_provider
+from caseworker.llm.ports import Delta, Message, ModelError, ModelReply, ModelRequest
 from tests.support.fake_provider.virtual import Replied
 from tests.unit.adapters.providers.captured import Player
 

@@ -4,9 +4,9 @@ from decimal import Decimal
 
 import pytest
 
-from app.adapters.providers.prices import list_price
-from app.llm.ports import TokenUsage
-from app.llm.pricing import PriceUnknownError
+from caseworker.adapters.providers.prices import list_price
+from caseworker.llm.ports import TokenUsage
+from caseworker.llm.pricing import PriceUnknownError
 
 USAGE = TokenUsage(tokens_in=1_000_000, tokens_out=1_000_000)
 

@@ -9,11 +9,11 @@ from contextlib import asynccontextmanager, suppress
 
 import pytest
 
-from app.adapters.providers.anthropic import anthropic_provider
-from app.adapters.providers.endpoint import EndpointProvider
-from app.adapters.providers.openai import openai_provider
-from app.adapters.providers.transport import ModelTransport, ReplyRefusedError, WireReply
-from app.llm.ports import Message, ModelError, ModelRequest
+from caseworker.adapters.providers.anthropic import anthropic_provider
+from caseworker.adapters.providers.endpoint import EndpointProvider
+from caseworker.adapters.providers.openai import openai_provider
+from caseworker.adapters.providers.transport import ModelTransport, ReplyRefusedError, WireReply
+from caseworker.llm.ports import Message, ModelError, ModelRequest
 
 LIMIT = 200_000
 QUESTION = ModelRequest(messages=(Message(role="user", content="?"),))

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from app.adapters.providers import endpoint
-from app.adapters.providers.anthropic import anthropic_provider
-from app.adapters.providers.openai import openai_provider
-from app.llm.ports import (
+from caseworker.adapters.providers import endpoint
+from caseworker.adapters.providers.anthropic import anthropic_provider
+from caseworker.adapters.providers.openai import openai_provider
+from caseworker.llm.ports import (
     Delta,
     Incomplete,
     Message,

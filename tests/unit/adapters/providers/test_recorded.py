@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
-from app.adapters.providers.prices import list_price
-from app.adapters.providers.recorded import (
+from caseworker.adapters.providers.prices import list_price
+from caseworker.adapters.providers.recorded import (
     RecordedProvider,
     Recorder,
     RecordingProvider,
     case_of,
     request_hash,
 )
-from app.llm.ports import (
+from caseworker.llm.ports import (
     Delta,
     Message,
     ModelEndpoint,

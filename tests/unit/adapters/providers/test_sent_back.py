@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.adapters.providers.anthropic import Messages
-from app.adapters.providers.openai import ChatCompletions
-from app.adapters.providers.sent_back import NO_RESULT, OPENAI_IDS, object_in, sent_back
-from app.llm.ports import Message, ModelRequest, ToolCall, ToolDefinition
+from caseworker.adapters.providers.anthropic import Messages
+from caseworker.adapters.providers.openai import ChatCompletions
+from caseworker.adapters.providers.sent_back import NO_RESULT, OPENAI_IDS, object_in, sent_back
+from caseworker.llm.ports import Message, ModelRequest, ToolCall, ToolDefinition
 from tests.support.fake_provider.strictness import refused_by_anthropic, refused_by_openai
 
 OPENAI = ChatCompletions("http://models.test/v1", "key")

@@ -2,7 +2,7 @@
 
 import pytest
 
-from app.adapters.providers.sse import Event, EventParser
+from caseworker.adapters.providers.sse import Event, EventParser
 
 STREAM = (
     b"\xef\xbb\xbf: a comment\r\nevent: first\rdata: 1\ndata:2\r\n\r\nid: 7\nretry: 9\n\n"

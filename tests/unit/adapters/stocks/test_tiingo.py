@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from app.adapters.stocks.tiingo import KEPT_SECONDS, TiingoPrices
-from app.tools.ports import ToolRefusedError
+from caseworker.adapters.stocks.tiingo import KEPT_SECONDS, TiingoPrices
+from caseworker.tools.ports import ToolRefusedError
 from tests.support.fake_tiingo import FakeTiingo, Reply, prices_as_csv
 from tests.support.manual_clock import ManualClock
 

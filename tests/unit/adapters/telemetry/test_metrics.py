@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
-from app.adapters.telemetry.metrics import AT_ONCE, MAX_VALUES, OTHER, Bounded, RunMetrics
-from app.runs.run import DefinitionRef, Run, RunKey, RunKind, RunRequest, RunStatus
-from app.trace.execution_graph import ExecutionGraph
+from caseworker.adapters.telemetry.metrics import AT_ONCE, MAX_VALUES, OTHER, Bounded, RunMetrics
+from caseworker.runs.run import DefinitionRef, Run, RunKey, RunKind, RunRequest, RunStatus
+from caseworker.trace.execution_graph import ExecutionGraph
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 RUN = Run(

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from app.llm.ports import Delta, ModelError, ModelReply, ModelRequest
-from app.nodes.agent.activity import CHUNK_CHARS
-from app.nodes.agent.references import MAX_SHOWN_CHARS
+from caseworker.llm.ports import Delta, ModelError, ModelReply, ModelRequest
+from caseworker.nodes.agent.activity import CHUNK_CHARS
+from caseworker.nodes.agent.references import MAX_SHOWN_CHARS
 from tests.support.limits import retry_policy
 from tests.unit.nodes.agent.world import agent, asking, events, kinds, said, text_of, wants, world
 

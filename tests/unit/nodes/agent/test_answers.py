@@ -4,10 +4,10 @@ import json
 
 import pytest
 
-from app.control.budget import Budget
-from app.kernel.facts import StepStatus
-from app.llm.ports import ToolCall
-from app.nodes.agent.output import OutputInvalidError
+from caseworker.control.budget import Budget
+from caseworker.kernel.facts import StepStatus
+from caseworker.llm.ports import ToolCall
+from caseworker.nodes.agent.output import OutputInvalidError
 from tests.unit.nodes.agent.world import agent, asking, kinds, result, said, wants, world
 from tests.unit.nodes.case.world import provider_down
 

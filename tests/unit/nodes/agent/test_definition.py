@@ -5,13 +5,13 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from app.nodes.agent.definition import (
+from caseworker.nodes.agent.definition import (
     AgentDefinition,
     AgentInputError,
 )
-from app.nodes.agent.unknown import unknown_names
-from app.nodes.nesting import DefinitionKind, DefinitionReference, agents_in
-from app.nodes.reading import problems_in
+from caseworker.nodes.agent.unknown import unknown_names
+from caseworker.nodes.nesting import DefinitionKind, DefinitionReference, agents_in
+from caseworker.nodes.reading import problems_in
 
 WHOLE: dict[str, Any] = {
     "name": "writer",

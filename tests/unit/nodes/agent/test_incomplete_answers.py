@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from app.control.budget import Budget
-from app.llm.gateway import ModelAnswerIncomplete
-from app.llm.ports import Delta, ModelError, ModelReply, ModelRequest, ToolCall
+from caseworker.control.budget import Budget
+from caseworker.llm.gateway import ModelAnswerIncomplete
+from caseworker.llm.ports import Delta, ModelError, ModelReply, ModelRequest, ToolCall
 from tests.unit.nodes.agent.world import (
     agent,
     asking,

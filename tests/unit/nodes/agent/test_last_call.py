@@ -2,9 +2,9 @@
 
 import pytest
 
-from app.control.budget import Budget
-from app.kernel.facts import StepStatus
-from app.llm.ports import ToolCall
+from caseworker.control.budget import Budget
+from caseworker.kernel.facts import StepStatus
+from caseworker.llm.ports import ToolCall
 from tests.unit.nodes.agent.world import (
     agent,
     asking,

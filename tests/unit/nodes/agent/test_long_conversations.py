@@ -2,9 +2,9 @@
 
 import pytest
 
-from app.llm.ports import ModelReply, ModelRequest
-from app.nodes.agent.conversation import ConversationTooLongError
-from app.nodes.templates import compact
+from caseworker.llm.ports import ModelReply, ModelRequest
+from caseworker.nodes.agent.conversation import ConversationTooLongError
+from caseworker.nodes.templates import compact
 from tests.unit.nodes.agent.world import agent, asking, events, result, said, wants, world
 
 

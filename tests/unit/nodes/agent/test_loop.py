@@ -7,14 +7,14 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from app.control.budget import Budget
-from app.control.ledger import Scope
-from app.control.stops import StopKind, Suspended
-from app.engine.call import CallFailedError
-from app.kernel.facts import StepStatus
-from app.llm.ports import ModelError, ModelFault, ModelReply, ModelRequest, ToolCall
-from app.nodes.agent.definition import AgentInputError
-from app.tools.ports import ToolContext, ToolResult
+from caseworker.control.budget import Budget
+from caseworker.control.ledger import Scope
+from caseworker.control.stops import StopKind, Suspended
+from caseworker.engine.call import CallFailedError
+from caseworker.kernel.facts import StepStatus
+from caseworker.llm.ports import ModelError, ModelFault, ModelReply, ModelRequest, ToolCall
+from caseworker.nodes.agent.definition import AgentInputError
+from caseworker.tools.ports import ToolContext, ToolResult
 from tests.unit.nodes.agent.world import (
     Gate,
     agent,

@@ -2,8 +2,8 @@
 
 import pytest
 
-from app.engine.events import CONTENT_CHUNK, THINKING
-from app.nodes.agent.references import LEAST_CHARS, key_in_event, part_in, whole_event_data
+from caseworker.engine.events import CONTENT_CHUNK, THINKING
+from caseworker.nodes.agent.references import LEAST_CHARS, key_in_event, part_in, whole_event_data
 from tests.unit.nodes.agent.world import agent, asking, events, said, wants, world
 
 

@@ -5,17 +5,17 @@ from typing import Any
 
 import pytest
 
-from app.engine.driver import GraphExecution
-from app.nodes.agent.execution import Agents
-from app.nodes.agent.functions import offered_functions
-from app.nodes.agent.node import agent_type
-from app.nodes.catalog import NodeCatalog
-from app.tools.calculator import Calculator
-from app.tools.calendar import Calendar
-from app.tools.dispatch import ONE_ATTEMPT, ToolDispatch
-from app.tools.ports import Tool, ToolSpec
-from app.tools.registry import ToolPolicy, ToolRegistry
-from app.trace.payloads import REDACTED
+from caseworker.engine.driver import GraphExecution
+from caseworker.nodes.agent.execution import Agents
+from caseworker.nodes.agent.functions import offered_functions
+from caseworker.nodes.agent.node import agent_type
+from caseworker.nodes.catalog import NodeCatalog
+from caseworker.tools.calculator import Calculator
+from caseworker.tools.calendar import Calendar
+from caseworker.tools.dispatch import ONE_ATTEMPT, ToolDispatch
+from caseworker.tools.ports import Tool, ToolSpec
+from caseworker.tools.registry import ToolPolicy, ToolRegistry
+from caseworker.trace.payloads import REDACTED
 from tests.unit.nodes.agent.world import Gate, agent, asking, events, said, wants, world
 
 

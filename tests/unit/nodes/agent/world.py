@@ -6,9 +6,9 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from app.engine.report import GraphOutcome
-from app.llm.ports import Delta, Incomplete, ModelReply, ModelRequest, TokenUsage, ToolCall
-from app.tools.ports import ToolContext, ToolResult, ToolSpec
+from caseworker.engine.report import GraphOutcome
+from caseworker.llm.ports import Delta, Incomplete, ModelReply, ModelRequest, TokenUsage, ToolCall
+from caseworker.tools.ports import ToolContext, ToolResult, ToolSpec
 from tests.unit.nodes.world import World, graph, step
 
 Line = str | ModelReply | Exception | Callable[[ModelRequest], Awaitable[ModelReply]]

@@ -4,8 +4,8 @@ from datetime import UTC
 
 import pytest
 
-from app.nodes.case.verifier import Comparison
-from app.tools.dates.reader import DateReader
+from caseworker.nodes.case.verifier import Comparison
+from caseworker.tools.dates.reader import DateReader
 
 
 @pytest.fixture(scope="module")

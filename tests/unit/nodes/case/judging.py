@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from app.llm.gateway import Tier
-from app.nodes.case.evidence import Evidence
-from app.nodes.case.verifier import Comparison, Verdict, verify
-from app.tools.ports import ToolResult
+from caseworker.llm.gateway import Tier
+from caseworker.nodes.case.evidence import Evidence
+from caseworker.nodes.case.verifier import Comparison, Verdict, verify
+from caseworker.tools.ports import ToolResult
 from tests.support.limits import case_of
 
 NOW = datetime(2025, 9, 8, tzinfo=UTC)

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from app.llm.gateway import Tier
-from app.nodes.case.evidence import Evidence, compose
+from caseworker.llm.gateway import Tier
+from caseworker.nodes.case.evidence import Evidence, compose
 
 ROWS = {"rows": [["2012-01-03", 411.23]], "text": "AAPL, closing price on 250 trading days"}
 PICTURE = {"artifact": "plot-AAPL.png", "text": "line picture of AAPL: plot-AAPL.png"}

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from app.nodes.case.case import (
+from caseworker.nodes.case.case import (
     Case,
     CaseData,
     CaseDataError,
@@ -15,7 +15,7 @@ from app.nodes.case.case import (
     FinishReason,
     Mode,
 )
-from app.nodes.node_type import RunFacts
+from caseworker.nodes.node_type import RunFacts
 from tests.support.limits import act_limits, case_defaults
 
 DATA: dict[str, Any] = {"input": "What is 2 + 2?", "now": "2025-09-08T10:00:00+02:00"}

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from app.control.budget import Budget
-from app.nodes.case.evidence import compose
-from app.nodes.case.verifier import Check, Comparison, verify
-from app.tools.arguments import object_of, text
-from app.tools.ports import ToolContext, ToolResult, ToolSpec
+from caseworker.control.budget import Budget
+from caseworker.nodes.case.evidence import compose
+from caseworker.nodes.case.verifier import Check, Comparison, verify
+from caseworker.tools.arguments import object_of, text
+from caseworker.tools.ports import ToolContext, ToolResult, ToolSpec
 from tests.support.limits import case_of
 from tests.unit.nodes.case.judging import NOW, found, judged
 from tests.unit.nodes.case.world import plan, result_of, world

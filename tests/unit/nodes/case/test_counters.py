@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from app.control.budget import Dimension
-from app.tools.ports import ToolResult, failure
+from caseworker.control.budget import Dimension
+from caseworker.tools.ports import ToolResult, failure
 from tests.support.limits import retry_policy
 from tests.support.seeded_loop import run
 from tests.unit.nodes.case.test_tool_retries import Source

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from app.control.budget import Budget
-from app.nodes.case.node import CaseFailedError
+from caseworker.control.budget import Budget
+from caseworker.nodes.case.node import CaseFailedError
 from tests.unit.nodes.case.world import (
     calculate,
     cannot,

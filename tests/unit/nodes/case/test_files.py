@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
-from app.control.budget import Budget
-from app.tools.ports import ToolContext, ToolResult, ToolSpec
+from caseworker.control.budget import Budget
+from caseworker.tools.ports import ToolContext, ToolResult, ToolSpec
 from tests.unit.nodes.case.world import cannot, plan, respond, result_of, world
 
 PLOT: dict[str, Any] = {

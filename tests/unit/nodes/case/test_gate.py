@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from app.control.budget import Dimension
-from app.llm.gateway import Tier
-from app.nodes.case.case import EscalateWhen, Mode
-from app.nodes.case.gate import GateDecision, GateInput, PlanFailureKind, Reason, decide
+from caseworker.control.budget import Dimension
+from caseworker.llm.gateway import Tier
+from caseworker.nodes.case.case import EscalateWhen, Mode
+from caseworker.nodes.case.gate import GateDecision, GateInput, PlanFailureKind, Reason, decide
 from tests.support.limits import act_limits
 
 FAILED = PlanFailureKind

@@ -6,16 +6,16 @@ from typing import Any
 
 import pytest
 
-from app.control.budget import Budget
-from app.llm.ports import TokenUsage
-from app.nodes.case.evidence import Action
-from app.nodes.case.plan import Plan
-from app.tools.arguments import object_of, text
-from app.tools.calculator import Calculator
-from app.tools.calendar import Calendar
-from app.tools.numeric_analysis import NumericAnalysis
-from app.tools.ports import ToolContext, ToolResult, ToolSpec
-from app.tools.stocks.packaged import PackagedPrices
+from caseworker.control.budget import Budget
+from caseworker.llm.ports import TokenUsage
+from caseworker.nodes.case.evidence import Action
+from caseworker.nodes.case.plan import Plan
+from caseworker.tools.arguments import object_of, text
+from caseworker.tools.calculator import Calculator
+from caseworker.tools.calendar import Calendar
+from caseworker.tools.numeric_analysis import NumericAnalysis
+from caseworker.tools.ports import ToolContext, ToolResult, ToolSpec
+from caseworker.tools.stocks.packaged import PackagedPrices
 from tests.support.limits import case_defaults
 from tests.unit.nodes.case.world import (
     Reply,

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.nodes.case.evidence import Action
-from app.nodes.case.plan import Cannot, Plan, PlanSchemaError, parse_plan, plan_schema
-from app.tools.calculator import Calculator
-from app.tools.functions import functions_of
+from caseworker.nodes.case.evidence import Action
+from caseworker.nodes.case.plan import Cannot, Plan, PlanSchemaError, parse_plan, plan_schema
+from caseworker.tools.calculator import Calculator
+from caseworker.tools.functions import functions_of
 
 ACT: dict[str, Any] = {"tool": "calculator", "args": {"expression": "1 + 1"}}
 

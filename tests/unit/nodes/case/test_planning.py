@@ -2,11 +2,11 @@
 
 import pytest
 
-from app.control.budget import Budget, Dimension
-from app.nodes.case.plan import plan_schema
-from app.tools.calculator import Calculator
-from app.tools.functions import functions_of
-from app.tools.respond import Respond
+from caseworker.control.budget import Budget, Dimension
+from caseworker.nodes.case.plan import plan_schema
+from caseworker.tools.calculator import Calculator
+from caseworker.tools.functions import functions_of
+from caseworker.tools.respond import Respond
 from tests.unit.nodes.case.world import (
     BrokenTool,
     calculate,

@@ -8,17 +8,17 @@ from typing import Any
 
 import pytest
 
-from app.llm.gateway import Tier
-from app.llm.ports import Message
-from app.nodes.case.evidence import Action, Evidence
-from app.nodes.case.plan import Plan, parse_plan
-from app.nodes.case.prompt import MAX_RESULT_CHARS, SYSTEM, Dialogue, ToolOffer
-from app.tools.calculator import Calculator
-from app.tools.calendar import Calendar
-from app.tools.data_fetch_stock import DataFetchStock
-from app.tools.numeric_analysis import NumericAnalysis
-from app.tools.plotter import Plotter
-from app.tools.respond import Respond
+from caseworker.llm.gateway import Tier
+from caseworker.llm.ports import Message
+from caseworker.nodes.case.evidence import Action, Evidence
+from caseworker.nodes.case.plan import Plan, parse_plan
+from caseworker.nodes.case.prompt import MAX_RESULT_CHARS, SYSTEM, Dialogue, ToolOffer
+from caseworker.tools.calculator import Calculator
+from caseworker.tools.calendar import Calendar
+from caseworker.tools.data_fetch_stock import DataFetchStock
+from caseworker.tools.numeric_analysis import NumericAnalysis
+from caseworker.tools.plotter import Plotter
+from caseworker.tools.respond import Respond
 from tests.support.limits import case_of
 
 CASE = case_of(

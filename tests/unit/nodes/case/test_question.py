@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from app.llm.gateway import Tier
-from app.nodes.case.evidence import Evidence
-from app.nodes.case.question import misused
+from caseworker.llm.gateway import Tier
+from caseworker.nodes.case.evidence import Evidence
+from caseworker.nodes.case.question import misused
 
 CONVERTED = {"start": "2009-01-01", "end": "2009-12-31"}
 

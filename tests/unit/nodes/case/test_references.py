@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from app.nodes.case.plan import (
+from caseworker.nodes.case.plan import (
     MAX_FILLED_CHARS,
     PlanSchemaError,
     UnfilledPlaceError,

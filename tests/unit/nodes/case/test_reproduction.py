@@ -2,10 +2,10 @@
 
 import pytest
 
-from app.adapters.providers.openai import openai_provider
-from app.llm.forms import StructuredOutput
-from app.llm.gateway import ModelGateway, Tier
-from app.llm.pricing import no_list_price
+from caseworker.adapters.providers.openai import openai_provider
+from caseworker.llm.forms import StructuredOutput
+from caseworker.llm.gateway import ModelGateway, Tier
+from caseworker.llm.pricing import no_list_price
 from tests.support.fake_provider.script import Step
 from tests.support.fake_provider.virtual import VirtualProvider
 from tests.support.limits import retry_policy, tier_model

@@ -5,7 +5,7 @@ from datetime import datetime
 
 import pytest
 
-from app.nodes.case.work import MAX_SUMMARY_CHARS, summary
+from caseworker.nodes.case.work import MAX_SUMMARY_CHARS, summary
 from tests.support.limits import case_defaults
 from tests.unit.nodes.case.world import calculate, cannot, events, plan, respond, result_of, world
 

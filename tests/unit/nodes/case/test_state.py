@@ -2,9 +2,9 @@
 
 import pytest
 
-from app.llm.gateway import Tier
-from app.nodes.case.evidence import Action
-from app.nodes.case.work import CaseState, ModelName
+from caseworker.llm.gateway import Tier
+from caseworker.nodes.case.evidence import Action
+from caseworker.nodes.case.work import CaseState, ModelName
 
 MODELS = dict.fromkeys(Tier, ModelName("scripted", "model"))
 

@@ -5,9 +5,9 @@ from datetime import UTC, datetime
 
 import pytest
 
-from app.control.budget import Budget
-from app.control.stops import DeadlineExceededError, Stop
-from app.engine.report import GraphOutcome
+from caseworker.control.budget import Budget
+from caseworker.control.stops import DeadlineExceededError, Stop
+from caseworker.engine.report import GraphOutcome
 from tests.unit.nodes.case.world import (
     WaitingTool,
     World,

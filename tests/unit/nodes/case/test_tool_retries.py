@@ -7,9 +7,9 @@ from typing import Any, cast
 
 import pytest
 
-from app.control.budget import Budget, Dimension
-from app.engine.report import GraphOutcome
-from app.tools.ports import ToolContext, ToolResult, ToolSpec, failure
+from caseworker.control.budget import Budget, Dimension
+from caseworker.engine.report import GraphOutcome
+from caseworker.tools.ports import ToolContext, ToolResult, ToolSpec, failure
 from tests.support.limits import retry_policy
 from tests.support.seeded_loop import run
 from tests.unit.nodes.case.world import World, plan, result_of, world

@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from app.llm.gateway import Tier
-from app.nodes.case.evidence import Evidence, compose, finding
-from app.nodes.case.verifier import Check, Comparison, DeterministicTools, verify
-from app.tools.calculator import Calculator
-from app.tools.ports import ToolContext, ToolResult
+from caseworker.llm.gateway import Tier
+from caseworker.nodes.case.evidence import Evidence, compose, finding
+from caseworker.nodes.case.verifier import Check, Comparison, DeterministicTools, verify
+from caseworker.tools.calculator import Calculator
+from caseworker.tools.ports import ToolContext, ToolResult
 from tests.support.limits import case_of
 from tests.unit.nodes.case.judging import FAILED, NOW, found, judged
 from tests.unit.nodes.case.world import BrokenTool, calculate, plan, result_of, world

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from app.control.budget import Budget
-from app.tools.ports import ToolContext, ToolResult, ToolSpec
+from caseworker.control.budget import Budget
+from caseworker.tools.ports import ToolContext, ToolResult, ToolSpec
 from tests.support.limits import case_defaults
 from tests.unit.nodes.case.world import (
     World,

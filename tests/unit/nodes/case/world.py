@@ -8,36 +8,36 @@ from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
 
-from app.control.budget import Budget
-from app.control.ledger import Scope
-from app.control.retry import RetryPolicy
-from app.control.usage import NOTHING, Charge, ResourceUsage
-from app.engine.calls import Calls
-from app.engine.cancellation import CancellationToken
-from app.engine.context import RunContext
-from app.engine.driver import GraphExecution
-from app.engine.ports import CallOutcome, Entry, Recorded
-from app.engine.report import GraphOutcome
-from app.engine.step_path import StepPath
-from app.llm.gateway import ChatModel, ModelGateway, Tier
-from app.llm.ports import ModelError, ModelReply, ModelRequest, TokenUsage
-from app.llm.pricing import TokenPrice, no_list_price
-from app.nodes.case.case import CaseDefaults
-from app.nodes.case.node import CaseNode, case_type
-from app.nodes.case.operation import Reading
-from app.nodes.case.verifier import DeterministicTools
-from app.nodes.catalog import NodeCatalog
-from app.nodes.node_type import RunFacts
-from app.nodes.toolset import toolset_type
-from app.runs.replay import reopened
-from app.tools.calculator import Calculator
-from app.tools.dates.reader import DateReader
-from app.tools.dispatch import ONE_ATTEMPT
-from app.tools.ports import Tool, ToolContext, ToolResult, ToolSpec
-from app.tools.registry import ToolPolicy, ToolRegistry
-from app.tools.respond import Respond
-from app.trace.call_tree import WORKER_LOST
-from app.trace.execution_graph import ExecutionGraph
+from caseworker.control.budget import Budget
+from caseworker.control.ledger import Scope
+from caseworker.control.retry import RetryPolicy
+from caseworker.control.usage import NOTHING, Charge, ResourceUsage
+from caseworker.engine.calls import Calls
+from caseworker.engine.cancellation import CancellationToken
+from caseworker.engine.context import RunContext
+from caseworker.engine.driver import GraphExecution
+from caseworker.engine.ports import CallOutcome, Entry, Recorded
+from caseworker.engine.report import GraphOutcome
+from caseworker.engine.step_path import StepPath
+from caseworker.llm.gateway import ChatModel, ModelGateway, Tier
+from caseworker.llm.ports import ModelError, ModelReply, ModelRequest, TokenUsage
+from caseworker.llm.pricing import TokenPrice, no_list_price
+from caseworker.nodes.case.case import CaseDefaults
+from caseworker.nodes.case.node import CaseNode, case_type
+from caseworker.nodes.case.operation import Reading
+from caseworker.nodes.case.verifier import DeterministicTools
+from caseworker.nodes.catalog import NodeCatalog
+from caseworker.nodes.node_type import RunFacts
+from caseworker.nodes.toolset import toolset_type
+from caseworker.runs.replay import reopened
+from caseworker.tools.calculator import Calculator
+from caseworker.tools.dates.reader import DateReader
+from caseworker.tools.dispatch import ONE_ATTEMPT
+from caseworker.tools.ports import Tool, ToolContext, ToolResult, ToolSpec
+from caseworker.tools.registry import ToolPolicy, ToolRegistry
+from caseworker.tools.respond import Respond
+from caseworker.trace.call_tree import WORKER_LOST
+from caseworker.trace.execution_graph import ExecutionGraph
 from tests.support.graph_invariants import violations
 from tests.support.limits import case_defaults, retry_policy, tier_model, tool_dispatch
 from tests.support.planning import told

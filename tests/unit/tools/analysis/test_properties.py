@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.tools.analysis.metrics import (
+from caseworker.tools.analysis.metrics import (
     METRICS,
     Options,
     correlation_of_returns,
@@ -16,9 +16,9 @@ from app.tools.analysis.metrics import (
     log_returns,
     simple_returns,
 )
-from app.tools.analysis.observations import Observations, common
-from app.tools.analysis.results import rounded
-from app.tools.ports import ToolRefusedError
+from caseworker.tools.analysis.observations import Observations, common
+from caseworker.tools.analysis.results import rounded
+from caseworker.tools.ports import ToolRefusedError
 
 PRICES = st.lists(st.floats(0.01, 1e6), min_size=4, max_size=40)
 OPTIONS = Options(window=20, periods_per_year=252)

@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-from app.nodes.case.evidence import finding
-from app.tools.analysis.metrics import METRICS, Options
-from app.tools.analysis.observations import Observations
-from app.tools.analysis.results import HIGHEST, ranked
-from app.tools.numeric_analysis import NumericAnalysis
-from app.tools.ports import ToolRefusedError
+from caseworker.nodes.case.evidence import finding
+from caseworker.tools.analysis.metrics import METRICS, Options
+from caseworker.tools.analysis.observations import Observations
+from caseworker.tools.analysis.results import HIGHEST, ranked
+from caseworker.tools.numeric_analysis import NumericAnalysis
+from caseworker.tools.ports import ToolRefusedError
 from tests.unit.tools.stock_support import PRICES, BrokenSource, closes, context, csv_rows
 
 TOOL = NumericAnalysis(PRICES)

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.tools.dates.calculation import MONTHS, in_words
-from app.tools.dates.reader import DateReader
-from app.tools.ports import ToolRefusedError
+from caseworker.tools.dates.calculation import MONTHS, in_words
+from caseworker.tools.dates.reader import DateReader
+from caseworker.tools.ports import ToolRefusedError
 
 UTC = ZoneInfo("UTC")
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from app.tools.plotting.composing import (
+from caseworker.tools.plotting.composing import (
     MAX_TITLE_CHARS,
     PERIODS,
     Candle,
@@ -16,8 +16,8 @@ from app.tools.plotting.composing import (
     composed,
     period_for,
 )
-from app.tools.plotting.picture import Format, Kind
-from app.tools.stocks.prices import DailyPrice
+from caseworker.tools.plotting.picture import Format, Kind
+from caseworker.tools.stocks.prices import DailyPrice
 from tests.unit.tools.stock_support import PRICES, closes, csv_rows
 
 DAYS = [

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from app.tools.artifacts import SavedArtifact
-from app.tools.plotter import Plotter
-from app.tools.plotting.picture import Format, Kind
-from app.tools.plotting.renderer import Renderer
+from caseworker.tools.artifacts import SavedArtifact
+from caseworker.tools.plotter import Plotter
+from caseworker.tools.plotting.picture import Format, Kind
+from caseworker.tools.plotting.renderer import Renderer
 from tests.unit.tools.stock_support import PRICES, BrokenSource, MemorySink, context
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

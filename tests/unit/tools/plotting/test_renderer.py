@@ -10,11 +10,11 @@ from dataclasses import replace
 import psutil
 import pytest
 
-from app.tools.plotting.drawing import drawn
-from app.tools.plotting.picture import Format
-from app.tools.plotting.renderer import WORKER, Renderer
-from app.tools.plotting.worker import MAX_MEMORY_BYTES
-from app.tools.ports import ToolRefusedError
+from caseworker.tools.plotting.drawing import drawn
+from caseworker.tools.plotting.picture import Format
+from caseworker.tools.plotting.renderer import WORKER, Renderer
+from caseworker.tools.plotting.worker import MAX_MEMORY_BYTES
+from caseworker.tools.ports import ToolRefusedError
 from tests.unit.tools.plotting.pictures import CANDLES, LINE
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.tools.ports import ToolRefusedError
-from app.tools.stocks.inputs import SYMBOLS, symbol_of
+from caseworker.tools.ports import ToolRefusedError
+from caseworker.tools.stocks.inputs import SYMBOLS, symbol_of
 
 
 @pytest.mark.parametrize(

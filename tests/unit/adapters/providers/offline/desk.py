@@ -5,23 +5,23 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from app.adapters.providers.offline.provider import OfflineProvider
-from app.llm.gateway import Tier
-from app.llm.ports import Message, ModelRequest
-from app.nodes.case.evidence import Evidence, compose
-from app.nodes.case.plan import fill
-from app.nodes.case.prompt import ToolOffer
-from app.tools.arguments import ArgumentCheck
-from app.tools.calculator import Calculator
-from app.tools.calendar import Calendar
-from app.tools.data_fetch_stock import DataFetchStock
-from app.tools.dates.calculation import in_words
-from app.tools.numeric_analysis import NumericAnalysis
-from app.tools.plotter import Plotter
-from app.tools.ports import ToolContext, ToolResult
-from app.tools.registry import ToolRegistry
-from app.tools.respond import Respond
-from app.tools.stocks.packaged import PackagedPrices
+from caseworker.adapters.providers.offline.provider import OfflineProvider
+from caseworker.llm.gateway import Tier
+from caseworker.llm.ports import Message, ModelRequest
+from caseworker.nodes.case.evidence import Evidence, compose
+from caseworker.nodes.case.plan import fill
+from caseworker.nodes.case.prompt import ToolOffer
+from caseworker.tools.arguments import ArgumentCheck
+from caseworker.tools.calculator import Calculator
+from caseworker.tools.calendar import Calendar
+from caseworker.tools.data_fetch_stock import DataFetchStock
+from caseworker.tools.dates.calculation import in_words
+from caseworker.tools.numeric_analysis import NumericAnalysis
+from caseworker.tools.plotter import Plotter
+from caseworker.tools.ports import ToolContext, ToolResult
+from caseworker.tools.registry import ToolRegistry
+from caseworker.tools.respond import Respond
+from caseworker.tools.stocks.packaged import PackagedPrices
 from tests.unit.tools.stock_support import BlankRenderer, MemorySink
 
 NOW = datetime(2025, 1, 15, 12, 0, tzinfo=UTC)

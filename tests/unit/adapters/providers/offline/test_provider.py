@@ -5,14 +5,14 @@ from typing import Any
 
 import pytest
 
-from app.adapters.providers.offline.provider import OfflineProvider
-from app.llm.gateway import Tier
-from app.llm.ports import Message, ModelError, ModelFault, ModelProvider, ModelRequest, Role
-from app.nodes.case.evidence import Evidence
-from app.nodes.case.prompt import Dialogue, ToolOffer
-from app.tools.calculator import Calculator
-from app.tools.calendar import Calendar
-from app.tools.ports import ToolSpec
+from caseworker.adapters.providers.offline.provider import OfflineProvider
+from caseworker.llm.gateway import Tier
+from caseworker.llm.ports import Message, ModelError, ModelFault, ModelProvider, ModelRequest, Role
+from caseworker.nodes.case.evidence import Evidence
+from caseworker.nodes.case.prompt import Dialogue, ToolOffer
+from caseworker.tools.calculator import Calculator
+from caseworker.tools.calendar import Calendar
+from caseworker.tools.ports import ToolSpec
 from tests.support.limits import case_of
 from tests.unit.adapters.providers.offline.desk import NOW, Desk
 

@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.adapters.providers.offline.provider import NOT_READ
-from app.adapters.providers.offline.sentences import readings
-from app.adapters.providers.offline.table import ROWS
+from caseworker.adapters.providers.offline.provider import NOT_READ
+from caseworker.adapters.providers.offline.sentences import readings
+from caseworker.adapters.providers.offline.table import ROWS
 from tests.unit.adapters.providers.offline.desk import Desk
 
 EXAMPLES = [row.example for row in ROWS]

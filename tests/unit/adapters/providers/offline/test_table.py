@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.adapters.providers.offline.documentation import pages
-from app.adapters.providers.offline.places import PLACES
-from app.adapters.providers.offline.sentences import (
+from caseworker.adapters.providers.offline.documentation import pages
+from caseworker.adapters.providers.offline.places import PLACES
+from caseworker.adapters.providers.offline.sentences import (
     BEGINNINGS,
     MAX_CHARS,
     Row,
@@ -17,8 +17,8 @@ from app.adapters.providers.offline.sentences import (
     readings,
     rows_of,
 )
-from app.adapters.providers.offline.table import ROWS
-from app.harness.dataset import load_dataset
+from caseworker.adapters.providers.offline.table import ROWS
+from caseworker.harness.dataset import load_dataset
 from tests.data.gold.answers import FILES
 from tests.unit.adapters.providers.offline.desk import Desk
 
@@ -152,7 +152,7 @@ def test_the_cases_that_need_a_model_are_those_that_are_no_sentence_of_the_table
 
 
 def test_the_page_of_the_planner_is_current() -> None:
-    """``python -m app.adapters.providers.offline.documentation > docs/planner.md`` writes it."""
+    """``python -m caseworker.adapters.providers.offline.documentation`` writes it."""
     assert PAGE.read_text(encoding="utf-8") == "\n".join(pages()) + "\n"
 
 

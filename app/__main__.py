@@ -1,5 +1,0 @@
-"""``python -m app`` is ``caseworker``."""
-
-from app.cli import main
-
-main()

@@ -1,0 +1,5 @@
+"""``python -m caseworker`` is ``caseworker``."""
+
+from caseworker.cli import main
+
+main()

@@ -1,0 +1,84 @@
+"""The messages of a server, without the tools of a list that the protocol does not know.
+
+The SDK takes a list of tools whole or not at all: one malformed entry would cost the server.
+"""
+
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Any, Final, Self
+
+import structlog
+from mcp.client._transport import ReadStream, TransportStreams
+from mcp.shared.message import SessionMessage
+from mcp.types import JSONRPCResponse, Tool
+from mcp_types.methods import validate_server_result
+from pydantic import ValidationError
+
+from caseworker.observability.redaction import redact_text
+
+log = structlog.get_logger(__name__)
+
+_VERSION: Final = "2025-11-25"
+"""Of the protocol whose form of a tool is asked for; those before it ask for no more."""
+
+Incoming = SessionMessage | Exception
+
+
+@asynccontextmanager
+async def checked(
+    server: str, transport: AbstractAsyncContextManager[TransportStreams]
+) -> AsyncIterator[TransportStreams]:
+    """Open a transport from ``server``; its lists of tools hold what the SDK can read."""
+    async with transport as (reading, writing):
+        yield _CheckedStream(server, reading), writing
+
+
+class _CheckedStream:
+    def __init__(self, server: str, inner: ReadStream[Incoming]) -> None:
+        self._server = server
+        self._inner = inner
+
+    @property
+    def last_context(self) -> Any:
+        """The context of the sender of the last message, which the SDK asks for."""
+        return getattr(self._inner, "last_context", None)
+
+    async def receive(self) -> Incoming:
+        return self._checked(await self._inner.receive())
+
+    async def aclose(self) -> None:
+        await self._inner.aclose()
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Incoming:
+        return self._checked(await self._inner.__anext__())
+
+    async def __aenter__(self) -> Self:
+        await self._inner.__aenter__()
+        return self
+
+    async def __aexit__(self, *ending: Any) -> bool | None:
+        return await self._inner.__aexit__(*ending)
+
+    def _checked(self, incoming: Incoming) -> Incoming:
+        """Leave malformed tools out of a message that lists tools."""
+        message = None if isinstance(incoming, Exception) else incoming.message
+        if isinstance(message, JSONRPCResponse) and isinstance(message.result.get("tools"), list):
+            listed = message.result["tools"]
+            message.result["tools"] = [tool for tool in listed if self._is_readable(tool)]
+        return incoming
+
+    def _is_readable(self, tool: Any) -> bool:
+        try:
+            validate_server_result("tools/list", _VERSION, {"tools": [tool]})
+            Tool.model_validate(tool, by_name=False)
+        except ValidationError as error:
+            name = tool.get("name") if isinstance(tool, dict) else None
+            named = redact_text(f"{self._server}.{name}", max_chars=100)
+            first = error.errors(include_input=False, include_url=False)[0]
+            place = ".".join(map(str, first["loc"]))
+            log.warning("mcp.tool_unusable", tool=named, detail=f"{place}: {first['msg']}"[:300])
+            return False
+        return True

@@ -1,0 +1,99 @@
+"""The result of an MCP tool as a result of a tool here: JSON of this service's own form.
+
+``text`` holds what is to be read, ``structured`` the structured content, ``omitted`` what cannot be
+passed on. Pictures are kept with the run as artifacts.
+"""
+
+import base64
+import binascii
+import re
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, Final
+
+from mcp.types import (
+    AudioContent,
+    CallToolResult,
+    EmbeddedResource,
+    ImageContent,
+    ResourceLink,
+    TextContent,
+    TextResourceContents,
+)
+
+from caseworker.tools.arguments import is_storable
+from caseworker.tools.artifacts import ArtifactTooLargeError, stem_of
+from caseworker.tools.ports import ToolContext, ToolResult, failure
+
+MAX_PICTURES: Final = 10
+"""Of one result; more are omitted."""
+_MAX_LINK_CHARS: Final = 2000
+_PICTURES: Final[Mapping[str, re.Pattern[bytes]]] = MappingProxyType(
+    {
+        "image/png": re.compile(rb"\x89PNG\r\n\x1a\n"),
+        "image/jpeg": re.compile(rb"\xff\xd8\xff"),
+        "image/gif": re.compile(rb"GIF8[79]a"),
+        "image/webp": re.compile(rb"RIFF.{4}WEBP", re.DOTALL),
+    }
+)
+"""How pictures of each media type that is kept begin."""
+_UNSTORABLE = re.compile(r"[\x00\ud800-\udfff]")
+
+
+async def result_of(name: str, answer: CallToolResult, context: ToolContext) -> ToolResult:
+    """Return what a call gave; ``name`` is the full name of the tool.
+
+    Raises:
+        ArtifactTooLargeError: the run may not keep a picture of that size.
+    """
+    texts: list[str] = []
+    omitted: list[str] = []
+    pictures = 0
+    for part in answer.content:
+        if isinstance(part, ImageContent) and not answer.is_error and pictures < MAX_PICTURES:
+            pictures += 1
+            omitted += await _kept(name, part, context)
+        else:
+            _read(part, texts, omitted)
+    text = _UNSTORABLE.sub("\ufffd", "\n".join(texts))
+    if answer.is_error:
+        return failure(text or "The tool failed and did not say why.", "tool_error")
+    result: ToolResult = {"text": text} if text or answer.structured_content is None else {}
+    if answer.structured_content is not None:
+        if not is_storable({"": answer.structured_content}):
+            return failure("The tool's structured content cannot be stored.", "unfit_result")
+        result["structured"] = answer.structured_content
+    return {**result, "omitted": omitted} if omitted else result
+
+
+def _read(part: Any, texts: list[str], omitted: list[str]) -> None:
+    match part:
+        case TextContent():
+            texts.append(part.text)
+        case EmbeddedResource(resource=TextResourceContents() as resource):
+            texts.append(resource.text)
+        case EmbeddedResource():
+            omitted.append("a resource that is no text")
+        case ResourceLink():
+            texts.append(f"{part.name}: {part.uri}"[:_MAX_LINK_CHARS])
+        case ImageContent():
+            omitted.append("a picture")
+        case AudioContent():
+            omitted.append("a sound")
+
+
+async def _kept(name: str, part: ImageContent, context: ToolContext) -> list[str]:
+    """Keep a picture with the run; return a line about it if it cannot be kept."""
+    try:
+        data = base64.b64decode(part.data, validate=True)
+    except (binascii.Error, ValueError):
+        return ["a picture that cannot be decoded"]
+    beginning = _PICTURES.get(part.mime_type)
+    if beginning is None or not beginning.match(data):
+        return ["a picture that is no PNG, JPEG, GIF or WebP"]
+    if context.artifacts is None:
+        return ["a picture, since this run keeps no files"]
+    if len(data) > context.artifacts.max_bytes:
+        raise ArtifactTooLargeError(context.artifacts.max_bytes)
+    await context.artifacts.save(stem_of(name), part.mime_type, data)
+    return []

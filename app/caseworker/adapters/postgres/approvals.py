@@ -1,0 +1,283 @@
+"""The store of approvals; see :mod:`caseworker.runs.approvals`.
+
+Whoever asks, decides or suspends locks the row of the run in a statement of its own first, and then
+looks: a statement that waits for the lock does not see what was stored meanwhile.
+"""
+
+import json
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+
+from sqlalchemy import (
+    ColumnElement,
+    and_,
+    func,
+    select,
+    tuple_,
+    update,
+)
+from sqlalchemy.dialects.postgresql import insert as upsert
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from caseworker.adapters.postgres.dispatch import QueueDispatch
+from caseworker.adapters.postgres.engines import Engines, transaction
+from caseworker.adapters.postgres.json_text import storable
+from caseworker.adapters.postgres.rows import Row, decode_cursor, id_in, instant_and_id, page_of
+from caseworker.adapters.postgres.run_statements import OWNED
+from caseworker.adapters.postgres.tables import approvals, of_run, runs
+from caseworker.engine.approvals import Asked, Decision, Question, Verdict
+from caseworker.runs.approvals import Approval, ApprovalPage, Deciding
+from caseworker.runs.notifying import Notification, RunNotifier
+from caseworker.runs.run import TERMINAL, Run, RunKey
+
+DECISION_CHANNEL = "caseworker_decision"
+"""Where workers hear at once of a decision about a run that has other things to do meanwhile."""
+
+_NOW = func.clock_timestamp()
+_DUE = and_(approvals.c.decision.is_(None), approvals.c.expires_at <= _NOW)
+_CAN_END = and_(
+    runs.c.status.not_in([status.value for status in TERMINAL]),
+    runs.c.cancel_requested_at.is_(None),
+)
+_OPEN = and_(approvals.c.decision.is_(None), approvals.c.expires_at > _NOW, _CAN_END)
+_WITH_RUN = approvals.join(
+    runs,
+    and_(runs.c.tenant_id == approvals.c.tenant_id, runs.c.run_id == approvals.c.run_id),
+)
+_SHOWN = select(approvals, _OPEN.label("open")).select_from(_WITH_RUN)
+
+SUSPEND = f"""
+UPDATE runs SET status = CASE WHEN goes_on THEN 'queued' ELSE 'waiting' END, worker_id = NULL,
+    attempts = attempts - 1, active_seconds = %(active_seconds)s,
+    queued_at = CASE WHEN goes_on THEN now.at ELSE least(until, %(deadline)s::timestamptz) END
+FROM (SELECT clock_timestamp() AS at) AS now, LATERAL (
+    SELECT coalesce(bool_or(decision IS NOT NULL OR expires_at <= now.at), true) AS answered,
+        min(expires_at) AS until
+    FROM approvals WHERE tenant_id = %(tenant)s AND run_id = %(run_id)s
+        AND approval_id = ANY(%(waits_for)s)
+) AS asked, LATERAL (
+    SELECT answered OR EXISTS (
+        SELECT FROM runs WHERE tenant_id = %(tenant)s AND run_id = %(run_id)s
+            AND cancel_requested_at IS NOT NULL
+    ) AS goes_on
+) AS found
+WHERE runs.tenant_id = %(tenant)s AND runs.run_id = %(run_id)s AND runs.fence = %(fence)s
+    AND runs.status IN {OWNED}
+RETURNING runs.status, runs.queued_at
+"""  # noqa: S608
+"""Let a run wait for approvals; its row is locked by this transaction, in an earlier statement.
+
+One that has been decided, that is out of time or that is cancelled by now is queued instead. While
+a run waits, ``queued_at`` is when it goes on at the latest.
+"""
+
+LOCK_OWNED = f"""
+SELECT FROM runs WHERE tenant_id = %s AND run_id = %s AND fence = %s AND status IN {OWNED}
+FOR NO KEY UPDATE
+"""
+"""Lock the row of a run that is owned under a fence; no row if it is lost."""
+
+WAKE_DUE = """
+WITH due AS MATERIALIZED (
+    SELECT tenant_id, run_id FROM runs
+    WHERE status = 'waiting' AND queued_at <= clock_timestamp()
+    ORDER BY queued_at LIMIT %s FOR NO KEY UPDATE SKIP LOCKED
+)
+UPDATE runs SET status = 'queued', queued_at = clock_timestamp()
+FROM due WHERE runs.tenant_id = due.tenant_id AND runs.run_id = due.run_id
+RETURNING runs.tenant_id, runs.run_id, runs.queued_at
+"""
+"""Queue runs that have waited for an approval until its time, or their deadline, was up."""
+
+WAKE_DECIDED = """
+UPDATE runs SET status = 'queued', queued_at = clock_timestamp()
+WHERE tenant_id = %s AND run_id = %s AND status = 'waiting'
+RETURNING run_id
+"""
+"""Queue a run that waits, since something was decided."""
+
+
+class PostgresApprovals:
+    """Implements the approval store."""
+
+    def __init__(self, engines: Engines, dispatch: QueueDispatch) -> None:
+        self._engines = engines
+        self._dispatch = dispatch
+        self.notifier = RunNotifier()
+
+    async def ask(self, run: Run, asked: Asked) -> Approval | None:
+        """Store a question, unless it is stored, and return it; None if the run is lost."""
+        key = run.key
+        async with transaction(self._engines.work) as connection:
+            place = (key.tenant, key.run_id, run.fence)
+            if (await connection.exec_driver_sql(LOCK_OWNED, place)).rowcount == 0:
+                return None
+            await connection.execute(
+                upsert(approvals).values(_row_of(key, asked)).on_conflict_do_nothing()
+            )
+            await _time_out(connection, key, [asked.approval_id])
+            return await _read(connection, key, asked.approval_id)
+
+    async def decisions(self, key: RunKey, approval_ids: Collection[str]) -> Mapping[str, Decision]:
+        """Return the decisions there are; what nobody decided in time is timed out by now."""
+        ids = list(approval_ids)
+        query = select(approvals).where(of_run(approvals, key), approvals.c.approval_id.in_(ids))
+        async with transaction(self._engines.work) as connection:
+            await _time_out(connection, key, ids)
+            rows = (await connection.execute(query)).mappings().all()
+        found = {row["approval_id"]: _decision_of(row) for row in rows}
+        return {each: decision for each, decision in found.items() if decision is not None}
+
+    async def decide(self, key: RunKey, deciding: Deciding) -> Approval | None:
+        """Decide a question, and queue its run if that waits; None if there is no such question."""
+        lock = select(runs.c.status).where(of_run(runs, key)).with_for_update(key_share=True)
+        place = of_run(approvals, key) & (approvals.c.approval_id == deciding.approval_id)
+        async with transaction(self._engines.work) as connection:
+            await connection.execute(lock)
+            asked = await _read(connection, key, deciding.approval_id)
+            if asked is None or not asked.open:
+                return asked
+            undecided = place & approvals.c.decision.is_(None)  # a look may just have timed it out
+            await connection.execute(
+                update(approvals).where(undecided).values(_values_of(deciding))
+            )
+            waited = await connection.exec_driver_sql(WAKE_DECIDED, (key.tenant, key.run_id))
+            if waited.one_or_none() is not None:
+                await self._dispatch.defer(connection, {key: None})
+            else:
+                text = json.dumps({"tenant": key.tenant, "run_id": key.run_id})
+                await connection.execute(select(func.pg_notify(DECISION_CHANNEL, text)))
+            return await _read(connection, key, deciding.approval_id)
+
+    def listening(self, key: RunKey) -> AbstractContextManager[Notification]:
+        """Yield a notification, set by whoever hears of decisions: see ``notifier``."""
+        return self.notifier.listening(key)
+
+    async def get(self, key: RunKey, approval_id: str) -> Approval | None:
+        """Return a question."""
+        async with transaction(self._engines.work, key.tenant) as connection:
+            return await _read(connection, key, approval_id)
+
+    async def of_run(self, key: RunKey) -> Sequence[Approval] | None:
+        """Return the questions of a run, oldest first; None if there is no run."""
+        there = select(runs.c.run_id).where(of_run(runs, key), runs.c.request.is_not(None))
+        query = _SHOWN.where(of_run(approvals, key)).order_by(
+            approvals.c.requested_at, approvals.c.approval_id
+        )
+        async with transaction(self._engines.work, key.tenant) as connection:
+            if await connection.scalar(there) is None:
+                return None
+            return [_of_row(row) for row in (await connection.execute(query)).mappings()]
+
+    async def waiting(self, tenant: str, *, limit: int, cursor: str | None) -> ApprovalPage:
+        """Return questions that can be decided, oldest first."""
+        order = (approvals.c.requested_at, approvals.c.run_id, approvals.c.approval_id)
+        query = _SHOWN.where(approvals.c.tenant_id == tenant, _OPEN)
+        if cursor is not None:
+            query = query.where(tuple_(*order) > decode_cursor(cursor, _place_in))
+        query = query.order_by(*order).limit(limit + 1)
+        async with transaction(self._engines.work, tenant) as connection:
+            rows = (await connection.execute(query)).mappings().all()
+        page, following = page_of(
+            rows,
+            limit,
+            lambda row: [row["requested_at"].isoformat(), row["run_id"], row["approval_id"]],
+        )
+        return ApprovalPage([_of_row(row) for row in page], following)
+
+
+async def suspend_in(
+    connection: AsyncConnection, run: Run, *, active_seconds: float, waits_for: Collection[str]
+) -> Any:
+    """Let a run wait for approvals in this transaction; return its status, None if it is lost."""
+    key, fence = run.key, run.fence
+    locked = await connection.exec_driver_sql(LOCK_OWNED, (key.tenant, key.run_id, fence))
+    if locked.rowcount == 0:
+        return None
+    suspended = {
+        "tenant": key.tenant,
+        "run_id": key.run_id,
+        "fence": fence,
+        "active_seconds": active_seconds,
+        "deadline": run.request.deadline,
+        "waits_for": list(waits_for),
+    }
+    return (await connection.exec_driver_sql(SUSPEND, suspended)).one()
+
+
+async def _time_out(connection: AsyncConnection, key: RunKey, approval_ids: Sequence[str]) -> None:
+    """Decide what nobody has decided in time."""
+    late = of_run(approvals, key) & approvals.c.approval_id.in_(approval_ids) & _DUE
+    decided = {"decision": Verdict.TIMED_OUT.value, "decided_at": _NOW}
+    await connection.execute(update(approvals).where(late).values(decided))
+
+
+async def _read(connection: AsyncConnection, key: RunKey, approval_id: str) -> Approval | None:
+    query = _SHOWN.where(of_run(approvals, key), approvals.c.approval_id == approval_id)
+    row = (await connection.execute(query)).mappings().one_or_none()
+    return None if row is None else _of_row(row)
+
+
+def _row_of(key: RunKey, asked: Asked) -> dict[str, Any]:
+    question = asked.question
+    return {
+        "tenant_id": key.tenant,
+        "run_id": key.run_id,
+        "approval_id": asked.approval_id,
+        "node_id": asked.node_id,
+        "call_key": asked.call_key,
+        "subject": question.subject,
+        "message": storable(question.message),
+        "arguments": question.arguments,
+        "schema": question.schema,
+        "expires_at": _NOW + func.make_interval(0, 0, 0, 0, 0, 0, question.timeout_seconds),
+    }
+
+
+def _values_of(deciding: Deciding) -> dict[str, Any]:
+    return {
+        "decision": deciding.verdict.value,
+        "decided_by": deciding.by,
+        "decided_at": _NOW,
+        "reason": deciding.reason,
+        "changed_arguments": deciding.arguments,
+    }
+
+
+def _of_row(row: Row) -> Approval:
+    return Approval(
+        key=RunKey(row["tenant_id"], row["run_id"]),
+        approval_id=row["approval_id"],
+        node_id=row["node_id"],
+        call_key=row["call_key"],
+        question=Question(
+            subject=row["subject"],
+            message=row["message"],
+            arguments=row["arguments"],
+            schema=row["schema"],
+            timeout_seconds=(row["expires_at"] - row["requested_at"]).total_seconds(),
+        ),
+        requested_at=row["requested_at"],
+        expires_at=row["expires_at"],
+        decision=_decision_of(row),
+        open=row["open"],
+    )
+
+
+def _decision_of(row: Row) -> Decision | None:
+    if row["decision"] is None:
+        return None
+    return Decision(
+        verdict=Verdict(row["decision"]),
+        arguments=row["changed_arguments"],
+        by=row["decided_by"],
+        reason=row["reason"],
+        at=row["decided_at"],
+    )
+
+
+def _place_in(place: Any) -> ColumnElement[Any]:
+    """Return what rows behind a cursor are greater than."""
+    requested_at, run_id, approval_id = place
+    return tuple_(*instant_and_id([requested_at, run_id]), id_in(approval_id))

@@ -1,0 +1,107 @@
+"""Which version a name means now, asked for many callers at once.
+
+A version never changes, so a process that knows its content needs to ask only whether it is still
+there, or still the newest. What runs ask at the same time is one query, over a connection of its
+own; see :mod:`caseworker.adapters.postgres.group_commit`.
+"""
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from functools import partial
+from typing import Any
+
+import psycopg
+from psycopg.rows import dict_row
+
+from caseworker.adapters.postgres.connections import Connection, Patience
+from caseworker.adapters.postgres.group_commit import GroupCommit, Later
+from caseworker.adapters.postgres.json_text import dump
+from caseworker.nodes.nesting import DefinitionKind
+from caseworker.runs.errors import StoreUnavailableError
+from caseworker.runs.graphs import DefinitionVersion
+from caseworker.runs.run import DefinitionRef
+
+Asked = tuple[str, DefinitionRef]
+"""A tenant, and what it asks for."""
+
+HEAD = tuple(DefinitionVersion.__dataclass_fields__)
+
+HEADS = f"""
+SELECT asked.place, found.*
+FROM json_to_recordset(%s::json) AS asked(
+    place integer, tenant_id text, kind text, name text, version bigint
+), LATERAL (
+    SELECT {", ".join(f"kept.{name}" for name in HEAD)} FROM definitions kept
+    WHERE kept.tenant_id = asked.tenant_id AND kept.kind = asked.kind
+        AND kept.name = asked.name COLLATE "C"
+        AND (asked.version IS NULL OR kept.version = asked.version)
+        AND kept.definition IS NOT NULL
+    ORDER BY kept.version DESC LIMIT 1
+) found
+"""  # noqa: S608 - columns of ours
+"""Look each one up by itself; see :mod:`caseworker.adapters.postgres.run_statements`."""
+
+
+class DefinitionHeads:
+    """Looks versions of definitions up, together."""
+
+    def __init__(self, url: str, patience: Patience) -> None:
+        self._seconds = patience.answer_seconds
+        connect = partial(
+            Connection.open,
+            url,
+            patience,
+            autocommit=True,
+            row_factory=dict_row,
+            prepare_threshold=0,
+        )
+        self._asking: GroupCommit[Asked, DefinitionVersion | None] = GroupCommit(connect, heads_of)
+
+    def begin(self) -> None:
+        """Begin to answer; the connection is made for the first question."""
+        self._asking.begin()
+
+    async def stop(self) -> None:
+        """Answer nothing more."""
+        await self._asking.stop()
+
+    async def head(self, tenant: str, ref: DefinitionRef) -> DefinitionVersion | None:
+        """Return the version that is meant; None if there is none.
+
+        Raises:
+            StoreUnavailableError: the database did not answer in time.
+        """
+        try:
+            async with asyncio.timeout(self._seconds):
+                return await self._asking.submit((tenant, ref))
+        except TimeoutError:
+            raise StoreUnavailableError from None
+
+
+async def heads_of(
+    connection: psycopg.AsyncConnection[Any], asked: Sequence[Asked]
+) -> Sequence[DefinitionVersion | Later | None]:
+    """Return the versions that are meant, in the order of the questions."""
+    cursor = await connection.execute(HEADS, (asked_for(asked),))
+    found = {row.pop("place"): row for row in await cursor.fetchall()}
+    return [
+        DefinitionVersion(**{**row, "kind": DefinitionKind(row["kind"])})
+        if (row := found.get(place)) is not None
+        else None
+        for place in range(len(asked))
+    ]
+
+
+def asked_for(asked: Iterable[Asked]) -> str:
+    """Return what the statement takes: the questions, each with its place among them."""
+    rows = [
+        {
+            "place": place,
+            "tenant_id": tenant,
+            "kind": ref.kind.value,
+            "name": ref.name,
+            "version": ref.version,
+        }
+        for place, (tenant, ref) in enumerate(asked)
+    ]
+    return dump(rows)

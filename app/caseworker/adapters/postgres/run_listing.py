@@ -1,0 +1,139 @@
+"""Which runs a filter finds: queries for pages of runs, and for runs that may be stopped."""
+
+import re
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import (
+    Boolean,
+    ColumnElement,
+    Integer,
+    Select,
+    Text,
+    literal,
+    literal_column,
+    null,
+    or_,
+    select,
+    text,
+    tuple_,
+)
+from sqlalchemy.dialects.postgresql import JSONB
+
+from caseworker.adapters.postgres.rows import decode_cursor
+from caseworker.adapters.postgres.tables import runs
+from caseworker.observability.redaction import LOOKAHEAD_CHARS
+from caseworker.runs.ports import LISTED_INPUT_CHARS, RunFilter, json_of_text
+from caseworker.runs.run import TERMINAL, RunKind, RunStatus
+
+LIST_STATEMENT_MS = 3000
+"""How long the query for a page may take: a filter that no index serves reads all runs."""
+RUN_BYTES = 1200
+"""What a run takes on a page beside its metadata, about."""
+LISTED_CHARS = LISTED_INPUT_CHARS + LOOKAHEAD_CHARS
+"""What is read of a run's input: what is shown, and what redaction must see."""
+
+_LISTED_REQUEST: ColumnElement[Any] = literal_column(
+    f"""(SELECT (r - '{{graph,inputs,chat,input}}'::text[]) || jsonb_strip_nulls(jsonb_build_object(
+        'input', left(CASE jsonb_typeof(r #> '{{inputs,default}}') WHEN 'string'
+            THEN r #>> '{{inputs,default}}' ELSE r ->> 'input' END, {LISTED_CHARS}),
+        'chat', (r -> 'chat') || '{{"messages": [], "user_tools": []}}'::jsonb))
+    FROM (SELECT runs.request || '{{}}'::jsonb AS r OFFSET 0) AS decompressed)""",  # noqa: S608
+    JSONB(),
+).label("request")
+_LEFT_OUT: dict[str, ColumnElement[Any]] = {
+    "request": _LISTED_REQUEST,
+    "result": null().label("result"),
+}
+_LISTED = [_LEFT_OUT.get(column.name, column) for column in runs.c]
+"""A page of runs would hold a page of graphs and results, which nobody looks at there."""
+
+_PAGE = select(*_LISTED).order_by(runs.c.created_at.desc(), runs.c.run_id.desc())
+
+_SIZE = f"(octet_length(metadata::text) + {RUN_BYTES})"
+_ORDER = "created_at DESC, run_id DESC"
+_ALL = literal_column("*", Text)
+_COUNTED = select(
+    _ALL,
+    literal_column(f"sum({_SIZE}) OVER (ORDER BY {_ORDER}) - {_SIZE} AS before", Integer),
+    literal_column("count(*) OVER () AS there_are", Integer),
+)
+_BEFORE = literal_column("before", Integer)
+_FOUND = select(_ALL).order_by(text(_ORDER))
+"""Written out: naming thirty columns again in each of two queries around a page would take twice as
+long as to ask the database for it."""
+
+_HAS_METADATA: ColumnElement[bool] = literal_column("runs.metadata <> '{}'", Boolean)
+
+_AGENT_NAME = "coalesce(request #>> '{graph_ref,name}', request #>> '{chat,agent,name}')"
+_RUNS_AN_AGENT: ColumnElement[bool] = literal_column(
+    "(kind = 'agent' OR request #>> '{chat,agent,name}' IS NOT NULL)", Boolean
+)
+"""Runs of agents, and runs of threads in which a registered agent answers."""
+
+_PLAIN = re.compile(r"[\x20-\x7e]{1,200}")
+"""What a run id may consist of, and more; nothing that the database would refuse."""
+
+_STOPPABLE = [status.value for status in RunStatus if status not in TERMINAL]
+
+
+def page_of(tenant: str, wanted: RunFilter) -> Select[Any]:
+    """Return the query for a page of runs, newest first, and one more run if there is one.
+
+    Of a page whose runs are large only those are found that begin within its bytes; each row has
+    with it how many there would be.
+
+    Raises:
+        InvalidRunError: the cursor is not one of ours.
+    """
+    query = _PAGE.where(*_conditions(tenant, wanted))
+    if wanted.cursor is not None:
+        after = decode_cursor(wanted.cursor, _place_in)
+        query = query.where(tuple_(runs.c.created_at, runs.c.run_id) < after)
+    page = query.limit(wanted.limit + 1).subquery("page")
+    counted = _COUNTED.select_from(page).subquery("counted")
+    found = _FOUND.select_from(counted)
+    return found if wanted.max_bytes is None else found.where(wanted.max_bytes > _BEFORE)
+
+
+def stoppable(tenant: str, wanted: RunFilter) -> Select[Any]:
+    """Return the query for the ids of runs that fit, have not ended and were not asked to stop."""
+    return select(runs.c.run_id).where(
+        *_conditions(tenant, wanted),
+        runs.c.status.in_(_STOPPABLE),
+        runs.c.cancel_requested_at.is_(None),
+    )
+
+
+def _conditions(tenant: str, wanted: RunFilter) -> list[ColumnElement[bool]]:
+    found = [runs.c.tenant_id == tenant, runs.c.request.is_not(None)]
+    if wanted.status:
+        found.append(runs.c.status == wanted.status.value)
+    if wanted.kind:
+        found.append(_of_kind(wanted.kind))
+    if wanted.agent is not None:
+        name = literal_column(_AGENT_NAME, Text)
+        found += [_RUNS_AN_AGENT, name == wanted.agent]
+    if wanted.thread_id is not None:
+        found.append(literal_column("request #>> '{chat,thread_id}'", Text) == wanted.thread_id)
+    for key, value in wanted.metadata.items():
+        same = (runs.c.metadata.contains({key: one}) for one in json_of_text(value))
+        found += [_HAS_METADATA, or_(*same)]
+    if wanted.created_after:
+        found.append(runs.c.created_at > wanted.created_after)
+    if wanted.created_before:
+        found.append(runs.c.created_at < wanted.created_before)
+    return found
+
+
+def _of_kind(kind: RunKind) -> ColumnElement[bool]:
+    """Return the condition, written out and not bound: partial indexes are chosen by it."""
+    return runs.c.kind == literal(kind.value, Text, literal_execute=True)
+
+
+def _place_in(place: Any) -> ColumnElement[Any]:
+    """Return what rows after a cursor are less than."""
+    created_at, run_id = place
+    if not _PLAIN.fullmatch(run_id):
+        raise ValueError(run_id)
+    return tuple_(literal(datetime.fromisoformat(created_at)), literal(run_id))

@@ -1,0 +1,342 @@
+"""The statements that change runs and what hangs on them: calls, events.
+
+They are written for the driver, and each stands here once. The batches of :mod:`journal` send them
+over a connection of their own; transactions send the same text by ``exec_driver_sql``. They take
+their rows as one JSON document, so that a statement is prepared once whatever the size of a batch.
+
+Runs are looked up one by one, by LATERAL: in a join the planner, which knows nothing of the size of
+a batch, reads the whole of a table that was small when it made its plan.
+"""
+
+from caseworker.adapters.postgres.webhooks import ANNOUNCE_FINISHED
+
+OWNED = "('running')"
+"""The statuses of a run that has an owner."""
+
+UNOWNED = "('queued', 'waiting')"
+"""The statuses of a run that has not ended and that nobody owns."""
+
+_TERMINAL = "('completed', 'failed', 'halted', 'cancelled')"
+
+_CANCEL_REQUEST = "runs.cancel_requested_at, runs.cancel_requested_by, runs.cancel_reason"
+
+# -- cancelling ------------------------------------------------------------------------------
+
+_FIRST_REQUEST = """(runs.cancel_requested_at IS NULL OR runs.request IS NULL
+        AND runs.pending_cancel_expires_at <= excluded.cancel_requested_at)"""
+
+REQUEST_CANCEL = f"""
+INSERT INTO runs (
+    tenant_id, run_id, cancel_requested_at, cancel_requested_by, cancel_reason,
+    pending_cancel_expires_at
+)
+SELECT %s, %s, now.at, %s, %s, now.at + make_interval(secs => %s::float8)
+FROM (SELECT clock_timestamp() AS at) AS now
+ON CONFLICT (tenant_id, run_id) DO UPDATE SET
+    cancel_requested_at = CASE WHEN {_FIRST_REQUEST} THEN excluded.cancel_requested_at
+        ELSE runs.cancel_requested_at END,
+    cancel_requested_by = CASE WHEN {_FIRST_REQUEST} THEN excluded.cancel_requested_by
+        ELSE runs.cancel_requested_by END,
+    cancel_reason = CASE WHEN {_FIRST_REQUEST} THEN excluded.cancel_reason
+        ELSE runs.cancel_reason END,
+    pending_cancel_expires_at = CASE WHEN runs.request IS NULL
+        THEN excluded.pending_cancel_expires_at END
+WHERE runs.status IS NULL OR runs.status NOT IN {_TERMINAL}
+RETURNING runs.*
+"""  # noqa: S608 - nothing of a caller's is in it, here and below
+"""Store a cancel request on the row of its run; the first one counts. No row if it has ended."""
+
+FENCE_UNUSED = "(fence = 0 OR created_at <= clock_timestamp() - interval '1 day')"
+"""Whether nobody who owned a run that was erased can still write to one with its id."""
+
+DROP_EXPIRED = f"""
+DELETE FROM runs WHERE request IS NULL AND (tenant_id, run_id) IN (
+    SELECT tenant_id, run_id FROM runs
+    WHERE tenant_id = %s AND request IS NULL AND pending_cancel_expires_at <= clock_timestamp()
+        AND {FENCE_UNUSED}
+    LIMIT %s FOR UPDATE SKIP LOCKED
+)
+"""  # noqa: S608
+
+COUNT_PENDING = """
+SELECT count(*) FROM runs
+WHERE tenant_id = %s AND request IS NULL AND pending_cancel_expires_at > clock_timestamp()
+"""
+
+# -- calls and events --------------------------------------------------------------------------
+
+_CALLS = """json_to_recordset(%s::json) AS c(
+        tenant_id text, run_id text, fence integer, seq integer, status text, call_key text,
+        request_hash text, charge jsonb, outcome text, value text, node jsonb,
+        brief json, request json
+    )"""
+
+_WRITE_CALLS = """
+    INSERT INTO calls (
+        tenant_id, run_id, seq, status, call_key, request_hash, charge, outcome, value, node,
+        brief, request
+    )
+    SELECT tenant_id, run_id, seq, c.status, call_key, request_hash, charge, outcome, value::json,
+        node, brief, request
+    FROM {calls}
+    ON CONFLICT (tenant_id, run_id, seq) DO UPDATE SET
+        status = excluded.status, charge = excluded.charge, outcome = excluded.outcome,
+        value = excluded.value, node = excluded.node, brief = excluded.brief,
+        request = coalesce(calls.request, excluded.request),
+        call_key = coalesce(calls.call_key, excluded.call_key),
+        request_hash = CASE WHEN calls.call_key IS NULL THEN excluded.request_hash
+            ELSE calls.request_hash END
+    WHERE calls.status IN ('created', 'running') OR calls.status = excluded.status
+"""
+
+SPENT = """
+    SELECT coalesce(jsonb_object_agg(dimension, amount), '{}') AS charge,
+        coalesce((SELECT active_seconds + CASE WHEN status = 'running'
+                THEN greatest(0, extract(epoch FROM clock_timestamp() - claimed_at)) ELSE 0 END
+            FROM runs WHERE tenant_id = %(tenant)s AND run_id = %(run_id)s), 0)::float8 AS seconds
+    FROM (
+        SELECT part.dimension, CASE WHEN bool_or(jsonb_typeof(part.amount) = 'string')
+            THEN to_jsonb(sum((part.amount #>> '{}')::numeric)::text)
+            ELSE to_jsonb(sum((part.amount #>> '{}')::numeric)) END AS amount
+        FROM journal, jsonb_each(charge) AS part(dimension, amount)
+        WHERE tenant_id = %(tenant)s AND run_id = %(run_id)s
+        GROUP BY part.dimension
+    ) AS spent"""
+"""What a run has spent so far; money is stored as text, and is text here as well."""
+
+WRITE_CALLS = _WRITE_CALLS.format(calls=_CALLS)
+"""Write journal rows of a run that this transaction has locked. A call that has ended keeps the way
+it ended; a node that was stored before anything was noted of it gets its key later."""
+
+_EVENTS = """json_to_recordset(%s::json) AS n(
+        tenant_id text, run_id text, fence integer, seq integer, ts timestamptz, type text,
+        step_id text, node_id text, data jsonb, brief text, once_key text
+    )"""
+
+_WRITE_EVENTS = """
+    INSERT INTO events (tenant_id, run_id, seq, ts, type, step_id, node_id, data, brief, once_key)
+    SELECT tenant_id, run_id, seq, ts, type, step_id, node_id, data, brief, once_key
+    FROM {events}
+    ON CONFLICT (tenant_id, run_id, seq) DO UPDATE
+    SET type = excluded.type, data = excluded.data, brief = excluded.brief
+    WHERE (excluded.data ? 'text_of' OR excluded.type IN ('~p', '~k'))
+        AND NOT events.data ? 'text_of'
+"""
+
+WRITE_EVENTS = _WRITE_EVENTS.format(events=_EVENTS)
+"""Write events of a run that this transaction has locked; one that is stored stays as it is, but
+for a text that is stored with a call by now."""
+
+
+def _written_by(owner: str) -> str:
+    """Return the parts of a statement that write calls and events of the runs in ``owner``."""
+    join = f"JOIN {owner} USING (tenant_id, run_id, fence)"
+    calls = _WRITE_CALLS.format(calls=f"{_CALLS} {join}")
+    events = _WRITE_EVENTS.format(events=f"{_EVENTS} {join}")
+    return f"calls_written AS ({calls}), events_written AS ({events})"
+
+
+def _size(columns: str) -> str:
+    return " + ".join(f"coalesce(pg_column_size({column}), 0)" for column in columns.split())
+
+
+_OF_RUN = "part WHERE part.tenant_id = runs.tenant_id AND part.run_id = runs.run_id"
+
+STORED_BYTES = f"""{_size("runs.request runs.metadata runs.result")}
+    + coalesce((SELECT sum({_size("value request brief node")}) FROM calls {_OF_RUN}), 0)
+    + coalesce((SELECT sum({_size("data brief")}) FROM events {_OF_RUN}), 0)"""  # noqa: S608
+"""The bytes that a row of ``runs``, its calls and its events take, compressed as they are stored.
+
+Rows that the same statement writes are not counted. Files are counted by themselves.
+"""
+
+
+# -- what owners do ----------------------------------------------------------------------------
+
+_ASKED = "json_to_recordset(%s::json) AS asked(tenant_id text, run_id text, fence integer)"
+
+_STATUS = "coalesce(runs.status, '')"
+"""The status where the primary key has to find the run: no partial index fits this."""
+
+_THAT_RUN = """runs.tenant_id = asked.tenant_id AND runs.run_id = asked.run_id
+            AND runs.fence = asked.fence"""
+
+JOURNAL = f"""
+WITH owned AS MATERIALIZED (
+    SELECT run.* FROM {_ASKED}, LATERAL (
+        SELECT runs.tenant_id, runs.run_id, runs.fence, {_CANCEL_REQUEST} FROM runs
+        WHERE {_THAT_RUN} AND {_STATUS} IN {OWNED}
+        FOR NO KEY UPDATE SKIP LOCKED
+    ) run
+), {_written_by("owned")}
+SELECT * FROM owned
+"""  # noqa: S608
+"""Store what runs did, and return those that are owned, with their cancel requests.
+
+The lock on the run's row orders this against a DELETE: whichever commits first is seen by the
+other, so once a cancel request is stored no barrier permits another call. A row that somebody else
+has locked is passed over and asked for again, so that it does not hold up the runs beside it.
+"""
+
+
+def _cost(usage: str = "usage") -> str:
+    """Return what a run has cost its tenant: of one with a call of unknown price the rest."""
+    return f"coalesce({usage}->>'cost_usd', {usage}->>'cost_usd_known', '0')::numeric"
+
+
+def _finish(statuses: str) -> str:
+    return f"""
+WITH ended AS MATERIALIZED (
+    SELECT * FROM json_to_recordset(%s::json) AS e(
+        tenant_id text, run_id text, fence integer, status text, finish_reason text, result jsonb,
+        usage jsonb, stop jsonb, active_seconds double precision, delivered_at timestamptz,
+        written_bytes bigint
+    )
+), locked AS MATERIALIZED (
+    SELECT run.* FROM ended asked, LATERAL (
+        SELECT runs.tenant_id, runs.run_id, runs.fence FROM runs
+        WHERE {_THAT_RUN} AND {_STATUS} IN {statuses}
+            AND (runs.cancel_requested_at IS NULL OR asked.status = 'cancelled')
+        FOR NO KEY UPDATE SKIP LOCKED
+    ) run
+), finished AS (
+    UPDATE runs SET status = e.status, finish_reason = e.finish_reason, result = e.result,
+        usage = e.usage, stop = e.stop, active_seconds = e.active_seconds,
+        finished_at = clock_timestamp(), worker_id = NULL,
+        cancel_delivered_at = coalesce(runs.cancel_delivered_at, e.delivered_at)
+    FROM ended e JOIN locked USING (tenant_id, run_id, fence)
+    WHERE runs.tenant_id = e.tenant_id AND runs.run_id = e.run_id AND runs.fence = e.fence
+    RETURNING runs.tenant_id, runs.run_id, runs.fence, runs.finished_at, runs.status, runs.webhook,
+        runs.reserved_cost_usd, {_cost("runs.usage")} AS cost_usd,
+        (runs.created_at AT TIME ZONE 'UTC')::date AS day,
+        runs.concurrency_key IS NOT NULL OR EXISTS (
+            SELECT FROM quotas WHERE quotas.tenant_id = runs.tenant_id) AS frees_place,
+        {STORED_BYTES} + e.written_bytes AS stored_bytes
+), {_written_by("finished")}, charged AS (
+    INSERT INTO quota_days AS d (tenant_id, day, cost_usd, reserved_usd)
+    SELECT tenant_id, day, sum(cost_usd), -sum(coalesce(reserved_cost_usd, 0)) FROM finished
+    WHERE cost_usd > 0 OR reserved_cost_usd > 0
+    GROUP BY tenant_id, day ORDER BY tenant_id, day
+    ON CONFLICT (tenant_id, day) DO UPDATE SET cost_usd = d.cost_usd + excluded.cost_usd,
+        reserved_usd = d.reserved_usd + excluded.reserved_usd
+), sized AS (
+    INSERT INTO stored_runs (tenant_id, run_id, bytes)
+    SELECT tenant_id, run_id, stored_bytes FROM finished
+    ON CONFLICT (tenant_id, run_id) DO UPDATE SET bytes = excluded.bytes
+), {ANNOUNCE_FINISHED}
+SELECT tenant_id, run_id, fence, finished_at, frees_place FROM finished
+"""  # noqa: S608
+
+
+FINISH = _finish(OWNED)
+"""Finish runs; one that is not returned is locked, is lost, or has been asked to stop."""
+
+FINISH_UNOWNED = _finish(UNOWNED)
+"""Finish runs that nobody owns; their rows are locked by this transaction."""
+
+RUN_STATES = f"""
+SELECT run.* FROM {_ASKED}, LATERAL (
+    SELECT runs.tenant_id, runs.run_id, runs.fence, runs.status, runs.active_seconds,
+        runs.finished_at, {_CANCEL_REQUEST}
+    FROM runs WHERE {_THAT_RUN} OFFSET 0
+) run
+"""  # noqa: S608
+"""Return the state of runs that a statement passed over; one that is not returned is lost."""
+
+CLAIM = "SELECT * FROM caseworker_claim(%s, %s::integer, %s::text, %s::text, %s::text[])"
+"""Take the queued run that is next, or the one that is named, unless it has to wait.
+
+Next is a run of the tenant with the fewest running; of its runs the one with the highest priority,
+and of those the oldest. It waits until its time has come, and while its tenant or its concurrency
+key has as many running as it may.
+"""
+
+RELEASE = f"""
+UPDATE runs SET status = 'queued', worker_id = NULL,
+    attempts = attempts - (NOT counted)::integer, losses = losses + counted::integer,
+    queued_at = clock_timestamp() + make_interval(secs => %s::float8), active_seconds = %s
+FROM (SELECT %s::boolean AS counted) AS attempt
+WHERE tenant_id = %s AND run_id = %s AND fence = %s AND status IN {OWNED}
+RETURNING status, queued_at
+"""  # noqa: S608
+
+_PAUSE = """make_interval(secs => CASE
+        WHEN runs.cancel_requested_at IS NOT NULL THEN 0
+        WHEN judged.losses < 2 OR judged.losses >= %(max_attempts)s THEN 0
+        ELSE least(5 * 6.0 ^ (judged.losses - 2), 300)
+    END)"""
+"""How long a run waits that was lost again and again without getting on: not at first, then 5, 30,
+180 and at most 300 seconds."""
+
+_ENDED = """(
+        SELECT count(DISTINCT call_key)::integer FROM journal
+        WHERE journal.tenant_id = runs.tenant_id AND journal.run_id = runs.run_id
+            AND outcome = 'result' AND NOT coalesce(node -> 'metadata' ? 'taken_over', false)
+    )"""
+"""How many calls and steps of a run have brought a result; one that is made again counts once."""
+
+TAKE_LOST = f"""
+WITH lost AS MATERIALIZED (
+    SELECT tenant_id, run_id, losses, ended_calls, {_ENDED} AS ended FROM runs
+    WHERE status IN {OWNED} AND (
+        worker_id = ANY(%(dead)s)
+        OR (claimed_at < clock_timestamp() - make_interval(secs => %(stale_seconds)s::float8)
+            AND NOT EXISTS (SELECT FROM workers w WHERE w.worker_id = runs.worker_id))
+    )
+    ORDER BY claimed_at LIMIT %(limit)s
+    FOR NO KEY UPDATE SKIP LOCKED
+), judged AS (
+    SELECT tenant_id, run_id, ended,
+        CASE WHEN ended > ended_calls THEN 0 ELSE losses + 1 END AS losses
+    FROM lost
+)
+UPDATE runs SET status = 'queued', worker_id = NULL,
+    losses = judged.losses, ended_calls = judged.ended,
+    queued_at = clock_timestamp() + {_PAUSE},
+    active_seconds = runs.active_seconds + greatest(0, extract(epoch FROM
+        coalesce((SELECT beat_at FROM workers w WHERE w.worker_id = runs.worker_id),
+                 runs.claimed_at) - runs.claimed_at))
+FROM judged WHERE runs.tenant_id = judged.tenant_id AND runs.run_id = judged.run_id
+RETURNING runs.tenant_id, runs.run_id, runs.queued_at
+"""  # noqa: S608
+"""Put the runs of dead workers back into the queue.
+
+A loss counts if the run has brought no further result since the loss before it; else the count of
+losses begins anew.
+
+A run whose worker has no row at all is left for as long as a silent worker would be: its process
+may just have come back, and have accepted the run before its next beat.
+"""
+
+ADD_LATE = f"""
+WITH before AS MATERIALIZED (
+    SELECT {_cost()} AS cost_usd FROM runs
+    WHERE tenant_id = %(tenant)s AND run_id = %(run_id)s FOR NO KEY UPDATE
+), changed AS (
+    UPDATE runs SET usage = %(usage)s::jsonb FROM before
+    WHERE tenant_id = %(tenant)s AND run_id = %(run_id)s AND fence = %(fence)s
+        AND status IN {_TERMINAL}
+    RETURNING tenant_id, (created_at AT TIME ZONE 'UTC')::date AS day,
+        {_cost()} - before.cost_usd AS more_usd
+), charged AS (
+    INSERT INTO quota_days AS d (tenant_id, day, cost_usd)
+    SELECT tenant_id, day, more_usd FROM changed WHERE more_usd <> 0
+    ON CONFLICT (tenant_id, day) DO UPDATE SET cost_usd = d.cost_usd + excluded.cost_usd
+)
+SELECT tenant_id FROM changed
+"""  # noqa: S608
+"""Replace the usage of a finished run, and charge its tenant the rest of the cost."""
+
+# -- reading -----------------------------------------------------------------------------------
+
+OWNED_BY = f"""
+SELECT runs.tenant_id, runs.run_id, {_CANCEL_REQUEST}
+FROM runs WHERE worker_id = %s AND status IN {OWNED}
+"""  # noqa: S608
+
+OVERDUE = """
+SELECT * FROM runs
+WHERE deadline <= clock_timestamp() AND status = 'queued' AND cancel_requested_at IS NULL
+ORDER BY deadline LIMIT %s FOR NO KEY UPDATE SKIP LOCKED
+"""
+"""Return queued runs whose deadline has passed, and lock them."""

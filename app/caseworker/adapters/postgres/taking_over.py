@@ -1,0 +1,105 @@
+"""A new run takes over rows of an ended one: its journal, and the files of the calls in it.
+
+What the rows hold never leaves the database; only the few columns do by which they are chosen. The
+new run has copies, so nothing that becomes of the old run later changes it.
+"""
+
+import asyncio
+import time
+
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from caseworker.runs.errors import SourceNotEndedError, SourceNotFoundError
+from caseworker.runs.going_on import NodeLine, taken_over
+from caseworker.runs.run import TERMINAL, RunKey, RunSource
+
+MANY_LINES = 2_000
+"""From how many rows on they are chosen on a thread."""
+
+LOCK_SOURCE = """
+SELECT status FROM runs
+WHERE tenant_id = %(tenant)s AND run_id = %(source)s AND request IS NOT NULL
+FOR KEY SHARE
+"""
+"""Keep the old run from being erased in the middle."""
+
+LINES = """
+SELECT seq, node->>'node_id' AS node_id, node->>'parent_id' AS parent_id, node->>'kind' AS kind,
+    node->>'name' AS name, status, call_key, outcome,
+    (node->>'start_ts_ms')::bigint AS start_ts_ms, (node->>'end_ts_ms')::bigint AS end_ts_ms,
+    (node->'metadata') ? 'taken_over' AS taken_over, node->>'error_class' AS error_class,
+    CASE WHEN node->>'kind' = 'llm' THEN value->>'incomplete' END IS NOT NULL AS incomplete
+FROM journal WHERE tenant_id = %(tenant)s AND run_id = %(source)s ORDER BY seq
+"""
+
+_MARKS = """
+    CASE WHEN seq = ANY(%(open)s::integer[]) THEN jsonb_build_object('continues',
+        jsonb_build_object('run_id', run_id, 'node_id', node->'node_id'))
+    ELSE jsonb_build_object('taken_over', coalesce(node->'metadata'->'taken_over',
+        jsonb_build_object('run_id', run_id, 'node_id', node->'node_id',
+            'start_ts_ms', node->'start_ts_ms', 'end_ts_ms', node->'end_ts_ms',
+            'usage', jsonb_build_object('cost_usd', node->'cost_usd',
+                'tokens_in', node->'tokens_in', 'tokens_out', node->'tokens_out'))))
+    END || CASE WHEN seq = 1 THEN jsonb_build_object('run_id', %(run_id)s::text) ELSE '{}' END"""
+
+_NODES = f"""
+    node || jsonb_build_object('start_ts_ms', %(at_ms)s::bigint, 'end_ts_ms', %(at_ms)s::bigint,
+        'cost_usd', 0, 'tokens_in', NULL, 'tokens_out', NULL,
+        'metadata', (node->'metadata')
+            - '{{estimated,waited_ms,waited_for_model_ms,continues,taken_over}}'::text[] || {_MARKS}
+    ) || CASE WHEN seq = ANY(%(open)s::integer[]) THEN jsonb_build_object('status', 'created',
+        'end_ts_ms', NULL, 'stop_reason', NULL, 'error_class', NULL, 'retries_used', 0)
+    ELSE '{{}}' END"""
+
+TAKE_OVER = f"""
+INSERT INTO calls (
+    tenant_id, run_id, seq, status, call_key, request_hash, outcome, value, request, node
+)
+SELECT tenant_id, %(run_id)s, seq,
+    CASE WHEN seq = ANY(%(open)s::integer[]) THEN 'created' ELSE status END, call_key, request_hash,
+    CASE WHEN seq = ANY(%(known)s::integer[]) THEN outcome END,
+    CASE WHEN seq = ANY(%(known)s::integer[]) THEN value END,
+    CASE WHEN seq <> ALL(%(open)s::integer[]) THEN request END, {_NODES}
+FROM journal WHERE tenant_id = %(tenant)s AND run_id = %(source)s
+    AND seq = ANY(%(known)s::integer[] || %(unknown)s::integer[] || %(open)s::integer[])
+"""  # noqa: S608 - nothing of a caller's is in it
+"""Copy rows. A copy costs nothing and takes no time: what its node has used is in its metadata."""
+
+COPY_FILES = """
+INSERT INTO artifacts (
+    tenant_id, run_id, name, slot, media_type, size_bytes, sha256, data, created_at
+)
+SELECT tenant_id, %(run_id)s, name, slot, media_type, size_bytes, sha256, data, created_at
+FROM artifacts WHERE tenant_id = %(tenant)s AND run_id = %(source)s
+    AND split_part(slot, '-', 1) IN (
+        SELECT encode(sha256(convert_to(call_key, 'UTF8')), 'hex') FROM calls
+        WHERE tenant_id = %(tenant)s AND run_id = %(run_id)s AND outcome = 'result'
+    )
+"""
+"""Copy the files of the calls that were taken over; a file's slot begins with its call's digest."""
+
+
+async def take_over(connection: AsyncConnection, key: RunKey, source: RunSource) -> None:
+    """Copy what a run takes over, in the transaction that stores the run.
+
+    Raises:
+        SourceNotFoundError: there is no such run to go on from.
+        SourceNotEndedError: it has not ended.
+        InvalidRunError: it has no such node.
+    """
+    asked = {"tenant": key.tenant, "source": source.run_id, "run_id": key.run_id}
+    status = (await connection.exec_driver_sql(LOCK_SOURCE, asked)).scalar_one_or_none()
+    if status is None:
+        raise SourceNotFoundError(source.run_id)
+    if status not in TERMINAL:
+        raise SourceNotEndedError(source.run_id)
+    rows = (await connection.exec_driver_sql(LINES, asked)).mappings().all()
+    lines = [NodeLine(**row) for row in rows]
+    if len(lines) > MANY_LINES:
+        chosen = await asyncio.to_thread(taken_over, lines, source.until)
+    else:
+        chosen = taken_over(lines, source.until)
+    seqs = {"known": chosen.known, "unknown": chosen.unknown, "open": chosen.open}
+    at_ms = time.time_ns() // 1_000_000
+    await connection.exec_driver_sql(TAKE_OVER, {**asked, **seqs, "at_ms": at_ms})
+    await connection.exec_driver_sql(COPY_FILES, asked)

@@ -1,0 +1,345 @@
+"""What the replies of both dialects have in common: prose, calls, counts, and how they end."""
+
+import hashlib
+import json
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from caseworker.llm.ports import Delta, Incomplete, ModelReply, TokenUsage, ToolCall
+from caseworker.trace.json_values import JSON
+
+_TAGS = ("<think>", "<thinking>", "<thought>")
+_LATE_CLOSE = re.compile(r"</(?:think|thinking|thought)>[ \t]*(?:\r?\n|\Z)")
+_BLANKS = re.compile(r"\s*")
+
+_INCOMPLETE = (
+    (re.compile(r"time_?(out|_limit)|timed_out"), Incomplete.TIMEOUT),
+    (re.compile(r"cancel"), Incomplete.CANCELLED),
+    (re.compile(r"refus"), Incomplete.REFUSAL),
+    (
+        re.compile(
+            r"filter|safety|recitation|blocklist|blocked|prohibited|spii|sensitive|guardrail|toxic"
+            r"|moderation|violation"
+        ),
+        Incomplete.CONTENT_FILTER,
+    ),
+    (
+        re.compile(r"length|token|(error|output|context)_limit|context_window|^incomplete$"),
+        Incomplete.LENGTH,
+    ),
+)
+"""Words in finish reasons of all providers that say that an answer is not complete."""
+
+_FAILED = re.compile(r"error|abort|insufficient|malformed|unexpected|too_many_tool_calls|fail")
+"""Words in the finish reasons of a provider that could not finish the answer."""
+MAX_COUNT = 10**9
+"""Tokens of one reply; a larger count is a fault of the endpoint."""
+
+
+Repairs = dict[str, None]
+"""The kinds of faults that were repaired, each once, in order."""
+
+
+class Prose:
+    """Text and thinking, told apart also where a model writes tags around its thoughts.
+
+    Tags count at the beginning of the text alone, so that a text may speak of them.
+    """
+
+    def __init__(self, repairs: Repairs) -> None:
+        self._repairs = repairs
+        self._text: list[str] = []
+        self._thinking: list[str] = []
+        self._held = ""
+        """What may yet turn out to be a tag, or blanks before one."""
+        self._close = ""
+        """The tag that ends the thoughts which are being taken; "" outside of them."""
+        self._had_tags = self._is_text = False
+
+    @property
+    def text(self) -> str:
+        """All text so far."""
+        return "".join(self._text)
+
+    @property
+    def thinking(self) -> str:
+        """All thinking so far."""
+        return "".join(self._thinking)
+
+    def thought(self, piece: str) -> Iterator[Delta]:
+        """Take a piece of thinking."""
+        if piece:
+            self._thinking.append(piece)
+            yield Delta("thinking", piece)
+
+    def said(self, piece: str) -> Iterator[Delta]:
+        """Take a piece of content, which may hold tags or parts of them."""
+        self._held += piece
+        while self._close or self._opens():
+            before, close, after = self._held.partition(self._close)
+            cut = len(before) if close else len(before) - _length_of_beginning(before, self._close)
+            yield from self.thought(before[:cut])
+            self._held = after if close else before[cut:]
+            if not close:
+                return
+            self._close = ""
+        if self._is_text:
+            yield from self._written()
+
+    def end(self) -> Iterator[Delta]:
+        """Yield what was held back.
+
+        If a thought is closed that was never opened (its chat template had opened it), it was shown
+        as text, and is thinking from now on.
+        """
+        if self._close:
+            yield from self.thought(self._held)
+        elif self._held.strip() or not self._had_tags:
+            yield from self._written()
+        closed = None if self._had_tags else _LATE_CLOSE.search(self.text)
+        if closed is not None:
+            self._repairs["think_tags"] = None
+            self._thinking.append(self.text[: closed.start()])
+            self._text = [self.text[closed.end() :].lstrip()]
+
+    def _opens(self) -> bool:
+        """Return whether a tag opens; more may have to come before that can be decided."""
+        if self._is_text:
+            return False
+        bare = self._held.lstrip()
+        tag = next((tag for tag in _TAGS if bare.startswith(tag)), None)
+        if tag is not None:
+            self._repairs["think_tags"] = None
+            self._had_tags = True
+            self._held, self._close = bare[len(tag) :], tag.replace("<", "</")
+        elif not any(tag.startswith(bare) for tag in _TAGS):
+            self._is_text = True
+            self._held = bare if self._had_tags else self._held
+        return tag is not None
+
+    def _written(self) -> Iterator[Delta]:
+        if self._held:
+            self._text.append(self._held)
+            yield Delta("content", self._held)
+            self._held = ""
+
+
+class Accumulator(ABC):
+    """Takes the documents of one reply, whole or in parts; a dialect reads them."""
+
+    def __init__(self, model: str, origin: str) -> None:
+        self.begun = False
+        """Whether a part of an answer has come."""
+        self.ended = False
+        """Whether the provider has said why the answer ends."""
+        self.repairs: Repairs = {}
+        self.prose = Prose(self.repairs)
+        self.finish_reason: str | None = None
+        self.said = ""
+        """What was said about the end, such as a refusal."""
+        self.usage: TokenUsage | None = None
+        self.state: dict[str, Any] = {}
+        """What the provider wants to see again."""
+        self.origin = origin
+        self._model = model
+        self._id = ""
+
+    @abstractmethod
+    def add(self, document: Mapping[str, Any]) -> Iterator[Delta]:
+        """Take one document and yield what it brings."""
+
+    def end(self) -> Iterator[Delta]:
+        """Yield what was held back, when nothing more comes."""
+        yield from self.prose.end()
+
+    @abstractmethod
+    def reply(self) -> ModelReply | None:
+        """Return the reply; None if no answer has come."""
+
+    def named(self, document: Mapping[str, Any]) -> None:
+        """Take the names of reply and model from a document."""
+        self._id = self._id or str(document.get("id") or "")
+        if isinstance(model := document.get("model"), str) and model:
+            self._model = model
+
+    def finished(
+        self,
+        calls: "Sequence[WrittenCall]",
+        incomplete: Incomplete | None,
+        *,
+        text: str | None = None,
+    ) -> ModelReply:
+        """Return the reply; ``text`` takes the place of its prose."""
+        if not (self.ended or incomplete) and any(not one.arguments.strip() for one in calls):
+            incomplete = Incomplete.LENGTH  # nothing says that the arguments are all there
+        made, kept = tool_calls(
+            calls, complete=incomplete is None, seed=self._id, repairs=self.repairs
+        )
+        written = self.prose.text if text is None else text
+        if incomplete is None and not written.strip() and not made:
+            incomplete = Incomplete.EMPTY
+        state = {**self.state, "calls": kept} if kept else self.state
+        return ModelReply(
+            text=written,
+            model=self._model,
+            usage=self.usage,
+            finish_reason=self.finish_reason,
+            incomplete=incomplete,
+            incomplete_reason=(self.said or None) if incomplete is not None else None,
+            tool_calls=made,
+            thinking=self.prose.thinking,
+            provider_state={"provider": self.origin, **state} if state else None,
+            repairs=tuple(self.repairs),
+        )
+
+
+def _length_of_beginning(text: str, tag: str) -> int:
+    """Return how many characters at the end of a text may begin a tag."""
+    longest = min(len(text), len(tag) - 1)
+    return next((n for n in range(longest, 0, -1) if text.endswith(tag[:n])), 0)
+
+
+@dataclass(slots=True)
+class WrittenCall:
+    """A call as it came, in fragments."""
+
+    id: str = ""
+    name: str = ""
+    fragments: list[str] = field(default_factory=list)
+    index: int | None = None
+    more: dict[str, Any] = field(default_factory=dict)
+    """What its provider wants to see again with it."""
+
+    @property
+    def arguments(self) -> str:
+        """All fragments."""
+        return "".join(self.fragments)
+
+
+def tool_calls(
+    written: Sequence[WrittenCall], *, complete: bool, seed: str, repairs: Repairs
+) -> tuple[tuple[ToolCall, ...], dict[str, Any]]:
+    """Return the calls under unique ids, and what their provider wants to see again, by id.
+
+    Arguments of a complete answer are made an object where that can be done; those of an incomplete
+    one stay as they are. ``seed`` makes invented ids differ from reply to reply.
+    """
+    calls, state, seen = dict[str, ToolCall](), dict[str, Any](), set[tuple[str, str, str]]()
+    for call in written:
+        for arguments in _read(call, complete=complete, repairs=repairs):
+            same = (call.id, call.name, arguments)
+            if call.id and same in seen:
+                repairs["call_repeated"] = None
+                continue
+            seen.add(same)
+            call_id = call.id
+            if not call_id or call_id in calls:
+                repairs["call_id_repeated" if call_id else "call_id_missing"] = None
+                call_id = _new_id(f"{seed}/{len(calls)}", calls)
+            if not call.name.strip():
+                repairs["call_name_missing"] = None
+            calls[call_id] = ToolCall(id=call_id, name=call.name, arguments=arguments)
+            if call.more:
+                state[call_id] = call.more
+    return tuple(calls.values()), state
+
+
+def _new_id(seed: str, taken: Mapping[str, Any]) -> str:
+    made = f"call_{hashlib.sha256(seed.encode(errors='replace')).hexdigest()[:16]}"
+    return _new_id(f"{seed}+", taken) if made in taken else made
+
+
+def _read(call: WrittenCall, *, complete: bool, repairs: Repairs) -> list[str]:
+    """Return the arguments of a call; more than one if several were written under one name."""
+    written = call.arguments
+    if not complete:
+        return [written]
+    if not written.strip():
+        repairs["arguments_missing"] = None
+        return ["{}"]
+    documents = _objects(written)
+    if len(documents) > 1:  # some begin with an empty object and then send the arguments
+        documents = [one for one in documents if json.loads(one)] or documents[:1]
+        if len(documents) == 1:
+            return documents
+    if len(documents) < 2:
+        return [written]
+    texts = dict.fromkeys(documents)
+    repairs["call_repeated" if len(texts) < len(documents) else "calls_joined"] = None
+    return list(texts)
+
+
+def is_object(text: str) -> bool:
+    """Return whether arguments are complete."""
+    return len(_objects(text)) == 1
+
+
+def _objects(text: str) -> list[str]:
+    """Return the JSON objects that a text consists of; none if it is anything else."""
+    found, at = list[str](), 0
+    try:
+        while (at := _BLANKS.match(text, at).end()) < len(text):  # type: ignore[union-attr]
+            value, end = JSON.raw_decode(text, at)
+            if not isinstance(value, dict):
+                return []
+            found.append(text[at:end])
+            at = end
+    except (ValueError, RecursionError):
+        return []
+    return found
+
+
+def counts_in(usage: Any) -> dict[str, int]:
+    """Return the counts of a document and of the objects in it; impossible ones are left out."""
+    counts = dict[str, int]()
+    for part in (usage, *usage.values()) if isinstance(usage, Mapping) else ():
+        for name, number in part.items() if isinstance(part, Mapping) else ():
+            is_whole = isinstance(number, int) or (isinstance(number, float) and number % 1 == 0)
+            if is_whole and not isinstance(number, bool) and 0 <= number <= MAX_COUNT:
+                counts[name] = counts.get(name) or int(number)
+    return counts
+
+
+def usage_of(
+    tokens_in: int | None, tokens_out: int | None, cached: int | None, reasoning: int | None
+) -> TokenUsage | None:
+    """Return the counts; None if the provider has not counted: no prompt has 0 tokens."""
+    if not tokens_in or tokens_out is None:
+        return None
+    return TokenUsage(
+        tokens_in=tokens_in,
+        tokens_out=tokens_out,
+        tokens_cached=min(cached or 0, tokens_in),
+        tokens_reasoning=min(reasoning or 0, tokens_out),
+    )
+
+
+def incomplete_of(reasons: Sequence[str | None], *, refusal: str = "") -> Incomplete | None:
+    """Return what finish reasons say about an answer; None if they say that it is complete."""
+    if refusal.strip():
+        return Incomplete.REFUSAL
+    words = [_word(reason) for reason in reasons if reason]
+    return next((means for word in words for form, means in _INCOMPLETE if form.search(word)), None)
+
+
+def is_failed(reason: str | None) -> bool:
+    """Return whether a finish reason says that the provider could not finish the answer."""
+    return bool(reason and not incomplete_of([reason]) and _FAILED.search(_word(reason)))
+
+
+def _word(reason: str) -> str:
+    return reason.lower().replace("-", "_")
+
+
+def texts_in(value: Any) -> str:
+    """Return the text of a value that is a string or a list of parts with texts."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, list):
+        return "".join(map(texts_in, value))
+    if isinstance(value, Mapping):
+        return texts_in(value.get("text", value.get("content", "")))
+    return ""

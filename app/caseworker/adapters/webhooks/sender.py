@@ -1,0 +1,155 @@
+"""Sends webhooks: to the address that was checked, under the name that was asked for.
+
+Each attempt resolves the host once, checks every address, and connects to one of them; TLS still
+verifies the certificate against the name. Connections and cookies are not kept: two names at one
+address would share them. Redirects are not followed, proxies of the environment not used, and of an
+answer only its head is read.
+"""
+
+import asyncio
+import socket
+import ssl
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from functools import partial
+from http.cookiejar import CookieJar, DefaultCookiePolicy
+
+import httpx
+
+from caseworker.adapters.retry_after import seconds_asked
+from caseworker.webhooks.addresses import AddressRefusedError, UrlRules, WebhookUrl
+from caseworker.webhooks.delivery import Answer
+
+USER_AGENT = "Caseworker"
+
+RESOLVERS = 8
+"""Threads that look up names: those of slow servers hold up other webhooks, and nothing else."""
+MAX_CONNECTIONS = 1000
+"""More than there are attempts at once: they wait for nothing here."""
+
+
+class WebhookSender:
+    """Implements the sender of webhooks."""
+
+    def __init__(
+        self, rules: UrlRules, *, timeout_seconds: float, tls: ssl.SSLContext | None = None
+    ) -> None:
+        """Send where ``rules`` allow; an attempt may take ``timeout_seconds`` as a whole."""
+        self._rules = rules
+        self._timeout_seconds = timeout_seconds
+        self._tls = tls
+        self._client: httpx.AsyncClient | None = None
+        self._resolvers = ThreadPoolExecutor(RESOLVERS, "webhook names")
+
+    async def aclose(self) -> None:
+        """Close what is open."""
+        self._resolvers.shutdown(wait=False, cancel_futures=True)
+        if self._client is not None:
+            await self._client.aclose()
+
+    async def send(
+        self, url: str, body: bytes, headers: Mapping[str, str], *, attempt: int
+    ) -> Answer:
+        """POST a body; ``attempt`` counts from 1 and chooses among several addresses."""
+        try:
+            async with asyncio.timeout(self._timeout_seconds):
+                target = self._rules.read(url)
+                address = await self._address(target, attempt)
+                return await self._post(target, address, body, headers)
+        except AddressRefusedError as error:
+            return Answer(error=str(error))
+        except TimeoutError:
+            return Answer(error="No answer came in time.")
+        except (httpx.HTTPError, OSError, ssl.SSLError, UnicodeError) as error:
+            return Answer(error=_words_of(error))
+
+    async def _opened(self) -> httpx.AsyncClient:
+        """Return the client; the system's certificates are read for the first webhook."""
+        if self._client is not None:
+            return self._client
+        tls = self._tls or await _usual_tls()
+        if self._client is None:  # otherwise another attempt was first
+            self._client = httpx.AsyncClient(
+                verify=tls,
+                trust_env=False,
+                follow_redirects=False,
+                cookies=CookieJar(DefaultCookiePolicy(allowed_domains=())),
+                timeout=self._timeout_seconds,
+                limits=httpx.Limits(max_connections=MAX_CONNECTIONS, max_keepalive_connections=0),
+            )
+        return self._client
+
+    async def _address(self, target: WebhookUrl, attempt: int) -> str:
+        """Resolve the host, once.
+
+        Raises:
+            AddressRefusedError: one of its addresses may not be called.
+            OSError: it does not resolve.
+        """
+        resolve = partial(socket.getaddrinfo, type=socket.SOCK_STREAM)
+        loop = asyncio.get_running_loop()
+        found = await loop.run_in_executor(self._resolvers, resolve, target.host, target.port)
+        addresses = list(dict.fromkeys(str(entry[4][0]) for entry in found))
+        self._rules.require_public(addresses)
+        return addresses[(attempt - 1) % len(addresses)]
+
+    async def _post(
+        self, target: WebhookUrl, address: str, body: bytes, headers: Mapping[str, str]
+    ) -> Answer:
+        host = f"[{address}]" if ":" in address else address
+        client = await self._opened()
+        request = client.build_request(
+            "POST",
+            f"{target.scheme}://{host}:{target.port}",
+            content=body,
+            headers={
+                "Host": target.origin,
+                "Content-Type": "application/json",
+                "User-Agent": USER_AGENT,
+                **headers,
+            },
+            extensions={"sni_hostname": target.host, "target": target.target.encode("ascii")},
+        )
+        response = await client.send(request, stream=True)
+        try:
+            return _answer_of(response)
+        finally:
+            with suppress(httpx.HTTPError, OSError):
+                await response.aclose()
+
+
+async def _usual_tls() -> ssl.SSLContext:
+    return await asyncio.to_thread(ssl.create_default_context)
+
+
+def _answer_of(response: httpx.Response) -> Answer:
+    code = response.status_code
+    if response.is_success:
+        return Answer(status_code=code)
+    after = seconds_asked(response.headers.get("retry-after", "")) or 0.0
+    why = "Redirects are not followed." if response.is_redirect else f"It answered {code}."
+    return Answer(status_code=code, error=why, retry_after_seconds=after)
+
+
+def _words_of(error: Exception) -> str:
+    """Say what went wrong, without anything that the other side or the URL has said."""
+    match error:
+        case socket.gaierror():
+            return "The host cannot be resolved."
+        case httpx.TimeoutException():
+            return "No answer came in time."
+        case httpx.ConnectError() | OSError():
+            causes = (error, error.__cause__, error.__context__)
+            certificate = any(_is_of_tls(cause) for cause in causes)
+            return (
+                "TLS failed: check the certificate."
+                if certificate
+                else "It refused the connection."
+            )
+        case _:
+            return "The connection broke off, or what came was not HTTP."
+
+
+def _is_of_tls(error: BaseException | None) -> bool:
+    return isinstance(error, ssl.SSLError) or "SSL" in str(error) or "certificate" in str(error)

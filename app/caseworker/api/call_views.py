@@ -1,0 +1,148 @@
+"""One call of a run as callers see it: what it asked, what it got, and what went wrong."""
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from itertools import pairwise
+from typing import Any, Literal, Self
+
+from caseworker.api.field_types import View
+from caseworker.runs.payloads import CallPayload
+from caseworker.runs.run import RunStatus
+from caseworker.trace.analysis import ShownStatus, status_of
+
+Handling = Literal["retried", "fallback", "skipped", "failed"]
+"""What was done about a failure."""
+
+
+class ErrorView(View):
+    """A failure."""
+
+    error_class: str
+    message: str | None
+    handling: Handling
+    """``retried``: another attempt was made. ``fallback``: a fallback took its place. ``skipped``:
+    the step's policy put a value in its place. ``failed``: it failed the call, or the step."""
+
+
+class AttemptView(View):
+    """One try of a call or step that was tried more than once."""
+
+    node_id: str
+    attempt: int
+    status: ShownStatus
+    started_at: datetime
+    finished_at: datetime | None
+    error: ErrorView | None
+
+
+class CallUsage(View):
+    """What a call used, all its attempts together."""
+
+    tokens_in: int | None
+    tokens_out: int | None
+    cost_usd: float | None
+    """Null if the price is not known."""
+
+
+class CallDetails(View):
+    """One CallNode of a run: a model's call, a tool's call, or a step."""
+
+    run_id: str
+    node_id: str
+    parent_id: str | None
+    kind: Literal["llm", "tool", "system"]
+    """``system``: a step, an attempt, or the run itself."""
+    name: str
+    model: str | None
+    path: str | None
+    """Where it stands in the run; the same whenever the run is executed again."""
+    status: ShownStatus
+    started_at: datetime
+    finished_at: datetime | None
+    reason: str | None
+    """Why it was halted or cancelled."""
+    error: ErrorView | None
+    retries: int
+    attempts: list[AttemptView]
+    """Empty if the first attempt succeeded."""
+    usage: CallUsage
+    payloads: Literal["redacted", "none", "full"]
+    """How request and reply are shown, as configured: without secrets and cut to a length, not at
+    all, or as they are."""
+    request: dict[str, Any] | None
+    """Of a model: messages, max_output_tokens, temperature, seed, json_schema. Of a tool: args.
+    Of a step: its inputs, by handle; null for what a map or a fallback executes."""
+    reply: Any
+    """Of a model: text, model, finish_reason, incomplete, repairs, tokens; if it failed, raw_reply,
+    the beginning of what came. Of a tool: its result. Of a step: its
+    outputs, by handle. Null while there is none."""
+    metadata: dict[str, Any]
+    """Such as tier, provider and the form in which JSON was asked for."""
+
+    @classmethod
+    def of(cls, found: CallPayload, mode: str) -> Self:
+        """Return the view of a call that was read."""
+        node, record = found.record.node, found.record
+        cancelled = found.run.status is RunStatus.CANCELLED
+        waiting = {record.node_id} if found.waits else frozenset[str]()
+        status = status_of(node, found.root, cancelled=cancelled, waiting=waiting)  # type: ignore[arg-type]
+        path = record.call_key or (node["name"] if "step_type" in node["metadata"] else None)
+        return cls.model_validate(
+            {
+                **{name: node[name] for name in _AS_IT_IS},
+                "run_id": found.run.key.run_id,
+                "path": None if path is None else path.removeprefix("step:"),
+                "status": status,
+                "started_at": instant(node["start_ts_ms"]),
+                "finished_at": None if found.waits else instant(node["end_ts_ms"]),
+                "reason": node["stop_reason"] if node["status"] == "halt" else None,
+                "error": _error_of(node, "failed"),
+                "retries": node["retries_used"],
+                "attempts": _attempts_of(found, cancelled),
+                "usage": {name: node[name] for name in CallUsage.model_fields},
+                "payloads": mode,
+                "request": found.payload.request,
+                "reply": found.payload.reply,
+            },
+        )
+
+
+_AS_IT_IS = ("node_id", "parent_id", "kind", "name", "model", "metadata")
+
+
+def instant(epoch_ms: int | None) -> datetime | None:
+    """Return a moment of a CallNode; None if it has not come."""
+    return None if epoch_ms is None else datetime.fromtimestamp(epoch_ms / 1000, UTC)
+
+
+def _attempts_of(found: CallPayload, cancelled: bool) -> Sequence[Mapping[str, Any]]:
+    nodes, parent = found.attempts, found.record.node
+    after = [following for _, following in pairwise(nodes)]
+    return [
+        {
+            "node_id": node["node_id"],
+            "attempt": node["metadata"].get("attempt", number),
+            "status": status_of(node, found.root, cancelled=cancelled),  # type: ignore[arg-type]
+            "started_at": instant(node["start_ts_ms"]),
+            "finished_at": instant(node["end_ts_ms"]),
+            "error": _error_of(node, _handling(then, parent)),
+        }
+        for number, (node, then) in enumerate(zip(nodes, [*after, None], strict=False), 1)
+    ]
+
+
+def _handling(then: Mapping[str, Any] | None, parent: Mapping[str, Any]) -> Handling:
+    """Return what was done about an attempt: ``then`` is the one that followed, if any did."""
+    if then is not None:
+        return "fallback" if then["metadata"].get("fallback") else "retried"
+    return "skipped" if parent["status"] == "success" else "failed"
+
+
+def _error_of(node: Mapping[str, Any], handling: Handling) -> dict[str, Any] | None:
+    if node["status"] != "fail":
+        return None
+    return {
+        "error_class": node["error_class"] or "Error",
+        "message": node["stop_reason"],
+        "handling": handling,
+    }

@@ -1,0 +1,361 @@
+"""What the OpenAPI document says of errors, headers and examples, beside what the routes say."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from fastapi import FastAPI
+from fastapi.openapi.models import Example
+from fastapi.routing import APIRoute
+
+from caseworker.api.problem_types import (
+    ANONYMOUS_REFUSED,
+    BODY_TOO_LARGE,
+    CATALOGUE,
+    CREDENTIAL_REFUSED,
+    CREDENTIAL_REQUIRED,
+    HEAD_TOO_LARGE,
+    HOST_REFUSED,
+    INTERNAL,
+    INVALID_REQUEST,
+    MALFORMED_BODY,
+    MALFORMED_REQUEST,
+    REQUEST_TIMEOUT,
+    SCOPE_MISSING,
+    TOO_MANY_BODIES,
+    TOO_MANY_CONNECTIONS,
+    UNAVAILABLE,
+    UNSUPPORTED_MEDIA_TYPE,
+    ProblemType,
+)
+from caseworker.api.problems import MEDIA_TYPE
+
+Responses = dict[int | str, dict[str, Any]]
+
+PROBLEM_SCHEMA: Mapping[str, Any] = {
+    "title": "Problem",
+    "type": "object",
+    "description": "An error (RFC 9457).",
+    "required": ["type", "title", "status", "detail", "request_id"],
+    "properties": {
+        "type": {
+            "type": "string",
+            "description": "Names the kind of error; stable.",
+            "enum": [kind.uri for kind in CATALOGUE],
+        },
+        "title": {"type": "string"},
+        "status": {"type": "integer", "description": "The HTTP status."},
+        "detail": {"type": "string", "description": "What to do."},
+        "request_id": {"type": "string", "description": "Names the request in the logs."},
+        "errors": {
+            "type": "array",
+            "description": "The fields at fault.",
+            "items": {
+                "type": "object",
+                "required": ["field", "message"],
+                "properties": {
+                    "field": {"type": "string", "examples": ["budget.max_tokens"]},
+                    "message": {"type": "string", "examples": ["This must be at least 0."]},
+                },
+            },
+        },
+        "quota": {
+            "type": "object",
+            "description": "Of a quota that is used up: how it stands.",
+            "required": ["dimension", "used", "reserved", "requested", "limit"],
+            "properties": {
+                "dimension": {"type": "string", "examples": ["runs_per_minute"]},
+                **{name: {"type": "number"} for name in ("used", "reserved", "requested", "limit")},
+            },
+        },
+        "parts": {
+            "type": "object",
+            "description": "Of a service that is not ready: what each part is missing.",
+            "additionalProperties": {"type": "string"},
+        },
+    },
+}
+
+SERVER_SENT_EVENT_SCHEMA: Mapping[str, Any] = {
+    "title": "ServerSentEvent",
+    "type": "object",
+    "description": "One event of a stream: its lines `id:`, `event:` and `data:`.",
+    "required": ["id", "event", "data"],
+    "properties": {
+        "id": {"type": "string", "description": "The number of the event, its `seq`."},
+        "event": {"type": "string", "description": "Its `type`, such as `step.started`."},
+        "data": {
+            "type": "string",
+            "description": "The event as JSON.",
+            "contentMediaType": "application/json",
+            "contentSchema": {"$ref": "#/components/schemas/EventView"},
+        },
+    },
+}
+
+EVENT_STREAM: Mapping[str, Any] = {
+    "schema": {
+        "type": "string",
+        "description": "Events until the run has ended, with comments in between that keep the "
+        "stream open.",
+        "contentMediaType": "text/event-stream",
+        "contentSchema": {
+            "type": "array",
+            "items": {"$ref": "#/components/schemas/ServerSentEvent"},
+        },
+    }
+}
+"""How the OpenAPI document describes a stream of server-sent events."""
+
+_NOT_DESCRIBED = "Successful Response"
+"""What the framework says of an answer that nobody has described."""
+
+_REQUEST_ID_HEADER = {
+    "X-Request-ID": {
+        "description": "The caller's own if it sent a sane one, else a new one.",
+        "schema": {"type": "string"},
+    }
+}
+_CHALLENGE_HEADER = {
+    "WWW-Authenticate": {"description": "As in RFC 6750.", "schema": {"type": "string"}}
+}
+SCOPE = "x-required-scope"
+"""Where an operation of the OpenAPI document says which scope it needs."""
+_BEARER = {
+    "type": "http",
+    "scheme": "bearer",
+    "description": "An API key (`cwk_...`) or a JSON Web Token of the configured issuer. The scope "
+    "`run` contains `read`, and `admin` both.",
+}
+_RETRY_HEADER = {"Retry-After": {"description": "Seconds.", "schema": {"type": "integer"}}}
+
+RUN_HEADERS = {
+    "Location": {"description": "Where the run is.", "schema": {"type": "string"}},
+    "Preference-Applied": {
+        "description": "How long the answer was waited for, if that was preferred.",
+        "schema": {"type": "string"},
+    },
+    "RateLimit": {
+        "description": "How many runs the tenant may send at once now, and when there are more, in"
+        " seconds; of tenants whose rate is limited.",
+        "schema": {"type": "string", "examples": ['"runs";r=59;t=1']},
+    },
+    "RateLimit-Policy": {
+        "description": "How many runs the tenant may send in so many seconds.",
+        "schema": {"type": "string", "examples": ['"runs";q=60;w=60']},
+    },
+}
+"""What an answer to POST /runs says beside its body."""
+
+EVERY_CALLER = (
+    CREDENTIAL_REQUIRED,
+    CREDENTIAL_REFUSED,
+    ANONYMOUS_REFUSED,
+    SCOPE_MISSING,
+    UNAVAILABLE,
+)
+"""What every route that asks who calls may answer."""
+
+EVERY_RUN_ROUTE = (*EVERY_CALLER, INVALID_REQUEST)
+"""What every route that asks the store may answer."""
+
+_EVERY_ROUTE = (MALFORMED_REQUEST, HOST_REFUSED, HEAD_TOO_LARGE, INTERNAL, TOO_MANY_CONNECTIONS)
+
+EVERY_BODY = (
+    MALFORMED_BODY,
+    REQUEST_TIMEOUT,
+    BODY_TOO_LARGE,
+    UNSUPPORTED_MEDIA_TYPE,
+    TOO_MANY_BODIES,
+)
+"""What every route that takes a body may answer."""
+
+
+_GRAPH: dict[str, Any] = {
+    "steps": [
+        {
+            "id": "discount",
+            "type": "tool",
+            "data": {"tool": "calculator", "args": {"expression": "${default} * 12.5 / 100"}},
+        },
+        {
+            "id": "total",
+            "type": "tool",
+            "data": {"tool": "calculator", "args": {"expression": "1840 - ${default.value}"}},
+        },
+    ],
+    "edges": [
+        {
+            "source": "discount",
+            "target": "total",
+            "data": {"channel": "flow"},
+        }
+    ],
+}
+
+RUNS: dict[str, Example] = {
+    "arithmetic": Example(
+        summary="A calculation", value={"input": "What is 12.5 % of 1840, plus 7?"}
+    ),
+    "checked": Example(
+        summary="A case whose answer is known, under an id of the caller's, within limits",
+        value={
+            "run_id": "case-2025-09-08.1",
+            "input": "Which day comes 45 days after 2025-09-08?",
+            "expected_tools": ["calendar"],
+            "gold_answer": "Thursday, October 23, 2025",
+            "mode": "fallback_only",
+            "budget": {"max_seconds": 30, "max_tool_calls": 4, "max_cost_usd": 0.05},
+            "deadline": "2030-01-01T12:00:00Z",
+            "timezone": "Europe/Paris",
+            "seed": 7,
+            "metadata": {"ticket": "A-1024"},
+        },
+    ),
+    "graph": Example(
+        summary="A graph that is sent along: two calculations, one after the other",
+        value={"kind": "graph", "graph": _GRAPH, "inputs": {"default": "1840"}},
+    ),
+    "registered graph": Example(
+        summary="A registered graph, by its name",
+        value={
+            "kind": "graph",
+            "graph": {"name": "discount", "version": 3},
+            "input": "1840",
+            "budget": {"max_steps": 100, "max_cost_usd": 0.5},
+        },
+    ),
+    "going on": Example(
+        summary="On from a node of an ended run, with a higher limit",
+        value={
+            "from": {"run_id": "case-2025-09-08.1", "until": "n000004"},
+            "budget": {"max_tool_calls": 8},
+        },
+    ),
+}
+
+_AGENT: dict[str, Any] = {
+    "name": "cashier",
+    "description": "Works out what an order costs.",
+    "prompt": {"system": "You are the cashier of ${shop}. Calculate with tools, never by heart."},
+    "inputs": {"shop": {"type": "string", "description": "The name of the shop."}},
+    "tools": ["calculator"],
+    "limits": {"max_turns": 6, "timeout_ms": 60_000, "budget": {"max_cost_usd": 0.05}},
+}
+
+RUNS["agent"] = Example(
+    summary="An agent that is sent along",
+    value={
+        "kind": "agent",
+        "agent": _AGENT,
+        "input": "What do 3 at 4.20 and 2 at 11.50 cost together?",
+        "inputs": {"shop": "Corner Books"},
+    },
+)
+RUNS["registered agent"] = Example(
+    summary="A registered agent, by its name, in the middle of a conversation",
+    value={
+        "kind": "agent",
+        "agent": {"name": "cashier", "version": 2},
+        "messages": [
+            {"role": "user", "content": "What do 3 at 4.20 cost?"},
+            {"role": "assistant", "content": "12.60"},
+            {"role": "user", "content": "And 2 more?"},
+        ],
+        "inputs": {"shop": "Corner Books"},
+    },
+)
+
+NEW_AGENTS: dict[str, Example] = {
+    "agent": Example(summary="An agent with a tool and a variable", value={"agent": _AGENT})
+}
+
+NEW_GRAPHS: dict[str, Example] = {
+    "graph": Example(
+        summary="Two calculations, one after the other",
+        value={
+            "name": "discount",
+            "description": "Works out a discount and takes it off.",
+            "graph": _GRAPH,
+        },
+    ),
+}
+
+GRAPHS_TO_VALIDATE: dict[str, Example] = {
+    "graph": Example(summary="Two calculations, one after the other", value={"graph": _GRAPH}),
+}
+
+
+def answers(*kinds: ProblemType) -> Responses:
+    """Return how a route documents the problems it may answer with."""
+    documented: Responses = {}
+    for kind in sorted((*kinds, *_EVERY_ROUTE), key=lambda kind: kind.status):
+        response = documented.setdefault(
+            kind.status,
+            {
+                "description": kind.title,
+                "content": {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}},
+            },
+        )
+        if kind.title not in response["description"]:
+            response["description"] += f", or: {kind.title[0].lower()}{kind.title[1:]}"
+        if kind.retry_after_seconds is not None:
+            response["headers"] = _RETRY_HEADER
+        if kind.challenge is not None:
+            response["headers"] = _CHALLENGE_HEADER
+    return documented
+
+
+def operation_id(route: APIRoute) -> str:
+    """Return the name of a route's operation, from which generated clients name theirs."""
+    return route.name
+
+
+def describe(app: FastAPI) -> None:
+    """Add what every route has in common to the application's OpenAPI document.
+
+    It is made when it is asked for first, which takes half a second.
+    """
+    generate = app.openapi
+
+    def openapi() -> dict[str, Any]:
+        if app.openapi_schema is None:
+            _complete(generate())
+        return generate()
+
+    app.openapi = openapi  # type: ignore[method-assign] # how FastAPI wants it extended
+
+
+def _complete(document: dict[str, Any]) -> None:
+    schemas = document["components"]["schemas"]
+    document["components"]["securitySchemes"] = {"bearer": _BEARER}
+    schemas["Problem"] = dict(PROBLEM_SCHEMA)
+    schemas["ServerSentEvent"] = dict(SERVER_SENT_EVENT_SCHEMA)
+    for operations in document["paths"].values():
+        for operation in operations.values():
+            operation["summary"] = operation["description"].partition("\n")[0].rstrip(".")
+            _optional_body(operation)
+            _scoped(operation)
+            for response in operation["responses"].values():
+                response["headers"] = _REQUEST_ID_HEADER | response.get("headers", {})
+                if response["description"] == _NOT_DESCRIBED:
+                    response["description"] = _of_its_schema(response, schemas)
+
+
+def _scoped(operation: dict[str, Any]) -> None:
+    """Say which scope an operation needs, if it needs any."""
+    if SCOPE in operation:
+        operation["security"] = [{"bearer": []}]
+        operation["description"] += f"\n\nNeeds the scope `{operation[SCOPE]}`."
+
+
+def _optional_body(operation: dict[str, Any]) -> None:
+    """Leave out the default of an optional body: it stands beside a reference, where it is lost."""
+    for media in operation.get("requestBody", {}).get("content", {}).values():
+        media["schema"].pop("default", None)
+
+
+def _of_its_schema(response: Mapping[str, Any], schemas: Mapping[str, Any]) -> str:
+    """Return what the schema of an answer says of itself."""
+    [media] = response["content"].values()
+    described: str = schemas[media["schema"]["$ref"].rpartition("/")[2]]["description"]
+    return described

@@ -1,0 +1,107 @@
+"""Runs that go on from another one: what is not sent with them is what the other run was given.
+
+The other run's deadline and metadata are not inherited: a deadline has mostly passed by then, and
+metadata describe one run. Its limits are inherited, key by key, and are counted from 0 again.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from pydantic import ValidationError
+
+from caseworker.api.admission import request_hash
+from caseworker.api.problem_types import INVALID_REQUEST
+from caseworker.api.problems import ProblemError, invalid
+from caseworker.api.run_body import GoingOnBody, OwnBody, body_of_kind
+from caseworker.api.violations import violations_of
+from caseworker.control.budget import Budget
+from caseworker.kernel.graph import DEFAULT_HANDLE
+from caseworker.nodes.agent.node import INPUTS, MESSAGES
+from caseworker.runs.definitions import AGENT_STEP
+from caseworker.runs.errors import RunNotFoundError, SourceNotEndedError, SourceNotFoundError
+from caseworker.runs.run import NewRun, Run, RunKey, RunKind, RunRequest, RunSource
+from caseworker.runs.service import RunService
+
+
+async def source_of(body: GoingOnBody, tenant: str, runs: RunService) -> Run:
+    """Return the run to go on from.
+
+    Raises:
+        SourceNotFoundError: there is none.
+        SourceNotEndedError: it has not ended.
+        ProblemError: a kind was sent, and it is another one.
+    """
+    wanted = body.from_.run_id
+    try:
+        source = await runs.get(RunKey(tenant, wanted))
+    except RunNotFoundError:
+        raise SourceNotFoundError(wanted) from None
+    if not source.finished:
+        raise SourceNotEndedError(wanted)
+    if body.kind not in (None, source.kind.value):
+        message = f"The run to go on from is of kind {source.kind.value}: send that, or no kind."
+        raise invalid("kind", message)
+    return source
+
+
+def completed(body: GoingOnBody, source: RunRequest) -> OwnBody:
+    """Return a body with what its caller has left out, as it would be sent without ``from``.
+
+    Raises:
+        ProblemError: something was sent that does not belong to runs of that kind, or is wrong.
+    """
+    sent = {name: value for name, value in body.sent.items() if value is not None}
+    del sent["from"]
+    inherited = _fields_of(source)
+    if "input" in sent and source.kind is RunKind.GRAPH:
+        inherited["inputs"].pop(DEFAULT_HANDLE, None)
+    if "messages" in sent:
+        inherited.pop("input", None)
+    try:
+        return body_of_kind(inherited | sent)
+    except ValidationError as error:
+        found = error.errors(include_url=False, include_input=False)
+        raise ProblemError(INVALID_REQUEST, violations=violations_of(found)) from None
+
+
+def going_on(new: NewRun, body: GoingOnBody, source: RunRequest, ceiling: Budget) -> NewRun:
+    """Return a new run that goes on from another one, within limits that were not all sent."""
+    given, request = body.budget, new.request
+    budget = source.budget if given is None else given.over(source.budget)
+    prices_asked = given is not None and "max_cost_usd" in given.given
+    requires_prices = request.requires_prices if prices_asked else source.requires_prices
+    wanted = body.from_
+    request = replace(
+        request,
+        budget=budget.merged_with(ceiling),
+        requires_prices=requires_prices,
+        definition_ref=(request if body.graph or body.agent else source).definition_ref,
+        source=RunSource(wanted.run_id, wanted.until),
+        chat=source.chat,
+    )
+    return replace(new, request=request, request_hash=request_hash(body))
+
+
+def _fields_of(request: RunRequest) -> dict[str, Any]:
+    """Return a request as it would be sent, without what is a run's own."""
+    fields: Mapping[str, Any]
+    match request.kind:
+        case RunKind.GRAPH:
+            fields = {"graph": request.graph, "inputs": dict(request.inputs)}
+        case RunKind.AGENT:
+            fields = {
+                "agent": (request.graph or {})["steps"][0]["data"][AGENT_STEP],
+                "input": request.inputs.get(DEFAULT_HANDLE),
+                "messages": request.inputs.get(MESSAGES),
+                "inputs": request.inputs.get(INPUTS),
+            }
+        case RunKind.CASE:
+            fields = {
+                "input": request.input,
+                "expected_tools": list(request.expected_tools),
+                "gold_answer": request.gold_answer,
+                "mode": request.mode,
+            }
+    about = {"kind": request.kind.value, "seed": request.seed, "timezone": request.timezone}
+    return {name: it for name, it in {**about, **fields}.items() if it is not None}

@@ -1,0 +1,308 @@
+"""Bounds what a connection may hold and how long it may wait, before a request becomes one.
+
+The server's protocol takes heads of any length, and waits for the rest of a request as long as its
+client likes. Here a head has a limit in bytes and in headers, and must be whole in time; a body,
+and the reading of an answer, must go on at a rate; and a process holds so many connections and no
+more. What is refused gets a problem document with an X-Request-ID, like any other request.
+
+A connection is unidentified unless it has a request of a known caller. Unidentified ones take nine
+tenths of the limit at most: the oldest is closed for a new one. A tenth more connections than the
+limit may be open: those whose tenants wait for one (:mod:`caseworker.api.shares`).
+
+A request that arrives whole costs nothing but a comparison: timers are set for those that do not.
+"""
+
+import asyncio
+import uuid
+from dataclasses import dataclass
+from functools import partial
+from http import HTTPStatus
+from typing import Any, ClassVar
+
+import structlog
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from caseworker.api import problem_types as types
+from caseworker.api.problem_types import ProblemType
+from caseworker.api.problems import ProblemError, problem_response
+from caseworker.api.request_envelope import IDENTIFIED
+from caseworker.engine.fair_slots import queue_of, share_of
+
+log = structlog.get_logger(__name__)
+
+_PIECE_BYTES = 32 * 1024
+"""The most that the parser is given at once, so that a long head is noticed before it is kept."""
+_MAX_PIPELINED = 4
+"""Requests that a client may send before the first of them is answered."""
+_LINGER_SECONDS = 1.0
+"""How long a refused client may go on sending: a reset could destroy the answer on its way."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConnectionLimits:
+    """What the connections of a process may hold, and how long they may wait."""
+
+    max_connections: int
+    """A tenth more may be open, whose requests wait."""
+    max_head_bytes: int
+    """Of request line and headers."""
+    max_headers: int
+    head_seconds: float
+    """The longest time for a whole head, from the first byte or from the connection's beginning."""
+    bytes_per_second: int
+    """The least rate at which bodies must come and answers be read."""
+    rate_seconds: float = 5.0
+    """The time over which a rate is measured."""
+
+
+class _RefusedError(Exception):
+    """Ends the parsing of a request that passes a limit."""
+
+
+class BoundedProtocol(HttpToolsProtocol):
+    """One connection of the server, within the limits of its class."""
+
+    limits: ClassVar[ConnectionLimits]
+    unidentified: ClassVar[dict["BoundedProtocol", None]]
+    """The server's unidentified connections, the oldest first."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._refusal = types.MALFORMED_REQUEST
+        self._head_bytes = 0
+        self._unclaimed_bytes = 0
+        """What the parser has taken without saying anything: a part of a header, for example."""
+        self._claimed = False
+        self._body_bytes = 0
+        self._in_head = False
+        self._in_body = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._write_timer: asyncio.TimerHandle | None = None
+        self._refused = False
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Take a connection, in place of the oldest unidentified one if there are too many."""
+        super().connection_made(transport)
+        self.unidentified[self] = None
+        limit = self.limits.max_connections
+        too_many = len(self.connections) > limit + queue_of(limit)
+        if too_many or len(self.unidentified) > share_of(limit):
+            oldest = next(iter(self.unidentified))
+            if oldest is not self:
+                oldest._forget()
+                oldest.transport.abort()
+            elif too_many:
+                self.transport.write(_document(types.TOO_MANY_CONNECTIONS))
+                self.transport.close()
+                return
+        self._wait_for_head()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Forget the timers."""
+        self._forget()
+        self._set_timer(None)
+        self._stop_watching_writes()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """Parse what came, in pieces, and set a timer if the request is not whole yet."""
+        if self._is_over():
+            return
+        for start in range(0, len(data), _PIECE_BYTES):
+            piece = data if len(data) <= _PIECE_BYTES else data[start : start + _PIECE_BYTES]
+            self._claimed = False
+            super().data_received(piece)
+            self._unclaimed_bytes = 0 if self._claimed else self._unclaimed_bytes + len(piece)
+            if self._is_over():
+                return
+            if self._unclaimed_bytes > self.limits.max_head_bytes:
+                self._answer(types.HEAD_TOO_LARGE)
+                return
+        if self._in_body:
+            if self._timer is None:
+                self._watch_body(0)
+        elif self._timer is None and (self._in_head or self._is_idle()):
+            self._wait_for_head()
+
+    def on_message_begin(self) -> None:
+        """Begin a request."""
+        super().on_message_begin()
+        self._claimed = self._in_head = True
+        self._head_bytes = 0
+
+    def on_url(self, url: bytes) -> None:
+        """Take a part of the request line."""
+        self._count(len(url))
+        super().on_url(url)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Take a header, or a trailer of a body."""
+        self._count(len(name) + len(value) + 4)
+        if len(self.headers) >= self.limits.max_headers:
+            self._refuse(types.HEAD_TOO_LARGE)
+        super().on_header(name, value)
+
+    def on_headers_complete(self) -> None:
+        """Begin to answer a request whose head is whole."""
+        if len(self.pipeline) >= _MAX_PIPELINED:
+            self._refuse(types.MALFORMED_REQUEST)
+        self._set_timer(None)
+        known = partial(self.unidentified.pop, self, None)
+        self.scope[IDENTIFIED] = known  # type: ignore[literal-required]
+        self._in_head, self._in_body = False, True
+        self._body_bytes = 0
+        super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        """Take a part of the body."""
+        self._claimed = True
+        self._body_bytes += len(body)
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        """End the receipt of a request."""
+        self._claimed = True
+        self._in_body = False
+        self._set_timer(None)
+        super().on_message_complete()
+
+    def on_response_complete(self) -> None:
+        """Keep nothing of a body that nobody has read."""
+        if self.cycle.response_complete:  # and not a later one that waits for its turn
+            self.cycle.body.clear()
+        super().on_response_complete()
+        if self._is_idle() and not self.transport.is_closing():
+            self.unidentified.pop(self, None)
+            self.unidentified[self] = None
+
+    def pause_writing(self) -> None:
+        """Watch a client that does not read as fast as it is answered."""
+        super().pause_writing()
+        if self._write_timer is None:
+            self._watch_writes(self.transport.get_write_buffer_size())
+
+    def resume_writing(self) -> None:
+        """Stop watching: nearly everything was read."""
+        self._stop_watching_writes()
+        super().resume_writing()
+
+    def send_400_response(self, msg: str) -> None:
+        """Answer what the parser could not read, or what a limit refuses."""
+        self._answer(self._refusal)
+
+    def _forget(self) -> None:
+        self.connections.discard(self)
+        self.unidentified.pop(self, None)
+
+    def _is_over(self) -> bool:
+        return self._refused or self.transport.is_closing()
+
+    def _is_answered(self) -> bool:
+        cycle: object = self.cycle  # the base class does not say that there may be none yet
+        return cycle is None or self.cycle.response_complete
+
+    def _is_idle(self) -> bool:
+        return self._is_answered() and not self._in_head and not self._in_body
+
+    def _count(self, size: int) -> None:
+        self._head_bytes += size
+        if self._head_bytes > self.limits.max_head_bytes:
+            self._refuse(types.HEAD_TOO_LARGE)
+
+    def _refuse(self, kind: ProblemType) -> None:
+        """End the parsing; the parser's error comes back by :meth:`send_400_response`."""
+        self._refusal = kind
+        raise _RefusedError
+
+    def _answer(self, kind: ProblemType) -> None:
+        """Refuse in place of the application, and close.
+
+        A client that waits for an earlier answer on this connection is cut off instead: a document
+        could be taken for a part of it.
+        """
+        if self._is_over():
+            return
+        log.info("http.refused", detail=kind.slug, status=kind.status)
+        self._refused = True
+        if not self._is_answered():
+            cycle = self.cycle
+            if cycle.response_started or self.pipeline or self._in_head:
+                self.transport.abort()
+                return
+            cycle.disconnected = True
+            cycle.message_event.set()
+        self.transport.write(_document(kind))
+        self.transport.write_eof()
+        self._set_timer(_LINGER_SECONDS, self.transport.abort)
+
+    def _wait_for_head(self) -> None:
+        self._set_timer(self.limits.head_seconds, self._head_is_late)
+
+    def _head_is_late(self) -> None:
+        self._timer = None
+        if self._in_head:
+            self._answer(types.REQUEST_TIMEOUT)
+        else:
+            self.transport.close()
+
+    def _watch_body(self, before: int) -> None:
+        self._set_timer(self.limits.rate_seconds, self._judge_body, before)
+
+    def _judge_body(self, before: int) -> None:
+        self._timer = None
+        came, least = self._body_bytes - before, self._least_bytes
+        if self.cycle.response_complete:
+            self.transport.close()
+        elif came >= least or self.flow.read_paused:
+            self._watch_body(self._body_bytes)
+        else:
+            self._answer(types.REQUEST_TIMEOUT)
+
+    @property
+    def _least_bytes(self) -> float:
+        return self.limits.bytes_per_second * self.limits.rate_seconds
+
+    def _watch_writes(self, unread: int) -> None:
+        seconds = self.limits.rate_seconds
+        self._write_timer = self.loop.call_later(seconds, self._judge_reader, unread)
+
+    def _judge_reader(self, before: int) -> None:
+        unread = self.transport.get_write_buffer_size()
+        if before - unread >= self._least_bytes:
+            self._watch_writes(unread)
+            return
+        log.info("http.reader_stalled", bytes=unread)
+        self.transport.abort()
+
+    def _stop_watching_writes(self) -> None:
+        if self._write_timer is not None:
+            self._write_timer.cancel()
+            self._write_timer = None
+
+    def _set_timer(self, seconds: float | None, *then: Any) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if seconds is not None:
+            self._timer = self.loop.call_later(seconds, *then)
+
+
+def bounded_by(limits: ConnectionLimits) -> type[BoundedProtocol]:
+    """Return the protocol of a server whose connections have these limits."""
+    return type("BoundedProtocol", (BoundedProtocol,), {"limits": limits, "unidentified": {}})
+
+
+def _document(kind: ProblemType) -> bytes:
+    """Return a problem document with all its headers, as it goes over the wire."""
+    request_id = uuid.uuid4().hex
+    response = problem_response(request_id, ProblemError(kind))
+    headers = [
+        *response.raw_headers,
+        (b"x-request-id", request_id.encode()),
+        (b"x-content-type-options", b"nosniff"),
+        (b"cache-control", b"no-store"),
+        (b"connection", b"close"),
+    ]
+    lines = [f"HTTP/1.1 {kind.status} {HTTPStatus(kind.status).phrase}".encode()]
+    lines += [name + b": " + text for name, text in headers]
+    return b"\r\n".join(lines) + b"\r\n\r\n" + bytes(response.body)

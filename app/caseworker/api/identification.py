@@ -1,0 +1,115 @@
+"""Identifies the caller of a request, by its credential or by where it comes from."""
+
+import asyncio
+import re
+import time
+
+from fastapi import Request
+
+from caseworker.access.authentication import Authentication
+from caseworker.access.caller import ANYBODY, LOCAL, Caller
+from caseworker.access.errors import CredentialRequiredError, InvalidCredentialError
+from caseworker.api import problem_types as types
+from caseworker.api.problems import ProblemError
+from caseworker.api.request_envelope import address_of, host_name
+from caseworker.api.services import AnonymousFrom, ApiLimits
+
+_BEARER = re.compile(rb"bearer +([!-~]+) *", re.IGNORECASE)
+
+_OF_PROXIES = re.compile(
+    rb"forwarded|via|x-real-ip|x-(?:original-)?forwarded-.*|x-envoy-.*|cf-.*|.*client-ip"
+)
+
+
+async def identify(request: Request, authentication: Authentication, limits: ApiLimits) -> Caller:
+    """Return the caller of a request.
+
+    Whoever shows a credential is known by it or refused, and is never taken for anonymous.
+
+    Raises:
+        InvalidCredentialError: the credential is nobody's.
+        CredentialRequiredError: there is none, and nobody is served without one.
+        ProblemError: there is none, and anonymous callers are not served from there.
+    """
+    shown = shown_credential(request)
+    if shown is not None:
+        return await authentication.caller_of(shown)
+    if not await authentication.is_open():
+        raise CredentialRequiredError
+    return anonymous_caller(request, limits.anonymous, limits)
+
+
+def shown_credential(request: Request) -> str | None:
+    """Return the bearer's credential of a request; None if it shows none.
+
+    Raises:
+        InvalidCredentialError: it shows something else, or several.
+    """
+    shown = [value for name, value in request.scope["headers"] if name == b"authorization"]
+    if not shown:
+        return None
+    if len(shown) > 1 or (bearer := _BEARER.fullmatch(shown[0])) is None:
+        raise InvalidCredentialError
+    return bearer[1].decode("ascii")
+
+
+def anonymous_caller(
+    request: Request, anonymous: AnonymousFrom, limits: ApiLimits | None = None
+) -> Caller:
+    """Return who calls without a credential, while there are none.
+
+    Web pages of other origins are refused everywhere: a browser sends their requests with the
+    rights of whoever reads them. ``limits`` has the origins and host names of the configuration.
+
+    A peer counts as local if its address is, and if no header says that a proxy forwards a request
+    of another peer. No header makes a caller local: anyone can write one. A peer without an address
+    (a Unix socket) counts as remote, because it usually is a proxy.
+
+    Raises:
+        ProblemError: anonymous callers are not served from there.
+    """
+    _refuse_other_pages(request, frozenset() if limits is None else limits.cors_origins)
+    if anonymous == "anywhere":
+        return ANYBODY
+    forwarded = any(_OF_PROXIES.fullmatch(name) for name, _ in request.headers.raw)
+    if request.client is None or forwarded or not is_loopback(request.client.host):
+        raise ProblemError(types.ANONYMOUS_REFUSED)
+    if limits is not None and not _is_own_host(request, limits.allowed_hosts or frozenset()):
+        message = "Call the service as localhost, or add the host to server.allowed_hosts."
+        raise ProblemError(types.ANONYMOUS_REFUSED, message)
+    return LOCAL
+
+
+def _refuse_other_pages(request: Request, origins: frozenset[str]) -> None:
+    """Refuse a request that a browser sends for a page of another origin."""
+    sent = [value.lower() for value in request.headers.getlist("origin")]
+    host = request.headers.get("host", "").lower()
+    own = {f"http://{host}", f"https://{host}", *origins}
+    cross_site = request.headers.get("sec-fetch-site") == "cross-site" and not (
+        sent and set(sent) <= origins
+    )
+    if cross_site or not own.issuperset(sent):
+        message = "Pages of other origins are not served; list theirs in server.cors_origins."
+        raise ProblemError(types.ANONYMOUS_REFUSED, message)
+
+
+def _is_own_host(request: Request, names: frozenset[str]) -> bool:
+    """Return whether a request was sent to this machine's loopback or to a configured name."""
+    name = host_name(request.headers.get("host", ""))
+    if name in ("", "localhost") or is_loopback(name):
+        return True
+    return name in map(str.lower, names) and name not in ("0.0.0.0", "::")  # noqa: S104
+
+
+def is_loopback(host: str) -> bool:
+    """Tell whether an address belongs to this machine alone."""
+    address = address_of(host.partition("%")[0])
+    address = getattr(address, "ipv4_mapped", None) or address
+    return address is not None and address.is_loopback
+
+
+async def wait_connected(request: Request, seconds: float) -> None:
+    """Wait for a time, or until the client hangs up."""
+    until, is_gone = time.monotonic() + seconds, request.is_disconnected
+    while (left := until - time.monotonic()) > 0 and not await is_gone():  # noqa: ASYNC110
+        await asyncio.sleep(min(left, 1.0))

@@ -1,0 +1,146 @@
+"""Reads JSON that comes from outside: bounded, strict, and only what can be stored.
+
+Python's parser takes more than JSON allows (NaN, duplicate keys, integers of any length) and
+Postgres stores less (no NUL, no lone surrogates), so both differences are refused here, before
+anything is built from the text.
+"""
+
+import json
+import math
+import re
+from collections.abc import Iterator
+from itertools import islice
+from typing import Any, NoReturn
+
+from caseworker.api.violations import MAX_VIOLATIONS, Violation
+from caseworker.nodes.reading import field_of
+
+_BOM = b"\xef\xbb\xbf"
+_STRING_OR_BRACKET = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"?|[\[{]|[\]}]', re.DOTALL)
+"""A string is swallowed whole, closed or not, so that its brackets do not count. Nothing in the
+pattern can be matched in two ways: the time is linear whatever the text."""
+
+_LONG_NUMBER = re.compile(r"\d{19}|[eE]\+?\d{3}")
+"""Found in every number that may be too large. A text without it needs no check of each number."""
+_INT64_DIGITS = 19
+_INT64 = 2**63
+
+
+class MalformedJsonError(ValueError):
+    """The text is not JSON as we take it; the message says what to do."""
+
+
+class UnstorableTextError(ValueError):
+    """The text is JSON but holds strings that no database stores."""
+
+    def __init__(self, violations: list[Violation]) -> None:
+        super().__init__("Strings may not hold NUL characters or unpaired surrogates.")
+        self.violations = violations
+
+
+def read_json(body: bytes, *, max_depth: int) -> Any:
+    """Parse a body.
+
+    Raises:
+        MalformedJsonError: it is no JSON, or nested deeper than ``max_depth``, or holds duplicate
+            keys or numbers beyond 64 bits.
+        UnstorableTextError: it holds NUL characters or unpaired surrogates.
+    """
+    if body.startswith(_BOM):
+        raise MalformedJsonError("Send the body without a byte order mark.")
+    try:
+        text = body.decode()
+    except UnicodeDecodeError:
+        raise MalformedJsonError("The body is not UTF-8.") from None
+    if is_nested_deeper(text, max_depth):
+        raise MalformedJsonError(f"The body is nested deeper than {max_depth} levels.")
+    try:
+        value = (_CAREFUL if _LONG_NUMBER.search(text) else _DECODER).decode(text)
+    except json.JSONDecodeError as error:
+        place = f"line {error.lineno}, column {error.colno}"
+        raise MalformedJsonError(f"The body is not JSON; see {place}.") from None
+    if "\\u" in text:  # NUL and unpaired surrogates can only come from escapes
+        _require_storable(value)
+    return value
+
+
+def is_nested_deeper(text: str, limit: int) -> bool:
+    """Tell whether more than ``limit`` arrays and objects stand inside one another."""
+    if text.count("[") + text.count("{") <= limit:
+        return False
+    depth = 0
+    for match in _STRING_OR_BRACKET.finditer(text):
+        match match.group()[0]:
+            case "[" | "{":
+                depth += 1
+                if depth > limit:
+                    return True
+            case "]" | "}":
+                depth -= 1
+                if depth < 0:
+                    return False  # no JSON either way, which the parser says better
+    return False
+
+
+def is_storable(text: str) -> bool:
+    """Tell whether a database takes the text."""
+    return "\0" not in text and not any("\ud800" <= char <= "\udfff" for char in text)
+
+
+def _require_storable(value: Any) -> None:
+    message = "Strings may not hold NUL characters or unpaired surrogates."
+    places = islice(_unstorable(value, ()), MAX_VIOLATIONS)
+    violations = [Violation(field_of(path), message) for path in places]
+    if violations:
+        raise UnstorableTextError(violations)
+
+
+def _unstorable(value: Any, path: tuple[str | int, ...]) -> Iterator[tuple[str | int, ...]]:
+    """Yield the places of texts and keys that cannot be stored."""
+    match value:
+        case str():
+            if not is_storable(value):
+                yield path
+        case list():
+            for index, item in enumerate(value):
+                yield from _unstorable(item, (*path, index))
+        case dict():
+            for key, item in value.items():
+                if not is_storable(key):
+                    yield (*path, key)
+                yield from _unstorable(item, (*path, key))
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise MalformedJsonError("The body holds an object with a duplicate key.")
+    return found
+
+
+def _integer(digits: str) -> int:
+    if len(digits) > _INT64_DIGITS + 1 or not -_INT64 <= int(digits) < _INT64:
+        raise MalformedJsonError(
+            "The body holds an integer of more than 64 bits; send it as a string."
+        )
+    return int(digits)
+
+
+def _fraction(digits: str) -> float:
+    number = float(digits)
+    if not math.isfinite(number):
+        raise MalformedJsonError("The body holds a number that is too large; send it as a string.")
+    return number
+
+
+def _constant(_: str) -> NoReturn:
+    raise MalformedJsonError("NaN and Infinity are not JSON; leave the field out or send null.")
+
+
+_DECODER = json.JSONDecoder(object_pairs_hook=_object, parse_constant=_constant)
+_CAREFUL = json.JSONDecoder(
+    object_pairs_hook=_object,
+    parse_int=_integer,
+    parse_float=_fraction,
+    parse_constant=_constant,
+)

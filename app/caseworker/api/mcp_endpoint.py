@@ -1,0 +1,106 @@
+"""``/mcp``: the service as an MCP server over streamable HTTP, without sessions in memory.
+
+What holds for every request holds here: the Host check, who may call, and the limits of a body. Two
+generations of the protocol are served by the SDK. In the newer one a client cancels a call by
+closing its connection. In the older one it sends ``notifications/cancelled``, perhaps to another
+replica: such a client is given a session id, and the id of a run follows from it and from the id of
+the request, so the cancel request can be stored wherever it arrives, even before the run exists.
+"""
+
+import asyncio
+import hashlib
+import secrets
+from collections.abc import Sequence
+from http import HTTPStatus
+from importlib import import_module
+from typing import Any
+
+from starlette.datastructures import MutableHeaders
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import Message, Receive, Scope, Send
+
+from caseworker.access.caller import Scope as AccessScope
+from caseworker.api import problem_types as types
+from caseworker.api.api_request import ApiRequest
+from caseworker.api.mcp_offers import Offers
+from caseworker.api.problems import ProblemError
+from caseworker.runs.errors import TooManyPendingCancelsError
+
+SESSION_HEADER = "mcp-session-id"
+_MAX_SESSION_CHARS = 128
+CALLER = "mcp"
+"""What receipts call clients that cancel."""
+
+
+def run_id_of(session: str | None, request_id: Any) -> str | None:
+    """Return the id of the run of a request; None if the request has no session to name it by."""
+    if not session or len(session) > _MAX_SESSION_CHARS or not isinstance(request_id, int | str):
+        return None
+    named = f"{session}\n{type(request_id).__name__}\n{request_id}"
+    return f"mcp-{hashlib.sha256(named.encode()).hexdigest()[:32]}"
+
+
+class McpEndpoint:
+    """The ASGI application behind ``/mcp``."""
+
+    def __init__(self, version: str, offers: Sequence[Offers]) -> None:
+        """Offer the tools that ``offers`` return, and one that looks at a run."""
+        self._version = version
+        self._offers = offers
+        self._server: Any = None
+        self._loading = asyncio.Lock()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request.
+
+        Raises:
+            ProblemError: it is refused before the protocol is looked at.
+        """
+        request = await ApiRequest.of(Request(scope, receive, send), AccessScope.READ)
+        if request.method != "POST":
+            answer = Response(status_code=HTTPStatus.METHOD_NOT_ALLOWED, headers={"Allow": "POST"})
+            await answer(scope, receive, send)
+            return
+        content = await request.body()
+        request.require_small()
+        message = await request.json()
+        if not isinstance(message, dict):
+            raise ProblemError(types.MALFORMED_BODY, "Send one JSON-RPC message, as an object.")
+        if message.get("method") == "notifications/cancelled":
+            await self._cancel(request, message.get("params"))
+        first = True
+
+        async def received() -> Message:
+            nonlocal first
+            if first:
+                first = False
+                return {"type": "http.request", "body": content, "more_body": False}
+            return await receive()
+
+        async def named(event: Message) -> None:
+            if event["type"] == "http.response.start" and message.get("method") == "initialize":
+                MutableHeaders(scope=event)[SESSION_HEADER] = secrets.token_hex(16)
+            await send(event)
+
+        scope["api_request"] = request
+        await (await self._loaded()).answer(scope, received, named)
+
+    async def _cancel(self, request: ApiRequest, params: Any) -> None:
+        """Store a cancel request for the run of another request of the same session."""
+        request_id = params.get("requestId") if isinstance(params, dict) else None
+        run_id = run_id_of(request.headers.get(SESSION_HEADER), request_id)
+        if run_id is not None:
+            request.require(AccessScope.RUN)
+            try:
+                await request.runs.cancel(request.key(run_id), by=CALLER)
+            except TooManyPendingCancelsError as error:
+                raise ProblemError(types.TOO_MANY_PENDING_CANCELS) from error
+
+    async def _loaded(self) -> Any:
+        """Import the SDK at the first use, in a thread: that takes most of a second."""
+        async with self._loading:
+            if self._server is None:
+                module = await asyncio.to_thread(import_module, "caseworker.api.mcp_server")
+                self._server = module.OfferingServer(self._version, self._offers)
+            return self._server

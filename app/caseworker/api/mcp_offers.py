@@ -1,0 +1,115 @@
+"""What the service offers to MCP clients: tools of which each call is an ordinary run."""
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from caseworker.api.api_request import ApiRequest
+from caseworker.api.json_text import is_storable
+from caseworker.api.run_body import AgentRunBody, CaseBody
+from caseworker.nodes.agent.definition import AgentDefinition
+from caseworker.nodes.agent.tools import INPUT, parameters_of
+from caseworker.nodes.nesting import DefinitionKind
+from caseworker.runs.graphs import Definition
+from caseworker.runs.ports import Accepted
+from caseworker.runs.run import DefinitionRef
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OfferedTool:
+    """A tool of which each call is a run."""
+
+    name: str
+    description: str
+    parameters: Mapping[str, Any]
+    """JSON Schema of its arguments."""
+    accept: Callable[[ApiRequest, Mapping[str, Any], Mapping[str, Any]], Awaitable[Accepted]]
+    """Accepts the run of a call: gets the arguments, and the run's own fields ``run_id`` (may be
+    null) and ``metadata``. It raises what a route that accepts runs raises, or a
+    ValidationError."""
+
+
+Offers = Callable[[ApiRequest, str | None], Awaitable[Sequence[OfferedTool]]]
+"""Returns the tools that the sender of a request may call now, only that of a name if one is given.
+
+Of two with one name the first is meant."""
+
+MAX_AGENTS = 100
+"""So many agents are listed, by name; any other can be called all the same."""
+
+
+async def case_tools(request: ApiRequest, name: str | None) -> Sequence[OfferedTool]:
+    """Return the tool that runs cases."""
+    return (_RUN_CASE,)
+
+
+async def agent_tools(request: ApiRequest, name: str | None) -> Sequence[OfferedTool]:
+    """Return a tool for every registered agent: its newest version."""
+    store, tenant = request.api.services.definitions, request.caller.tenant
+    kind = DefinitionKind.AGENT
+    if name is not None:
+        if not is_storable(name):
+            return ()
+        found = await store.get(tenant, DefinitionRef(name, kind=kind))
+        return () if found is None else (_tool_of(found),)
+    page = await store.find(tenant, kind, limit=MAX_AGENTS, cursor=None)
+    refs = [head.ref for head in page.heads]
+    agents = await store.load(tenant, refs, max_bytes=MAX_AGENTS * request.limits.max_graph_bytes)
+    return [_tool_of(agents[ref]) for ref in refs if ref in agents]
+
+
+def _tool_of(found: Definition) -> OfferedTool:
+    agent = AgentDefinition.model_validate(found.content)
+
+    async def accept(
+        request: ApiRequest, args: Mapping[str, Any], of_run: Mapping[str, Any]
+    ) -> Accepted:
+        body = AgentRunBody.model_validate(
+            {
+                "kind": "agent",
+                "agent": {"name": found.head.name, "version": found.head.version},
+                "inputs": {name: value for name, value in args.items() if name != INPUT},
+                INPUT: args.get(INPUT),
+                **of_run,
+            }
+        )
+        new = await request.api.graph_runs.new_run(body, request.caller.tenant, None)
+        return await request.runs.accept(new)
+
+    return OfferedTool(
+        name=found.head.name,
+        description=agent.description or f"The agent {found.head.name}.",
+        parameters=parameters_of(agent),
+        accept=accept,
+    )
+
+
+async def _accept_case(
+    request: ApiRequest, args: Mapping[str, Any], of_run: Mapping[str, Any]
+) -> Accepted:
+    body = CaseBody.model_validate({**args, **of_run})
+    return await request.runs.accept(request.api.cases.new_run(body, request.caller.tenant, None))
+
+
+_RUN_CASE = OfferedTool(
+    name="run_case",
+    description=(
+        "Answers a question whose answer can be checked (arithmetic, dates, stock prices, plots),"
+        " inside a hard budget. Returns the run: its status, its answer under result, what it has"
+        " spent and why it stopped."
+    ),
+    parameters={
+        "type": "object",
+        "additionalProperties": False,
+        "required": ["input"],
+        "properties": {
+            "input": {"type": "string", "minLength": 1, "description": "The question."},
+            "mode": {"enum": ["hrm_small_then_escalate", "escalate", "fallback_only"]},
+            "timezone": {"type": "string", "description": "IANA name: where today begins."},
+            "expected_tools": {"type": "array", "items": {"type": "string"}},
+            "budget": {"type": "object", "description": "Limits, as in POST /runs."},
+            "seed": {"type": "integer"},
+        },
+    },
+    accept=_accept_case,
+)

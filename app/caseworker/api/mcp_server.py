@@ -1,0 +1,209 @@
+"""The SDK's MCP server with the tools of this service; imported when a client first asks."""
+
+import asyncio
+import json
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Any, Final, cast
+
+import structlog
+from mcp.server.context import ServerRequestContext
+from mcp.server.lowlevel import Server
+from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
+from mcp.types import (
+    CallToolRequestParams,
+    CallToolResult,
+    ListToolsResult,
+    PaginatedRequestParams,
+    TextContent,
+    Tool,
+    ToolAnnotations,
+)
+from pydantic import ValidationError
+from starlette.types import Receive, Scope, Send
+
+from caseworker.access.caller import Scope as AccessScope
+from caseworker.api import problem_types as types
+from caseworker.api.api_request import ApiRequest
+from caseworker.api.mcp_endpoint import CALLER, SESSION_HEADER, run_id_of
+from caseworker.api.mcp_offers import OfferedTool, Offers
+from caseworker.api.problems import ProblemError, as_problem, invalid
+from caseworker.api.routes.runs import shown
+from caseworker.api.violations import violations_of
+from caseworker.runs.run import Run, RunKey
+from caseworker.runs.service import RunService
+
+log = structlog.get_logger(__name__)
+
+Context = ServerRequestContext[dict[str, Any], Any]
+
+WAIT_SECONDS: Final = 45.0
+"""How long a call waits for its run; clients give up after 60 seconds."""
+PROGRESS_SECONDS: Final = 2.0
+"""Between notifications of progress, to a client that asked for them."""
+
+_WAIT_NAME: Final = "wait_seconds"
+_WAIT = {
+    "type": "number",
+    "minimum": 0,
+    "maximum": WAIT_SECONDS,
+    "description": "Seconds to wait for the end of the run; then it is returned as it stands, and"
+    " get_run goes on waiting.",
+}
+_GET_RUN = Tool(
+    name="get_run",
+    description="Returns a run by its run_id, once it has ended or after wait_seconds: for runs"
+    " that were still under way when their tool returned.",
+    input_schema={
+        "type": "object",
+        "additionalProperties": False,
+        "required": ["run_id"],
+        "properties": {"run_id": {"type": "string"}, "wait_seconds": _WAIT},
+    },
+    annotations=ToolAnnotations(read_only_hint=True),
+)
+
+
+class OfferingServer:
+    """Answers MCP requests; holds nothing between them but cancel requests under way."""
+
+    def __init__(self, version: str, offers: Sequence[Offers]) -> None:
+        self._offers = offers
+        self._cancelling: set[asyncio.Task[Any]] = set()
+        self._server: Server[Any] = Server(
+            "caseworker",
+            version=version,
+            instructions="Every call is a run inside hard budgets. A run that takes longer than a"
+            " call waits goes on; get_run returns it by its run_id.",
+            on_list_tools=self._list,
+            on_call_tool=self._call,
+        )
+
+    async def answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one HTTP request, whose ``api_request`` stands in its scope."""
+        manager = StreamableHTTPSessionManager(self._server, stateless=True)
+        async with manager.run():
+            await manager.handle_request(scope, receive, send)
+
+    async def _list(self, context: Context, _: PaginatedRequestParams | None) -> ListToolsResult:
+        request = _request_of(context)
+        tools = {_GET_RUN.name: _GET_RUN}
+        for offers in self._offers:
+            for each in await offers(request, None):
+                tools.setdefault(each.name, _tool(each))
+        return ListToolsResult(tools=list(tools.values()))
+
+    async def _call(self, context: Context, params: CallToolRequestParams) -> CallToolResult:
+        request = _request_of(context)
+        args = dict(params.arguments or {})
+        try:
+            if params.name == _GET_RUN.name:
+                wait = _taken_wait(args)
+                run = await request.runs.get(request.key(str(args.get("run_id"))))
+                return await self._ended(context, request, run, wait)
+            for offers in self._offers:
+                for tool in await offers(request, params.name):
+                    if tool.name == params.name:
+                        wait = WAIT_SECONDS if _has_own_wait(tool) else _taken_wait(args)
+                        return await self._run(context, request, tool, args, wait)
+            return _refused("There is no such tool; tools/list names those there are.")
+        except ValidationError as error:
+            found = violations_of(error.errors())
+            return _refusal_of(ProblemError(types.INVALID_REQUEST, violations=found))
+        except Exception as error:
+            return _refusal_of(error)
+
+    async def _run(
+        self,
+        context: Context,
+        request: ApiRequest,
+        tool: OfferedTool,
+        args: Mapping[str, Any],
+        wait: float,
+    ) -> CallToolResult:
+        request.require(AccessScope.RUN)
+        run_id = run_id_of(request.headers.get(SESSION_HEADER), context.request_id)
+        of_run = {"run_id": run_id, "metadata": {"via": "mcp", "tool": tool.name}}
+        accepted = await tool.accept(request, args, of_run)
+        try:
+            return await self._ended(context, request, accepted.run, wait)
+        except asyncio.CancelledError:
+            if not request.runs.is_closing:  # else it is the process that goes, not the client
+                self._cancel(request.runs, accepted.run.key)
+            raise
+
+    def _cancel(self, runs: RunService, key: RunKey) -> None:
+        """Cancel the run of a client that has gone, beside what ends its request."""
+        cancelling = asyncio.create_task(runs.cancel(key, by=CALLER, reason="The client left."))
+        self._cancelling.add(cancelling)
+        cancelling.add_done_callback(self._cancelling.discard)
+
+    async def _ended(
+        self, context: Context, request: ApiRequest, run: Run, wait: float
+    ) -> CallToolResult:
+        """Return the run once it has ended, or as it stands after ``wait`` seconds.
+
+        It is returned as it stands, too, when the process ends.
+        """
+        begun, runs = time.monotonic(), request.runs
+        while not run.finished and (left := wait - (time.monotonic() - begun)) > 0:
+            if runs.is_closing:
+                break
+            run = await runs.wait(run.key, seconds=min(PROGRESS_SECONDS, left))
+            if not run.finished:
+                waited = time.monotonic() - begun
+                with suppress(Exception):
+                    await context.session.report_progress(waited, wait, run.status.value)
+        view = (await shown(run, request)).model_dump(mode="json")
+        return CallToolResult(
+            content=[TextContent(text=json.dumps(view, ensure_ascii=False))],
+            structured_content=view,
+            is_error=run.finished and run.status.value != "completed",
+        )
+
+
+def _request_of(context: Context) -> ApiRequest:
+    return cast("ApiRequest", cast("Any", context.request).scope["api_request"])
+
+
+def _has_own_wait(tool: OfferedTool) -> bool:
+    """Return whether a tool has an argument of its own that is named like the time to wait."""
+    return _WAIT_NAME in tool.parameters.get("properties", {})
+
+
+def _taken_wait(args: dict[str, Any]) -> float:
+    """Take the time to wait out of the arguments of a call, and return it in seconds.
+
+    Raises:
+        ProblemError: it is no number of seconds.
+    """
+    wait = args.pop(_WAIT_NAME, WAIT_SECONDS)
+    if isinstance(wait, bool) or not isinstance(wait, int | float) or not wait >= 0:
+        raise invalid(_WAIT_NAME, "This must be a number of seconds.")
+    return min(wait, WAIT_SECONDS)
+
+
+def _tool(offered: OfferedTool) -> Tool:
+    properties = {_WAIT_NAME: _WAIT, **offered.parameters.get("properties", {})}
+    return Tool(
+        name=offered.name,
+        description=offered.description,
+        input_schema={**offered.parameters, "properties": properties},
+        annotations=ToolAnnotations(read_only_hint=False, open_world_hint=True),
+    )
+
+
+def _refused(*reasons: str) -> CallToolResult:
+    return CallToolResult(content=[TextContent(text=" ".join(reasons))], is_error=True)
+
+
+def _refusal_of(error: Exception) -> CallToolResult:
+    """Return what the routes would have answered, as the text of a failed call."""
+    try:
+        problem: ProblemError = as_problem(error)
+    except StopIteration:
+        log.exception("mcp.call_broke")
+        return _refused("The service broke; the same call may work later.")
+    named = (f"{each.field}: {each.message}" for each in problem.violations)
+    return _refused(problem.detail, *named)

@@ -1,0 +1,281 @@
+"""Errors as problem documents (RFC 9457): one table, one form, nothing that a caller has sent.
+
+A problem document says what kind of error it is (``type``), what to do (``detail``), which fields
+are at fault (``errors``) and under which id the logs know the request.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from types import MappingProxyType
+from typing import Any, Final
+
+from fastapi import Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.routing import APIRoute
+from starlette.exceptions import HTTPException
+from starlette.routing import Match
+
+from caseworker.access.errors import (
+    CredentialRequiredError,
+    InvalidCredentialError,
+    KeyConflictError,
+    KeyNotFoundError,
+    OtherTenantError,
+    ScopeMissingError,
+)
+from caseworker.api import problem_types as types
+from caseworker.api.problem_types import ProblemType
+from caseworker.api.violations import Violation, graph_violations, violations_of
+from caseworker.chats.thread import (
+    AnswerNotEndedError,
+    MessageNotFoundError,
+    ThreadConflictError,
+    ThreadFullError,
+    ThreadNotFoundError,
+)
+from caseworker.control.budget import json_number
+from caseworker.runs.errors import (
+    ApprovalDecidedError,
+    ApprovalNotFoundError,
+    ArtifactNotFoundError,
+    CallNotFoundError,
+    DefinitionInUseError,
+    DefinitionNotFoundError,
+    GraphRefusedError,
+    IdempotencyMismatchError,
+    InvalidArgumentsError,
+    InvalidRunError,
+    QueueFullError,
+    RunConflictError,
+    RunNotEndedError,
+    RunNotFoundError,
+    SourceNotEndedError,
+    SourceNotFoundError,
+    StoreUnavailableError,
+    TooManyPendingCancelsError,
+)
+from caseworker.runs.quotas import QuotaExceededError, RateState
+from caseworker.schedules.schedule import ScheduleNotFoundError, TooManySchedulesError
+from caseworker.webhooks.delivery import DeliveryNotFoundError, DeliveryPendingError
+
+MEDIA_TYPE = "application/problem+json"
+
+DOMAIN: Mapping[type[Exception], ProblemType] = MappingProxyType(
+    {
+        CredentialRequiredError: types.CREDENTIAL_REQUIRED,
+        InvalidCredentialError: types.CREDENTIAL_REFUSED,
+        ScopeMissingError: types.SCOPE_MISSING,
+        OtherTenantError: types.TENANT_REFUSED,
+        KeyNotFoundError: types.KEY_NOT_FOUND,
+        KeyConflictError: types.KEY_CONFLICT,
+        RunNotFoundError: types.RUN_NOT_FOUND,
+        RunNotEndedError: types.RUN_NOT_ENDED,
+        SourceNotEndedError: types.RUN_NOT_ENDED,
+        RunConflictError: types.RUN_CONFLICT,
+        IdempotencyMismatchError: types.IDEMPOTENCY_MISMATCH,
+        InvalidRunError: types.INVALID_REQUEST,
+        InvalidArgumentsError: types.INVALID_REQUEST,
+        GraphRefusedError: types.INVALID_REQUEST,
+        DefinitionNotFoundError: types.GRAPH_NOT_FOUND,
+        ArtifactNotFoundError: types.ARTIFACT_NOT_FOUND,
+        CallNotFoundError: types.CALL_NOT_FOUND,
+        ApprovalNotFoundError: types.APPROVAL_NOT_FOUND,
+        ApprovalDecidedError: types.APPROVAL_DECIDED,
+        DefinitionInUseError: types.GRAPH_IN_USE,
+        ThreadNotFoundError: types.THREAD_NOT_FOUND,
+        MessageNotFoundError: types.MESSAGE_NOT_FOUND,
+        ThreadConflictError: types.THREAD_CONFLICT,
+        ThreadFullError: types.THREAD_FULL,
+        AnswerNotEndedError: types.ANSWER_NOT_ENDED,
+        ScheduleNotFoundError: types.SCHEDULE_NOT_FOUND,
+        TooManySchedulesError: types.TOO_MANY_SCHEDULES,
+        DeliveryNotFoundError: types.DELIVERY_NOT_FOUND,
+        DeliveryPendingError: types.DELIVERY_PENDING,
+        TooManyPendingCancelsError: types.TOO_MANY_PENDING_CANCELS,
+        QueueFullError: types.QUEUE_FULL,
+        QuotaExceededError: types.QUOTA_EXCEEDED,
+        StoreUnavailableError: types.UNAVAILABLE,
+    }
+)
+"""What the errors of the domain, which know no HTTP, mean to a caller."""
+
+_OF_THE_FRAMEWORK: Mapping[int, ProblemType] = MappingProxyType(
+    {
+        400: types.MALFORMED_BODY,
+        404: types.ROUTE_NOT_FOUND,
+        405: types.METHOD_NOT_ALLOWED,
+        413: types.BODY_TOO_LARGE,
+    }
+)
+
+
+class ProblemError(HTTPException):
+    """A request that the HTTP layer itself refuses.
+
+    It is one of the framework's own exceptions because those alone leave the reading of a body
+    unchanged.
+    """
+
+    def __init__(
+        self,
+        kind: ProblemType,
+        detail: str | None = None,
+        *,
+        violations: Sequence[Violation] = (),
+        **members: Any,
+    ) -> None:
+        """Refuse with ``kind``; ``detail`` must not repeat what was sent.
+
+        ``members`` are added to the document as they are.
+        """
+        super().__init__(kind.status, detail or kind.detail)
+        self.kind = kind
+        self.violations = violations
+        self.members = members
+
+
+def invalid(field: str, message: str) -> ProblemError:
+    """Return the refusal of a request with one field at fault."""
+    return ProblemError(types.INVALID_REQUEST, violations=[Violation(field, message)])
+
+
+def handlers() -> dict[int | type[Exception], Any]:
+    """Return what the application answers exceptions with."""
+    answered = (HTTPException, RequestValidationError, *DOMAIN)
+    return dict.fromkeys(answered, _answer)
+
+
+def problem_response(request_id: str, error: ProblemError) -> Response:
+    """Return the problem document of an error."""
+    kind = error.kind
+    document: dict[str, Any] = {
+        "type": kind.uri,
+        "title": kind.title,
+        "status": kind.status,
+        "detail": error.detail,
+        "request_id": request_id,
+    }
+    if error.violations:
+        document["errors"] = [asdict(violation) for violation in error.violations]
+    headers = dict(error.headers or {})
+    if kind.retry_after_seconds is not None:
+        headers["Retry-After"] = str(kind.retry_after_seconds)
+    if kind.challenge is not None:
+        headers["WWW-Authenticate"] = kind.challenge
+    content = json.dumps(document | error.members)
+    return Response(content, kind.status, headers, media_type=MEDIA_TYPE)
+
+
+async def _answer(request: Request, error: Exception) -> Response:
+    refused = as_problem(error)
+    if refused.kind is types.METHOD_NOT_ALLOWED:
+        refused.headers = {"Allow": _allowed_methods(request)}
+    return problem_response(request.scope["request_id"], refused)
+
+
+def as_problem(error: Exception) -> ProblemError:
+    """Return the refusal that an error means to a caller.
+
+    Raises:
+        StopIteration: it is none of those that ``handlers`` answers.
+    """
+    match error:
+        case ProblemError():
+            return error
+        case RequestValidationError():
+            return ProblemError(types.INVALID_REQUEST, violations=violations_of(error.errors()))
+        case ScopeMissingError():
+            detail = f"Use a key or token with the scope {error.scope}."
+            return ProblemError(types.SCOPE_MISSING, detail)
+        case InvalidRunError():
+            return invalid(error.field, str(error))
+        case InvalidArgumentsError():
+            violations = [Violation(field, message) for field, message in error.problems]
+            return ProblemError(types.INVALID_REQUEST, violations=violations)
+        case GraphRefusedError():
+            return _graph_refused(error)
+        case DefinitionInUseError():
+            users = ", ".join(f"{one.kind.value} {one.name}@{one.version}" for one in error.users)
+            detail = f"Delete first what contains it, or leave it: {users}."
+            in_use = {"graph": types.GRAPH_IN_USE, "agent": types.AGENT_IN_USE}
+            return ProblemError(in_use[error.ref.kind], detail)
+        case DefinitionNotFoundError():
+            absent = {"graph": types.GRAPH_NOT_FOUND, "agent": types.AGENT_NOT_FOUND}
+            return ProblemError(absent[error.ref.kind])
+        case SourceNotFoundError():
+            violation = Violation("from.run_id", "There is no run of this id.")
+            return ProblemError(types.RUN_NOT_FOUND, violations=[violation])
+        case SourceNotEndedError():
+            violation = Violation("from.run_id", "The run of this id has not ended.")
+            return ProblemError(types.RUN_NOT_ENDED, violations=[violation])
+        case AnswerNotEndedError():
+            violation = Violation(error.field, "This answer is still being written.")
+            return ProblemError(types.ANSWER_NOT_ENDED, violations=[violation])
+        case QuotaExceededError():
+            return _quota_exceeded(error)
+        case QueueFullError():
+            refused = ProblemError(types.QUEUE_FULL)
+            refused.headers = rate_headers(error.rate)
+            return refused
+        case HTTPException():
+            return ProblemError(_OF_THE_FRAMEWORK.get(error.status_code, types.INTERNAL))
+    return ProblemError(next(DOMAIN[kind] for kind in type(error).__mro__ if kind in DOMAIN))
+
+
+def rate_headers(rate: RateState | None) -> dict[str, str]:
+    """Return the headers about a tenant's rate of runs.
+
+    They follow draft-ietf-httpapi-ratelimit-headers-10.
+    """
+    if rate is None:
+        return {}
+    return {
+        "RateLimit-Policy": f'"runs";q={rate.limit};w=60',
+        "RateLimit": f'"runs";r={rate.remaining};t={rate.reset_seconds}',
+    }
+
+
+_WHAT_TO_DELETE: Final[Mapping[str, str]] = {
+    "stored_bytes": "Delete runs (DELETE /runs/{run_id}/record), threads, schedules or versions of "
+    "graphs and agents that are not needed, or ask the operator for retention or more storage.",
+    "definitions": "Delete versions of graphs and agents that are not needed "
+    "(DELETE /graphs/{name}/versions/{version}).",
+    "threads": "Delete threads that are not needed (DELETE /threads/{thread_id}).",
+}
+
+
+def _quota_exceeded(error: QuotaExceededError) -> ProblemError:
+    amounts = {name: json_number(amount) for name, amount in error.amounts.items()}
+    detail = f"{types.QUOTA_EXCEEDED.detail} Used up is {error.dimension}."
+    if (advice := _WHAT_TO_DELETE.get(error.dimension)) is not None:
+        detail = f"{detail} {advice}"
+    refused = ProblemError(
+        types.QUOTA_EXCEEDED, detail, quota={"dimension": error.dimension, **amounts}
+    )
+    refused.headers = {"Retry-After": str(error.retry_after_seconds), **rate_headers(error.rate)}
+    return refused
+
+
+def _graph_refused(error: GraphRefusedError) -> ProblemError:
+    """Name what is wrong with a graph, and how much more there is than can be named."""
+    violations = graph_violations(error.problems, error.kind.value)
+    unnamed = len(error.problems) - len(violations)
+    detail = types.INVALID_REQUEST.detail
+    if unnamed:
+        detail = (
+            f"{detail} There are {unnamed} more problems in the {error.kind.value} than are named."
+        )
+    return ProblemError(types.INVALID_REQUEST, detail, violations=violations)
+
+
+def _allowed_methods(request: Request) -> str:
+    """Return every method of a resource as an Allow header, not only those of its first route."""
+    found = {
+        method
+        for route in request.app.routes
+        if isinstance(route, APIRoute) and route.include_in_schema
+        if route.matches(request.scope)[0] is not Match.NONE
+        for method in route.methods or ()
+    }
+    return ", ".join(sorted(found)) or "GET"

@@ -1,0 +1,36 @@
+"""Registered agents: register."""
+
+from http import HTTPStatus
+from typing import Annotated
+
+from fastapi import Body, Response
+
+from caseworker.api import problem_types as types
+from caseworker.api.api_request import ApiRequest
+from caseworker.api.definition_body import NewAgentBody
+from caseworker.api.definition_views import AgentDefinitionView, AgentList, RegisteredDefinition
+from caseworker.api.documentation import NEW_AGENTS
+from caseworker.api.routes.definitions import REGISTERED, definition_routes
+from caseworker.nodes.nesting import DefinitionKind
+
+router = definition_routes(
+    DefinitionKind.AGENT,
+    AgentDefinitionView,
+    AgentList,
+    not_found=types.AGENT_NOT_FOUND,
+    in_use=types.AGENT_IN_USE,
+)
+
+
+@router.post("", status_code=HTTPStatus.CREATED, responses=REGISTERED)
+async def register_agent(
+    body: Annotated[NewAgentBody, Body(openapi_examples=NEW_AGENTS)],
+    request: ApiRequest,
+    response: Response,
+) -> RegisteredDefinition:
+    """Register an agent as the next version of its name; versions never change.
+
+    It must be valid, and every agent that it names must be registered.
+    """
+    registered = await request.api.definitions.register_agent(request.caller.tenant, body.agent)
+    return RegisteredDefinition.answer(registered, request.root, response)

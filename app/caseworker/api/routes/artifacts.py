@@ -1,0 +1,61 @@
+"""The files that runs make, such as pictures: list them, get one."""
+
+from typing import Annotated
+
+from fastapi import Path, Response
+
+from caseworker.api import problem_types as types
+from caseworker.api.api_request import ApiRequest, api_router
+from caseworker.api.artifact_views import (
+    CONTENT,
+    HEADERS,
+    ArtifactList,
+    ArtifactName,
+    ArtifactResponse,
+    headers_of,
+    not_modified,
+)
+from caseworker.api.documentation import EVERY_RUN_ROUTE, Responses, answers
+from caseworker.api.field_types import RunIdPath
+
+router = api_router("runs", prefix="/runs")
+
+NamePath = Annotated[ArtifactName, Path(description="The name of a file of the run.")]
+
+_FILE: Responses = {
+    **answers(*EVERY_RUN_ROUTE, types.RUN_NOT_FOUND, types.ARTIFACT_NOT_FOUND),
+    200: {"description": "The bytes of the file.", "content": {**CONTENT}, "headers": {**HEADERS}},
+    304: {"description": "They are those that If-None-Match names."},
+}
+
+
+@router.get("/{run_id}/artifacts", responses=answers(*EVERY_RUN_ROUTE, types.RUN_NOT_FOUND))
+async def list_artifacts(run_id: RunIdPath, request: ApiRequest) -> ArtifactList:
+    """List the files that a run has made so far, oldest first."""
+    return ArtifactList.of(
+        run_id, await request.api.services.artifacts.find(request.key(run_id)), request.root
+    )
+
+
+@router.get("/{run_id}/artifacts/{name}", response_class=Response, responses=_FILE)
+@router.head(
+    "/{run_id}/artifacts/{name}",
+    response_class=Response,
+    responses=_FILE,
+    name="head_artifact",
+)
+async def get_artifact(run_id: RunIdPath, name: NamePath, request: ApiRequest) -> Response:
+    """Return a file that a run has made.
+
+    Files other than PNG pictures are sent to be saved. Nothing that is in a file is run, should a
+    browser open it all the same.
+    """
+    key = request.key(run_id)
+    artifact = await request.api.services.artifacts.get(key, name)
+    unchanged = not_modified(request, artifact)
+    if unchanged is not None:
+        return unchanged
+    if request.method == "HEAD":
+        return Response(headers=headers_of(artifact))
+    pieces = request.api.services.artifacts.pieces(key, artifact)
+    return ArtifactResponse(artifact, await anext(pieces, b""), pieces)

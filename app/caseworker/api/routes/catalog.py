@@ -1,0 +1,42 @@
+"""What is registered here: tools, models and types of step."""
+
+from caseworker.api.api_request import ApiRequest, api_router
+from caseworker.api.catalog_views import (
+    ModelList,
+    NamedModelView,
+    NodeTypeList,
+    NodeTypeView,
+    ToolList,
+    ToolServerView,
+    ToolView,
+)
+from caseworker.api.documentation import EVERY_CALLER, answers
+
+router = api_router("catalog")
+
+
+@router.get("/tools", responses=answers(*EVERY_CALLER))
+async def list_tools(request: ApiRequest) -> ToolList:
+    """List the tools that agents may use; MCP servers are started and asked.
+
+    A server that cannot be used says why, and takes at most its `start_timeout_seconds`.
+    """
+    tools = request.api.services.tools
+    return ToolList(
+        tools=[ToolView.model_validate(spec) for spec in tools.usable()],
+        servers=[ToolServerView.of(each) for each in await tools.listings()],
+    )
+
+
+@router.get("/models", responses=answers(*EVERY_CALLER))
+async def list_models(request: ApiRequest) -> ModelList:
+    """List the configured models by the names that agents and steps use."""
+    table = request.api.services.models.table
+    return ModelList(models={name: NamedModelView.with_fallbacks(table[name]) for name in table})
+
+
+@router.get("/node-types", responses=answers(*EVERY_CALLER))
+async def list_node_types(request: ApiRequest) -> NodeTypeList:
+    """List the types of step that graphs are made of, each with the schema of its data."""
+    described = request.api.services.node_types.describe()
+    return NodeTypeList(node_types=[NodeTypeView(**each) for each in described])

@@ -1,0 +1,137 @@
+"""Look at registered graphs and agents, list them, delete them: the same for both."""
+
+from http import HTTPStatus
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Path, Query
+
+from caseworker.api.api_request import ApiRequest, api_router
+from caseworker.api.definition_body import MAX_VERSION, DefinitionName
+from caseworker.api.definition_views import (
+    AgentDefinitionView,
+    AgentList,
+    GraphDefinitionView,
+    GraphList,
+    RegisteredDefinition,
+)
+from caseworker.api.documentation import EVERY_BODY, EVERY_RUN_ROUTE, Responses, answers
+from caseworker.api.field_types import PageQuery
+from caseworker.api.problem_types import QUOTA_EXCEEDED, ProblemType
+from caseworker.nodes.nesting import DefinitionKind
+from caseworker.runs.run import DefinitionRef
+
+_WHERE = {"Location": {"description": "Where the version is.", "schema": {"type": "string"}}}
+
+REGISTERED: Responses = {
+    **answers(*EVERY_RUN_ROUTE, *EVERY_BODY, QUOTA_EXCEEDED),
+    200: {
+        "description": "The newest version is the same already; nothing was stored.",
+        "headers": _WHERE,
+        "model": RegisteredDefinition,
+    },
+    201: {"description": "A new version is stored.", "headers": _WHERE},
+}
+"""What is answered to who registers a graph or an agent."""
+
+_GONE: Responses = {
+    204: {"description": "It is gone. Runs that were accepted with it are not touched."}
+}
+
+NamePath = Annotated[DefinitionName, Path(description="The name of a definition.")]
+VersionPath = Annotated[int, Path(description="One of its versions.", ge=1, le=MAX_VERSION)]
+
+
+def definition_routes(
+    kind: DefinitionKind,
+    view: type[GraphDefinitionView | AgentDefinitionView],
+    many: type[GraphList | AgentList],
+    *,
+    not_found: ProblemType,
+    in_use: ProblemType,
+) -> APIRouter:
+    """Return the routes of one kind of definition, to which others may be added."""
+    what = kind.value
+    router = api_router(f"{what}s", prefix=f"/{what}s")
+    found = answers(*EVERY_RUN_ROUTE, not_found)
+    deleting: dict[str, Any] = {
+        "status_code": HTTPStatus.NO_CONTENT,
+        "responses": {**answers(*EVERY_RUN_ROUTE, not_found, in_use), **_GONE},
+    }
+    about = f"a{'n' if what[0] in 'aeiou' else ''} {what}"
+
+    @router.get(
+        "",
+        response_model=many,
+        responses=answers(*EVERY_RUN_ROUTE),
+        name=f"list_{what}s",
+        description=f"List the newest version of each registered {what}, by name.",
+    )
+    async def list_all(query: Annotated[PageQuery, Query()], request: ApiRequest):  # type: ignore[no-untyped-def]
+        page = await request.api.services.definitions.find(
+            request.caller.tenant, kind, limit=query.limit, cursor=query.cursor
+        )
+        return many.of(page, request.root)
+
+    @router.get(
+        "/{name}",
+        response_model=view,
+        responses=found,
+        name=f"get_{what}",
+        description=f"Return the newest version of {about}.",
+    )
+    async def newest(name: NamePath, request: ApiRequest):  # type: ignore[no-untyped-def]
+        ref = DefinitionRef(name, kind=kind)
+        definition = await request.api.definitions.get(request.caller.tenant, ref)
+        return view.of_definition(definition, request.root)
+
+    @router.get(
+        "/{name}/versions",
+        response_model=many,
+        responses=found,
+        name=f"list_{what}_versions",
+        description=f"List the versions of {about}, newest first.",
+    )
+    async def versions(  # type: ignore[no-untyped-def]
+        name: NamePath, query: Annotated[PageQuery, Query()], request: ApiRequest
+    ):
+        page = await request.api.definitions.versions(
+            request.caller.tenant,
+            DefinitionRef(name, kind=kind),
+            limit=query.limit,
+            cursor=query.cursor,
+        )
+        return many.of(page, request.root)
+
+    @router.get(
+        "/{name}/versions/{version}",
+        response_model=view,
+        responses=found,
+        name=f"get_{what}_version",
+        description=f"Return one version of {about}.",
+    )
+    async def version(name: NamePath, version: VersionPath, request: ApiRequest):  # type: ignore[no-untyped-def]
+        ref = DefinitionRef(name, version, kind)
+        definition = await request.api.definitions.get(request.caller.tenant, ref)
+        return view.of_definition(definition, request.root)
+
+    @router.delete(
+        "/{name}",
+        **deleting,
+        name=f"delete_{what}",
+        description=f"Delete all versions of {about}; their numbers are not used again.",
+    )
+    async def delete(name: NamePath, request: ApiRequest) -> None:
+        ref = DefinitionRef(name, kind=kind)
+        await request.api.services.definitions.delete(request.caller.tenant, ref)
+
+    @router.delete(
+        "/{name}/versions/{version}",
+        **deleting,
+        name=f"delete_{what}_version",
+        description=f"Delete one version of {about}; its number is not used again.",
+    )
+    async def delete_version(name: NamePath, version: VersionPath, request: ApiRequest) -> None:
+        ref = DefinitionRef(name, version, kind)
+        await request.api.services.definitions.delete(request.caller.tenant, ref)
+
+    return router

@@ -1,0 +1,71 @@
+"""Events: what happens in a run, while it happens and afterwards."""
+
+from contextlib import aclosing
+from typing import Annotated
+
+from fastapi import Query, Response
+
+from caseworker.access.caller import Scope
+from caseworker.api import problem_types as types
+from caseworker.api.api_request import ApiRequest, api_router
+from caseworker.api.documentation import EVENT_STREAM, EVERY_RUN_ROUTE, answers
+from caseworker.api.event_stream import (
+    EVENT_HEADERS,
+    Batches,
+    EventsPage,
+    EventsQuery,
+    EventStream,
+    last_event_id,
+    wants_page,
+)
+from caseworker.api.field_types import RunIdPath
+from caseworker.runs.run import EventRecord
+
+_NOTHING: list[EventRecord] = []
+"""Of a process that is closing. Not a tuple: ``anext`` takes one for arguments, and breaks."""
+
+router = api_router("runs", prefix="/runs")
+
+
+@router.get(
+    "/{run_id}/events",
+    response_model=EventsPage,
+    responses={
+        **answers(*EVERY_RUN_ROUTE, types.RUN_NOT_FOUND, types.TOO_MANY_STREAMS),
+        200: {
+            "description": "A stream of server-sent events until the run has ended, "
+            "or a page of them.",
+            "content": {"text/event-stream": EVENT_STREAM},
+        },
+    },
+    openapi_extra={"parameters": EVENT_HEADERS},
+)
+async def get_events(
+    run_id: RunIdPath, query: Annotated[EventsQuery, Query()], request: ApiRequest
+) -> EventsPage | Response:
+    """Follow what happens in a run, from any point and also after its end.
+
+    The id of each event is its number. Whoever connects again with it sees every event once.
+    With `Accept: application/json` the answer is a page of events instead of a stream.
+    """
+    seen = last_event_id(request.headers)
+    after = query.after if seen is None else seen
+    if wants_page(request.headers):
+        page = await request.runs.events(request.key(run_id), after=after, limit=query.limit)
+        return EventsPage.of(run_id, page, after=after, limit=query.limit)
+    await request.api.streams.enter(request.caller.tenant, request.scope)
+    return await stream_of(run_id, request, after=after)
+
+
+async def stream_of(run_id: str, request: ApiRequest, *, after: int = 0) -> EventStream:
+    """Return the stream of a run's events; it was counted as open before."""
+    batches = _while_allowed(request, request.runs.follow(request.key(run_id), after=after))
+    return EventStream(run_id, await anext(batches, _NOTHING), batches)
+
+
+async def _while_allowed(request: ApiRequest, batches: Batches) -> Batches:
+    """Pass batches on until the caller's key or token works no more."""
+    async with aclosing(batches):
+        async for batch in batches:
+            await request.require_still(Scope.READ)
+            yield batch

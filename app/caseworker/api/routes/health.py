@@ -1,0 +1,87 @@
+"""For whatever watches over the process: it may come from anywhere."""
+
+import asyncio
+import hmac
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from fastapi import APIRouter, Request, Response
+
+from caseworker.access.errors import InvalidCredentialError
+from caseworker.api import problem_types as types
+from caseworker.api.documentation import answers, operation_id
+from caseworker.api.identification import anonymous_caller, shown_credential
+from caseworker.api.problems import ProblemError
+from caseworker.api.services import MetricsAccess, PartState, Readiness
+
+router = APIRouter(tags=["operation"], generate_unique_id_function=operation_id)
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """The process answers."""
+
+    status: str = "alive"
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """Every part of the service works."""
+
+    status: str
+    parts: Mapping[str, str]
+
+
+@router.get("/healthz", responses=answers())
+async def healthz() -> Health:
+    """Tell that the process lives; asks nobody else."""
+    return Health()
+
+
+@router.get("/readyz", responses=answers(types.NOT_READY))
+async def readyz(request: Request) -> Ready:
+    """Tell whether the service can take requests, and if not, which part is missing."""
+    states = await _states(*request.app.state.readiness)
+    parts = {
+        name: state.message or ("ready" if state.ready else "not ready")
+        for name, state in states.items()
+    }
+    if not all(state.ready for state in states.values()):
+        raise ProblemError(types.NOT_READY, parts=parts)
+    return Ready("ready", parts)
+
+
+@router.get(
+    "/metrics",
+    response_class=Response,
+    responses={
+        **answers(types.CREDENTIAL_REFUSED, types.ANONYMOUS_REFUSED, types.ROUTE_NOT_FOUND),
+        200: {
+            "description": "The metrics, in the text form of Prometheus.",
+            "content": {"text/plain": {"schema": {"type": "string"}}},
+        },
+    },
+)
+async def metrics(request: Request) -> Response:
+    """Return what this process has counted: runs, calls, tokens, cost, time, connections.
+
+    It is served to callers on the same machine, or from anywhere, or to those that show a key of
+    its own, as `telemetry.metrics` and `telemetry.metrics_key` say; it holds nothing of callers.
+    """
+    access: MetricsAccess | None = request.app.state.metrics
+    if access is None:
+        raise ProblemError(types.ROUTE_NOT_FOUND)
+    shown = shown_credential(request)
+    if shown is None:
+        anonymous_caller(request, access.readable_from)
+    elif access.key is None or not hmac.compare_digest(shown, access.key):
+        raise InvalidCredentialError
+    return Response(await access.page.text(), media_type=access.page.media_type)
+
+
+async def _states(readiness: Readiness, seconds: float) -> Mapping[str, PartState]:
+    try:
+        async with asyncio.timeout(seconds):
+            return await readiness.check()
+    except TimeoutError:
+        return {"check": PartState(False, f"The parts did not answer within {seconds:g} seconds.")}

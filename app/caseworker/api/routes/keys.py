@@ -1,0 +1,101 @@
+"""API keys: make, list, replace and revoke them."""
+
+from datetime import UTC, datetime, timedelta
+from http import HTTPStatus
+from typing import Annotated
+
+from fastapi import Path, Query
+
+from caseworker.access.caller import Caller, Scope
+from caseworker.access.errors import CredentialRequiredError
+from caseworker.api import problem_types as types
+from caseworker.api.api_request import ApiRequest, api_router, requires
+from caseworker.api.documentation import EVERY_BODY, EVERY_RUN_ROUTE, answers
+from caseworker.api.key_views import (
+    IssuedKeyView,
+    KeyList,
+    KeyQuery,
+    KeyView,
+    NewKeyBody,
+    RotateKeyBody,
+)
+from caseworker.api.problems import invalid
+
+router = api_router("keys", prefix="/keys")
+
+KeyId = Annotated[str, Path(description="The id of a key.", pattern="^[0-9a-f]{16}$")]
+
+_ASKED = (*EVERY_RUN_ROUTE, types.TENANT_REFUSED)
+_FOUND = (*EVERY_RUN_ROUTE, types.KEY_NOT_FOUND)
+_USUALLY = RotateKeyBody()
+
+
+@router.post(
+    "",
+    status_code=HTTPStatus.CREATED,
+    responses=answers(*_ASKED, *EVERY_BODY, types.KEY_CONFLICT),
+)
+@requires(Scope.ADMIN)
+async def create_key(body: NewKeyBody, request: ApiRequest) -> IssuedKeyView:
+    """Make a key; this answer alone holds its secret.
+
+    It is a key of the caller's own tenant; the operator may name another one. The first key is made
+    with the bootstrap key, or on the command line.
+    """
+    if body.expires_at is not None and body.expires_at <= datetime.now(UTC):
+        raise invalid("expires_at", "This must lie in the future.")
+    issued = await request.api.keys.create(
+        _known(request),
+        name=body.name,
+        scopes=frozenset(map(Scope, body.scopes)),
+        tenant=body.tenant,
+        expires_at=body.expires_at,
+    )
+    request.api.services.authentication.forget()
+    return IssuedKeyView.issued(issued)
+
+
+@router.get("", responses=answers(*_ASKED))
+@requires(Scope.ADMIN)
+async def list_keys(query: Annotated[KeyQuery, Query()], request: ApiRequest) -> KeyList:
+    """List the newest 1,000 keys of the tenant, the newest first, without their secrets.
+
+    The operator sees those of all tenants, or of the one that it names.
+    """
+    found = await request.api.keys.list(_known(request), query.tenant)
+    return KeyList(keys=[KeyView.of(each) for each in found])
+
+
+@router.post(
+    "/{key_id}/rotate",
+    status_code=HTTPStatus.CREATED,
+    responses=answers(*_FOUND, *EVERY_BODY, types.KEY_CONFLICT),
+)
+@requires(Scope.ADMIN)
+async def rotate_key(
+    key_id: KeyId, request: ApiRequest, body: RotateKeyBody = _USUALLY
+) -> IssuedKeyView:
+    """Make a key that replaces another one, which works on for a while.
+
+    The new key has the name and scopes of the old one, and as long to live from now on.
+    """
+    overlap = timedelta(seconds=body.overlap_seconds)
+    issued = await request.api.keys.rotate(_known(request), key_id, overlap=overlap)
+    request.api.services.authentication.forget()
+    return IssuedKeyView.issued(issued)
+
+
+@router.delete("/{key_id}", responses=answers(*_FOUND))
+@requires(Scope.ADMIN)
+async def revoke_key(key_id: KeyId, request: ApiRequest) -> KeyView:
+    """Revoke a key: within five seconds no process of the service takes it any more."""
+    revoked = await request.api.keys.revoke(_known(request), key_id)
+    request.api.services.authentication.forget()
+    return KeyView.of(revoked)
+
+
+def _known(request: ApiRequest) -> Caller:
+    """Return a caller who has shown a credential: nobody else decides who is let in."""
+    if request.caller.anonymous:
+        raise CredentialRequiredError
+    return request.caller

@@ -1,0 +1,277 @@
+"""Runs: accept one, look at one, list them, cancel one."""
+
+from http import HTTPStatus
+from typing import Annotated
+
+from fastapi import Body, Query, Response
+from pydantic import BaseModel
+
+from caseworker.access.caller import Scope
+from caseworker.api import problem_types as types
+from caseworker.api.admission import request_hash
+from caseworker.api.api_request import ApiRequest, PostingRoute, api_router, requires
+from caseworker.api.documentation import (
+    EVERY_BODY,
+    EVERY_RUN_ROUTE,
+    RUN_HEADERS,
+    RUNS,
+    Responses,
+    answers,
+)
+from caseworker.api.field_types import RunIdPath
+from caseworker.api.going_on import completed, going_on, source_of
+from caseworker.api.problems import rate_headers
+from caseworker.api.run_body import (
+    POST_HEADERS,
+    AgentRunBody,
+    CancelBody,
+    CaseBody,
+    GoingOnBody,
+    GraphRunBody,
+    RunBody,
+    idempotency_key,
+    wait_seconds,
+)
+from caseworker.api.run_query import CancelQuery, CancelRunsBody, RunQuery, metadata_filter
+from caseworker.api.run_views import (
+    CancelledRunsView,
+    CancelReceipt,
+    Links,
+    RunPage,
+    RunView,
+    view_of,
+)
+from caseworker.api.webhook_views import require_secret
+from caseworker.runs.errors import GraphRefusedError, StoreUnavailableError
+from caseworker.runs.ports import Accepted, RunFilter
+from caseworker.runs.run import Run
+from caseworker.runs.service import RunService
+
+router = api_router("runs", prefix="/runs")
+
+
+async def shown(run: Run, request: ApiRequest) -> RunView:
+    """Return a run as its caller sees it, with what it has spent so far."""
+    run = await request.runs.with_usage(run)
+    return await view_of(run, request.root, request.api.services.payloads)
+
+
+_ACCEPTED: Responses = {
+    **answers(
+        *EVERY_RUN_ROUTE,
+        *EVERY_BODY,
+        types.RUN_NOT_FOUND,
+        types.RUN_NOT_ENDED,
+        types.RUN_CONFLICT,
+        types.IDEMPOTENCY_MISMATCH,
+        types.QUEUE_FULL,
+        types.QUOTA_EXCEEDED,
+    ),
+    200: {
+        "description": "It ended while it was waited for, or had been accepted before.",
+        "model": RunView,
+        "headers": RUN_HEADERS,
+    },
+    202: {
+        "description": "Accepted: the run is stored and survives any crash.",
+        "headers": RUN_HEADERS,
+    },
+}
+_CANCELLED: Responses = {
+    **answers(*EVERY_RUN_ROUTE, *EVERY_BODY, types.TOO_MANY_PENDING_CANCELS),
+    200: {
+        "description": "The run had ended before; nothing was changed.",
+        "model": CancelReceipt,
+    },
+    202: {"description": "The request is stored, also for a run that does not exist yet."},
+}
+
+_NO_REASON = CancelBody()
+
+
+async def post_run(
+    body: Annotated[RunBody, Body(openapi_examples=RUNS)], request: ApiRequest
+) -> Response:
+    """Accept a run; it is durable once this is answered.
+
+    Repeating a request under the same `run_id` or `Idempotency-Key` returns the run it made. With
+    `from` it goes on from an ended run, whose steps and calls it takes over.
+    """
+    wait = wait_seconds(request.headers, longest=request.limits.max_wait_seconds)
+    accepted = await _accepted(body, request)
+    run = await awaited(request.runs, accepted.run, wait)
+    view = await shown(run, request)
+    return answer_of(view, view.links, accepted, ended=run.finished, wait=wait)
+
+
+router.add_api_route(
+    "",
+    post_run,
+    methods=["POST"],
+    status_code=HTTPStatus.ACCEPTED,
+    response_model=RunView,
+    responses=_ACCEPTED,
+    openapi_extra={"parameters": POST_HEADERS},
+    route_class_override=PostingRoute,
+)
+
+
+@router.get("", responses=answers(*EVERY_RUN_ROUTE))
+async def list_runs(query: Annotated[RunQuery, Query()], request: ApiRequest) -> RunPage:
+    """List runs, newest first, without their results.
+
+    `metadata.<key>=<value>` lists those whose metadata have this value under the key: the text, or
+    the number, boolean or null that it is in JSON. Several must all hold.
+
+    A page whose runs are large holds fewer than `limit`.
+    """
+    wanted = RunFilter(
+        **query.model_dump(),
+        metadata=metadata_filter(request.query_params),
+        max_bytes=request.limits.max_page_bytes,
+    )
+    page = await request.runs.find(request.caller.tenant, wanted)
+    return RunPage.of(page, request.root, await request.api.services.payloads.beginnings(page.runs))
+
+
+@router.get("/{run_id}", responses=answers(*EVERY_RUN_ROUTE, types.RUN_NOT_FOUND))
+async def get_run(run_id: RunIdPath, request: ApiRequest) -> RunView:
+    """Return a run: its state, its input and result, what it has spent and why it stopped."""
+    run = await request.runs.get(request.key(run_id))
+    return await shown(run, request)
+
+
+@router.delete("/{run_id}", status_code=HTTPStatus.ACCEPTED, responses=_CANCELLED)
+@router.post(
+    "/{run_id}/cancel",
+    status_code=HTTPStatus.ACCEPTED,
+    responses=_CANCELLED,
+    name="cancel_run_by_post",
+)
+async def cancel_run(
+    run_id: RunIdPath,
+    query: Annotated[CancelQuery, Query()],
+    request: ApiRequest,
+    response: Response,
+    body: CancelBody = _NO_REASON,
+) -> CancelReceipt:
+    """Cancel a run; the request is stored even if the run does not exist yet.
+
+    The record of the run stays.
+    """
+    request.require_small()
+    reason = body.reason or query.reason
+    receipt = await request.runs.cancel(request.key(run_id), by=request.caller.name, reason=reason)
+    if receipt.already_finished:
+        response.status_code = HTTPStatus.OK
+    return CancelReceipt.of(receipt)
+
+
+@router.post(
+    "/cancel",
+    status_code=HTTPStatus.ACCEPTED,
+    responses={
+        **answers(*EVERY_RUN_ROUTE, *EVERY_BODY),
+        202: {"description": "The runs have ended, or have been asked to stop."},
+    },
+)
+@requires(Scope.ADMIN)
+async def cancel_runs(body: CancelRunsBody, request: ApiRequest) -> CancelledRunsView:
+    """Stop all runs that fit a filter, the oldest first and at most 1,000 at once.
+
+    Each is stopped as by DELETE, if it still fits at that moment; runs that do not exist yet are
+    none of them.
+    """
+    request.require_small()
+    caller = request.caller
+    stopped = await request.runs.cancel_matching(
+        caller.tenant, body.wanted, by=caller.name, reason=body.reason
+    )
+    return CancelledRunsView.model_validate(stopped)
+
+
+@router.delete(
+    "/{run_id}/record",
+    status_code=HTTPStatus.NO_CONTENT,
+    responses={
+        **answers(*EVERY_RUN_ROUTE, types.RUN_NOT_FOUND, types.RUN_NOT_ENDED),
+        204: {"description": "The run is erased; there is nothing left of it."},
+    },
+)
+@requires(Scope.ADMIN)
+async def erase_run(run_id: RunIdPath, request: ApiRequest) -> None:
+    """Erase a run that has ended, with all it stored: calls, events, trace, files, deliveries.
+
+    Its id and its idempotency key are free again. The message of a thread that it answered is
+    shown as erased; runs that went on from it keep what they took over.
+    """
+    await request.runs.erase(request.key(run_id))
+
+
+async def _accepted(
+    body: CaseBody | GraphRunBody | AgentRunBody | GoingOnBody, request: ApiRequest
+) -> Accepted:
+    tenant, key = request.caller.tenant, idempotency_key(request.headers)
+    if body.webhook is not None:
+        await require_secret(request)
+    if isinstance(body, GoingOnBody):
+        return await _accepted_from(body, request, key)
+    if isinstance(body, CaseBody):
+        request.require_small()
+        return await request.runs.accept(request.api.cases.new_run(body, tenant, key))
+    try:
+        return await request.runs.accept(await request.api.graph_runs.new_run(body, tenant, key))
+    except GraphRefusedError:
+        earlier = await _accepted_before(body, request, key)
+        if earlier is None:
+            raise
+        return earlier
+
+
+async def _accepted_from(body: GoingOnBody, request: ApiRequest, key: str | None) -> Accepted:
+    """Accept a run that goes on from another one, which may be gone when this is repeated."""
+    if body.graph is None:
+        request.require_small()
+    earlier = await _accepted_before(body, request, key)
+    if earlier is not None:
+        return earlier
+    api, tenant = request.api, request.caller.tenant
+    source = (await source_of(body, tenant, request.runs)).request
+    complete = completed(body, source)
+    if isinstance(complete, CaseBody):
+        new = api.cases.new_run(complete, tenant, key)
+    else:
+        new = await api.graph_runs.new_run(complete, tenant, key)
+    return await request.runs.accept(going_on(new, body, source, request.limits.budget_ceiling))
+
+
+async def _accepted_before(
+    body: GraphRunBody | AgentRunBody | GoingOnBody, request: ApiRequest, key: str | None
+) -> Accepted | None:
+    """Return the run that this request made, whatever became of what it names."""
+    if body.run_id is None and key is None:
+        return None
+    run_key = request.key(body.run_id or "")
+    return await request.runs.accepted_before(run_key, key, request_hash(body))
+
+
+def answer_of(
+    view: BaseModel, links: Links, accepted: Accepted, *, ended: bool, wait: int | None = None
+) -> Response:
+    """Return the answer to a request for a run that was waited for so many seconds, if at all."""
+    in_time = wait is not None and ended
+    status = HTTPStatus.OK if in_time or not accepted.created else HTTPStatus.ACCEPTED
+    headers = {"Location": links.self, **rate_headers(accepted.rate)}
+    if wait is not None:
+        headers["Preference-Applied"] = f"wait={wait}"
+    return Response(view.model_dump_json(), status, headers, media_type="application/json")
+
+
+async def awaited(runs: RunService, run: Run, wait: int | None) -> Run:
+    """Return an accepted run once it has ended, or as it stands after ``wait`` seconds."""
+    if wait is None or run.finished:
+        return run
+    try:
+        return await runs.wait(run.key, seconds=wait)
+    except StoreUnavailableError:
+        return run

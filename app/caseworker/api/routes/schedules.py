@@ -1,0 +1,141 @@
+"""Schedules: make or change one, look at them, pause, resume, fire and delete one."""
+
+from http import HTTPStatus
+from typing import Annotated
+
+from fastapi import Query, Response
+
+from caseworker.api import problem_types as types
+from caseworker.api.api_request import ApiRequest, api_router
+from caseworker.api.documentation import (
+    EVERY_BODY,
+    EVERY_RUN_ROUTE,
+    RUN_HEADERS,
+    Responses,
+    answers,
+)
+from caseworker.api.field_types import PageQuery
+from caseworker.api.routes.runs import answer_of, shown
+from caseworker.api.run_body import POST_HEADERS, idempotency_key
+from caseworker.api.run_views import RunView
+from caseworker.api.schedule_views import (
+    ScheduleBody,
+    ScheduleList,
+    ScheduleNamePath,
+    ScheduleView,
+    new_schedule,
+)
+from caseworker.runs.run import RunKey
+from caseworker.runs.service import new_run_id
+
+router = api_router("schedules", prefix="/schedules")
+
+_FOUND = answers(*EVERY_RUN_ROUTE, types.SCHEDULE_NOT_FOUND)
+_PUT: Responses = {
+    **answers(
+        *EVERY_RUN_ROUTE,
+        *EVERY_BODY,
+        types.GRAPH_NOT_FOUND,
+        types.AGENT_NOT_FOUND,
+        types.TOO_MANY_SCHEDULES,
+        types.QUOTA_EXCEEDED,
+    ),
+    200: {"description": "The schedule of that name is changed.", "model": ScheduleView},
+    201: {"description": "The schedule is made."},
+}
+_FIRED: Responses = {
+    **answers(
+        *EVERY_RUN_ROUTE,
+        types.SCHEDULE_NOT_FOUND,
+        types.IDEMPOTENCY_MISMATCH,
+        types.QUEUE_FULL,
+        types.QUOTA_EXCEEDED,
+    ),
+    200: {
+        "description": "It had been accepted before.",
+        "model": RunView,
+        "headers": RUN_HEADERS,
+    },
+    202: {"description": "Accepted: the run is stored.", "headers": RUN_HEADERS},
+}
+
+
+@router.put("/{name}", status_code=HTTPStatus.CREATED, responses=_PUT)
+async def put_schedule(
+    name: ScheduleNamePath, body: ScheduleBody, request: ApiRequest, response: Response
+) -> ScheduleView:
+    """Make a schedule, or change the one of that name.
+
+    With another time it fires by that from now on; with the same, what is due stays due.
+    """
+    new = await new_schedule(name, body, request)
+    schedule, created = await request.api.services.schedules.put(new)
+    if not created:
+        response.status_code = HTTPStatus.OK
+    return ScheduleView.of(schedule, request.caller)
+
+
+@router.get("", responses=answers(*EVERY_RUN_ROUTE))
+async def list_schedules(query: Annotated[PageQuery, Query()], request: ApiRequest) -> ScheduleList:
+    """List schedules, by name."""
+    store = request.api.services.schedules
+    page = await store.find(request.caller.tenant, limit=query.limit, cursor=query.cursor)
+    return ScheduleList.of(page, request.caller)
+
+
+@router.get("/{name}", responses=_FOUND)
+async def get_schedule(name: ScheduleNamePath, request: ApiRequest) -> ScheduleView:
+    """Return a schedule: when it fires next, and what it has made."""
+    store = request.api.services.schedules
+    return ScheduleView.of(await store.get(request.caller.tenant, name), request.caller)
+
+
+@router.post("/{name}/pause", responses=_FOUND)
+async def pause_schedule(name: ScheduleNamePath, request: ApiRequest) -> ScheduleView:
+    """Pause a schedule; its runs go on."""
+    return await _paused(name, request, paused=True)
+
+
+@router.post("/{name}/resume", responses=_FOUND)
+async def resume_schedule(name: ScheduleNamePath, request: ApiRequest) -> ScheduleView:
+    """Resume a schedule; what would have fired meanwhile does not fire late."""
+    return await _paused(name, request, paused=False)
+
+
+@router.post(
+    "/{name}/run",
+    status_code=HTTPStatus.ACCEPTED,
+    response_model=RunView,
+    responses=_FIRED,
+    openapi_extra={"parameters": POST_HEADERS[:1]},
+)
+async def run_schedule(name: ScheduleNamePath, request: ApiRequest) -> Response:
+    """Accept a run of a schedule now, also of one that is paused.
+
+    It is a run beside those of the schedule: the overlap policy does not look at it.
+    """
+    tenant, key = request.caller.tenant, idempotency_key(request.headers)
+    schedule = await request.api.services.schedules.get(tenant, name)
+    about = {"schedule": schedule.name}
+    new = schedule.run.new_run(
+        RunKey(tenant, new_run_id()), about, idempotency_key=key, named=False
+    )
+    accepted = await request.runs.accept(new)
+    view = await shown(accepted.run, request)
+    return answer_of(view, view.links, accepted, ended=False)
+
+
+@router.delete(
+    "/{name}",
+    status_code=HTTPStatus.NO_CONTENT,
+    responses={**_FOUND, 204: {"description": "It is gone; its runs are not touched."}},
+)
+async def delete_schedule(name: ScheduleNamePath, request: ApiRequest) -> None:
+    """Delete a schedule; its runs are not touched."""
+    await request.api.services.schedules.delete(request.caller.tenant, name)
+
+
+async def _paused(name: str, request: ApiRequest, *, paused: bool) -> ScheduleView:
+    caller = request.caller
+    changed = await request.api.services.schedules.pause(caller.tenant, name, paused=paused)
+    return ScheduleView.of(changed, caller)

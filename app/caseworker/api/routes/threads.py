@@ -1,0 +1,319 @@
+"""Threads: begin one, say something, answer once more, edit, go on, stop, look."""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
+from http import HTTPStatus
+from typing import Annotated, Any
+
+from fastapi import Query, Response
+
+from caseworker.api import problem_types as types
+from caseworker.api.api_request import ApiRequest, api_router
+from caseworker.api.documentation import (
+    EVENT_STREAM,
+    EVERY_BODY,
+    EVERY_RUN_ROUTE,
+    RUN_HEADERS,
+    Responses,
+    answers,
+)
+from caseworker.api.event_stream import EVENT_HEADERS, last_event_id
+from caseworker.api.field_types import PageQuery
+from caseworker.api.problems import rate_headers
+from caseworker.api.routes.events import stream_of
+from caseworker.api.routes.runs import answer_of, awaited, shown
+from caseworker.api.run_body import POST_HEADERS, idempotency_key, wait_seconds
+from caseworker.api.run_views import CancelReceipt, Links
+from caseworker.api.thread_admission import hash_of
+from caseworker.api.thread_body import (
+    AnswerBody,
+    CancelThreadBody,
+    EditBody,
+    GoOnBody,
+    MessageBody,
+    MessageIdPath,
+    MessagesQuery,
+    NewThreadBody,
+    ThreadIdPath,
+)
+from caseworker.api.thread_views import (
+    CancelledThread,
+    MessageList,
+    ThreadList,
+    ThreadView,
+    TurnView,
+)
+from caseworker.chats.service import Answered, Turn
+from caseworker.chats.thread import AnswerNotEndedError, Thread, ThreadNotFoundError
+from caseworker.runs.errors import IdempotencyMismatchError
+from caseworker.runs.run import NewRun, RunKey
+
+router = api_router("threads", prefix="/threads")
+
+_FOUND = answers(*EVERY_RUN_ROUTE, types.THREAD_NOT_FOUND)
+_MESSAGES_FOUND = answers(*EVERY_RUN_ROUTE, types.THREAD_NOT_FOUND, types.MESSAGE_NOT_FOUND)
+_ANSWERED: Responses = {
+    **answers(
+        *EVERY_RUN_ROUTE,
+        *EVERY_BODY,
+        types.THREAD_NOT_FOUND,
+        types.MESSAGE_NOT_FOUND,
+        types.ANSWER_NOT_ENDED,
+        types.THREAD_FULL,
+        types.RUN_CONFLICT,
+        types.IDEMPOTENCY_MISMATCH,
+        types.QUEUE_FULL,
+        types.QUOTA_EXCEEDED,
+        types.TOO_MANY_STREAMS,
+    ),
+    200: {
+        "description": "It ended while it was waited for, or had been accepted before. With"
+        " `Accept: text/event-stream` the events of the run instead, until it has ended.",
+        "model": TurnView,
+        "headers": RUN_HEADERS,
+        "content": {"text/event-stream": EVENT_STREAM},
+    },
+    202: {
+        "description": "Accepted: the messages and the run are stored and survive any crash.",
+        "model": TurnView,
+        "headers": RUN_HEADERS,
+    },
+}
+_ANSWERING: dict[str, Any] = {
+    "status_code": HTTPStatus.ACCEPTED,
+    "response_model": TurnView,
+    "responses": _ANSWERED,
+    "openapi_extra": {"parameters": [*POST_HEADERS, *EVENT_HEADERS]},
+}
+_NOTHING_MORE = AnswerBody()
+_AS_IT_WAS = GoOnBody()
+_NO_REASON = CancelThreadBody()
+
+NextTurn = Callable[[Thread], Awaitable[Turn]]
+
+
+@router.post(
+    "",
+    status_code=HTTPStatus.CREATED,
+    responses={
+        **answers(*EVERY_RUN_ROUTE, *EVERY_BODY, types.THREAD_CONFLICT, types.QUOTA_EXCEEDED),
+        200: {"description": "The same thread had been begun before.", "model": ThreadView},
+    },
+)
+async def begin_thread(body: NewThreadBody, request: ApiRequest, response: Response) -> ThreadView:
+    """Begin a thread, in which an agent or a graph answers.
+
+    Repeating a request under the same `thread_id` returns the thread it made.
+    """
+    api = request.api
+    thread = await api.thread_runs.new_thread(body, request.caller.tenant)
+    stored, created = await api.chats.store.create(thread)
+    response.headers["Location"] = f"{request.root}/threads/{stored.thread_id}"
+    if not created:
+        response.status_code = HTTPStatus.OK
+    return ThreadView.of(stored)
+
+
+@router.get("", responses=answers(*EVERY_RUN_ROUTE))
+async def list_threads(query: Annotated[PageQuery, Query()], request: ApiRequest) -> ThreadList:
+    """List threads, newest first, without what answers in them."""
+    store = request.api.chats.store
+    page = await store.find(request.caller.tenant, limit=query.limit, cursor=query.cursor)
+    return ThreadList.of(page)
+
+
+@router.get("/{thread_id}", responses=_FOUND)
+async def get_thread(thread_id: ThreadIdPath, request: ApiRequest) -> ThreadView:
+    """Return a thread, without its messages."""
+    return ThreadView.of(await request.api.chats.thread(request.caller.tenant, thread_id))
+
+
+@router.delete(
+    "/{thread_id}",
+    status_code=HTTPStatus.NO_CONTENT,
+    responses={**_FOUND, 204: {"description": "It is gone with its messages; their runs stay."}},
+)
+async def delete_thread(thread_id: ThreadIdPath, request: ApiRequest) -> None:
+    """Delete a thread and its messages. Runs that work go on; cancel them first."""
+    if not await request.api.chats.store.delete(request.caller.tenant, thread_id):
+        raise ThreadNotFoundError(thread_id)
+
+
+@router.get("/{thread_id}/messages", responses=_MESSAGES_FOUND)
+async def list_messages(
+    thread_id: ThreadIdPath, query: Annotated[MessagesQuery, Query()], request: ApiRequest
+) -> MessageList:
+    """Return a branch of a thread from its first message on, the newest one unless told otherwise.
+
+    The answers are what their runs came to so far.
+    """
+    chats = request.api.chats
+    thread = await chats.thread(request.caller.tenant, thread_id)
+    tree = await chats.tree(thread)
+    if query.tree:
+        return MessageList.of(tree.messages, tree)
+    branch = await chats.with_contents(thread, tree.branch_through(query.leaf))
+    return MessageList.of(branch, tree)
+
+
+@router.post("/{thread_id}/messages", **_ANSWERING)
+async def send_message(thread_id: ThreadIdPath, body: MessageBody, request: ApiRequest) -> Response:
+    """Say something, and have it answered by a run.
+
+    With `Accept: text/event-stream` the answer is the run's events as they come.
+    """
+
+    async def turn(thread: Thread) -> Turn:
+        return await request.api.chats.saying(thread, body.content, body.parent_id)
+
+    return await _Action(request, "send", None, body, turn).answer(thread_id)
+
+
+@router.post("/{thread_id}/messages/{message_id}/edit", **_ANSWERING)
+async def edit_message(
+    thread_id: ThreadIdPath, message_id: MessageIdPath, body: EditBody, request: ApiRequest
+) -> Response:
+    """Say something else in the place of a message of the user, in a branch of its own.
+
+    The message and its answers stay in theirs.
+    """
+
+    async def turn(thread: Thread) -> Turn:
+        return await request.api.chats.editing(thread, message_id, body.content)
+
+    return await _Action(request, "edit", message_id, body, turn).answer(thread_id)
+
+
+@router.post("/{thread_id}/messages/{message_id}/retry", **_ANSWERING)
+async def retry_message(
+    thread_id: ThreadIdPath,
+    message_id: MessageIdPath,
+    request: ApiRequest,
+    body: AnswerBody = _NOTHING_MORE,
+) -> Response:
+    """Answer once more, beside an answer or to a message of the user, in a branch of its own."""
+
+    async def turn(thread: Thread) -> Turn:
+        return await request.api.chats.retrying(thread, message_id)
+
+    return await _Action(request, "retry", message_id, body, turn).answer(thread_id)
+
+
+@router.post("/{thread_id}/messages/{message_id}/continue", **_ANSWERING)
+async def continue_message(
+    thread_id: ThreadIdPath,
+    message_id: MessageIdPath,
+    request: ApiRequest,
+    body: GoOnBody = _AS_IT_WAS,
+) -> Response:
+    """Let an answer go on.
+
+    One that was halted, cancelled or failed goes on where it was, in an answer beside it that takes
+    over what its run has done; one that had come to its end is followed by another.
+    """
+
+    async def turn(thread: Thread) -> Turn:
+        return await request.api.chats.continuing(thread, message_id)
+
+    return await _Action(request, "continue", message_id, body, turn).answer(thread_id)
+
+
+@router.post(
+    "/{thread_id}/cancel",
+    status_code=HTTPStatus.ACCEPTED,
+    responses={
+        **answers(
+            *EVERY_RUN_ROUTE, *EVERY_BODY, types.THREAD_NOT_FOUND, types.TOO_MANY_PENDING_CANCELS
+        ),
+        202: {"description": "The requests are stored, also for runs that do not exist yet."},
+    },
+)
+async def cancel_thread(
+    thread_id: ThreadIdPath, request: ApiRequest, body: CancelThreadBody = _NO_REASON
+) -> CancelledThread:
+    """Cancel all answers of a thread that are being written."""
+    request.require_small()
+    chats, caller = request.api.chats, request.caller
+    thread = await chats.thread(caller.tenant, thread_id)
+    stopped = await chats.stop(thread, by=caller.name, reason=body.reason)
+    return CancelledThread(thread_id=thread_id, runs=[CancelReceipt.of(one) for one in stopped])
+
+
+@dataclass(frozen=True, slots=True)
+class _Action:
+    """One request for an answer."""
+
+    request: ApiRequest
+    name: str
+    message_id: str | None
+    body: GoOnBody
+    turn: NextTurn
+
+    async def answer(self, thread_id: str) -> Response:
+        """Store the messages, accept the run, and show either both or its events."""
+        if "text/event-stream" in self.request.headers.get("accept", ""):
+            return await self._stream(thread_id)
+        request, chats = self.request, self.request.api.chats
+        wait = wait_seconds(request.headers, longest=request.limits.max_wait_seconds)
+        thread, answered = await self._answered(thread_id)
+        run = await awaited(request.runs, answered.accepted.run, wait)
+        tree = await chats.tree(thread)
+        answer = replace(tree.get(answered.assistant.message_id), status=run.status)
+        if run.finished:
+            [answer] = await chats.with_contents(thread, [answer])
+        view = TurnView.of(answered.user, answer, await shown(run, request), tree)
+        accepted = answered.accepted
+        return answer_of(view, view.run.links, accepted, ended=run.finished, wait=wait)
+
+    async def _stream(self, thread_id: str) -> Response:
+        """Return the events of the run, behind those that a repeated request has seen."""
+        request = self.request
+        after = last_event_id(request.headers) or 0
+        await request.api.streams.enter(request.caller.tenant, request.scope)
+        _, answered = await self._answered(thread_id)
+        run_id = answered.accepted.run.key.run_id
+        stream = await stream_of(run_id, request, after=after)
+        stream.headers["Location"] = Links.of(run_id, request.root).self
+        stream.headers.update(rate_headers(answered.accepted.rate))
+        return stream
+
+    async def _answered(self, thread_id: str) -> tuple[Thread, Answered]:
+        request, body = self.request, self.body
+        thread = await request.api.chats.thread(request.caller.tenant, thread_id)
+        chats, admission = request.api.chats, request.api.thread_runs
+        key = idempotency_key(request.headers)
+        run_key = RunKey(thread.tenant, admission.run_id(thread, body, key))
+        hashed = hash_of(self.name, self.message_id, body)
+        if body.run_id is None and key is None:
+            return thread, await self._made(thread, None, run_key, hashed)
+        known = await chats.earlier(thread, run_key.run_id, hashed)
+        if isinstance(known, Answered):
+            return thread, known
+        try:
+            return thread, await self._made(thread, known, run_key, hashed)
+        except (AnswerNotEndedError, IdempotencyMismatchError):
+            known = await chats.earlier(thread, run_key.run_id, hashed)
+            if not isinstance(known, Answered):
+                raise
+            return thread, known  # the same request, sent before, was stored meanwhile
+
+    async def _made(
+        self, thread: Thread, turn: Turn | None, run_key: RunKey, hashed: str
+    ) -> Answered:
+        turn = turn or await self.turn(thread)
+        new, ends = await self._new_run(thread, turn, run_key, hashed)
+        return await self.request.api.chats.answer(thread, turn, new, ends)
+
+    async def _new_run(
+        self, thread: Thread, turn: Turn, key: RunKey, hashed: str
+    ) -> tuple[NewRun, list[str]]:
+        api, body = self.request.api, self.body
+        if turn.goes_on is not None:
+            source = await api.chats.source(thread, turn.goes_on)
+            new = api.thread_runs.going_on(source, body, key, hashed)
+            return new, list(turn.goes_on.ends)
+        if not isinstance(body, AnswerBody):
+            named = ("budget", "deadline", "metadata")
+            body = AnswerBody.model_construct(**{name: getattr(body, name) for name in named})
+        new, ends = await api.thread_runs.new_run(thread, turn, body, key, hashed)
+        return new, list(ends)

@@ -1,0 +1,113 @@
+"""Traces: what a run did, as a whole and call by call."""
+
+from collections.abc import Mapping
+from typing import Annotated, Any, cast
+
+from fastapi import Path, Query, Response
+from fastapi.concurrency import run_in_threadpool
+from fastapi.responses import PlainTextResponse
+
+from caseworker.api import problem_types as types
+from caseworker.api.api_request import ApiRequest, api_router
+from caseworker.api.call_views import CallDetails
+from caseworker.api.documentation import EVERY_RUN_ROUTE, answers
+from caseworker.api.field_types import RunIdPath
+from caseworker.api.run_query import TraceQuery
+from caseworker.api.trace_views import TraceView
+from caseworker.runs.run import RunStatus
+from caseworker.runs.service import Trace
+from caseworker.trace.explain import explain
+from caseworker.trace.payloads import Payload
+from caseworker.trace.snapshot import Snapshot
+from caseworker.trace.spans import context_of_run, otlp_document, resource_of, spans_of
+
+router = api_router("runs", prefix="/runs")
+
+NodeIdPath = Annotated[
+    str, Path(description="The id of a CallNode, such as n000003.", max_length=32)
+]
+
+
+@router.get(
+    "/{run_id}/trace",
+    response_model=TraceView,
+    responses={
+        **answers(*EVERY_RUN_ROUTE, types.RUN_NOT_FOUND),
+        200: {
+            "description": "The snapshot as JSON, the text, or spans as OTLP has them in JSON.",
+            "content": {"text/plain": {"schema": {"type": "string"}}},
+        },
+    },
+)
+async def get_trace(
+    run_id: RunIdPath, query: Annotated[TraceQuery, Query()], request: ApiRequest
+) -> Response:
+    """Return what a run did so far: the graph of its calls, or a text about it.
+
+    With `payloads=true` it holds what each call asked and what it got, up to a size
+    (`trace.max_shown_bytes`); `GET /runs/{run_id}/calls/{node_id}` has that of any single call.
+    """
+    key, reading = request.key(run_id), request.api.services.payloads
+    trace = await request.runs.trace(key)
+    if query.format == "otlp":
+        spans = await run_in_threadpool(_as_spans, trace, request.app.version)
+        return Response(spans, media_type="application/json")
+    payloads = None
+    if query.payloads or query.format == "explain":
+        payloads = await reading.of_run(key)
+    # A run may have made a hundred thousand calls: others are served while they are looked through.
+    if query.format == "explain":
+        return PlainTextResponse(await run_in_threadpool(_as_text, trace, payloads or {}))
+    content = await run_in_threadpool(_as_json, trace, request.root, payloads)
+    return Response(content, media_type="application/json", headers={"Vary": "Accept"})
+
+
+@router.get(
+    "/{run_id}/calls/{node_id}",
+    response_model=CallDetails,
+    responses=answers(*EVERY_RUN_ROUTE, types.RUN_NOT_FOUND, types.CALL_NOT_FOUND),
+)
+async def get_call(run_id: RunIdPath, node_id: NodeIdPath, request: ApiRequest) -> Response:
+    """Return one call of a run: what it asked, what it got, its attempts and its errors.
+
+    A step is a call too, and so is the run itself. It can be read while the run works.
+    """
+    reading = request.api.services.payloads
+    found = await reading.call(request.key(run_id), node_id)
+    details = CallDetails.of(found, reading.mode)
+    return Response(details.model_dump_json(), media_type="application/json")
+
+
+def _as_json(trace: Trace, root: str, payloads: Mapping[str, Payload] | None) -> str:
+    hidden = {"payloads"} if payloads is None else None
+    return TraceView.of(trace, root, payloads).model_dump_json(exclude=hidden)
+
+
+def _as_spans(trace: Trace, version: str) -> str:
+    run = trace.run
+    tenant, ref = run.key.tenant, run.request.definition_ref
+    context = context_of_run(tenant, run.key.run_id, run.request.traceparent)
+    name = None if ref is None else ref.name
+    chat = run.request.chat
+    spans = spans_of(
+        cast("Snapshot", trace.snapshot),
+        context,
+        tenant=tenant,
+        name=name,
+        conversation=None if chat is None else chat.thread_id,
+    )
+    return otlp_document(spans, context, resource_of(version))
+
+
+def _as_text(trace: Trace, payloads: Mapping[str, Payload]) -> str:
+    run = trace.run
+    waited = None if run.started_at is None else run.started_at - run.created_at
+    steps: Mapping[str, Any] = (run.result or {}).get("steps") or {}
+    return explain(
+        cast("Snapshot", trace.snapshot),
+        cancelled=run.status is RunStatus.CANCELLED,
+        waiting=run.status is RunStatus.WAITING,
+        payloads=payloads,
+        skipped=[step_id for step_id, step in steps.items() if step["status"] == "skipped"],
+        queued_ms=0 if waited is None else round(waited.total_seconds() * 1000),
+    )

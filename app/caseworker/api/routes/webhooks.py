@@ -1,0 +1,87 @@
+"""Webhooks of a tenant, for its admins: the secrets that sign them, and their deliveries."""
+
+from http import HTTPStatus
+from typing import Annotated
+
+from fastapi import Query
+
+from caseworker.access.caller import Scope
+from caseworker.api import problem_types as types
+from caseworker.api.api_request import ApiRequest, api_router, requires
+from caseworker.api.documentation import EVERY_BODY, EVERY_RUN_ROUTE, answers
+from caseworker.api.webhook_views import (
+    DeliveryIdPath,
+    DeliveryList,
+    DeliveryQuery,
+    DeliveryView,
+    NewSecret,
+    NewSecretBody,
+    SecretList,
+    SecretView,
+)
+from caseworker.webhooks.signing import new_secret
+
+router = api_router("webhooks", prefix="/webhooks")
+
+_FOUND = answers(*EVERY_RUN_ROUTE, types.DELIVERY_NOT_FOUND)
+_USUAL_OVERLAP = NewSecretBody()
+
+
+@router.post(
+    "/secret",
+    status_code=HTTPStatus.CREATED,
+    responses=answers(*EVERY_RUN_ROUTE, *EVERY_BODY),
+)
+@requires(Scope.ADMIN)
+async def rotate_webhook_secret(
+    request: ApiRequest, body: NewSecretBody = _USUAL_OVERLAP
+) -> NewSecret:
+    """Make the secret that signs webhooks, or a new one in the place of the one before.
+
+    It is shown in this answer alone. The one before signs as well until it expires, so that
+    receivers can change over; one that was expiring already ends.
+    """
+    request.require_small()
+    secret = new_secret()
+    info = await request.api.services.webhooks.rotate(
+        request.caller.tenant, secret, previous_seconds=body.previous_valid_seconds
+    )
+    return NewSecret.of(info, secret)
+
+
+@router.get("/secret", responses=answers(*EVERY_RUN_ROUTE))
+@requires(Scope.ADMIN)
+async def list_webhook_secrets(request: ApiRequest) -> SecretList:
+    """List the secrets that sign webhooks now, newest first, without the secrets themselves."""
+    found = await request.api.services.webhooks.secrets(request.caller.tenant)
+    return SecretList(secrets=[SecretView.model_validate(info) for info in found])
+
+
+@router.get("/deliveries", responses=answers(*EVERY_RUN_ROUTE))
+@requires(Scope.ADMIN)
+async def list_webhook_deliveries(
+    query: Annotated[DeliveryQuery, Query()], request: ApiRequest
+) -> DeliveryList:
+    """List deliveries, newest first; `status=dead` lists those that were given up."""
+    page = await request.api.services.webhooks.find(request.caller.tenant, **dict(query))
+    return DeliveryList.of(page)
+
+
+@router.get("/deliveries/{delivery_id}", responses=_FOUND)
+@requires(Scope.ADMIN)
+async def get_webhook_delivery(delivery_id: DeliveryIdPath, request: ApiRequest) -> DeliveryView:
+    """Return a delivery: how often it was attempted, and what came of it."""
+    store = request.api.services.webhooks
+    return DeliveryView.of(await store.get(request.caller.tenant, delivery_id))
+
+
+@router.post(
+    "/deliveries/{delivery_id}/redeliver",
+    status_code=HTTPStatus.ACCEPTED,
+    responses=answers(*EVERY_RUN_ROUTE, types.DELIVERY_NOT_FOUND, types.DELIVERY_PENDING),
+)
+@requires(Scope.ADMIN)
+async def redeliver_webhook(delivery_id: DeliveryIdPath, request: ApiRequest) -> DeliveryView:
+    """Send a delivery again that is dead or was delivered, under the same id, with all retries."""
+    store = request.api.services.webhooks
+    return DeliveryView.of(await store.redeliver(request.caller.tenant, delivery_id))

@@ -1,0 +1,254 @@
+"""From what a caller sent about a thread to runs: the graph that answers, and what goes into it.
+
+An agent answers in a graph of two steps, a chat start and the agent. A graph begins at its chat
+starts, so that nothing is executed that they do not lead to.
+"""
+
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from caseworker.api.admission import (
+    GraphAdmission,
+    as_json,
+    fits,
+    given_limits,
+    reference_from,
+    require_none,
+    requires_prices,
+    unfit_values,
+)
+from caseworker.api.problem_types import INVALID_REQUEST
+from caseworker.api.problems import ProblemError, invalid
+from caseworker.api.run_body import GraphRunBody
+from caseworker.api.services import ApiLimits
+from caseworker.api.thread_body import AnswerBody, EditBody, GoOnBody, NewThreadBody
+from caseworker.api.violations import Violation, graph_violations
+from caseworker.chats.service import Turn, derived_id
+from caseworker.chats.thread import Thread
+from caseworker.engine.prepared import PreparedGraph
+from caseworker.kernel.graph import DEFAULT_HANDLE
+from caseworker.nodes.agent.definition import MAX_MESSAGES
+from caseworker.nodes.chat import CHAT_START, INPUTS, ChatInput
+from caseworker.nodes.nesting import DefinitionKind, is_reference
+from caseworker.runs.definitions import AGENT_STEP, Definitions, at_home
+from caseworker.runs.errors import DefinitionNotFoundError, GraphRefusedError
+from caseworker.runs.run import DefinitionRef, NewRun, Run, RunKey, RunSource
+from caseworker.runs.service import new_run_id
+
+_CHAT = "chat"
+_BROUGHT = "users_tools"
+"""The name of an agent that stands for the tools of a user while they are checked."""
+
+
+class ThreadAdmission:
+    """Turns bodies into threads and their runs, or says what is wrong with them."""
+
+    def __init__(
+        self, limits: ApiLimits, definitions: Definitions, graph_runs: GraphAdmission
+    ) -> None:
+        self._limits = limits
+        self._definitions = definitions
+        self._graph_runs = graph_runs
+
+    async def new_thread(self, body: NewThreadBody, tenant: str) -> Thread:
+        """Return the thread that a body asks for.
+
+        Raises:
+            ProblemError: something is wrong with it; every field is named.
+            GraphRefusedError: what is to answer cannot be executed.
+        """
+        require_none(list(self._violations(body)))
+        kind = DefinitionKind.AGENT if body.graph is None else DefinitionKind.GRAPH
+        thread = Thread(
+            tenant=tenant,
+            thread_id=body.thread_id or new_run_id(),
+            kind=kind,
+            definition=body.agent or body.graph or {},
+            inputs=body.inputs or {},
+            tools=body.tools or (),
+            title=body.title,
+            metadata=body.metadata or {},
+            request_hash=_hash(body.model_dump(mode="json", exclude={"thread_id"})),
+        )
+        await self._answering(thread, AnswerBody(), "?")
+        await self._brought(thread)
+        return thread
+
+    def run_id(self, thread: Thread, body: GoOnBody, idempotency_key: str | None) -> str:
+        """Return the id of the run: the caller's, or one that is made of the key, or a new one."""
+        if body.run_id is not None or idempotency_key is None:
+            return body.run_id or new_run_id()
+        return derived_id(thread.tenant, thread.thread_id, idempotency_key)
+
+    async def new_run(
+        self, thread: Thread, turn: Turn, body: AnswerBody, key: RunKey, request_hash: str
+    ) -> tuple[NewRun, Sequence[str]]:
+        """Return the run that makes an answer, and the steps at which its graph ends.
+
+        Raises:
+            ProblemError: something is wrong with the body; every field is named.
+            GraphRefusedError: what is to answer cannot be executed.
+        """
+        require_none([*self._violations(body), *self._too_long(turn)])
+        new = await self._answering(thread, body, turn.history[-1].content)
+        chat = ChatInput(
+            thread_id=thread.thread_id,
+            messages=tuple(turn.history),
+            user_tools=await self._brought(thread),
+        )
+        request = replace(new.request, chat=chat)
+        new = replace(new, key=key, request=request, request_hash=request_hash)
+        return new, _ends(new.prepared)
+
+    def going_on(self, source: Run, body: GoOnBody, key: RunKey, request_hash: str) -> NewRun:
+        """Return a run that goes on from another one, within limits that were not all sent."""
+        given, earlier, limits = body.budget, source.request, self._limits
+        budget = given_limits(given, earlier.budget).merged_with(limits.budget_ceiling)
+        prices = earlier.requires_prices
+        if given is not None and "max_cost_usd" in given.given:
+            prices = requires_prices(given, earlier.budget, limits)
+        request = replace(
+            earlier,
+            budget=budget,
+            requires_prices=prices,
+            deadline=body.deadline,
+            source=RunSource(source.key.run_id),
+        )
+        metadata = body.metadata or {}
+        return NewRun(key=key, request=request, request_hash=request_hash, metadata=metadata)
+
+    async def _answering(self, thread: Thread, body: AnswerBody, asked: str) -> NewRun:
+        """Return a run of whatever answers, which is checked."""
+        kind, given = thread.kind, thread.definition
+        if body.agent is not None or body.graph is not None:
+            kind = DefinitionKind.AGENT if body.graph is None else DefinitionKind.GRAPH
+            given = body.agent or body.graph or {}
+        inputs = dict(thread.inputs if body.inputs is None else body.inputs)
+        ref, graph = await self._graph(thread.tenant, kind, given, with_inputs=bool(inputs))
+        if kind is DefinitionKind.AGENT:
+            inputs = {INPUTS: inputs} if inputs else {}
+        run = GraphRunBody.model_construct(
+            kind="graph",
+            graph=graph,
+            inputs={**inputs, DEFAULT_HANDLE: asked},
+            **{name: getattr(body, name) for name in ("budget", "deadline", "seed", "timezone")},
+            metadata=body.metadata,
+        )
+        try:
+            new = await self._graph_runs.new_run(run, thread.tenant, None)
+        except GraphRefusedError as refused:
+            raise GraphRefusedError(at_home(refused.problems, kind), kind) from None
+        if kind is DefinitionKind.AGENT:
+            require_none(list(unfit_values(new.request.graph or {}, inputs.get(INPUTS, {}))))
+        return replace(new, request=replace(new.request, definition_ref=ref))
+
+    async def _graph(
+        self,
+        tenant: str,
+        kind: DefinitionKind,
+        given: Mapping[str, Any],
+        *,
+        with_inputs: bool,
+    ) -> tuple[DefinitionRef | None, dict[str, Any]]:
+        ref, graph = None, dict(given)
+        if is_reference(given):
+            try:
+                found = await self._definitions.get(tenant, reference_from(given, kind))
+            except DefinitionNotFoundError:
+                if kind is DefinitionKind.AGENT:  # its step is refused, with what else is wrong
+                    return None, _graph_of_agent(given, with_inputs=with_inputs)
+                message = "There is no such graph; GET /graphs lists those there are."
+                raise invalid("graph.name", message) from None
+            ref, graph = found.head.ref, dict(found.content)
+        if kind is DefinitionKind.AGENT:
+            agent = given if ref is None else {"name": ref.name, "version": ref.version}
+            return ref, _graph_of_agent(agent, with_inputs=with_inputs)
+        steps = graph.get("steps")
+        starts = [
+            step.get("id")
+            for step in (steps if isinstance(steps, list) else ())
+            if isinstance(step, dict) and step.get("type") == CHAT_START
+        ]
+        return ref, {"entry": starts, **graph} if starts else graph
+
+    async def _brought(self, thread: Thread) -> tuple[Mapping[str, Any], ...]:
+        """Return the user's tools with the agents among them in full."""
+        if not thread.tools:
+            return ()
+        stand_in = {"name": _BROUGHT, "prompt": {"system": "-"}, "tools": list(thread.tools)}
+        agent = DefinitionKind.AGENT
+        try:
+            runnable = await self._definitions.inline(thread.tenant, stand_in, agent)
+        except GraphRefusedError as refused:
+            found = graph_violations(refused.problems)
+            raise ProblemError(INVALID_REQUEST, violations=found) from None
+        tools = runnable.graph["steps"][0]["data"][AGENT_STEP]["tools"]
+        return tuple({"tool": tool} if isinstance(tool, str) else tool for tool in tools)
+
+    def _violations(self, body: NewThreadBody | GoOnBody) -> Iterator[Violation]:
+        limits, most = self._limits, self._limits.max_metadata_bytes
+        if body.metadata and not fits(body.metadata, most, limits):
+            yield Violation("metadata", f"Metadata may take at most {most} bytes as JSON.")
+        inputs = None if not isinstance(body, NewThreadBody | AnswerBody) else body.inputs
+        if inputs and not fits(inputs, limits.max_body_bytes, limits):
+            message = f"The inputs may take at most {limits.max_body_bytes} bytes as JSON."
+            yield Violation("inputs", message)
+        if inputs and DEFAULT_HANDLE in inputs:
+            yield Violation(f"inputs.{DEFAULT_HANDLE}", "This is what the user says.")
+        longest = limits.max_input_chars
+        if isinstance(body, EditBody) and len(body.content) > longest:
+            message = f"A message may have at most {longest} characters (max_input_chars)."
+            yield Violation("content", message)
+
+    def _too_long(self, turn: Turn) -> Iterator[Violation]:
+        most = self._limits.max_graph_bytes
+        said = [one for one in turn.history if one.role != "tool" and not one.tool_calls]
+        size = sum(len(message.content.encode()) for message in said)
+        if len(said) > MAX_MESSAGES or size > most:
+            message = (
+                f"A branch may have at most {MAX_MESSAGES} messages of {most} bytes together: go on"
+                " from an earlier one, or begin another thread."
+            )
+            yield Violation("parent_id", message)
+
+
+def hash_of(action: str, message_id: str | None, body: GoOnBody) -> str:
+    """Return the SHA-256 of what a request about a thread means."""
+    sent = body.model_dump(mode="json", exclude={"run_id", "budget"})
+    budget = None if body.budget is None else body.budget.to_json()
+    return _hash({**sent, "budget": budget, "action": action, "message_id": message_id})
+
+
+def _hash(sent: Mapping[str, Any]) -> str:
+    given = {name: value for name, value in sent.items() if value not in (None, [], {})}
+    return hashlib.sha256(as_json(given)).hexdigest()
+
+
+def _graph_of_agent(agent: Mapping[str, Any], *, with_inputs: bool) -> dict[str, Any]:
+    """Return the graph in which an agent answers; the agent is its first step."""
+    handles = (DEFAULT_HANDLE, *((INPUTS,) if with_inputs else ()))
+    edges = [
+        {
+            "source": _CHAT,
+            "target": AGENT_STEP,
+            "source_handle": handle,
+            "target_handle": handle,
+            "data": {"channel": "flow"},
+        }
+        for handle in handles
+    ]
+    steps = [
+        {"id": AGENT_STEP, "type": AGENT_STEP, "data": {AGENT_STEP: dict(agent)}},
+        {"id": _CHAT, "type": CHAT_START, "data": {}},
+    ]
+    return {"steps": steps, "edges": edges}
+
+
+def _ends(prepared: PreparedGraph | None) -> Sequence[str]:
+    """Return the steps from which no value travels on."""
+    if prepared is None:
+        return ()
+    topology = prepared.topology
+    return [step_id for step_id in topology.active if step_id not in topology.outgoing]

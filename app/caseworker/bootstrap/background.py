@@ -1,0 +1,143 @@
+"""What a process does beside runs: deliveries of webhooks, and schedules that fire."""
+
+from functools import partial
+from typing import Any, Final
+
+from caseworker.adapters.postgres.accept_and_cancel import StoreLimits
+from caseworker.adapters.postgres.connections import Patience
+from caseworker.adapters.postgres.dispatch import QueueDispatch
+from caseworker.adapters.postgres.engines import Engines
+from caseworker.adapters.postgres.schedules import FIRE, SCHEDULES_QUEUE, PostgresSchedules
+from caseworker.adapters.postgres.webhooks import DELIVER, WEBHOOKS_QUEUE, PostgresWebhooks
+from caseworker.adapters.queue.background import (
+    RESCUE_SECONDS,
+    BackgroundQueue,
+    BackgroundWorker,
+    JobRescue,
+)
+from caseworker.adapters.queue.worker import QueueTimes
+from caseworker.adapters.webhooks.sender import WebhookSender
+from caseworker.api.run_views import view_of
+from caseworker.control.retry import JITTER, RetryPolicy
+from caseworker.runs.heartbeat import Loops
+from caseworker.runs.observing import RunObservers
+from caseworker.runs.payloads import PayloadReading
+from caseworker.runs.run import Run
+from caseworker.runs.service import RunService
+from caseworker.settings.schema import Settings
+from caseworker.webhooks.addresses import UrlRules
+from caseworker.webhooks.delivery import Deliveries, DeliveryLimits
+from caseworker.webhooks.signing import SecretBox
+
+SCHEDULES_AT_ONCE: Final = 2
+"""How many schedules a process fires at once: each takes a connection meanwhile."""
+
+RETRY_FACTOR: Final = 4.0
+
+
+class Background:
+    """The stores of this work, which every process has, and its loops, for those that execute."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        url: str,
+        *,
+        engines: Engines,
+        dispatch: QueueDispatch,
+        runs: RunService,
+        payloads: PayloadReading,
+        limits: StoreLimits,
+        observers: RunObservers,
+    ) -> None:
+        self._settings = settings
+        self._url = url
+        self._pool = engines.work
+        key = settings.webhooks.encryption_key
+        box = SecretBox(None if key is None else key.get_secret_value())
+        self.webhooks = PostgresWebhooks(engines, dispatch, box)
+        self.schedules = PostgresSchedules(
+            engines,
+            dispatch,
+            limits,
+            max_schedules=settings.admission.max_schedules,
+            observers=observers,
+        )
+        self._sender = WebhookSender(
+            url_rules(settings), timeout_seconds=settings.webhooks.timeout_seconds
+        )
+
+        async def shown(run: Run) -> dict[str, Any]:
+            return (await view_of(run, "", payloads)).model_dump(mode="json")
+
+        self._deliveries = Deliveries(
+            self.webhooks,
+            self._sender,
+            runs,
+            shown,
+            delivery_limits(settings),
+            observers.span_of,
+        )
+
+    def keep(self, loops: Loops, patience: Patience) -> None:
+        """Begin to do this work."""
+        webhooks = BackgroundQueue(
+            tasks={DELIVER: self._deliveries.deliver},
+            at_once=self._settings.webhooks.max_parallel,
+        )
+        schedules = BackgroundQueue(tasks={FIRE: self.schedules.fire}, at_once=SCHEDULES_AT_ONCE)
+        worker = BackgroundWorker(
+            url=self._url,
+            queues={WEBHOOKS_QUEUE: webhooks, SCHEDULES_QUEUE: schedules},
+            times=queue_times(self._settings),
+            patience=patience,
+        )
+        stale_seconds = self._settings.worker.stale_after_seconds
+        late_seconds = min(RESCUE_SECONDS, stale_seconds)
+        rescue = JobRescue(
+            pool=self._pool,
+            rescues={
+                WEBHOOKS_QUEUE: partial(self.webhooks.rescue, late_seconds=late_seconds),
+                SCHEDULES_QUEUE: partial(self.schedules.rescue, late_seconds=late_seconds),
+            },
+            interval_seconds=late_seconds,
+            stale_seconds=stale_seconds,
+        )
+        loops.keep("background", worker.run)
+        loops.keep("rescue of jobs", rescue.run)
+
+    async def aclose(self) -> None:
+        """Let go of what is open."""
+        await self._sender.aclose()
+
+
+def queue_times(settings: Settings) -> QueueTimes:
+    """Return how often a process looks at the queue."""
+    worker = settings.worker
+    return QueueTimes(
+        poll=worker.poll_seconds,
+        heartbeat=worker.heartbeat_seconds,
+        stale=worker.stale_after_seconds,
+    )
+
+
+def url_rules(settings: Settings) -> UrlRules:
+    """Return where webhooks may be sent."""
+    webhooks = settings.webhooks
+    return UrlRules(allow_http=webhooks.allow_http, allow_private=webhooks.allow_private)
+
+
+def delivery_limits(settings: Settings) -> DeliveryLimits:
+    """Return how often and for how long deliveries are attempted."""
+    webhooks = settings.webhooks
+    return DeliveryLimits(
+        retry=RetryPolicy(
+            max_retries=webhooks.max_attempts - 1,
+            base_seconds=webhooks.first_retry_seconds,
+            factor=RETRY_FACTOR,
+            jitter=JITTER,
+            max_delay_seconds=webhooks.longest_retry_seconds,
+        ),
+        timeout_seconds=webhooks.timeout_seconds,
+        max_body_bytes=webhooks.max_body_kb * 1024,
+    )

@@ -1,0 +1,399 @@
+"""What the command line starts.
+
+Most of the service is imported only once the settings are known to fit: it takes a second or two.
+"""
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import closing, contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from caseworker_client import AsyncCaseworkerClient
+from pydantic_settings import SettingsError
+
+from caseworker.access.keys import Keys
+from caseworker.adapters.providers.recorded import Recorder
+from caseworker.bootstrap.configuration import (
+    StartupError,
+    database_errors,
+    logged_settings,
+    read_settings,
+    url_of,
+    warn_of_near_misses,
+)
+from caseworker.bootstrap.demo import with_recorded_model
+from caseworker.bootstrap.lifetime import lifetime
+from caseworker.harness.runner import RETRY
+from caseworker.observability.logs import configure_logging
+from caseworker.runs.quotas import QuotaStore
+from caseworker.settings.loader import read_yaml
+from caseworker.settings.schema import Settings
+
+T = TypeVar("T")
+
+HAND_OVER_SECONDS = 40.0
+"""How long a process may take to give back what has not ended, besides its grace and that of
+steps. What is killed before has lost its runs."""
+
+
+@lifetime()
+def run_server(
+    *,
+    executes: bool,
+    migrate: bool,
+    started: Callable[[str], Awaitable[None]],
+    record: Path | None = None,
+    workers: int | None = None,
+    demo: bool = False,
+) -> None:
+    """Serve the API until the process gets a signal to end; ``started`` gets the URL.
+
+    ``record`` names a file to which the models are recorded. ``workers`` is how many processes
+    serve; None is what is configured. ``demo`` adds a recorded model if none is configured.
+
+    Raises:
+        StartupError: the process cannot start.
+    """
+    settings = with_recorded_model(logged_settings()) if demo else logged_settings()
+    from caseworker.bootstrap.server import serve
+
+    executes = executes and settings.worker.enabled
+    if (count := workers or settings.server.workers) > 1:
+        if record is not None:
+            raise StartupError("--record keeps the replies of one process: leave out --workers.")
+        with _database(settings, migrate=migrate) as url:
+            _serve_many(settings, url, count=count, executes=executes, started=started)
+        return
+    with (
+        _recorder(settings, record, {}) as recorder,
+        _database(settings, migrate=migrate) as url,
+        database_errors(),
+    ):
+        serve(settings, url, executes=executes, started=started, recorder=recorder)
+
+
+def _serve_many(
+    settings: Settings,
+    url: str,
+    *,
+    count: int,
+    executes: bool,
+    started: Callable[[str], Awaitable[None]],
+) -> None:
+    """Serve with so many processes; the one that is started first says so.
+
+    Raises:
+        StartupError: the port is not free, or a process cannot start.
+    """
+    from caseworker.bootstrap.server import serve
+    from caseworker.bootstrap.supervisor import Place, Supervisor
+
+    def serve_at(place: Place) -> None:
+        async def answers(url: str) -> None:
+            place.answers()
+            if place.is_first:
+                await started(url)
+
+        with lifetime(), database_errors():
+            serve(settings, url, executes=executes, started=answers, place=place)
+
+    server = settings.server
+    supervisor = Supervisor(server.host, server.port, count=count, serve=serve_at)
+    grace = settings.shutdown.grace_seconds + settings.worker.cancel_grace_seconds
+    supervisor.run(grace_seconds=grace + HAND_OVER_SECONDS)
+
+
+@lifetime()
+def run_worker(*, migrate: bool) -> None:
+    """Execute queued runs until the process gets a signal to end.
+
+    Raises:
+        StartupError: the process cannot start.
+    """
+    settings = logged_settings()
+    from caseworker.bootstrap.worker import work
+
+    with _database(settings, migrate=migrate) as url, database_errors():
+        work(settings, url)
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedConfiguration:
+    """A configuration that fits."""
+
+    warnings: tuple[str, ...]
+    near_misses: tuple[str, ...]
+    """The warnings about variables that are nearly, but not quite, a setting."""
+    source: str
+
+
+def check_configuration() -> CheckedConfiguration:
+    """Read the configuration as the service would.
+
+    Raises:
+        StartupError: it does not fit.
+    """
+    loaded = read_settings()
+    from caseworker.bootstrap.agent_folder import read_agents
+    from caseworker.bootstrap.agents import build_tools, check_providers
+    from caseworker.bootstrap.plugins import Toolbox
+
+    check_providers(loaded.settings)
+    read_agents(loaded.settings.agents.folder)
+    toolbox = Toolbox(loaded.settings.tools)
+    build_tools(loaded.settings, toolbox.tools, toolbox.servers)
+    source = str(loaded.source or "defaults and environment")
+    kept = loaded.settings.retention.unlimited
+    growing = (f"retention.{each}_days: {each} stay until they are deleted" for each in kept)
+    return CheckedConfiguration((*loaded.warnings, *growing), loaded.near_misses, source)
+
+
+def service_url() -> str:
+    """Return where the configured service can be called on this machine.
+
+    Raises:
+        StartupError: the configuration does not fit, or leaves the port open.
+    """
+    loaded = read_settings()
+    warn_of_near_misses(loaded)
+    server = loaded.settings.server
+    if server.port == 0:
+        raise StartupError("server.port is 0, any free one: give --url, or set CASEWORKER_URL.")
+    return url_of(server.host, server.port)
+
+
+def read_agent(path: Path) -> dict[str, Any]:
+    """Return the agent that a file of YAML or JSON defines; the service says whether it fits.
+
+    Raises:
+        StartupError: the file cannot be read, or holds something else.
+    """
+    try:
+        agent = read_yaml(path)
+        json.dumps(agent, allow_nan=False)  # dates, for example, are no JSON
+    except SettingsError as error:
+        raise StartupError(str(error)) from None
+    except (TypeError, ValueError, RecursionError):
+        raise StartupError(f"{path.name} holds values that JSON has not: quote them.") from None
+    if not isinstance(agent, dict):
+        raise StartupError(f"{path.name} is no agent: an agent is an object with name and prompt.")
+    return agent
+
+
+def problems_of_graph(graph: Mapping[str, Any]) -> list[dict[str, str]]:
+    """Return everything that is wrong with a graph, as JSON, without any service or database.
+
+    Raises:
+        StartupError: the configuration does not fit.
+    """
+    settings = read_settings().settings
+    from caseworker.bootstrap.graph_checks import graph_problems
+
+    return [
+        {"place": each.place, "message": each.message, "severity": each.severity.value}
+        for each in graph_problems(settings, graph)
+    ]
+
+
+def upgrade_database() -> None:
+    """Bring the configured database to the newest revision.
+
+    Raises:
+        StartupError: the database cannot be reached or started.
+    """
+    with _database(logged_settings(), migrate=True):
+        return
+
+
+def with_keys(use: Callable[[Keys], Awaitable[T]]) -> T:
+    """Return what ``use`` makes of the API keys in the configured database.
+
+    Raises:
+        StartupError: the database cannot be reached or started.
+    """
+    from caseworker.adapters.postgres.keys import PostgresKeys
+
+    return _asked(lambda pool: use(Keys(PostgresKeys(pool))))
+
+
+def with_quotas(use: Callable[[QuotaStore], Awaitable[T]]) -> T:
+    """Return what ``use`` makes of the quotas of tenants in the configured database.
+
+    Raises:
+        StartupError: the database cannot be reached or started.
+    """
+    from caseworker.adapters.postgres.quotas import PostgresQuotas
+
+    settings = logged_settings()
+    return _asked(lambda pool: use(PostgresQuotas(pool, settings.quotas.quota)), settings)
+
+
+def workers_of_database() -> list[dict[str, Any]]:
+    """Return the processes that execute runs on the configured database, as JSON but for times.
+
+    Raises:
+        StartupError: the database cannot be reached.
+    """
+    from caseworker.adapters.postgres.workers import list_workers
+
+    return [asdict(worker) for worker in _asked(list_workers)]
+
+
+def drain_worker(worker_id: str) -> None:
+    """Ask a process to take no more runs.
+
+    Raises:
+        StartupError: the database cannot be reached, or knows no such worker.
+    """
+    from caseworker.adapters.postgres.workers import request_drain
+
+    if not _asked(lambda pool: request_drain(pool, worker_id)):
+        raise StartupError(f"There is no worker {worker_id}: `caseworker workers` lists them.")
+
+
+def keep_for(tenant: str, record: str, days: str) -> None:
+    """Say how long a tenant keeps a record: days, ``forever``, or ``default``.
+
+    Raises:
+        StartupError: the database cannot be reached, or there is no such record or time.
+    """
+    from caseworker.adapters.postgres.retention import FOR_EVER, set_days
+    from caseworker.runs.retention import Record
+
+    words = {"forever": FOR_EVER, "default": None}
+    if record not in list(Record):
+        raise StartupError(f"record: must be one of {', '.join(Record)}.")
+    if days not in words and not (days.isascii() and days.isdecimal() and 0 < int(days) <= 36_500):
+        raise StartupError("days: must be a number from 1 to 36500, `forever` or `default`.")
+    kept = words[days] if days in words else int(days)
+    _asked(lambda pool: set_days(pool, tenant, Record(record), kept))
+
+
+def _asked(ask: Callable[[Any], Awaitable[T]], settings: Settings | None = None) -> T:
+    """Return what ``ask`` gets from the configured database, over a pool of connections."""
+    settings = settings or logged_settings()
+    from caseworker.adapters.postgres.engines import open_engines
+    from caseworker.bootstrap.process import pool_sizes
+
+    async def asked(url: str) -> T:
+        engines = open_engines(url, pool_sizes(settings))
+        try:
+            return await ask(engines.control)
+        finally:
+            await engines.dispose()
+
+    with _database(settings, migrate=False) as url, database_errors():
+        return asyncio.run(asked(url))
+
+
+def run_with_client(
+    use: Callable[[AsyncCaseworkerClient], Awaitable[T]],
+    *,
+    url: str | None,
+    log: Path,
+    record: Path | None = None,
+    about: Mapping[str, Any],
+) -> T:
+    """Return what ``use`` makes of a client of the service at ``url``.
+
+    Without a URL the service runs in this process; then its models are recorded to ``record``, if
+    given, with ``about`` in the header. Warnings are logged to the file ``log``, not printed.
+
+    Raises:
+        StartupError: the service cannot start in this process.
+        OSError: a file cannot be written.
+    """
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("w", encoding="utf-8") as stream:
+        configure_logging(level="warning", stream=stream)
+        try:
+            if url is not None:
+                return asyncio.run(_use_remote(use, url))
+            return _use_in_process(use, record, about)
+        finally:
+            configure_logging(level="warning")  # what is logged from here on belongs to no file
+
+
+def _use_in_process(
+    use: Callable[[AsyncCaseworkerClient], Awaitable[T]],
+    record: Path | None,
+    about: Mapping[str, Any],
+) -> T:
+    loaded = read_settings()
+    warn_of_near_misses(loaded)
+    from caseworker.bootstrap.server import use_in_process
+
+    with (
+        _recorder(loaded.settings, record, about) as recorder,
+        _database(loaded.settings, migrate=False) as url,
+        database_errors(),
+    ):
+        return use_in_process(use, loaded.settings, url, recorder)
+
+
+@contextmanager
+def _recorder(
+    settings: Settings, record: Path | None, about: Mapping[str, Any]
+) -> Iterator[Recorder | None]:
+    """Return what keeps the replies of the models while the block runs, if a file is named.
+
+    Raises:
+        StartupError: the file cannot be written.
+    """
+    if record is None:
+        yield None
+        return
+    from caseworker.bootstrap.agents import begin_recording
+
+    try:
+        recorder = begin_recording(settings, record, about)
+    except OSError as error:
+        raise StartupError(f"{record} cannot be written: {error.strerror}") from None
+    with closing(recorder):
+        yield recorder
+
+
+async def _use_remote(use: Callable[[AsyncCaseworkerClient], Awaitable[T]], url: str) -> T:
+    async with AsyncCaseworkerClient(url, retry=RETRY) as client:
+        return await use(client)
+
+
+@contextmanager
+def _database(settings: Settings, *, migrate: bool) -> Iterator[str]:
+    """Return the URL of the database; the embedded one runs, migrated, while the block does.
+
+    Another database is migrated only with ``migrate``.
+
+    Raises:
+        StartupError: the database cannot be started, does not answer or is outdated.
+    """
+    from caseworker.adapters.postgres.embedded import EmbeddedPostgres, EmbeddedPostgresError
+    from caseworker.adapters.postgres.migrating import MigrationError, is_served_by, upgrade
+
+    if settings.database.url is None:
+        try:
+            with EmbeddedPostgres(settings.database.data_dir) as embedded:
+                url = embedded.start()
+                upgrade(url)
+                yield url
+        except EmbeddedPostgresError as error:
+            raise StartupError(str(error)) from error
+        except MigrationError as error:
+            raise StartupError(f"database.data_dir: {error}") from None
+        return
+    url = settings.database.url.get_secret_value()
+    try:
+        with database_errors():
+            if migrate:
+                upgrade(url)
+            elif not is_served_by(url):
+                raise StartupError(
+                    "database.url: the database is outdated: run `caseworker db upgrade`, or start "
+                    "with --migrate."
+                )
+    except MigrationError as error:
+        raise StartupError(f"database.url: {error}") from None
+    yield url

@@ -1,0 +1,110 @@
+"""Logs which step or request held the event loop.
+
+A thread checks a timestamp that the loop renews. When the loop is late, the thread reads the stack
+that runs on the loop's thread at that moment. It walks outwards until it finds the context of a
+step or the scope of a request.
+"""
+
+import asyncio
+import sys
+import threading
+import time
+from dataclasses import dataclass
+from types import FrameType
+from typing import Final, Literal
+
+import structlog
+from prometheus_client import CollectorRegistry, Counter
+
+from caseworker.engine.context import FlowContext
+
+log = structlog.get_logger(__name__)
+
+HELD_SECONDS: Final = 0.1
+"""How long one callback may run before it is logged."""
+BEAT_SECONDS: Final = 0.02
+
+
+class LoopWatch:
+    """Watches the event loop of one process."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        """Declare the counter in ``registry``."""
+        self._holds = Counter(
+            "caseworker_event_loop_holds",
+            "Times that the event loop was held for more than 100 ms, by what held it.",
+            ("by",),
+            registry=registry,
+        )
+        self._renewed_at = 0.0
+
+    async def run(self) -> None:
+        """Watch the running loop until this task is cancelled."""
+        over, ident = threading.Event(), threading.get_ident()
+        self._renewed_at = time.monotonic()
+        thread = threading.Thread(
+            target=self._watch, args=(over, ident), name="event loop watch", daemon=True
+        )
+        thread.start()
+        try:
+            while True:
+                await asyncio.sleep(BEAT_SECONDS)
+                self._renewed_at = time.monotonic()
+        finally:
+            over.set()
+
+    def _watch(self, over: threading.Event, ident: int) -> None:
+        while not over.wait(BEAT_SECONDS):
+            began_at = self._renewed_at
+            if time.monotonic() - began_at < HELD_SECONDS + BEAT_SECONDS:
+                continue
+            frame = sys._current_frames().get(ident)
+            found = _holder(frame)
+            del frame
+            while self._renewed_at == began_at and not over.wait(BEAT_SECONDS):
+                pass
+            seconds = round(self._renewed_at - began_at, 3)
+            self._holds.labels(found.kind).inc()
+            log.warning(
+                "loop.held",
+                seconds=max(seconds, HELD_SECONDS),
+                kind=found.kind,
+                detail=found.place,
+                run_id=found.run_id,
+                step_id=found.step_id,
+                method=found.method,
+                route=found.route,
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Holder:
+    """What held the event loop."""
+
+    kind: Literal["step", "request", "other"]
+    place: str | None
+    """Module and line of the service's own code that ran."""
+    run_id: str | None = None
+    step_id: str | None = None
+    method: str | None = None
+    route: str | None = None
+
+
+def _holder(frame: FrameType | None) -> Holder:
+    """Return what a stack works for."""
+    place: str | None = None
+    while frame is not None:
+        module = str(frame.f_globals.get("__name__", ""))
+        if place is None and module.startswith("caseworker."):
+            place = f"{module}:{frame.f_lineno}"
+        if module.startswith(("caseworker.", "fastapi.", "starlette.")):
+            context, scope = frame.f_locals.get("context"), frame.f_locals.get("scope")
+            if isinstance(context, FlowContext):
+                run_id, step_id = context.run_id, context.path.text
+                return Holder(kind="step", place=place, run_id=run_id, step_id=step_id)
+            if isinstance(scope, dict) and scope.get("type") == "http":
+                route = getattr(scope.get("route"), "path", None)
+                method = str(scope["method"])
+                return Holder(kind="request", place=place, method=method, route=route)
+        frame = frame.f_back
+    return Holder(kind="other", place=place)

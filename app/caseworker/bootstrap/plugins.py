@@ -1,0 +1,241 @@
+"""Providers, tools and functions, all found by the entry points of installed packages.
+
+The service registers its own in the same groups, in pyproject.toml. Nothing is imported that is not
+configured. An entry point names the object itself, or a class or function that makes it; one with a
+required parameter gets a :class:`ModelEndpoint` (providers) or :class:`ToolResources` (tools).
+"""
+
+import inspect
+import os
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AsyncExitStack
+from difflib import get_close_matches
+from functools import cache
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any, TypeVar
+
+from caseworker.bootstrap.configuration import StartupError
+from caseworker.llm.ports import ModelEndpoint, ModelProvider
+from caseworker.nodes.function import FunctionNode
+from caseworker.observability.errors import message_of_error
+from caseworker.settings.cases import McpSettings, PriceSettings, ToolSettings
+from caseworker.tools.plotting.renderer import Renderer
+from caseworker.tools.ports import Tool, ToolSpec
+from caseworker.tools.resources import ToolResources
+from caseworker.tools.servers import NoServers, ToolServers
+from caseworker.tools.stocks.packaged import PackagedPrices
+from caseworker.tools.stocks.prices import PriceSource
+
+Made = TypeVar("Made")
+
+PROVIDERS = "caseworker.providers"
+"""Providers of models, by the name that the settings use."""
+TOOLS = "caseworker.tools"
+"""Tools of agents; each is called what its spec says."""
+FUNCTIONS = "caseworker.functions"
+"""Functions, by the name that a ``function`` step of a graph uses."""
+
+
+class Providers:
+    """The providers that are registered here, made when they are configured."""
+
+    def __init__(self, points: Iterable[EntryPoint] | None = None) -> None:
+        """Look for providers; ``points`` take the place of what is installed.
+
+        Raises:
+            StartupError: two have the same name.
+        """
+        found = _registered(PROVIDERS, points)
+        self._points = _unique("provider", ((each.name, each.value, each) for each in found))
+
+    def require(self, key: str, name: str) -> None:
+        """Refuse the name of a provider that nobody has registered.
+
+        Raises:
+            StartupError: there is none; the message names ``key`` and the registered ones.
+        """
+        require_known("provider", key, [name], self._points)
+
+    def make(self, name: str, endpoint: ModelEndpoint) -> ModelProvider:
+        """Return a provider of a registered name.
+
+        Raises:
+            StartupError: it cannot be loaded or made, or is no provider.
+        """
+        provider: ModelProvider = _made(self._points[name], "provider", endpoint)
+        if not all(hasattr(provider, part) for part in ("name", "external", "complete", "aclose")):
+            raise StartupError(
+                f"The provider {name!r} is none: it needs name, external, complete() and aclose()."
+            )
+        return provider
+
+
+class Toolbox:
+    """All tools of a process, and what they share."""
+
+    def __init__(self, settings: ToolSettings, points: Iterable[EntryPoint] | None = None) -> None:
+        """Make the tools; ``points`` take the place of what is installed.
+
+        Raises:
+            StartupError: a tool that is installed or configured cannot be loaded, or two have the
+                same name.
+        """
+        self._held = AsyncExitStack()
+        renderer = Renderer()
+        self._held.push_async_callback(renderer.aclose)
+        resources = ToolResources(prices=self._prices(settings.prices), renderer=renderer)
+        named = (EntryPoint(name=name, value=name, group=TOOLS) for name in settings.plugins)
+        made = [(at, _tool(at, resources)) for at in (*_registered(TOOLS, points), *named)]
+        unique = _unique("tool", ((tool.spec.name, at.value, tool) for at, tool in made))
+        self.tools: tuple[Tool, ...] = tuple(unique.values())
+        self.servers = _tool_servers(settings.mcp, os.environ)
+        self._held.push_async_callback(self.servers.aclose)
+
+    async def aclose(self) -> None:
+        """End what draws pictures, if it was ever begun, and let go of connections."""
+        await self._held.aclose()
+
+    def _prices(self, settings: PriceSettings) -> PriceSource:
+        """Return where prices come from; what is not configured is not imported."""
+        key = settings.api_key
+        if settings.chosen_provider == "packaged" or key is None:
+            return PackagedPrices()
+        from caseworker.adapters.stocks.tiingo import TiingoPrices
+
+        prices = TiingoPrices(
+            key.get_secret_value(),
+            base_url=settings.base_url,
+            timeout_seconds=settings.timeout_seconds,
+        )
+        self._held.push_async_callback(prices.aclose)
+        return prices
+
+
+def _tool_servers(settings: McpSettings, environ: Mapping[str, str]) -> ToolServers:
+    """Return the configured servers; without any the SDK is not imported.
+
+    Raises:
+        StartupError: a server needs a variable that the environment does not have.
+    """
+    if not settings.servers:
+        return NoServers()
+    from caseworker.adapters.mcp.config import ServerConfig
+    from caseworker.adapters.mcp.servers import McpServers
+
+    def valued(name: str, variable: str) -> str:
+        if variable not in environ:
+            key = f"tools.mcp.servers.{name}"
+            raise StartupError(f"{key} names the variable {variable}, which is not set: set it.")
+        return environ[variable]
+
+    return McpServers(
+        ServerConfig(
+            name=name,
+            command=() if each.command is None else (each.command, *each.args),
+            env={variable: valued(name, variable) for variable in each.env},
+            url=each.url or "",
+            headers={header: valued(name, named) for header, named in each.headers.items()},
+            allow=None if each.allow is None else frozenset(each.allow),
+            timeout_seconds=each.timeout_seconds,
+            start_timeout_seconds=each.start_timeout_seconds,
+            max_message_bytes=each.max_result_kb * 1024,
+        )
+        for name, each in settings.servers.items()
+    )
+
+
+def installed_functions(points: Iterable[EntryPoint] | None = None) -> tuple[FunctionNode, ...]:
+    """Return a node for each function; ``points`` take the place of what is installed.
+
+    An entry point names a FunctionNode or a function of an ExecutionContext; a plain function is
+    called in a thread, since it may block.
+
+    Raises:
+        StartupError: one cannot be loaded, or is no function, or two have the same name.
+    """
+    nodes = [(point, _node(point)) for point in _registered(FUNCTIONS, points)]
+    return tuple(_unique("function", ((node.id, at.value, node) for at, node in nodes)).values())
+
+
+def require_known(kind: str, key: str, names: Iterable[str], known: Iterable[str]) -> None:
+    """Refuse names that nothing has: a tool that is denied as ``Plotter`` would stay usable.
+
+    Raises:
+        StartupError: with the setting, the nearest name and all names.
+    """
+    there = sorted(known)
+    for name in names:
+        if name not in there:
+            near = get_close_matches(name.lower(), there, n=1)
+            hint = f"; did you mean {near[0]}?" if near else "."
+            raise StartupError(
+                f"{key}: there is no {kind} {name!r}{hint} The {kind}s are {', '.join(there)}"
+            )
+
+
+def _registered(group: str, points: Iterable[EntryPoint] | None) -> Iterable[EntryPoint]:
+    return _all_points().select(group=group) if points is None else points
+
+
+_all_points = cache(entry_points)
+"""Of all groups: the metadata of every installed package is read for any of them."""
+
+
+def _unique(kind: str, found: Iterable[tuple[str, str, Made]]) -> dict[str, Made]:
+    """Return what was found as (name, origin, object), by name and in the order of names."""
+    by_name: dict[str, tuple[str, Made]] = {}
+    for name, origin, each in found:
+        if name in by_name:
+            other = by_name[name][0]
+            raise StartupError(f"Two {kind}s are named {name!r}: {other} and {origin}.")
+        by_name[name] = (origin, each)
+    return {name: each for name, (_, each) in sorted(by_name.items())}
+
+
+def _tool(point: EntryPoint, resources: ToolResources) -> Tool:
+    tool: Tool = _made(point, "tool", resources)
+    if not isinstance(getattr(tool, "spec", None), ToolSpec) or not callable(
+        getattr(tool, "run", None)
+    ):
+        raise StartupError(f"The tool {point.name!r} is none: it needs a spec and run().")
+    return tool
+
+
+def _node(point: EntryPoint) -> FunctionNode:
+    loaded = _loaded(point, "function")
+    if isinstance(loaded, FunctionNode):
+        return loaded
+    if not callable(loaded):
+        raise StartupError(f"The function {point.name!r} ({point.value}) cannot be called.")
+    return FunctionNode(point.name, loaded, blocking=not inspect.iscoroutinefunction(loaded))
+
+
+def _made(point: EntryPoint, kind: str, argument: object) -> Any:
+    """Return the object of an entry point, made with ``argument`` if its factory requires one."""
+    loaded = _loaded(point, kind)
+    if not (inspect.isroutine(loaded) or inspect.isclass(loaded)):
+        return loaded
+    factory: Callable[..., Any] = loaded
+    try:
+        return factory(argument) if _requires_one(factory) else factory()
+    except Exception as error:
+        raise StartupError(
+            f"The {kind} {point.name!r} ({point.value}) cannot be made: {message_of_error(error)}"
+        ) from error
+
+
+def _requires_one(factory: Callable[..., Any]) -> bool:
+    return any(
+        each.default is each.empty
+        and each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)
+        for each in inspect.signature(factory).parameters.values()
+    )
+
+
+def _loaded(point: EntryPoint, kind: str) -> Any:
+    try:
+        return point.load()
+    except Exception as error:
+        raise StartupError(
+            f"The {kind} {point.name!r} ({point.value}) cannot be loaded: {message_of_error(error)}"
+        ) from error

@@ -1,0 +1,395 @@
+"""A process of the service: its connections, its executor, its loops, opened and closed in order.
+
+A process that executes runs opens the database first, then says that it lives, then takes work. It
+closes in the opposite order: it takes nothing more, lets runs end or gives them back, stops
+beating, and lets go of the database last.
+"""
+
+import asyncio
+import gc
+import os
+import socket
+import uuid
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import Final
+
+import structlog
+
+from caseworker.adapters.postgres.accept_and_cancel import StoreLimits
+from caseworker.adapters.postgres.approvals import PostgresApprovals
+from caseworker.adapters.postgres.artifacts import PostgresArtifacts
+from caseworker.adapters.postgres.connections import Patience
+from caseworker.adapters.postgres.definition_heads import DefinitionHeads
+from caseworker.adapters.postgres.definitions import PostgresDefinitions
+from caseworker.adapters.postgres.dispatch import QueueDispatch
+from caseworker.adapters.postgres.engines import PoolSizes, open_engines, takes_writes
+from caseworker.adapters.postgres.event_watch import EventWatch
+from caseworker.adapters.postgres.journal import PostgresJournal
+from caseworker.adapters.postgres.keys import PostgresKeys
+from caseworker.adapters.postgres.listener import listen_for_workers
+from caseworker.adapters.postgres.migrating import is_current
+from caseworker.adapters.postgres.provider_limits import PostgresProviderLimits
+from caseworker.adapters.postgres.quotas import PostgresQuotas
+from caseworker.adapters.postgres.retention import PostgresRetention
+from caseworker.adapters.postgres.runs import PostgresRuns
+from caseworker.adapters.postgres.threads import PostgresThreads
+from caseworker.adapters.postgres.workers import PostgresWorkers, StaleRunRecovery, any_taking
+from caseworker.adapters.providers.recorded import Recorder
+from caseworker.adapters.queue.worker import QueueWorker, claims_at_once
+from caseworker.adapters.telemetry.process_metrics import MetricsPage
+from caseworker.api.services import PartState
+from caseworker.bootstrap.access import authentication_of
+from caseworker.bootstrap.agents import build_catalog, build_models, build_tools, payloads_of
+from caseworker.bootstrap.background import Background, queue_times
+from caseworker.bootstrap.plugins import Toolbox, installed_functions
+from caseworker.bootstrap.telemetry import Telemetry
+from caseworker.engine.supervision import Supervisor
+from caseworker.llm.gateway import ModelGateway
+from caseworker.nodes.function import BlockingPool
+from caseworker.runs.approvals import RunApprovals
+from caseworker.runs.artifacts import ArtifactLimits, ArtifactReading, RunArtifacts
+from caseworker.runs.errors import StoreUnavailableError
+from caseworker.runs.executor import ExecutorLimits, RunExecutor
+from caseworker.runs.heartbeat import Heartbeat, Loops
+from caseworker.runs.payloads import PayloadReading
+from caseworker.runs.retention import Record, Retention
+from caseworker.runs.service import RunService
+from caseworker.settings.schema import Settings
+from caseworker.tools.dispatch import ToolDispatch
+from caseworker.trace.frozen_json import ValueLimits
+
+log = structlog.get_logger(__name__)
+
+GC_THRESHOLDS: Final = (10_000, 10, 10)
+"""Of the three generations. A run makes some hundred objects and leaves few cycles behind; with the
+usual thresholds a tenth of its time would go into looking for them."""
+
+
+STUCK_SECONDS: Final = 5.0
+"""How long writes may wait before the process says that it is not ready."""
+
+
+NEEDED_LOOPS: Final = frozenset({"queue", "recovery"})
+"""Those of its loops without which a process executes no runs but those that it accepts itself."""
+
+
+class Process:
+    """Everything that one process holds."""
+
+    def __init__(
+        self, settings: Settings, url: str, *, executes: bool, recorder: Recorder | None = None
+    ) -> None:
+        """Build the process; nothing is opened before :meth:`opened`.
+
+        A ``recorder`` keeps what the models reply; it belongs to the caller.
+
+        Raises:
+            StartupError: a provider, tool or function cannot be made as it is configured.
+        """
+        self.settings = settings
+        self._url = url
+        self._patience = pool_sizes(settings).patience
+        self._engines = open_engines(url, pool_sizes(settings))
+        tenants_wait = settings.quotas.max_running is not None
+        self._journal = PostgresJournal(url, self._patience, tenants_wait=tenants_wait)
+        self._dispatch = QueueDispatch(url)
+        self._store = PostgresRuns(
+            self._engines, self._journal, self._dispatch, store_limits(settings)
+        )
+        self._toolbox = Toolbox(settings.tools)
+        self.tools = build_tools(settings, self._toolbox.tools, self._toolbox.servers)
+        provider_limits = PostgresProviderLimits(self._engines.work)
+        self.models = build_models(settings, recorder, provider_limits)
+        self._heads = DefinitionHeads(url, self._patience)
+        usual = settings.quotas.quota
+        self.definitions = PostgresDefinitions(self._engines, self._heads, usual)
+        self.threads = PostgresThreads(self._engines, usual)
+        self.keys = PostgresKeys(self._engines.work)
+        self.authentication = authentication_of(settings.auth, self.keys)
+        self.quotas = PostgresQuotas(self._engines.work, usual)
+        self._artifacts = PostgresArtifacts(self._engines)
+        self.artifacts = ArtifactReading(self._artifacts)
+        self._approvals = PostgresApprovals(self._engines, self._dispatch)
+        self.approvals = RunApprovals(self._approvals)
+        self._pool = BlockingPool()
+        self.catalog = build_catalog(
+            settings, self.models, self.tools, self._toolbox, installed_functions()
+        )
+        self.telemetry = Telemetry(settings.telemetry)
+        self._executor = self._build_executor() if executes else None
+        page = partial(MetricsPage, engines=self._engines, executor=self._executor)
+        page = partial(page, quotas=self.quotas, unlimited=settings.retention.unlimited)
+        self.telemetry.watch(partial(page, silent_seconds=lambda: self._silent_seconds))
+        self._watch = EventWatch(
+            url,
+            self._patience,
+            notifier=self._journal.notifier,
+            executing=self._executor,
+        )
+        self._heartbeat: Heartbeat | None = None
+        self._queue: QueueWorker | None = None
+        self.runs = RunService(self._store, self._executor, self.telemetry.observers)
+        self.payloads = PayloadReading(
+            self._store, payloads_of(settings), max_shown_bytes=settings.trace.max_shown_bytes
+        )
+        self.background = Background(
+            settings,
+            url,
+            engines=self._engines,
+            dispatch=self._dispatch,
+            runs=self.runs,
+            payloads=self.payloads,
+            limits=store_limits(settings),
+            observers=self.telemetry.observers,
+        )
+        self._loops = Loops()
+        self._closing = False
+
+    @asynccontextmanager
+    async def opened(self) -> AsyncIterator[None]:
+        """Connect, say that this process lives, and take work while the block does.
+
+        Raises:
+            StoreUnavailableError: the database does not answer.
+        """
+        try:
+            await self._journal.start()
+            self._heads.begin()
+            self.telemetry.keep(self._loops)
+            self._loops.keep("events", self._watch.run)
+            if self._executor is not None:
+                await self._take_work(self._executor)
+                log.info("process.open", worker_id=self._executor.worker_id)
+            yield
+        finally:
+            await self._close()
+
+    def begin_closing(self) -> None:
+        """Take no more work and answer callers that wait; called at the first sign of an end."""
+        self._closing = True
+        self.runs.stop_waiting()
+        if self._executor is not None:
+            self._executor.stop_taking()
+
+    async def drain(self) -> None:
+        """Let runs end, or give them back; what is done is not done again."""
+        self.begin_closing()
+        if self._executor is not None:
+            await self._executor.drain(self.settings.shutdown.grace_seconds)
+
+    async def _close(self) -> None:
+        """Drain, then let go of everything."""
+        await self.drain()
+        await self._loops.stop()
+        if self._heartbeat is not None:
+            await self._heartbeat.leave()
+        await self._journal.stop()
+        await self._heads.stop()
+        await self.models.aclose()
+        await self._engines.dispose()
+        await self.background.aclose()
+        self._pool.close()
+        await self._toolbox.aclose()
+        await self.telemetry.aclose()
+        log.info("process.closed")
+
+    async def check(self) -> Mapping[str, PartState]:
+        """Return how each part stands that this process needs to serve."""
+        control = self._engines.control
+        database = _database_state(await takes_writes(control), self._journal.stuck_seconds)
+        if not database.ready:
+            return {"database": database, "worker": self._worker_state()}
+        try:
+            current = await is_current(control)
+            stale_seconds = self.settings.worker.stale_after_seconds
+            taking = self._executor is not None or await any_taking(
+                control, stale_seconds=stale_seconds
+            )
+        except StoreUnavailableError:
+            return {"database": _database_state(None, 0.0), "worker": self._worker_state()}
+        outdated = "" if current else "The database is outdated: run `caseworker db upgrade`."
+        return {
+            "database": database,
+            "migrations": PartState(current, outdated),
+            "worker": self._worker_state(anybody_takes=taking),
+        }
+
+    @property
+    def _silent_seconds(self) -> float:
+        """How long ago the last heartbeat got through; of a process that executes runs."""
+        return 0.0 if self._heartbeat is None else self._heartbeat.silent_seconds
+
+    def _worker_state(self, *, anybody_takes: bool = True) -> PartState:
+        if self._closing:
+            return PartState(False, "The process is shutting down.")
+        if self._heartbeat is not None and self._heartbeat.draining:
+            return PartState(False, "The process is being drained: it takes no more runs.")
+        if failing := set(self._loops.failing()) & NEEDED_LOOPS:
+            names = ", ".join(sorted(failing))
+            return PartState(False, f"It cannot take runs: {names} fails again and again.")
+        if self._queue is not None and not self._queue.looked.is_set():
+            return PartState(False, "It has not looked for queued runs yet.")
+        silent = self._silent_seconds
+        if silent > self.settings.worker.stale_after_seconds:
+            return PartState(False, f"No heartbeat got through for {silent:.0f} seconds.")
+        return PartState(
+            anybody_takes,
+            "" if anybody_takes else "No worker is alive: accepted runs wait for one.",
+        )
+
+    def _build_executor(self) -> RunExecutor:
+        worker = self.settings.worker
+        return RunExecutor(
+            worker_id=f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}",
+            store=self._store,
+            journals=self._journal,
+            catalog=self.catalog,
+            supervisor=Supervisor(grace_seconds=worker.cancel_grace_seconds),
+            services={
+                ModelGateway: self.models,
+                ToolDispatch: self.tools,
+                BlockingPool: self._pool,
+            },
+            limits=executor_limits(self.settings),
+            artifacts=partial(RunArtifacts, self._artifacts, artifact_limits(self.settings)),
+            approvals=self._approvals,
+            observers=self.telemetry.observers,
+        )
+
+    async def _take_work(self, executor: RunExecutor) -> None:
+        worker, patience = self.settings.worker, self._patience
+        self._heartbeat = Heartbeat(
+            workers=PostgresWorkers(self._engines),
+            store=self._store,
+            executor=executor,
+            interval_seconds=worker.heartbeat_seconds,
+            drain_seconds=worker.drain_seconds,
+        )
+        await self._heartbeat.beat()
+        listener = partial(
+            listen_for_workers,
+            self._url,
+            patience=patience,
+            cancelled=executor.cancel,
+            decided=self._approvals.notifier.notify,
+            listening=self._heartbeat.beat,
+        )
+        self._queue = QueueWorker(
+            self._url,
+            store=self._store,
+            executor=executor,
+            times=queue_times(self.settings),
+            patience=patience,
+            claiming=asyncio.Semaphore(claims_at_once(worker.max_runs)),
+        )
+        recovery = StaleRunRecovery(
+            pool=self._engines.work,
+            dispatch=self._dispatch,
+            interval_seconds=worker.heartbeat_seconds,
+            stale_seconds=worker.stale_after_seconds,
+            max_attempts=worker.max_attempts,
+            worker_id=executor.worker_id,
+            usual_max_running=self.settings.quotas.max_running,
+            observers=self.telemetry.observers,
+        )
+        kept = self.settings.retention
+        retention = Retention(
+            store=PostgresRetention(self._engines),
+            quotas=self.quotas,
+            days={record: getattr(kept, f"{record.value}_days") for record in Record},
+            unlimited=kept.unlimited,
+            sweep_seconds=kept.sweep_seconds,
+        )
+        self._loops.keep("heartbeat", self._heartbeat.run)
+        self._loops.keep("recovery", recovery.run)
+        self._loops.keep("listener", listener)
+        self._loops.keep("queue", self._queue.run)
+        self._loops.keep("retention", retention.run)
+        self.background.keep(self._loops, self._patience)
+
+
+def _database_state(takes_writes: bool | None, stuck_seconds: float) -> PartState:
+    if takes_writes is None:
+        return PartState(False, "The database does not answer.")
+    if not takes_writes:
+        return PartState(False, "The database takes no writes.")
+    if stuck_seconds > STUCK_SECONDS:
+        return PartState(False, f"No write got through for {stuck_seconds:.0f} seconds.")
+    return PartState(True)
+
+
+def collect_garbage_seldom() -> None:
+    """Exempt what exists now, modules and models above all, from collection; look at the rest less.
+
+    Called once a process has started: what is garbage by then is cleared away first.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(*GC_THRESHOLDS)
+
+
+def allowed_hosts(settings: Settings) -> frozenset[str] | None:
+    """Return the names that requests may be sent to, besides addresses and localhost.
+
+    Whoever serves anonymous callers from anywhere names the hosts, or leaves that to what stands in
+    front of the service.
+    """
+    named = settings.server.allowed_hosts
+    if named is None and settings.auth.anonymous == "anywhere":
+        return None
+    return frozenset({settings.server.host, *(named or ())})
+
+
+def pool_sizes(settings: Settings) -> PoolSizes:
+    """Return how many connections a process may hold, and how long it waits for them."""
+    database = settings.database
+    patience = Patience(
+        connect_seconds=database.connect_timeout_seconds, lock_ms=database.lock_timeout_ms
+    )
+    return PoolSizes(work=database.pool_size, control=database.control_pool_size, patience=patience)
+
+
+def value_limits(settings: Settings) -> ValueLimits:
+    """Return how large the values of runs may be."""
+    limits = settings.limits
+    return ValueLimits(
+        max_value_bytes=limits.max_value_kb << 10,
+        max_outputs_bytes=limits.max_outputs_kb << 10,
+        max_result_bytes=limits.max_result_kb << 10,
+        max_event_bytes=limits.max_event_kb << 10,
+        max_run_bytes=limits.max_run_mb << 20,
+        max_depth=limits.max_depth,
+    )
+
+
+def executor_limits(settings: Settings) -> ExecutorLimits:
+    """Return how a process executes runs."""
+    worker = settings.worker
+    return ExecutorLimits(
+        max_runs=worker.max_runs,
+        max_attempts=worker.max_attempts,
+        max_parallel_steps=worker.max_parallel_steps,
+        values=value_limits(settings),
+    )
+
+
+def store_limits(settings: Settings) -> StoreLimits:
+    """Return what the store of runs refuses."""
+    return StoreLimits(
+        pending_cancel_ttl_seconds=settings.cancellation.intent_ttl_seconds,
+        max_pending_cancels=settings.cancellation.max_early_intents,
+        max_queued=settings.admission.max_queued,
+        quota=settings.quotas.quota,
+        accept_timeout_seconds=settings.server.request_timeout_seconds,
+    )
+
+
+def artifact_limits(settings: Settings) -> ArtifactLimits:
+    """Return how much the runs of a process may keep."""
+    return ArtifactLimits(
+        max_bytes=settings.artifacts.max_artifact_mb * 1024 * 1024,
+        max_run_bytes=settings.artifacts.max_run_mb * 1024 * 1024,
+        max_per_run=settings.artifacts.max_per_run,
+    )

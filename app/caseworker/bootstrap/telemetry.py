@@ -1,0 +1,115 @@
+"""What tells others how a process works: its metrics, and the spans of its runs."""
+
+import os
+from collections.abc import Callable
+from importlib.metadata import version
+from typing import Any
+
+from fastapi.telemetry import TelemetryConfig
+from prometheus_client import CollectorRegistry, disable_created_metrics
+
+from caseworker.adapters.telemetry.metrics import RunMetrics
+from caseworker.adapters.telemetry.process_metrics import MetricsPage
+from caseworker.api.services import MetricsAccess
+from caseworker.bootstrap.loop_watch import LoopWatch
+from caseworker.runs.heartbeat import Loops
+from caseworker.runs.observing import RunObserver, RunObservers
+from caseworker.runs.run import Run
+from caseworker.settings.schema import TelemetrySettings
+from caseworker.trace.spans import SpanOf, resource_of, spans_of_nodes
+
+_STANDARD = "OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_{}_ENDPOINT"
+"""The variables that name a collector, of everything or of one thing, to programs of any kind."""
+
+
+class Telemetry:
+    """The telemetry of one process; what is not configured is not there and costs nothing."""
+
+    def __init__(self, settings: TelemetrySettings) -> None:
+        self._settings = settings
+        # The age of each series would be as many series again.
+        disable_created_metrics()  # type: ignore[no-untyped-call]
+        self._registry = CollectorRegistry()
+        self._loop_watch = LoopWatch(self._registry)
+        self.requests: RunMetrics | None = None
+        """Counts the requests of the API; None if nobody reads that."""
+        observers: list[RunObserver] = []
+        if settings.metrics != "off":
+            self.requests = RunMetrics(self._registry, settings.metrics_labels)
+            observers.append(self.requests)
+        self._export = _export_to(settings.otlp_endpoint)
+        if self._export is not None:
+            observers.append(self._export)
+        self.observers = RunObservers(observers, self._span_of)
+        self.metrics: MetricsAccess | None = None
+        """Who may read what was counted; None if nobody may."""
+        self._page: MetricsPage | None = None
+        self._sending: Any = None
+
+    def watch(self, page: Callable[[CollectorRegistry], MetricsPage]) -> None:
+        """Make the metrics of a process, in a registry."""
+        settings = self._settings
+        if settings.metrics == "off":
+            return
+        self._page = page(self._registry)
+        self._sending = _metrics_to(settings, self._page, self._registry)
+        key = settings.metrics_key
+        self.metrics = MetricsAccess(
+            page=self._page,
+            readable_from=settings.metrics,
+            key=None if key is None else key.get_secret_value(),
+        )
+
+    @property
+    def of_requests(self) -> TelemetryConfig:
+        """What makes the framework trace requests, or keeps it from looking who would want that."""
+        nothing: TelemetryConfig = {"tracing": False, "metrics": False}
+        return nothing if self._export is None else self._export.of_requests
+
+    def _span_of(self, run: Run) -> SpanOf | None:
+        """Return the spans that what a run calls is told of; None if it is told of none."""
+        above = run.request.traceparent
+        if not self._settings.propagate or (above is None and self._export is None):
+            return None
+        return spans_of_nodes(run.key.tenant, run.key.run_id, above)
+
+    async def aclose(self) -> None:
+        """Send what waits to be sent."""
+        if self._export is not None:
+            await self._export.aclose()
+        if self._sending is not None:
+            await self._sending.aclose()
+
+    def keep(self, loops: Loops) -> None:
+        """Begin to watch the event loop, and to send metrics."""
+        loops.keep("loop watch", self._loop_watch.run)
+        if self._page is not None:
+            loops.keep("event loop", self._page.watch_loop)
+        if self._sending is not None:
+            loops.keep("metrics", self._sending.run)
+
+
+def _export_to(endpoint: str | None) -> Any:
+    """Return what sends spans, if there is a collector; its libraries are not loaded otherwise."""
+    if not _has_collector(endpoint, "TRACES"):
+        return None
+    from caseworker.adapters.telemetry.exporting import SpanExport
+
+    return SpanExport(resource_of(version("caseworker")), endpoint)
+
+
+def _metrics_to(settings: TelemetrySettings, page: MetricsPage, registry: CollectorRegistry) -> Any:
+    """Return what sends metrics, if there is a collector of them; see :func:`_export_to`."""
+    every_seconds, endpoint = settings.otlp_metrics_seconds, settings.otlp_endpoint
+    if every_seconds is None or not _has_collector(endpoint, "METRICS"):
+        return None
+    from caseworker.adapters.telemetry.metric_export import MetricExport
+
+    about = resource_of(version("caseworker"))
+    return MetricExport(
+        page.refresh, registry.collect, about, endpoint, every_seconds=every_seconds
+    )
+
+
+def _has_collector(endpoint: str | None, of: str) -> bool:
+    return endpoint is not None or any(os.environ.get(name.format(of)) for name in _STANDARD)

@@ -1,0 +1,49 @@
+"""The command line: start the service, talk to it, look after its database."""
+
+from importlib.metadata import version
+from typing import Annotated
+
+import typer
+
+from caseworker.bootstrap.commands import run_with_client
+from caseworker.cli import agents, graphs, keys, processes, quotas, runs, watching
+from caseworker.cli.output import out, startup_errors
+from caseworker.harness.command import evaluation_command
+
+cli = typer.Typer(
+    name="caseworker",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    help="Runs agents inside hard limits, stoppable at any moment, with a trace of every call.",
+    epilog="Tools, functions and providers of your own: docs/extending.md, which a running service"
+    " shows at /docs/extending.md.",
+)
+cli.add_typer(processes.cli)
+cli.add_typer(runs.cli)
+cli.add_typer(watching.cli)
+cli.add_typer(graphs.cli, name="graph")
+cli.add_typer(agents.cli)
+cli.add_typer(keys.cli, name="keys")
+cli.add_typer(quotas.cli, name="quotas")
+cli.command("eval")(evaluation_command(startup_errors()(run_with_client)))
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        out.print(f"caseworker {version('caseworker')}")
+        raise typer.Exit
+
+
+@cli.callback()
+def options(
+    _: Annotated[
+        bool,
+        typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version."),
+    ] = False,
+) -> None:
+    """Take the options that stand before a command."""
+
+
+def main() -> None:
+    """Run the command line."""
+    cli(prog_name="caseworker")

@@ -1,0 +1,128 @@
+"""Commands of a caller: run agents, and talk to them in threads."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from caseworker_client import CaseworkerClient, StreamedText
+
+from caseworker.bootstrap.commands import read_agent
+from caseworker.cli.budget_options import with_budget
+from caseworker.cli.output import AsJson, fail, out, show, show_json, startup_errors
+from caseworker.cli.runs import ChosenId, Wait, post, read_json
+from caseworker.cli.service import Url, end_by, talk
+
+cli = typer.Typer()
+agent_cli = typer.Typer(no_args_is_help=True, help="Run agents.")
+thread_cli = typer.Typer(no_args_is_help=True, help="Talk to agents in threads.")
+cli.add_typer(agent_cli, name="agent")
+cli.add_typer(thread_cli, name="thread")
+
+ThreadId = Annotated[str, typer.Argument(help="The thread.")]
+_AGENT_HELP = "A registered agent (NAME or NAME@VERSION), or a file with one as YAML or JSON."
+_SUFFIXES = (".yaml", ".yml", ".json")
+
+
+@agent_cli.command("run")
+@with_budget
+def run_agent(
+    agent: Annotated[str, typer.Argument(help=_AGENT_HELP)],
+    text: Annotated[str | None, typer.Argument(help="What it is asked.")] = None,
+    *,
+    budget: Mapping[str, float],
+    inputs: Annotated[
+        str | None, typer.Option(help="The values of its variables, as a JSON object.")
+    ] = None,
+    url: Url = None,
+    wait: Wait = 30,
+    run_id: ChosenId = None,
+    as_json: AsJson = False,
+) -> None:
+    """Run an agent and print its answer."""
+    body: dict[str, Any] = {"kind": "agent", "agent": _agent(agent)}
+    if text is not None:
+        body["input"] = text
+    if inputs is not None:
+        body["inputs"] = read_json(inputs, "value of --inputs")
+    post(body, url, wait=wait, run_id=run_id, budget=budget, as_json=as_json)
+
+
+@thread_cli.command()
+def say(
+    thread_id: ThreadId,
+    text: Annotated[str, typer.Argument(help="What is said.")],
+    agent: Annotated[
+        str | None, typer.Option(help=f"Begin the thread with it. {_AGENT_HELP}")
+    ] = None,
+    url: Url = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the events of the answer, one a line.")
+    ] = False,
+) -> None:
+    """Say something in a thread, and print the answer while it is written."""
+    answering = None if agent is None else _agent(agent)
+
+    def ask(client: CaseworkerClient) -> None:
+        if answering is not None:
+            client.create_thread(thread_id=thread_id, agent=answering)
+        written, status, run_id = StreamedText(), "", ""
+        for event in client.stream_message(thread_id, text):
+            before, run_id = written.content, event.run_id
+            if as_json:
+                show(json.dumps(event.as_json()))
+            elif written.add(event):
+                _show_piece(before, written.content)
+            if event.ends:
+                status = event.type.removeprefix("run.")
+        if as_json:
+            end_by(status)
+            return
+        if not written.content:
+            answers = client.list_messages(thread_id)
+            said = next((one.content for one in answers if one.run_id == run_id), None)
+            out.print(said or "", markup=False, end="")
+        out.print()
+        if status != "completed":
+            show(f"status  {status}\nrun     {run_id}")
+        end_by(status)
+
+    talk(url, ask)
+
+
+@thread_cli.command("show")
+def show_thread(thread_id: ThreadId, url: Url = None, as_json: AsJson = False) -> None:
+    """Print the newest branch of a thread."""
+
+    def ask(client: CaseworkerClient) -> None:
+        messages = client.list_messages(thread_id)
+        if as_json:
+            show_json([message.as_json() for message in messages])
+            return
+        for message in messages:
+            show(f"{message.role:9}  {message.content or f'({message.status})'}")
+
+    talk(url, ask)
+
+
+def _agent(given: str) -> dict[str, Any]:
+    """Return the agent of a file, or the reference to a registered one."""
+    path = Path(given)
+    if path.suffix in _SUFFIXES or "/" in given:
+        if not path.exists():
+            fail(f"There is no file {given!r}; a registered agent is named without folder or type.")
+        with startup_errors():
+            return read_agent(path)
+    name, _, version = given.partition("@")
+    if not version:
+        return {"name": name}
+    if not version.isdecimal():
+        fail(f"{given}: a version is a number, such as {name}@2.")
+    return {"name": name, "version": int(version)}
+
+
+def _show_piece(before: str, now: str) -> None:
+    """Print what a text has grown by; one that begins anew, on a new line."""
+    goes_on = now.startswith(before)
+    out.print(now[len(before) :] if goes_on else f"\n{now}", markup=False, end="")

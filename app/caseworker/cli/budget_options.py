@@ -1,0 +1,43 @@
+"""Options for the limits of a run, one for each field of a budget."""
+
+import inspect
+from collections.abc import Callable
+from functools import wraps
+from inspect import Parameter
+from typing import Annotated, Any
+
+import typer
+from pydantic import TypeAdapter
+
+from caseworker.control.budget import Budget
+
+
+def with_budget(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command an option for each limit; its ``budget`` gets those that were set."""
+    options = _options()
+
+    @wraps(command)
+    def called(**given: Any) -> None:
+        set_ = {name: limit for name in options if (limit := given.pop(name)) is not None}
+        command(**given, budget=set_)
+
+    signature = inspect.signature(command)
+    others = [each for name, each in signature.parameters.items() if name != "budget"]
+    parameters = [*others, *options.values()]
+    called.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+    called.__annotations__ = {each.name: each.annotation for each in parameters}
+    return called
+
+
+def _options() -> dict[str, Parameter]:
+    """Return the parameter of each option, by the name of its limit in JSON."""
+    options = {}
+    for name, limit in TypeAdapter(Budget).json_schema()["properties"].items():
+        if "anyOf" not in limit:
+            continue  # it takes nothing but null
+        kind = int if {"type": "integer"}.items() <= limit["anyOf"][0].items() else float
+        option = typer.Option(min=0, help=limit["description"], rich_help_panel="Limits")
+        options[name] = Parameter(
+            name, Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[kind | None, option]
+        )
+    return options

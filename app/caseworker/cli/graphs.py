@@ -1,0 +1,81 @@
+"""Commands for graphs: run them, and say what is wrong with them."""
+
+from collections.abc import Mapping
+from typing import Annotated
+
+import typer
+from caseworker_client import Validation
+
+from caseworker.bootstrap.commands import problems_of_graph
+from caseworker.cli.budget_options import with_budget
+from caseworker.cli.output import AsJson, fail, out, show, show_json, startup_errors
+from caseworker.cli.runs import ChosenId, Wait, post, read_json
+from caseworker.cli.service import NOT_COMPLETED, Url, talk
+
+cli = typer.Typer(no_args_is_help=True, help="Validate and run graphs.")
+
+GraphFile = Annotated[
+    typer.FileText, typer.Argument(help="A graph as JSON; - is standard input.", encoding="utf-8")
+]
+
+
+@cli.command("run")
+@with_budget
+def run_graph(
+    file: GraphFile,
+    *,
+    budget: Mapping[str, float],
+    value: Annotated[
+        str | None, typer.Option("--input", help="The input of the graph, as JSON.")
+    ] = None,
+    url: Url = None,
+    wait: Wait = 30,
+    run_id: ChosenId = None,
+    as_json: AsJson = False,
+) -> None:
+    """Run a graph and print its outputs."""
+    body = {"kind": "graph", "graph": read_json(file.read(), "graph")}
+    if value is not None:
+        body["input"] = read_json(value, "input")
+    post(body, url, wait=wait, run_id=run_id, budget=budget, as_json=as_json)
+
+
+@cli.command("validate")
+def validate_graph(
+    file: GraphFile,
+    url: Url = None,
+    offline: Annotated[
+        bool,
+        typer.Option(
+            "--offline",
+            help="Ask no service: check with the tools and functions of this machine. Graphs and"
+            " agents that are named are not looked up.",
+        ),
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Print everything that is wrong with a graph; exits with 1 if it is not valid."""
+    graph = read_json(file.read(), "graph")
+    if not offline:
+        talk(url, lambda client: _show(client.validate_graph(graph), as_json=as_json))
+        return
+    if not isinstance(graph, dict):
+        fail("The graph is no JSON object.")
+    with startup_errors():
+        problems = problems_of_graph(graph)
+    valid = all(each["severity"] != "error" for each in problems)
+    found = Validation.model_validate({"valid": valid, "problems": problems})
+    _show(found, as_json=as_json)
+
+
+def _show(found: Validation, *, as_json: bool) -> None:
+    """Print what is wrong with a graph, and end the command by whether anything is."""
+    if as_json:
+        show_json(found.as_json())
+    else:
+        for each in found.problems:
+            show(f"{each.severity}  {each.place or 'graph'}: {each.message}")
+        if found.valid:
+            out.print("The graph is valid.")
+    if not found.valid:
+        raise typer.Exit(NOT_COMPLETED)

@@ -1,0 +1,142 @@
+"""Commands of the operator: API keys, straight in the configured database."""
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from datetime import UTC, datetime, timedelta
+from typing import Annotated
+
+import typer
+from rich.table import Table
+
+from caseworker.access.caller import DEFAULT_TENANT, MAX_NAME_CHARS, OPERATOR, Scope, is_tenant
+from caseworker.access.errors import KeyConflictError, KeyNotFoundError
+from caseworker.access.keys import MAX_OVERLAP, ApiKey, IssuedKey
+from caseworker.bootstrap.commands import with_keys
+from caseworker.cli.output import AsJson, fail, out, show, show_json, startup_errors
+
+cli = typer.Typer(no_args_is_help=True, help="Make, list, replace and revoke API keys.")
+
+KeyId = Annotated[str, typer.Argument(help="The id of a key, as `keys list` shows it.")]
+OfTenant = Annotated[str | None, typer.Option(help="Only those of a tenant.")]
+
+_SPAN = re.compile(r"(\d{1,5})([smhd])", re.ASCII)
+_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
+
+_with = startup_errors()(with_keys)
+
+
+@cli.command()
+def create(
+    name: Annotated[str, typer.Option(help="What receipts call whoever uses it.")],
+    tenant: Annotated[str, typer.Option(help="Whose runs it is for.")] = DEFAULT_TENANT,
+    scope: Annotated[
+        list[Scope] | None, typer.Option(help="run (also read; usual), read or admin; repeatable.")
+    ] = None,
+    expires: Annotated[
+        str | None, typer.Option(help="A span such as 90d or 12h, or an instant; else never.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Make a key and print it: nothing shows it again."""
+    if not is_tenant(tenant):
+        fail("--tenant: must be 1 to 64 of the characters A-Z a-z 0-9 . _ : -")
+    if not 1 <= len(name) <= MAX_NAME_CHARS or not name.isprintable():
+        fail(f"--name: must be 1 to {MAX_NAME_CHARS} printable characters")
+    until = None if expires is None else _instant(expires)
+    scopes = frozenset(scope or [Scope.RUN])
+    issued = _with(
+        lambda keys: keys.create(
+            OPERATOR, name=name, scopes=scopes, tenant=tenant, expires_at=until
+        )
+    )
+    _show_issued(issued, as_json=as_json)
+
+
+@cli.command("list")
+def list_keys(tenant: OfTenant = None, as_json: AsJson = False) -> None:
+    """List keys, the newest first, without their secrets."""
+    found = _with(lambda keys: keys.list(OPERATOR, tenant))
+    if as_json:
+        show_json([asdict(key) for key in found])
+        return
+    table = Table("id", "tenant", "name", "scopes", "created", "state", box=None)
+    now = datetime.now(UTC)
+    for key in found:
+        scopes = ",".join(scope.value for scope in Scope if scope in key.scopes)
+        made = key.created_at.astimezone(UTC)
+        table.add_row(
+            *(key.key_id, key.tenant, key.name, scopes, f"{made:%Y-%m-%d}", _state(key, now))
+        )
+    out.print(table)
+
+
+@cli.command()
+def revoke(key_id: KeyId) -> None:
+    """Let a key in no more; within five seconds that holds for every process."""
+    with _found():
+        revoked = _with(lambda keys: keys.revoke(OPERATOR, key_id))
+    show(f"The key {revoked.key_id} ({revoked.name}) is revoked.")
+
+
+@cli.command()
+def rotate(
+    key_id: KeyId,
+    overlap: Annotated[str, typer.Option(help="How long the old key works on: 24h, 0s.")] = "24h",
+    as_json: AsJson = False,
+) -> None:
+    """Make a key that replaces another one, and print it."""
+    span = _span(overlap)
+    if span is None or span > MAX_OVERLAP:
+        fail(f"--overlap: must be a span such as 24h, at most {MAX_OVERLAP.days}d")
+    with _found():
+        issued = _with(lambda keys: keys.rotate(OPERATOR, key_id, overlap=span))
+    _show_issued(issued, as_json=as_json)
+
+
+@contextmanager
+def _found() -> Iterator[None]:
+    try:
+        yield
+    except KeyNotFoundError:
+        fail("There is no such key: `caseworker keys list` shows them.")
+    except KeyConflictError:
+        fail("The key was rotated or revoked or has expired, or its tenant has too many keys.")
+
+
+def _show_issued(issued: IssuedKey, *, as_json: bool) -> None:
+    """Print the key alone on standard output, so that a script can take it from there."""
+    key = issued.key
+    if as_json:
+        show_json({**asdict(key), "key": issued.secret})
+        return
+    until = "" if key.expires_at is None else f", until {key.expires_at:%Y-%m-%d %H:%M}Z"
+    typer.echo(f"Key {key.key_id} of tenant {key.tenant}{until}; it is shown once:", err=True)
+    typer.echo(issued.secret)
+
+
+def _state(key: ApiKey, now: datetime) -> str:
+    if key.revoked_at is not None:
+        return "revoked"
+    if not key.works_at(now):
+        return "expired"
+    until = "" if key.expires_at is None else f" until {key.expires_at.astimezone(UTC):%Y-%m-%d}"
+    return f"rotated, works{until}" if key.rotated_to else f"works{until}"
+
+
+def _span(text: str) -> timedelta | None:
+    found = _SPAN.fullmatch(text)
+    return None if found is None else timedelta(**{_UNITS[found[2]]: int(found[1])})
+
+
+def _instant(text: str) -> datetime:
+    now, span = datetime.now(UTC), _span(text)
+    try:
+        until = now + span if span is not None else datetime.fromisoformat(text)
+        until = until.replace(tzinfo=until.tzinfo or UTC).astimezone(UTC)
+    except (ValueError, OverflowError):
+        fail("--expires: must be a span such as 90d, or an instant such as 2027-01-31T12:00:00Z")
+    if until <= now:
+        fail("--expires: lies in the past")
+    return until

@@ -1,0 +1,71 @@
+"""What commands print, and how they fail: one line on standard error, exit code 2."""
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from decimal import Decimal
+from typing import Annotated, Any, Final, NoReturn
+
+import typer
+from rich.console import Console
+
+from caseworker.bootstrap.configuration import StartupError
+
+out = Console(highlight=False, soft_wrap=True)
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print it as JSON, for programs.")]
+
+STYLES: Final = {
+    "queued": "dim",
+    "waiting": "yellow",
+    "running": "cyan",
+    "completed": "green",
+    "failed": "red",
+    "halted": "magenta",
+    "cancelled": "yellow",
+    "skipped": "dim",
+}
+"""The colour of each status, of runs, steps and calls alike."""
+
+
+def show(text: str) -> None:
+    """Print a text as it is."""
+    out.print(text, markup=False)
+
+
+def show_json(data: Any) -> None:
+    """Print JSON values; instants, amounts and sets may be among them."""
+    out.print_json(data=data, default=_as_json)
+
+
+def fail(message: str) -> NoReturn:
+    """End the command with a message."""
+    sys.stderr.write(f"{message}\n")
+    raise typer.Exit(2)
+
+
+def utc_text(at: datetime) -> str:
+    """Return an instant as text in UTC."""
+    return at.astimezone(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+
+
+def _as_json(value: object) -> object:
+    match value:
+        case datetime():
+            return utc_text(value)
+        case Decimal():
+            return float(value)
+        case frozenset():
+            return sorted(value)
+        case _:
+            raise TypeError(f"{type(value).__name__} is no JSON")
+
+
+@contextmanager
+def startup_errors() -> Iterator[None]:
+    """End the command with the one line of an error that keeps the process from starting."""
+    try:
+        yield
+    except StartupError as error:
+        fail(str(error))

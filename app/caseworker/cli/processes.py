@@ -1,0 +1,185 @@
+"""Commands of whoever runs the service: its processes, its configuration, its database."""
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from caseworker_client import AsyncCaseworkerClient, CaseworkerError
+from rich.rule import Rule
+
+from caseworker.bootstrap.commands import (
+    check_configuration,
+    drain_worker,
+    keep_for,
+    run_server,
+    run_worker,
+    upgrade_database,
+    workers_of_database,
+)
+from caseworker.cli.output import AsJson, out, show, show_json, startup_errors, utc_text
+
+cli = typer.Typer()
+config_cli = typer.Typer(no_args_is_help=True, help="Look at the configuration.")
+db_cli = typer.Typer(no_args_is_help=True, help="Look after the database.")
+cli.add_typer(config_cli, name="config")
+cli.add_typer(db_cli, name="db")
+
+Migrate = Annotated[
+    bool, typer.Option("--migrate", help="Bring the database to the newest revision first.")
+]
+
+DEMO_QUESTION = "What is 17% of 2,340?"
+DEMO_WAIT_SECONDS = 20
+NEXT = """\
+See all runs in a browser: {url}/ui
+Ask a question, wait for the answer, and explain it:
+  curl -s {url}/runs -H 'Content-Type: application/json' -H 'Prefer: wait=10' \\
+    -d '{{"run_id": "mine", "input": "What is 15% of 80?"}}'
+  curl -s '{url}/runs/mine/trace?format=explain'
+Cancel a run, also before it exists:
+  curl -s -X DELETE '{url}/runs/later?reason=changed+our+mind'
+Run an agent with a tool and a dollar budget: README.md has the commands.
+Documentation: docs/README.md; the HTTP API: {url}/docs
+Ctrl+C ends the service."""
+"""The last block of ``make serve``: commands that work as printed, in another terminal."""
+
+
+@cli.command()
+def serve(
+    worker: Annotated[bool, typer.Option(help="Also execute runs in this process.")] = True,
+    migrate: Migrate = False,
+    demo: Annotated[
+        bool,
+        typer.Option(
+            "--demo",
+            help="Run an example case, print it and the commands to try next; without a configured"
+            " model, add the recorded model of the README.",
+        ),
+    ] = False,
+    workers: Annotated[
+        int | None,
+        typer.Option(min=1, help="Processes that serve on the one port; see server.workers."),
+    ] = None,
+    record: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Keep in this file what the models reply, for the provider recorded to replay;"
+            " an earlier recording is replaced.",
+        ),
+    ] = None,
+) -> None:
+    """Serve the HTTP API."""
+
+    async def started(url: str) -> None:
+        out.print(f"Caseworker listens on {url}")
+        if demo:
+            await _show_demo(url)
+
+    with startup_errors():
+        run_server(
+            executes=worker,
+            migrate=migrate or demo,
+            started=started,
+            record=record,
+            workers=workers,
+            demo=demo,
+        )
+
+
+@cli.command()
+def worker(migrate: Migrate = False) -> None:
+    """Execute queued runs, without serving the API."""
+    with startup_errors():
+        run_worker(migrate=migrate)
+
+
+@cli.command()
+def workers(as_json: AsJson = False) -> None:
+    """List the processes that execute runs, from the configured database."""
+    with startup_errors():
+        found = workers_of_database()
+    if as_json:
+        show_json(found)
+        return
+    for each in found:
+        state = "draining" if each["drain_requested_at"] else "taking runs"
+        show(
+            f"{each['worker_id']}  {each['host'] or '?'}  pid {each['pid'] or '?'}"
+            f"  since {utc_text(each['started_at'])}  {each['runs']} runs  {state}"
+            f"  last beat {each['silent_seconds']:.1f} s ago"
+        )
+
+
+@cli.command()
+def drain(
+    worker_id: Annotated[str, typer.Argument(help="The worker: see `caseworker workers`.")],
+) -> None:
+    """Have one process take no more runs; its own end or are handed over, and it stays up.
+
+    It begins with its next heartbeat, is not ready from then on, and hands over what has not ended
+    after worker.drain_seconds. There is no way back but to restart it.
+    """
+    with startup_errors():
+        drain_worker(worker_id)
+    show(f"{worker_id} takes no more runs.")
+
+
+@cli.command()
+def retention(
+    tenant: Annotated[str, typer.Argument(help="The tenant.")],
+    record: Annotated[
+        str, typer.Argument(help="runs, requests, events, snapshots, artifacts or threads.")
+    ],
+    days: Annotated[str, typer.Argument(help="A number of days, `forever` or `default`.")],
+) -> None:
+    """Say how long one tenant keeps what its runs have stored, whatever is configured."""
+    with startup_errors():
+        keep_for(tenant, record, days)
+    show(f"{tenant} keeps {record}: {days}")
+
+
+@config_cli.command("check")
+def config_check(as_json: AsJson = False) -> None:
+    """Read the configuration as the service would and say whether it fits.
+
+    Exits with 1 if a variable of the environment is nearly, but not quite, a setting.
+    """
+    with startup_errors():
+        checked = check_configuration()
+    if as_json:
+        show_json(asdict(checked))
+    else:
+        for warning in checked.warnings:
+            show(f"warning: {warning}")
+        meant = "may not be what was meant" if checked.near_misses else "fits"
+        show(f"The configuration {meant} ({checked.source}).")
+    if checked.near_misses:
+        raise typer.Exit(1)
+
+
+@db_cli.command("upgrade")
+def db_upgrade() -> None:
+    """Bring the database to the newest revision."""
+    with startup_errors():
+        upgrade_database()
+        out.print("The database is at the newest revision.")
+
+
+async def _show_demo(url: str) -> None:
+    """Run an example case over HTTP; print its answer, its trace and the commands to try next."""
+    try:
+        async with AsyncCaseworkerClient(url) as client:
+            run = await client.run_case(DEMO_QUESTION, wait_seconds=DEMO_WAIT_SECONDS)
+            explained = await client.explain_run(run.run_id)
+    except CaseworkerError as error:
+        show(f"The example case failed: {error}")
+    else:
+        out.print(Rule("An example case", align="left"))
+        show(f"question  {DEMO_QUESTION}\nanswer    {run.result and run.result.answer}")
+        out.print(Rule("Its trace", align="left"))
+        show(explained)
+        show(f"The same run in a browser: {url}/ui/runs/{run.run_id}\n")
+    out.print(Rule("Next", align="left"))
+    show(NEXT.format(url=url))

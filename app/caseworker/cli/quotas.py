@@ -1,0 +1,145 @@
+"""Commands of the operator: quotas of tenants, straight in the configured database."""
+
+from dataclasses import asdict
+from decimal import Decimal, InvalidOperation
+from typing import Annotated, Any
+
+import typer
+from rich.table import Table
+
+from caseworker.access.caller import is_tenant
+from caseworker.bootstrap.commands import with_quotas
+from caseworker.cli.output import AsJson, fail, out, show, show_json, startup_errors
+from caseworker.runs.quotas import STORED, WARN_PERCENT, Quota, QuotaStore, TenantQuota
+
+MOST_RUNS = 1_000_000
+MOST_DOLLARS = Decimal(10**12)
+
+cli = typer.Typer(no_args_is_help=True, help="Show and set what tenants may have and spend.")
+
+_with = startup_errors()(with_quotas)
+
+
+def _dollars(text: str) -> Decimal:
+    try:
+        amount = Decimal(text)
+    except InvalidOperation:
+        amount = Decimal("NaN")
+    if not (amount.is_finite() and 0 <= amount <= MOST_DOLLARS):
+        raise typer.BadParameter("must be an amount of at least 0")
+    return amount
+
+
+Tenant = Annotated[str, typer.Argument(help="The tenant.")]
+
+
+def _runs(what: str) -> Any:
+    return typer.Option(min=0, max=MOST_RUNS, help=what)
+
+
+def _cost(period: str) -> Any:
+    help_ = f"US dollars, of the runs accepted in one {period} of UTC."
+    return typer.Option(parser=_dollars, metavar="USD", help=help_)
+
+
+@cli.command("show")
+def show_quota(tenant: Tenant, as_json: AsJson = False) -> None:
+    """Print the quota of a tenant and how much of it is used."""
+    _require_tenant(tenant)
+    _show(_with(lambda quotas: quotas.get(tenant)), as_json=as_json)
+
+
+@cli.command("set")
+def set_quota(
+    tenant: Tenant,
+    *,
+    max_running: Annotated[int | None, _runs("Runs executed at once; others wait.")] = None,
+    max_queued: Annotated[int | None, _runs("Runs that wait; others are refused.")] = None,
+    max_runs_per_minute: Annotated[int | None, _runs("Accepted runs.")] = None,
+    max_cost_usd_per_day: Annotated[Decimal | None, _cost("day")] = None,
+    max_cost_usd_per_month: Annotated[Decimal | None, _cost("month")] = None,
+    max_stored_bytes: Annotated[int | None, typer.Option(min=0, max=2**53, help="Stored.")] = None,
+    max_definitions: Annotated[int | None, _runs("Versions of graphs and agents.")] = None,
+    max_threads: Annotated[int | None, _runs("Threads.")] = None,
+    model: Annotated[
+        list[str] | None, typer.Option(help="A model that may be used; the only ones.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Give a tenant a quota of its own, in the place of all of the one it has, and print it.
+
+    What is left out is unlimited, whatever is configured; 0 lets nothing through.
+    """
+    _require_tenant(tenant)
+    quota = Quota(
+        max_running=max_running,
+        max_queued=max_queued,
+        max_runs_per_minute=max_runs_per_minute,
+        max_cost_usd_per_day=max_cost_usd_per_day,
+        max_cost_usd_per_month=max_cost_usd_per_month,
+        max_stored_bytes=max_stored_bytes,
+        max_definitions=max_definitions,
+        max_threads=max_threads,
+        models=tuple(model) if model else None,
+    )
+
+    async def put(quotas: QuotaStore) -> TenantQuota:
+        await quotas.put(tenant, quota)
+        return await quotas.get(tenant)
+
+    _show(_with(put), as_json=as_json)
+
+
+@cli.command("remove")
+def remove_quota(tenant: Tenant) -> None:
+    """Give a tenant the configured quota (`quotas.*`) again."""
+    if not _with(lambda quotas: quotas.delete(tenant)):
+        fail(f"{tenant} has no quota of its own: `caseworker quotas list` shows those that have.")
+    show(f"{tenant} has the configured quota.")
+
+
+@cli.command("list")
+def list_quotas(as_json: AsJson = False) -> None:
+    """List the tenants that have a quota of their own."""
+    found = _with(lambda quotas: quotas.find())
+    if as_json:
+        show_json([{"tenant": each.tenant, **asdict(each.quota)} for each in found])
+        return
+    table = Table("tenant", "limits", box=None)
+    for each in found:
+        limits = ((name, getattr(each.quota, name)) for name in Quota.__dataclass_fields__)
+        shown = (f"{name} {_limit(limit)}" for name, limit in limits if limit is not None)
+        table.add_row(each.tenant, ", ".join(shown) or "any")
+    out.print(table)
+
+
+def _require_tenant(name: str) -> None:
+    if not is_tenant(name):
+        fail("The tenant must be 1 to 64 of the characters A-Z a-z 0-9 . _ : -")
+
+
+def _show(found: TenantQuota, *, as_json: bool) -> None:
+    if as_json:
+        show_json(asdict(found))
+        return
+    quota, use = found.quota, found.use
+    show(f"{found.tenant} has {'the configured quota' if found.is_default else 'its own quota'}.")
+    table = Table("", "limit", "used", "reserved", box=None)
+    for name in ("running", "queued", *STORED):
+        limit, used = getattr(quota, f"max_{name}"), getattr(use, name)
+        table.add_row(name.replace("_", " "), _limit(limit), str(used))
+    table.add_row("runs a minute", _limit(quota.max_runs_per_minute))
+    today = (use.cost_usd_today, use.reserved_usd_today)
+    month = (use.cost_usd_this_month, use.reserved_usd_this_month)
+    table.add_row("USD today", _limit(quota.max_cost_usd_per_day), *map(_limit, today))
+    table.add_row("USD this month", _limit(quota.max_cost_usd_per_month), *map(_limit, month))
+    table.add_row("models", _limit(quota.models))
+    out.print(table)
+    for name in found.nearly_full:
+        show(f"{name.replace('_', ' ')}: at least {WARN_PERCENT} % are used.")
+
+
+def _limit(limit: Decimal | int | tuple[str, ...] | None) -> str:
+    if isinstance(limit, tuple):
+        return ", ".join(limit)
+    return "any" if limit is None else f"{Decimal(limit):f}"

@@ -1,0 +1,240 @@
+"""What happens in a run as a tree that grows: told by its events, drawn at any moment.
+
+Steps stand below the step whose graph they are of, calls below their step. A tree that is too high
+for its terminal shows what is under way, what went wrong and what ended last, and counts the rest.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Final
+
+from caseworker_client import Event, StreamedText
+from rich.text import Text
+from rich.tree import Tree
+
+from caseworker.cli.output import STYLES
+from caseworker.trace.call_rows import sort_of
+from caseworker.trace.plain_text import cut, duration, plain
+
+ACTIVE: Final = frozenset({"running", "waiting"})
+_MARKS: Final = {
+    "queued": "·",
+    "waiting": "…",
+    "running": "▸",
+    "completed": "✓",
+    "failed": "✗",
+    "halted": "■",
+    "cancelled": "⊘",
+    "skipped": "-",
+}
+_ENDS: Final = {
+    "completed": "completed",
+    "error": "failed",
+    "cancelled": "cancelled",
+    "skipped": "skipped",
+}
+_CAPS: Final = (None, 20, 10, 6, 3, 2, 1)
+"""How many entries below one are shown: the first cap with which all fits."""
+_DETAIL: Final = 60
+
+
+@dataclass(slots=True)
+class Entry:
+    """The run, a step or a call of it."""
+
+    label: str
+    status: str
+    began: datetime | None = None
+    ended: datetime | None = None
+    detail: str = ""
+    below: "list[Entry]" = field(default_factory=list)
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether it ended well, so that it may be left out."""
+        return self.status in ("completed", "skipped")
+
+    def end(self, status: str, at: datetime, detail: str = "") -> None:
+        """Let it end."""
+        self.status, self.ended = status, at
+        self.detail = detail or ("" if status == "completed" else self.detail)
+
+
+class RunTree:
+    """The tree of one run."""
+
+    def __init__(self, run_id: str, *, kind: str, status: str) -> None:
+        self.root = Entry(f"{kind} {plain(run_id)}", status)
+        self._run_id = run_id
+        self._steps: dict[str, Entry] = {}
+        self._calls: dict[str, Entry] = {}
+        self._texts = StreamedText()
+        self._warnings: list[str] = []
+
+    def tell(self, event: Event) -> str | None:
+        """Take an event in; return it as a line, or None if it is a piece of a text.
+
+        Events come in the order of their numbers.
+        """
+        scope, _, what = event.type.partition(".")
+        if self._texts.add(event):
+            self._step(event).detail = _last_line(self._texts.content)
+            return None
+        match scope, what:
+            case "run", _:
+                self._run(event, what)
+            case "step", "started" | "resumed":
+                self._step(event).status = "running"
+            case "step", _:
+                self._step(event).end(_ENDS.get(what, what), event.ts, _why(event))
+            case "call", "started":
+                self._call_began(event)
+            case "call", _ if event.node_id in self._calls:
+                call = self._calls.pop(event.node_id)
+                call.end(_ENDS.get(what, what), event.ts, _why(event) or _used(event))
+            case _:
+                self._note(event, scope, what)
+        return self._line(event)
+
+    def draw(self, now: datetime, *, height: int) -> Tree:
+        """Return the tree in about as many lines as a terminal has."""
+        room = max(height - 2 - len(self._warnings), 3)
+        cap = next((each for each in _CAPS if _lines(self.root, each) <= room), 1)
+        tree = Tree(_title(self.root, now), guide_style="dim")
+        _grow(tree, self.root, now, cap)
+        for warning in self._warnings:
+            tree.add(Text(warning, "yellow"))
+        return tree
+
+    def _run(self, event: Event, what: str) -> None:
+        if event.ends:
+            stop = event.data.get("stop") or {}
+            self.root.end(what, event.ts, plain(str(stop.get("reason") or "")))
+            return
+        self.root.status = "running"
+        self.root.began = self.root.began or event.ts
+
+    def _call_began(self, event: Event) -> None:
+        data = event.data
+        label = plain(sort_of(data.get("kind", ""), data.get("name", ""), data.get("model")))
+        call = Entry(label, "running", event.ts)
+        self._calls[event.node_id or ""] = call
+        self._step(event).below.append(call)
+
+    def _note(self, event: Event, scope: str, what: str) -> None:
+        """Take in what begins and ends nothing."""
+        step, data = self._step(event), event.data
+        if event.type == "turn_start":
+            step.detail = f"turn {data.get('turn_number', '')}"
+        elif event.type == "router.routed":
+            step.detail = "→ " + ", ".join(map(plain, data.get("handles", ())))
+        elif event.type == "approval.requested":
+            step.status = self.root.status = "waiting"
+            approval = plain(str(data.get("approval_id")))
+            step.detail = f"caseworker approve {plain(self._run_id)} {approval}"
+        elif scope == "approval":
+            step.detail = what.replace("_", " ")
+        elif event.type == "budget.warning":
+            self._warnings.append(_warning(data))
+
+    def _step(self, event: Event) -> Entry:
+        """Return the entry of the step that an event is of, made if it is new."""
+        path = event.step_id
+        if path is None:
+            return self.root
+        if path not in self._steps:
+            around, _, name = path.rpartition("/")
+            self._steps[path] = Entry(plain(name), "running", event.ts)
+            self._steps.get(around, self.root).below.append(self._steps[path])
+        return self._steps[path]
+
+    def _line(self, event: Event) -> str:
+        since = self.root.began or event.ts
+        after = duration(_milliseconds(since, event.ts))
+        path = plain(event.step_id or "")
+        data = event.data
+        about = _why(event)
+        if event.type.startswith("call."):
+            kind, name, model = data.get("kind", ""), data.get("name", ""), data.get("model")
+            about = " ".join((sort_of(kind, name, model), about)).strip()
+        elif event.type == "budget.warning":
+            about = _warning(data)
+        elif event.type == "approval.requested":
+            about = f"caseworker approve {self._run_id} {data.get('approval_id')}"
+        return "  ".join(filter(None, (f"{after:>9}", event.type, path, plain(about))))
+
+
+def _lines(entry: Entry, cap: int | None) -> int:
+    shown, hidden = _chosen(entry, cap)
+    return 1 + bool(hidden) + sum(_lines(each, cap) for each in shown)
+
+
+def _chosen(entry: Entry, cap: int | None) -> tuple[Sequence[Entry], Sequence[Entry]]:
+    """Return what is shown below an entry, and what is not."""
+    if cap is None:
+        return entry.below, ()
+    if entry.is_settled and entry.ended is not None:
+        return (), ()  # it was well: what is below it can be looked up in the trace
+    if len(entry.below) <= cap:
+        return entry.below, ()
+    ranked = sorted(
+        range(len(entry.below)),
+        key=lambda at: (entry.below[at].status in ACTIVE, not entry.below[at].is_settled, at),
+    )
+    kept = {*ranked[-cap:]}
+    hidden = [each for at, each in enumerate(entry.below) if at not in kept]
+    return [entry.below[at] for at in sorted(kept)], hidden
+
+
+def _grow(tree: Tree, entry: Entry, now: datetime, cap: int | None) -> None:
+    shown, hidden = _chosen(entry, cap)
+    if hidden:
+        counts = Counter(each.status for each in hidden)
+        told = ", ".join(f"{count:,} {status}" for status, count in counts.items())
+        tree.add(Text(f"⋯ {told}", "dim"))
+    for each in shown:
+        _grow(tree.add(_title(each, now)), each, now, cap)
+
+
+def _title(entry: Entry, now: datetime) -> Text:
+    style = STYLES.get(entry.status, "")
+    word = "" if entry.status in ("completed", "running") else f" {entry.status}"
+    title = Text.assemble((f"{_MARKS.get(entry.status, '?')} ", style), entry.label, (word, style))
+    if entry.began is not None and entry.status != "skipped":
+        lasted = duration(_milliseconds(entry.began, entry.ended or now))
+        title.append(f"  {lasted}", "dim")
+    if entry.detail:
+        title.append(
+            f"  {cut(entry.detail, _DETAIL)}", "red" if entry.status == "failed" else "dim"
+        )
+    title.no_wrap, title.overflow = True, "ellipsis"
+    return title
+
+
+def _milliseconds(since: datetime, until: datetime) -> int:
+    return max(round((until - since).total_seconds() * 1000), 0)
+
+
+def _why(event: Event) -> str:
+    """Return why something ended badly; empty for what did not."""
+    data = event.data
+    return plain(str(data.get("error") or data.get("reason") or ""))
+
+
+def _used(event: Event) -> str:
+    tokens = (event.data.get("tokens_in") or 0, event.data.get("tokens_out") or 0)
+    return f"{tokens[0]:,} → {tokens[1]:,} tokens" if any(tokens) else ""
+
+
+def _warning(data: dict[str, Any]) -> str:
+    known = {name: data.get(name) for name in ("dimension", "scope", "used", "limit")}
+    what = plain(" ".join(f"{name} {value}" for name, value in known.items() if value is not None))
+    return f"near a limit: {what}"
+
+
+def _last_line(text: str) -> str:
+    lines: Iterable[str] = (line for line in reversed(text.splitlines()) if line.strip())
+    line = plain(next(iter(lines), ""))
+    return line if len(line) <= _DETAIL else f"…{line[1 - _DETAIL :]}"

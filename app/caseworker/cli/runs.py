@@ -1,0 +1,217 @@
+"""Commands of a caller: run cases, look at runs, cancel them, decide what they ask."""
+
+import json
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+import typer
+from caseworker_client import CaseworkerClient, Run, RunSummary
+from rich.text import Text
+
+from caseworker.cli.budget_options import with_budget
+from caseworker.cli.output import STYLES, AsJson, fail, out, show, show_json, utc_text
+from caseworker.cli.service import RunId, Url, complete_run_id, end_by, talk
+from caseworker.trace.plain_text import counted, duration, money, plain
+
+cli = typer.Typer()
+
+Wait = Annotated[int, typer.Option(min=0, help="Seconds to wait for the end.")]
+ChosenId = Annotated[str | None, typer.Option("--run-id", help="Names the run; else made up.")]
+
+
+@cli.command()
+@with_budget
+def run(
+    text: Annotated[str, typer.Argument(help="The question.")],
+    *,
+    budget: Mapping[str, float],
+    url: Url = None,
+    wait: Wait = 30,
+    run_id: ChosenId = None,
+    as_json: AsJson = False,
+) -> None:
+    """Post a case and print its answer."""
+    post({"input": text}, url, wait=wait, run_id=run_id, budget=budget, as_json=as_json)
+
+
+@cli.command("runs")
+def list_runs(
+    url: Url = None,
+    status: Annotated[str | None, typer.Option(help="Only runs of this status.")] = None,
+    kind: Annotated[str | None, typer.Option(help="Only of: case, graph or agent.")] = None,
+    agent: Annotated[str | None, typer.Option(help="Only of the registered agent NAME.")] = None,
+    metadata: Annotated[
+        list[str] | None, typer.Option(help="Only with this KEY=VALUE; all of several.")
+    ] = None,
+    limit: Annotated[int, typer.Option(min=1, max=200, help="So many at the most.")] = 20,
+    as_json: AsJson = False,
+) -> None:
+    """List runs, newest first."""
+    wanted: dict[str, str] = {}
+    for pair in metadata or ():
+        key, given, value = pair.partition("=")
+        if not (key and given):
+            fail(f"--metadata {pair}: write KEY=VALUE.")
+        wanted[key] = value
+
+    def ask(client: CaseworkerClient) -> None:
+        page = client.list_runs(status=status, kind=kind, agent=agent, metadata=wanted, limit=limit)
+        if as_json:
+            show_json(page.as_json())
+            return
+        if out.is_terminal:
+            columns = ("created", "kind", "status", "took", "cost", "run")
+            out.print(_RUN_ROW.format(*columns), style="bold")
+        for run in page.runs:
+            out.print(_row(run))
+
+    talk(url, ask)
+
+
+@cli.command()
+def cancel(
+    run_id: Annotated[
+        str,
+        typer.Argument(help="The run, which need not exist yet.", autocompletion=complete_run_id),
+    ],
+    url: Url = None,
+    reason: Annotated[str | None, typer.Option(help="Why; shown in the run.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Cancel a run; --json prints the whole receipt."""
+
+    def ask(client: CaseworkerClient) -> None:
+        receipt = client.cancel_run(run_id, reason=reason)
+        if as_json:
+            show_json(receipt.as_json())
+        elif receipt.already_finished:
+            show(f"The run had ended before: {receipt.status}.")
+        elif receipt.status is None:
+            show("There is no such run yet; it will be cancelled when it is posted.")
+        elif receipt.status == "cancelled":
+            show("The run is cancelled.")
+        else:
+            show(f"The run is {receipt.status}; no call begins any more, and it ends now.")
+
+    talk(url, ask)
+
+
+@cli.command("approvals")
+def list_approvals(
+    run_id: Annotated[
+        str | None,
+        typer.Argument(help="Only those of this run.", autocompletion=complete_run_id),
+    ] = None,
+    url: Url = None,
+    as_json: AsJson = False,
+) -> None:
+    """Print the approvals that wait for a decision; of a run, as JSON, all of them."""
+
+    def ask(client: CaseworkerClient) -> None:
+        found = client.list_approvals(run_id)
+        if as_json:
+            show_json(found.as_json())
+            return
+        for each in found.approvals:
+            if each.open:
+                asked = json.dumps(each.arguments, ensure_ascii=False)
+                show(f"{each.run_id}  {each.approval_id}  {each.subject}  {asked}")
+
+    talk(url, ask)
+
+
+@cli.command()
+def approve(
+    run_id: RunId,
+    approval_id: Annotated[str, typer.Argument(help="The approval.")],
+    url: Url = None,
+    refuse: Annotated[bool, typer.Option("--refuse", help="Refuse it instead.")] = False,
+    arguments: Annotated[str | None, typer.Option(help="Others, as a JSON object.")] = None,
+    reason: Annotated[str | None, typer.Option(help="Why; shown in the run.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Approve what a run asks for, or refuse it."""
+    changed = None if arguments is None else read_json(arguments, "value of --arguments")
+
+    def ask(client: CaseworkerClient) -> None:
+        if refuse:
+            decided = client.refuse(run_id, approval_id, reason=reason)
+        else:
+            decided = client.approve(run_id, approval_id, arguments=changed, reason=reason)
+        if as_json:
+            show_json(decided.as_json())
+        elif decided.decision is not None:
+            show(f"{decided.subject} of {run_id} is {decided.decision.decision}.")
+
+    talk(url, ask)
+
+
+def post(
+    body: Mapping[str, Any],
+    url: str | None,
+    *,
+    wait: int,
+    run_id: str | None,
+    budget: Mapping[str, float],
+    as_json: bool,
+) -> None:
+    """Post a run, wait for it, and print what came of it."""
+    named = {} if run_id is None else {"run_id": run_id}
+    limits = {"budget": dict(budget)} if budget else {}
+
+    def ask(client: CaseworkerClient) -> None:
+        posted = client.create_run({**body, **named, **limits}, wait_seconds=wait)
+        if as_json:
+            show_json(posted.as_json())
+        else:
+            show_end(posted)
+        end_by(posted.status)
+
+    talk(url, ask)
+
+
+def show_end(run: Run) -> None:
+    """Print how a run stands, and what came of it."""
+    result = {} if run.result is None else run.result.as_json()
+    show(f"run     {run.run_id}\nstatus  {run.status}")
+    answer = result.get("answer", result.get("output"))
+    if answer is None:
+        answer = result.get("raw_content") or None
+    if answer is not None:
+        show(f"answer  {answer if isinstance(answer, str) else json.dumps(answer)}")
+    elif run.stop is not None and run.stop.reason:
+        show(f"reason  {run.stop.reason}")
+    for step_id, outputs in result.get("outputs", {}).items():
+        show(f"output  {step_id}: {json.dumps(outputs, ensure_ascii=False)}")
+
+
+def show_spent(run: RunSummary) -> None:
+    """Print in a line what a run has used, if anybody knows."""
+    if (used := run.usage) is not None:
+        calls = used.llm_calls_small + used.llm_calls_big
+        counts = (counted(calls, "LLM call"), counted(used.tool_calls, "tool call"))
+        tokens = counted(used.tokens, "token")
+        show(f"spent   {', '.join((money(used.cost_usd), tokens, *counts))}")
+
+
+_RUN_ROW = "{:20}  {:5}  {:9}  {:>9}  {:>9}  {}"
+
+
+def _row(run: RunSummary) -> Text:
+    """Return a run as a line: the words that programs read, and its id at the end."""
+    took = "-"
+    if run.started_at and run.finished_at:
+        took = duration(max(round((run.finished_at - run.started_at).total_seconds() * 1000), 0))
+    cost = "-" if run.usage is None else money(run.usage.cost_usd)
+    cells = (utc_text(run.created_at), run.kind, run.status, took.replace(" ", ""), cost)
+    row = Text(_RUN_ROW.format(*cells, plain(run.run_id)))
+    row.highlight_words([run.status], STYLES.get(run.status, ""))
+    return row
+
+
+def read_json(text: str, what: str) -> Any:
+    """Return what a text of JSON holds, or end the command."""
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        fail(f"The {what} is not JSON: {error}")

@@ -1,0 +1,100 @@
+"""How commands reach the service, what they say when it refuses, and how they end."""
+
+from collections.abc import Callable
+from typing import Annotated, Final
+
+import httpx
+import typer
+from caseworker_client import (
+    ApiError,
+    CaseworkerClient,
+    CaseworkerError,
+    RetryPolicy,
+    ServiceUnreachableError,
+)
+
+from caseworker.bootstrap.commands import service_url
+from caseworker.bootstrap.configuration import StartupError
+from caseworker.cli.output import fail, startup_errors
+
+Url = Annotated[
+    str | None,
+    typer.Option(
+        envvar="CASEWORKER_URL",
+        help="Where the service listens; left out, at the configured server.host and server.port."
+        " CASEWORKER_API_KEY is the key it is called with.",
+    ),
+]
+
+NOT_COMPLETED: Final = 1
+"""Exit code of a run that failed or goes on, and of a graph that is not valid."""
+_EXIT_CODES: Final = {"completed": 0, "halted": 3, "cancelled": 4}
+
+_HINTS: Final = {
+    401: "Set CASEWORKER_API_KEY; `caseworker keys create` makes a key.",
+    403: "Set CASEWORKER_API_KEY to a key that may.",
+}
+_OTHER_WORDS: Final = {
+    "run-not-found": "There is no such run; `caseworker runs` lists those there are.",
+}
+_COMPLETION_SECONDS: Final = 2.0
+
+
+def talk(url: str | None, ask: Callable[[CaseworkerClient], None]) -> None:
+    """Let a function talk to the service; its refusals end the command."""
+    with startup_errors():
+        address = url or service_url()
+    try:
+        with CaseworkerClient(address) as client:
+            ask(client)
+    except CaseworkerError as error:
+        fail(explained(error))
+    except httpx.InvalidURL as error:
+        fail(f"{address} is no address: {error}. Give one such as http://127.0.0.1:8080.")
+    except KeyboardInterrupt:
+        raise typer.Exit(130) from None
+
+
+def explained(error: CaseworkerError) -> str:
+    """Return what went wrong and what to do about it: a line, and one for each field."""
+    if isinstance(error, ServiceUnreachableError):
+        start = "Start the service (`caseworker serve`), or name it by --url or CASEWORKER_URL."
+        return f"{error}. {start}"
+    if not isinstance(error, ApiError):
+        return str(error)
+    if (known := _OTHER_WORDS.get(error.type.rpartition(":")[2])) is not None:
+        return known
+    if (seconds := error.retry_after_seconds) is not None:
+        return f"{error} Try again in {seconds:.0f} s."
+    title = error.title or f"The service answered {error.status}"
+    hint = _HINTS.get(error.status)
+    return str(error) if hint is None else f"{title.rstrip('.')}. {hint}"
+
+
+def end_by(status: str) -> None:
+    """End the command by how its run stands; a run that has completed ends nothing.
+
+    Raises:
+        typer.Exit: with 1 if it failed or goes on, 3 if it was halted, 4 if it was cancelled.
+    """
+    if code := _EXIT_CODES.get(status, NOT_COMPLETED):
+        raise typer.Exit(code)
+
+
+def complete_run_id(context: typer.Context, incomplete: str) -> list[tuple[str, str]]:
+    """Return the newest runs whose ids begin like that, each with its kind and status."""
+    try:
+        address = context.params.get("url") or service_url()
+        once = RetryPolicy(attempts=1)
+        with CaseworkerClient(address, timeout_seconds=_COMPLETION_SECONDS, retry=once) as client:
+            runs = client.list_runs(limit=100).runs
+    except (CaseworkerError, StartupError, httpx.InvalidURL):
+        return []  # a shell that completes has no place for errors
+    return [
+        (run.run_id, f"{run.kind}, {run.status}")
+        for run in runs
+        if run.run_id.startswith(incomplete)
+    ]
+
+
+RunId = Annotated[str, typer.Argument(help="The run.", autocompletion=complete_run_id)]

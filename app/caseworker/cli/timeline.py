@@ -1,0 +1,88 @@
+"""The calls of a run as a tree, each beside its bar on one line of time."""
+
+from collections.abc import Iterator
+from typing import Final
+
+from rich.bar import Bar
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from caseworker.cli.output import STYLES, out, show
+from caseworker.trace.analysis import children_of, critical_path, duration_ms
+from caseworker.trace.call_rows import CallRows, sort_of
+from caseworker.trace.node import Node
+from caseworker.trace.payloads import NOTHING_KEPT
+from caseworker.trace.plain_text import counted, duration, money, plain
+from caseworker.trace.snapshot import Snapshot
+
+MAX_CALLS: Final = 200
+_WIDTH: Final = 110
+"""Columns where there is no terminal to ask."""
+_BAR: Final = 32
+_LABEL: Final = 44
+
+
+def print_timeline(snapshot: Snapshot, *, status: str, max_calls: int = MAX_CALLS) -> None:
+    """Print what went wrong in a run of this status, and its first calls below their callers.
+
+    Those on the critical path, which the end of the run has waited for, are marked.
+    """
+    if snapshot["root_id"] is None:
+        show("The run has not begun yet.")
+        return
+    root = snapshot["nodes"][snapshot["root_id"]]
+    rows = CallRows(
+        snapshot, root, NOTHING_KEPT, cancelled=status == "cancelled", waiting=status == "waiting"
+    )
+    for trouble in rows.troubles():
+        show(trouble)
+    began = root["start_ts_ms"]
+    ends = (
+        node["start_ts_ms"] + duration_ms(node, snapshot) for node in snapshot["nodes"].values()
+    )
+    whole = max(max(ends) - began, 1)
+    table = Table("  call", "status", f"0 to {duration(whole)}", box=None, pad_edge=False)
+    table.columns[0].no_wrap, table.columns[0].max_width = True, _LABEL
+    table.columns[2].min_width = table.columns[2].max_width = _BAR
+    critical = {segment.node_id for segment in critical_path(snapshot)}
+    for heading in ("took", "tokens", "cost"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for shown, (node, branch) in enumerate(_tree(snapshot, root)):
+        if shown == max_calls:
+            break
+        stands, lasted = rows.status(node), duration_ms(node, snapshot)
+        style = STYLES[stands]
+        mark = "* " if node["node_id"] in critical else "  "
+        least = whole / _BAR  # what took no time is seen all the same
+        start = min(node["start_ts_ms"] - began, whole - least)
+        label = plain(sort_of(node["kind"], node["name"], node["model"]))
+        used = (node["tokens_in"] or 0, node["tokens_out"] or 0)
+        table.add_row(
+            Text.assemble((mark, "bold"), (branch, "dim"), label, overflow="ellipsis"),
+            Text(stands, style),
+            Bar(
+                whole, start, start + max(lasted, least), color=style.removeprefix("dim") or "white"
+            ),
+            duration(lasted),
+            f"{used[0]:,} → {used[1]:,}" if any(used) else "",
+            money(node["cost_usd"]) if node["cost_usd"] != 0 else "",
+        )
+    Console(highlight=False, width=None if out.is_terminal else _WIDTH).print(table)
+    if critical:
+        show("* the end of the run waited for it: this is the critical path")
+    if (hidden := len(snapshot["nodes"]) - max_calls) > 0:
+        show(f"… and {counted(hidden, 'more call')}: --max-calls shows more, --json all")
+
+
+def _tree(snapshot: Snapshot, root: Node) -> Iterator[tuple[Node, str]]:
+    """Yield each call below the one that made it, with the branch that leads to it."""
+    children = children_of(snapshot)
+    pending = [(root, "", "")]
+    while pending:
+        node, branch, indent = pending.pop()
+        yield node, branch
+        below = children[node["node_id"]]
+        for child in reversed(below):
+            fork, trunk = ("└─ ", "   ") if child is below[-1] else ("├─ ", "│  ")
+            pending.append((child, indent + fork, indent + trunk))

@@ -1,0 +1,125 @@
+"""Commands that show what a run does: while it works, and call by call afterwards."""
+
+import json
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from threading import Lock
+from typing import Annotated, cast
+
+import typer
+from caseworker_client import CaseworkerClient, Event
+from rich.console import Console
+from rich.live import Live
+from rich.tree import Tree
+
+from caseworker.cli.output import AsJson, out, show, show_json
+from caseworker.cli.run_tree import RunTree
+from caseworker.cli.runs import show_end, show_spent
+from caseworker.cli.service import RunId, Url, end_by, talk
+from caseworker.cli.timeline import MAX_CALLS, print_timeline
+from caseworker.trace.snapshot import Snapshot
+
+cli = typer.Typer()
+
+_DRAWN_A_SECOND = 8
+
+
+@cli.command()
+def events(
+    run_id: RunId,
+    url: Url = None,
+    after: Annotated[int, typer.Option(min=0, help="Begin behind the event of this number.")] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print an event a line.")] = False,
+) -> None:
+    """Print each event of a run until it has ended."""
+
+    def ask(client: CaseworkerClient) -> None:
+        for event in client.stream_events(run_id, after=after):
+            sent = event.as_json()
+            if as_json:
+                show(json.dumps(sent))
+                continue
+            details = json.dumps(event.data) if event.data else ""
+            words = (f"{event.seq:4}", sent["ts"], event.type, event.step_id, details)
+            show("  ".join(word for word in words if word))
+
+    talk(url, ask)
+
+
+@cli.command()
+def watch(
+    run_id: RunId,
+    url: Url = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print an event a line.")] = False,
+) -> None:
+    """Show a run as a tree while it works; where there is no terminal, line by line.
+
+    Lost connections are opened again. Exits with 0 if the run completed, 1 if it failed, 3 if it
+    was halted, 4 if it was cancelled.
+    """
+
+    def ask(client: CaseworkerClient) -> None:
+        begun = client.get_run(run_id)
+        stream = client.stream_events(run_id)
+        if as_json:
+            for event in stream:
+                show(json.dumps(event.as_json()))
+            end_by(client.get_run(run_id).status)
+            return
+        tree = RunTree(run_id, kind=begun.kind, status=begun.status)
+        if out.is_terminal:
+            _draw(tree, stream)
+        else:
+            for event in stream:
+                if (line := tree.tell(event)) is not None:
+                    show(line)
+        ended = client.get_run(run_id)
+        show_end(ended)
+        show_spent(ended)
+        end_by(ended.status)
+
+    talk(url, ask)
+
+
+@cli.command()
+def trace(
+    run_id: RunId,
+    url: Url = None,
+    explain: Annotated[
+        bool,
+        typer.Option("--explain", help="As a text: also what calls asked and got, and the costs."),
+    ] = False,
+    max_calls: Annotated[
+        int, typer.Option(min=1, help="Show so many calls at the most.")
+    ] = MAX_CALLS,
+    as_json: AsJson = False,
+) -> None:
+    """Show the calls of a run as a tree beside a timeline; * marks the critical path."""
+
+    def ask(client: CaseworkerClient) -> None:
+        if as_json:
+            show_json(client.get_trace(run_id).as_json())
+        elif explain:
+            show(client.explain_run(run_id))
+        else:
+            run = client.get_run(run_id)
+            snapshot = cast("Snapshot", client.get_trace(run_id).snapshot)
+            show(f"run     {run_id}\nstatus  {run.status}")
+            show_spent(run)
+            print_timeline(snapshot, status=run.status, max_calls=max_calls)
+
+    talk(url, ask)
+
+
+def _draw(tree: RunTree, events: Iterator[Event]) -> None:
+    """Draw a run again and again, until its events end."""
+    console, lock = Console(highlight=False), Lock()
+
+    def now() -> Tree:
+        with lock:
+            return tree.draw(datetime.now(UTC), height=console.height)
+
+    with Live(get_renderable=now, console=console, refresh_per_second=_DRAWN_A_SECOND):
+        for event in events:
+            with lock:
+                tree.tell(event)

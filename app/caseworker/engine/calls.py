@@ -1,0 +1,385 @@
+"""The one gateway through which every call of a run passes.
+
+A call lives like this: its **CallNode** is begun; it is **reserved** in its budget scope and in all
+scopes around it, for which it may wait until others are settled; it takes its **turn**, if what it
+calls may only be called so often, and holds no reservation while it waits for that; the journal's
+**barrier** makes everything that led to it durable and refuses it if the run was asked to stop or
+belongs to another worker by now; it is **performed**, with retries; it is **settled** at what it
+really cost, or, if it was sent and the answer was lost, at an estimate that is marked as one. A
+refused call is a halted node with the reason, so a trace shows what a limit kept from happening.
+
+A call that an earlier execution of the run has finished is not made again: its result comes from
+the journal, its node is the old one, and nothing is charged. One that was in flight when its worker
+was lost is made again if that does no harm, and counts as the same logical call.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
+from dataclasses import replace
+from typing import Any
+
+from caseworker.control.budget import Amount, Dimension
+from caseworker.control.ledger import Reservation, Room, Scope
+from caseworker.control.usage import NOTHING, Charge, sum_of
+from caseworker.engine.call import (
+    FREE,
+    Answered,
+    Attempt,
+    AttemptError,
+    AttemptLog,
+    CallFailedError,
+    CallSpec,
+    OutcomeUnknownError,
+    Reply,
+    Retries,
+    Spent,
+    SpentSum,
+    Turn,
+)
+from caseworker.engine.call_entries import failed_call, failure_entry, if_lost, replayed
+from caseworker.engine.cancellation import CancellationToken, is_being_cancelled
+from caseworker.engine.events import CALL_STARTED, Event, EventSink, call_ended
+from caseworker.engine.ports import CallOutcome, Entry, Journal, Recorded
+from caseworker.engine.reserving import reserved
+from caseworker.engine.step_path import StepPath
+from caseworker.engine.supervision import DetachedWork
+from caseworker.observability.errors import message_of_error
+from caseworker.observability.trace_context import within_span
+from caseworker.trace.execution_graph import ExecutionGraph
+from caseworker.trace.frozen_json import ValueTooLargeError
+from caseworker.trace.node import ESTIMATED, WAITED_FOR_MODEL_MS, WAITED_MS
+from caseworker.trace.spans import SpanOf
+
+TOO_LARGE = "too_large"
+"""The class of a call whose result passes a limit."""
+
+_NO_SPAN = nullcontext()
+
+
+class Calls:
+    """The gateway of one run."""
+
+    def __init__(
+        self,
+        *,
+        graph: ExecutionGraph,
+        journal: Journal,
+        token: CancellationToken,
+        jitter: Callable[[], float],
+        deadline_in: Callable[[], float | None] = lambda: None,
+        events: EventSink | None = None,
+        span_of: SpanOf | None = None,
+    ) -> None:
+        """Open the gateway.
+
+        ``jitter`` draws from [-1, 1]; ``deadline_in`` returns the seconds until the run's deadline,
+        if it has one; ``events`` takes the begin and the end of each call; ``span_of`` returns the
+        spans of calls, of which what they call is told.
+        """
+        self.graph = graph
+        self.journal = journal
+        self.token = token
+        self.events = events
+        self._span_of = span_of
+        self.retries = Retries(jitter, deadline_in)
+        self.detached = DetachedWork()
+        self.working: dict[str, StepPath] = {}
+        """The steps and calls that have begun and not ended, by the texts of their paths."""
+
+    async def perform(
+        self, call: CallSpec, attempt: Attempt, *, parent: str, scope: Scope
+    ) -> Answered:
+        """Make a call, or take its result from the journal.
+
+        ``attempt`` makes one try; ``parent`` is the CallNode of the step, or of the call that asks
+        for this one.
+
+        Raises:
+            CallFailedError: it failed, and its retries are used up or would not help.
+            OutcomeUnknownError: an earlier try may have taken effect and cannot be repeated.
+            Stop: a limit or a cancel request keeps it from being made, or ended it.
+        """
+        before = self._earlier_try_of(call)
+        if before is not None and before.outcome is not CallOutcome.UNKNOWN:
+            return replayed(before)
+        self.token.check()
+        self.detached.check(call.key)
+        once = call.once if before is None or before.taken_over else NOTHING
+        made = _Performance(self, call, attempt, parent, scope, once)
+        self.working[call.key.text] = call.key
+        try:
+            reply = await self.retries.run(made.attempt, call.retry, scope, failed=made.failed)
+            made.annotate(reply.metadata)
+            made.end(CallOutcome.RESULT, self.graph.mark_success, value=reply.value)
+        except AttemptError as failure:
+            raise made.fail(failure) from None
+        except ValueTooLargeError as error:
+            large = AttemptError(str(error), error_class=TOO_LARGE, retryable=False)
+            raise made.fail(large) from None
+        except Exception as error:
+            said = message_of_error(error)
+            made.end(made.unknown, self.graph.mark_failure, type(error).__name__, said)
+            raise
+        except BaseException as stop:
+            reason = str(self.token.stop or stop) or type(stop).__name__
+            made.end(made.unknown, self.graph.mark_halt, reason)
+            raise
+        finally:
+            self.working.pop(call.key.text, None)
+        return Answered(reply.value, made.node)
+
+    def in_span(self, node_id: str) -> AbstractContextManager[None]:
+        """Make the span of a CallNode the current one, if what it executes may know it."""
+        if self._span_of is None:
+            return _NO_SPAN
+        span = self._span_of(node_id)
+        return within_span(span.trace_id, span.span_id or "0", sampled=span.sampled)
+
+    def _earlier_try_of(self, call: CallSpec) -> Recorded | None:
+        """Return what an earlier execution left of this very request, if it began to make it.
+
+        Raises:
+            OutcomeUnknownError: how it ended is not known, and it must not be made again.
+        """
+        before = self.journal.recorded(call.key.text)
+        if before is None or before.outcome is CallOutcome.NOT_MADE:
+            return None
+        if before.request_hash != call.request_hash and not before.taken_over:
+            return None
+        if before.outcome is CallOutcome.UNKNOWN and not call.repeatable:
+            raise OutcomeUnknownError("An earlier try may have taken effect.")
+        return before
+
+
+class _Performance:
+    """One call on its way through the gateway."""
+
+    def __init__(
+        self,
+        calls: Calls,
+        call: CallSpec,
+        attempt: Attempt,
+        parent: str,
+        scope: Scope,
+        once: Charge,
+    ) -> None:
+        self._calls = calls
+        self._call = call
+        self._attempt = attempt
+        self._once = once
+        self._scope = scope
+        self._graph = calls.graph
+        self.node = calls.graph.begin_node(
+            parent, call.kind, call.name, call.model, {"call_key": call.key.text, **call.metadata}
+        )
+        self._parent = parent
+        if call.request is not None:
+            calls.journal.note_request(self.node, call.request)
+        self._attempts = AttemptLog(calls.graph, self.node)
+        self._estimate = call.estimate
+        self._spent = SpentSum()
+        self._charged: dict[Dimension, Any] = {}
+        self._waits_since_ms: int | None = None
+        self._waited_ms = self._waited_for_model_ms = 0
+        self._turn: Turn | None = None
+
+    async def attempt(self, _: int) -> Reply:
+        """Make one attempt that was let through, and settle it."""
+        call = self._call
+        counted = sum_of((NOTHING if self._attempts.made else self._once, call.per_attempt))
+        reservation = await self._let_through(counted)
+        if self._attempts.made:
+            self._graph.increment_retries(self.node)
+        else:
+            self._emit(CALL_STARTED, {})
+        spent: Spent | None = None
+        try:
+            with self._attempts, self._calls.in_span(self.node):
+                async with _within_time(call):
+                    reply = await self._attempt()
+            spent = reply.spent
+            return reply
+        except AttemptError as failure:
+            spent = failure.spent
+            raise
+        finally:
+            if spent is None:
+                spent = self._lost() if call.lost is None else call.lost()
+            used = sum_of((counted, spent.charge))
+            reservation.settle(used)
+            if self._turn is not None:
+                self._turn.settle(spent.tokens)
+            self._spent.add(spent)
+            self._charged = sum_of((self._charged, used))
+
+    def _lost(self) -> Spent:
+        """Return the whole estimate, as what was sent and not answered may have cost."""
+        estimate = self._estimate
+        return estimate if estimate == FREE else replace(estimate, estimated=True)
+
+    async def _reserved(self, counted: Charge) -> Reservation:
+        """Reserve what an attempt may cost; wait where others have reserved what it needs."""
+        call = self._call
+        try:
+            if call.fit is None:
+                hold = sum_of((counted, call.estimate.charge))
+                return await reserved(self._scope, hold, tracked=False, waits=self._waits)
+            fit, least = call.fit, call.fit(_no_room)
+            self._estimate = least
+
+            def wanted(room: Room) -> Charge:
+                self._estimate = fit(room)
+                return sum_of((counted, self._estimate.charge))
+
+            hold = sum_of((counted, least.charge))
+            return await reserved(self._scope, hold, wanted, tracked=False, waits=self._waits)
+        finally:
+            if self._waits_since_ms is not None:
+                self._waited_ms += self._graph.now_ms() - self._waits_since_ms
+                self._waits_since_ms = None
+                self._graph.annotate(self.node, {WAITED_MS: self._waited_ms})
+
+    def _waits(self) -> None:
+        """Note that the call waits, which may be long."""
+        self._waits_since_ms = self._graph.now_ms()
+        self._calls.journal.touch()
+        if self._turn is not None:
+            self._turn.step_aside()
+
+    async def _reserved_in_turn(self, counted: Charge) -> Reservation:
+        """Reserve what an attempt may cost when it is its turn; hold nothing while it is not."""
+        if self._call.turn is None:
+            return await self._reserved(counted)
+        turn = self._turn = self._call.turn()
+        try:
+            while True:
+                reservation, taken = await self._reserved(counted), False
+                try:
+                    taken = await turn.take(self._estimate.tokens)
+                finally:
+                    if not taken:
+                        reservation.settle()
+                if taken:
+                    return reservation
+                await self._wait_for(turn)
+        except BaseException:
+            turn.leave()
+            raise
+
+    async def _wait_for(self, turn: Turn) -> None:
+        since_ms = self._graph.now_ms()
+        self._calls.journal.touch()
+        try:
+            await turn.wait()
+        finally:
+            self._waited_for_model_ms += self._graph.now_ms() - since_ms
+            self._graph.annotate(self.node, {WAITED_FOR_MODEL_MS: self._waited_for_model_ms})
+
+    async def _let_through(self, counted: Charge) -> Reservation:
+        """Reserve what an attempt may cost, and ask whether it may begin."""
+        reservation = await self._reserved_in_turn(counted)
+        try:
+            self._note_in_flight(counted)
+            await self._calls.journal.barrier(external=self._call.external)
+            self._calls.token.check()
+            self._calls.detached.check(self._call.key)
+        except BaseException:
+            reservation.settle()  # it never began
+            if self._turn is not None:
+                self._turn.settle(0)
+            raise
+        return reservation
+
+    def failed(self, failure: Exception, _: int) -> bool:
+        """Journal what was spent so far; return whether to try again, if the policy allows it."""
+        if not isinstance(failure, AttemptError):
+            return False
+        self._note(None, value=if_lost(self._spent))
+        return failure.retryable
+
+    def fail(self, failure: AttemptError) -> CallFailedError:
+        """End with the failure of the last attempt; return that of the call."""
+        kind, message, attempts = failure.error_class, str(failure), self._attempts.made
+        value = failure_entry(failure, attempts)
+        self.end(CallOutcome.FAILURE, self._graph.mark_failure, kind, message, value=value)
+        after = failure.retry_after_seconds
+        return failed_call(value, self.node, retry_after_seconds=after)
+
+    def annotate(self, metadata: Mapping[str, Any]) -> None:
+        """Add to the metadata of the call's node."""
+        if metadata:
+            self._graph.annotate(self.node, metadata)
+
+    @property
+    def unknown(self) -> CallOutcome | None:
+        """The outcome of a call that was cut off: unknown, unless it never began."""
+        return None if self._attempts.made else CallOutcome.NOT_MADE
+
+    def end(
+        self,
+        outcome: CallOutcome | None,
+        mark: Callable[..., bool],
+        *why: str,
+        value: Any = None,
+    ) -> None:
+        """Journal and mark the end; what was spent is kept even if the run had ended before."""
+        spent, usage = self._spent, self._spent.usage()
+        if spent.estimated:
+            self._graph.annotate(self.node, {ESTIMATED: spent.estimated})
+        self._note(outcome, value=value)  # may refuse the value: then the end is another one
+        if self._attempts.made:
+            self._emit(*call_ended(why, self._attempts.made, spent.tokens_in, spent.tokens_out))
+        if not mark(self.node, *why, **usage) and self._spent != SpentSum():  # it was abandoned
+            self._graph.add_late_usage(self.node, **usage)
+
+    def _note_in_flight(self, counted: Charge) -> None:
+        """Journal what the call has cost if its worker is lost while it is in flight."""
+        lost = self._lost()
+        usage = replace(self._spent, estimated=self._spent.estimated.copy())
+        if lost != FREE:
+            usage.add(lost)
+            counted = sum_of((counted, lost.charge))
+        self._note(None, counted, value=if_lost(usage))
+
+    def _emit(self, kind: str, data: Mapping[str, Any]) -> None:
+        events, call = self._calls.events, self._call
+        if events is not None:
+            about = {"kind": call.kind, "name": call.name, "model": call.model, **data}
+            step_id = self._graph.step_of(self._parent)
+            events.emit(Event(type=kind, step_id=step_id, node_id=self.node, data=about))
+
+    def _note(
+        self, outcome: CallOutcome | None, in_flight: Charge = NOTHING, *, value: Any = None
+    ) -> None:
+        """Journal how the call stands and what it has cost, or may cost while it is in flight."""
+        entry = Entry(
+            call_key=self._call.key.text,
+            request_hash=self._call.request_hash,
+            charge=sum_of((self._charged, in_flight)),
+            outcome=outcome,
+            value=value,
+        )
+        self._calls.journal.note(self.node, entry)
+
+
+@asynccontextmanager
+async def _within_time(call: CallSpec) -> AsyncIterator[None]:
+    """Limit an attempt to its time; what it waited for in vain is a failure of the attempt."""
+    try:
+        async with asyncio.timeout(call.timeout_seconds) as limit:
+            yield
+    except TimeoutError:
+        if not limit.expired():
+            raise
+        message, again = f"No answer within {call.timeout_seconds:g} seconds.", call.repeatable
+        raise AttemptError(message, error_class="TimeoutError", retryable=again) from None
+    except asyncio.CancelledError:
+        if is_being_cancelled():
+            raise
+        message = "It waited for something that was cancelled."
+        raise AttemptError(message, error_class="CancelledError", retryable=False) from None
+
+
+def _no_room(dimension: Dimension) -> Amount:
+    return 0

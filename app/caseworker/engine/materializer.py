@@ -1,0 +1,201 @@
+"""Materialises what steps are linked to.
+
+An output is made once in an execution of its graph. What needs it while it is being made waits
+for it; before anybody waits, the chain of those who wait for one another is followed, so that a
+cycle is named instead of waited for, also if several steps walk into it at once.
+"""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from caseworker.engine.context import FlowContext
+from caseworker.engine.node import Materializing
+from caseworker.engine.prepared import PreparedGraph
+from caseworker.kernel.graph import Channel, Edge, Step
+
+Output = tuple[str, str]
+"""A step and one of its output handles."""
+
+
+class LinkCycleError(Exception):
+    """A step depends on itself through its links; the message names the way."""
+
+
+class Materializer:
+    """The links of one execution of one graph."""
+
+    def __init__(self, prepared: PreparedGraph) -> None:
+        self.prepared = prepared
+        self.cache: dict[str, Any] = {}
+        self._made: dict[Output, Any] = {}
+        self._making: dict[Output, asyncio.Event] = {}
+        self._needs: dict[Output, set[Output]] = {}
+        """For which outputs the making of an output waits right now."""
+        self._by_source: dict[str, list[Edge]] = {}
+        self._by_target: dict[str, list[Edge]] = {}
+        for edge in prepared.graph.edges:
+            self._by_source.setdefault(edge.source, []).append(edge)
+            self._by_target.setdefault(edge.target, []).append(edge)
+
+    def edges(self, node_id: str, *, incoming: bool) -> Sequence[Edge]:
+        """Return the edges that lead to a step, or away from it."""
+        found = self._by_target if incoming else self._by_source
+        return found.get(node_id, ())
+
+    async def materialize(
+        self, output: Output, context: FlowContext, way: tuple[Output, ...]
+    ) -> Any:
+        """Return what a step makes for its links; ``way`` is what led here.
+
+        Raises:
+            LinkCycleError: it depends on itself.
+            LookupError: the graph has no such step.
+            TypeError: the step cannot be materialised.
+        """
+        while output not in self._made:
+            self._refuse_cycle(output, way)
+            made = self._making.get(output)
+            if made is None:
+                return await self._make(output, context, way)
+            await self._wait_for(output, made, way)
+        return self._made[output]
+
+    async def _wait_for(self, output: Output, made: asyncio.Event, way: tuple[Output, ...]) -> None:
+        if not way:
+            await made.wait()
+            return
+        needs = self._needs.setdefault(way[-1], set())
+        needs.add(output)
+        try:
+            await made.wait()
+        finally:
+            needs.discard(output)
+
+    async def _make(self, output: Output, context: FlowContext, way: tuple[Output, ...]) -> Any:
+        step_id, handle = output
+        work = self._work_of(step_id)
+        made = self._making[output] = asyncio.Event()
+        trace, started = context.run.trace, None
+        try:
+            started = trace.begin_node(
+                context.trace_parent, "system", step_id, metadata={"materializes": handle}
+            )
+            trace.mark_running(started)
+            inner = FlowContext(
+                run=context.run,
+                view=_Linked(self, (*way, output)),
+                node_id=step_id,
+                path=context.path.linked(step_id),
+                trace_parent=started,
+                scope=context.scope,
+                keep=lambda _: None,
+            )
+            value = await work.materialize(self.prepared.steps[step_id].work.data, handle, inner)
+        except Exception as error:
+            if started is not None:
+                trace.mark_failure(started, type(error).__name__, "It could not be materialised.")
+            raise
+        except BaseException as stop:
+            if started is not None:
+                trace.mark_halt(started, str(stop) or type(stop).__name__)
+            raise
+        finally:
+            del self._making[output]
+            made.set()
+        trace.mark_success(started, 0)
+        self._made[output] = value
+        return value
+
+    def _work_of(self, step_id: str) -> Materializing:
+        if step_id not in self.prepared.steps:
+            raise LookupError(f"The graph has no step {step_id!r}.")
+        node = self.prepared.steps[step_id].work.node
+        if not isinstance(node, Materializing):
+            raise TypeError(f"Step {step_id!r} cannot be linked: it materialises nothing.")
+        return node
+
+    def _refuse_cycle(self, output: Output, way: tuple[Output, ...]) -> None:
+        """Follow who waits for whom from ``output``, and refuse a way that leads back."""
+        seen: set[Output] = {output}
+        open_ways: list[tuple[Output, ...]] = [(output,)]
+        while open_ways:
+            ahead = open_ways.pop()
+            if ahead[-1] in way:
+                outputs = way[way.index(ahead[-1]) :] + ahead
+                cycle = " -> ".join(f"{step_id}.{handle}" for step_id, handle in outputs)
+                raise LinkCycleError(f"Links that depend on themselves: {cycle}.")
+            for needed in self._needs.get(ahead[-1], ()):
+                if needed not in seen:
+                    seen.add(needed)
+                    open_ways.append((*ahead, needed))
+
+
+@dataclass(frozen=True, slots=True)
+class _Linked:
+    """What surrounds a step while it is materialised: it has no inputs."""
+
+    materializer: Materializer
+    way: tuple[Output, ...]
+
+    def upstream(self, step_id: str) -> Mapping[str, Mapping[str, Any]]:
+        return {}
+
+    def runtime(self, context: FlowContext) -> "GraphRuntime":
+        return GraphRuntime(self.materializer, context, self.way)
+
+
+@dataclass(frozen=True, slots=True)
+class GraphRuntime:
+    """Implements the runtime for one step, or for one that is being materialised."""
+
+    _materializer: Materializer
+    _context: FlowContext
+    _way: tuple[Output, ...] = ()
+
+    def get_node(self, node_id: str) -> Step:
+        """Return a step."""
+        try:
+            return self._materializer.prepared.steps[node_id].step
+        except KeyError:
+            raise LookupError(f"The graph has no step {node_id!r}.") from None
+
+    def incoming_edges(
+        self, node_id: str, *, channel: Channel | None = None, target_handle: str | None = None
+    ) -> Sequence[Edge]:
+        """Return the edges that lead to a step."""
+        return [
+            edge
+            for edge in self._materializer.edges(node_id, incoming=True)
+            if channel in (None, edge.channel) and target_handle in (None, edge.target_handle)
+        ]
+
+    def outgoing_edges(
+        self, node_id: str, *, channel: Channel | None = None, source_handle: str | None = None
+    ) -> Sequence[Edge]:
+        """Return the edges that lead away from a step."""
+        return [
+            edge
+            for edge in self._materializer.edges(node_id, incoming=False)
+            if channel in (None, edge.channel) and source_handle in (None, edge.source_handle)
+        ]
+
+    async def resolve_links(self, node_id: str, target_handle: str) -> list[Any]:
+        """Return what is linked to a handle of a step, in the order of the edges."""
+        links = self.incoming_edges(node_id, channel=Channel.LINK, target_handle=target_handle)
+        return [await self.materialize_output(edge.source, edge.source_handle) for edge in links]
+
+    async def materialize_output(self, node_id: str, output_handle: str) -> Any:
+        """Return what a step makes for its links."""
+        return await self._materializer.materialize(
+            (node_id, output_handle), self._context, self._way
+        )
+
+    def cache_get(self, key: str, default: Any = None) -> Any:
+        """Return what a step of this graph has put into the cache."""
+        return self._materializer.cache.get(key, default)
+
+    def cache_set(self, key: str, value: Any) -> None:
+        """Keep something for the other steps of this execution."""
+        self._materializer.cache[key] = value

@@ -1,0 +1,386 @@
+"""Executes one step: replay or begin, charge, work, end, with its trace and its journal.
+
+A step that an earlier execution of the run has finished is not executed again: its outputs come
+from the journal. One that was cut off is executed again and counts as the same step.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import structlog
+
+from caseworker.control.budget import Budget, Dimension
+from caseworker.control.ledger import Holder, Scope
+from caseworker.control.stops import HandOver, Stop
+from caseworker.control.usage import BudgetExceededError, Charge, CheckedCharge
+from caseworker.engine.context import FlowContext, GraphView, Outputs, RunContext
+from caseworker.engine.events import (
+    LATE_RESULT,
+    STEP_COMPLETED,
+    STEP_ERROR,
+    STEP_RESUMED,
+    STEP_SKIPPED,
+    STEP_STARTED,
+    Event,
+)
+from caseworker.engine.node import ExecutionResult
+from caseworker.engine.ports import CallOutcome, Entry, Journal, Recorded, step_entry
+from caseworker.engine.prepared import PreparedStep
+from caseworker.engine.report import (
+    Routing,
+    StepReport,
+    class_of,
+    cut_off_status,
+    detach_inside,
+    emit_cut_off,
+    emit_end,
+    failure_of,
+)
+from caseworker.engine.reserving import reserved
+from caseworker.engine.step_attempts import Recovery, begin, end_of, outputs_of
+from caseworker.engine.step_path import StepPath
+from caseworker.engine.step_values import StepValues, sizes_of
+from caseworker.engine.supervision import seconds_of
+from caseworker.kernel.facts import NEXT, RUNNING, StepStatus
+from caseworker.observability.errors import message_of_error
+from caseworker.trace.call_tree import ABANDONED
+from caseworker.trace.frozen_json import FrozenJson, frozen_object, thawed
+
+log = structlog.get_logger(__name__)
+
+ONE_STEP: Charge = CheckedCharge({Dimension.STEPS: 1})
+
+CANCELLED = "The task that executes it was cancelled."
+"""The reason of what ended although neither a stop nor a failure is known."""
+
+
+class StepRunner:
+    """Executes the steps of one graph."""
+
+    def __init__(
+        self,
+        run: RunContext,
+        parent: str,
+        scope: Scope,
+        routing: Routing,
+        values: StepValues | None,
+    ) -> None:
+        """Execute steps below the CallNode ``parent``; ``values`` limits what they produce."""
+        self._run = run
+        # What every step needs is unpacked: looking it up again would cost a tenth of a step.
+        self._trace, self._token, self._journal = run.trace, run.token, run.journal
+        self._events, self._readings = run.events, run.trace.readings
+        self._detached, self._working = run.calls.detached, run.calls.working
+        self._in_span = run.calls.in_span
+        self._parent = parent
+        self._scope = scope
+        self._tracked = scope.line.tracked
+        self.holder = Holder()
+        """Names the step that works inline."""
+        self._routing = routing
+        self._values = values
+        self.within, self.path_of = routing.within, routing.path_of
+
+    async def execute(self, step: PreparedStep, report: StepReport, view: GraphView) -> None:
+        """Execute a step, or take its outputs from the journal; how it ended is in ``report``.
+
+        A stop before or after it counts.
+
+        Raises:
+            Stop: a limit or a cancel request keeps it from being executed, or ended it.
+        """
+        path = step.path if self.within is None else self.within.step(step.step.id)
+        journal, recorded = self._journal, None
+        if journal is not None:
+            recorded = journal.recorded(path.record_key)
+            if recorded is not None and report.recall(recorded):
+                report.sizes = self._sizes_of(path, report.outputs) or {}
+                return
+        if self._token.stop is not None:
+            self._token.check()
+        if self._detached.areas:
+            self._detached.check(path)
+        self._working[path.text] = path
+        try:
+            if journal is not None:
+                await journal.barrier(external=False)  # asks for cancels that were not delivered
+                self._token.check()
+            try:
+                context = self._begun(step, report, path, view, recorded)
+            except BudgetExceededError as refused:
+                await self._charge_in_line(refused)
+                context = self._begun(step, report, path, view, recorded, charged=True)
+            inputs = self._routing.inputs_of(step.step.id)
+            with self._in_span(context.trace_parent):
+                if step.direct and report.failed_before is None:
+                    # Three coroutines less, which is felt at every step.
+                    failure: Exception | None = None
+                    try:
+                        execution = begin(step.work, inputs, context)
+                        if type(execution) is ExecutionResult:
+                            outputs = execution.outputs
+                        else:
+                            outputs = await end_of(execution, context)
+                    except Exception as error:
+                        if step.policy is None:
+                            raise
+                        failure = error
+                    if failure is not None and step.policy is not None:
+                        recovering = Recovery(
+                            step, step.policy, inputs, context, report, failure
+                        ).outputs()
+                        failure = None  # its traceback holds this frame
+                        outputs = await recovering
+                elif step.sub_budget is None:
+                    outputs = await outputs_of(step, inputs, context, report)
+                else:
+                    outputs = await self._in_budget(step.sub_budget, step, report, inputs, context)
+            self._completed(report, path, outputs)
+        except Exception as error:
+            self._failed(step, report, path, error)
+        except BaseException as stop:
+            self._cut_off(step, report, path, stop)
+            raise
+        finally:
+            self._working.pop(path.text, None)
+            if self._tracked:
+                self._release_left(path)
+        if self._token.stop is not None:
+            self._token.check()
+
+    def _begun(
+        self,
+        step: PreparedStep,
+        report: StepReport,
+        path: StepPath,
+        view: GraphView,
+        recorded: Recorded | None,
+        *,
+        charged: bool = False,
+    ) -> FlowContext:
+        """Charge a step and record its begin; an earlier execution may have ``recorded`` one."""
+        if recorded is None or recorded.taken_over:
+            kind = STEP_STARTED
+            if not charged:
+                self._scope.charge(ONE_STEP)
+            report.charge = ONE_STEP
+        else:
+            kind = STEP_RESUMED
+            report.failed_before = recorded.value
+        self.holder.path = path
+        node = None if recorded is None else self._node_that_goes_on(recorded)
+        if node is None:
+            node = self._trace.begin_step(self._parent, path.text, step.metadata)
+        report.node = node
+        report.status, report.started_ns = RUNNING, self._readings[0]
+        if self._journal is not None:
+            entry = step_entry(path, report.charge, value=report.failed_before)
+            self._journal.note(node, entry)
+        if self._events is not None:
+            self._events.emit(Event(type=kind, step_id=path.text, node_id=node))
+            self._run.begun[path] = node
+        return FlowContext(self._run, view, step.step.id, path, node, self._scope, report.keep)
+
+    def _node_that_goes_on(self, recorded: Recorded) -> str | None:
+        """Return the CallNode that another run has left open for this step, if it is not begun."""
+        goes_on = recorded.taken_over and self._trace.mark_running(recorded.node_id)
+        return recorded.node_id if goes_on else None
+
+    async def _charge_in_line(self, refused: BudgetExceededError) -> None:
+        """Charge a step once others have settled what they had reserved of the limit on steps."""
+        if not refused.cause.reserved:
+            raise refused
+        (await reserved(self._scope, ONE_STEP, tracked=False)).settle(ONE_STEP)
+
+    def _release_left(self, path: StepPath) -> None:
+        """Give back what was reserved in a step and not settled: nobody will do it any more."""
+        inside = path.inside()
+        self._scope.release_left(lambda holder: holder == path or holder in inside)
+
+    def _sizes_of(self, path: StepPath, outputs: Outputs) -> Mapping[str, int] | None:
+        """Return the bytes of outputs by handle; None if they cannot be stored."""
+        if self._values is None or not outputs:
+            return {}
+        try:
+            return sizes_of(self._values.frozen(path.text, outputs))
+        except ValueError:
+            return None
+
+    def _kept(self, report: StepReport, path: StepPath) -> Outputs:
+        """Return what a step that ends badly has to show; nothing if it cannot be stored."""
+        outputs = report.so_far()
+        return {} if self._sizes_of(path, outputs) is None else outputs
+
+    def recorded(self, step_id: str) -> Recorded | None:
+        """Return what an earlier execution of the run has recorded of a step."""
+        if self._journal is None:
+            return None
+        return self._journal.recorded(self.path_of(step_id).record_key)
+
+    def _node_of(self, step: PreparedStep, report: StepReport, path: StepPath) -> str:
+        """Return the CallNode of a step; one that was refused gets it now, to show the reason."""
+        if not report.node:
+            report.node = self._trace.begin_node(
+                self._parent, "system", path.text, None, step.metadata
+            )
+        return report.node
+
+    async def _in_budget(
+        self,
+        budget: Budget,
+        step: PreparedStep,
+        report: StepReport,
+        inputs: Outputs,
+        context: FlowContext,
+    ) -> Outputs:
+        """Let a step's node work inside a budget of its own."""
+        scope = self._scope.child(step.step.id, budget)
+        if self._journal is not None:
+            scope.restore(self._journal.spent_below(context.path))
+        context.scope = scope
+        path = context.path
+        with seconds_of(scope, self._token, matter=lambda: not self._detached.covers_inside(path)):
+            self._token.check()
+            return await outputs_of(step, inputs, context, report)
+
+    def _completed(self, report: StepReport, path: StepPath, outputs: Outputs) -> None:
+        node = report.node
+        if self._journal is not None:
+            stored = self._stored(report, path, outputs)
+            self._journal.note(node, _ended_well(report, path, stored))
+        self._trace.end_step(node)
+        if self._events is not None:
+            data: dict[str, str] = {}
+            if report.recovered_by is not None and report.error is not None:
+                error = message_of_error(report.error)
+                data = {"recovered_by": report.recovered_by, "error": error}
+            emit_end(self._run, STEP_COMPLETED, path, data)
+        report.complete(outputs, self._readings[0])
+        if self._journal is not None:
+            self._journal.touch()
+
+    def _stored(
+        self, report: StepReport, path: StepPath, outputs: Outputs
+    ) -> FrozenJson | dict[str, Any]:
+        """Return outputs as they are journaled, with their sizes noted in ``report``.
+
+        Raises:
+            ValueError: they pass a limit, or are not JSON.
+        """
+        if self._values is None:
+            return dict(outputs)
+        frozen = self._values.frozen(path.text, outputs)
+        report.sizes = sizes_of(frozen)
+        return frozen_object(frozen)
+
+    def _end_badly(
+        self,
+        report: StepReport,
+        status: StepStatus,
+        outputs: Outputs,
+        error: Exception | None = None,
+    ) -> None:
+        if report.become(status, outputs, error):
+            report.ended_ns = self._readings[0]
+        if self._journal is not None:
+            self._journal.touch()
+
+    def _failed(
+        self, step: PreparedStep, report: StepReport, path: StepPath, error: Exception
+    ) -> None:
+        said, kind = message_of_error(error), class_of(error)
+        node, outputs = self._node_of(step, report, path), self._kept(report, path)
+        if self._journal is not None and report.status is StepStatus.RUNNING:
+            value = failure_of(error, outputs=dict(outputs), attempts=report.attempts)
+            failure = step_entry(path, report.charge, CallOutcome.FAILURE, value)
+            _note(self._journal, node, failure)
+        if self._journal is not None:
+            log.warning(
+                "step.failed",
+                step_id=path.text,
+                node_id=node,
+                attempts=report.attempts,
+                error_class=kind,
+                error=said,
+                exc_info=None if step.policy is not None else self._run.logged_with(error),
+            )
+        self._trace.mark_failure(node, kind, said)
+        self._end_badly(report, StepStatus.FAILED, outputs, error)
+        emit_end(self._run, STEP_ERROR, path, {"error_class": kind, "error": said})
+
+    def _cut_off(
+        self, step: PreparedStep, report: StepReport, path: StepPath, stop: BaseException
+    ) -> None:
+        """End a step that a stop, or the failure of a sibling, has cut off.
+
+        Where it gives the run up, the whole run goes on elsewhere, its siblings included.
+        """
+        if isinstance(stop, HandOver):
+            self._token.trip(stop)
+        final = self._token.stop or stop
+        reason, outputs = str(final) or CANCELLED, self._kept(report, path)
+        node = self._node_of(step, report, path)
+        if isinstance(final, Stop) and not isinstance(final, HandOver):
+            self._note_stop(node, report, path, final, outputs)
+        self._trace.mark_halt(node, reason)
+        self._end_badly(report, cut_off_status(final), outputs)
+        emit_cut_off(self._run, path, reason)
+
+    def _note_stop(
+        self, node: str, report: StepReport, path: StepPath, stop: Stop, outputs: Outputs
+    ) -> None:
+        """Journal what ends the run: if its worker is lost now, nobody goes on with it."""
+        if self._journal is not None and StepStatus.CANCELLED in NEXT[report.status]:
+            value = {"stop": stop.cause.to_dict(), "outputs": dict(outputs)}
+            _note(self._journal, node, step_entry(path, report.charge, value=value))
+
+    def cut_off(self, step_id: str) -> None:
+        """Let nothing more begin inside a step, which is cancelled now."""
+        self._detached.begin(self.path_of(step_id).inside())
+
+    def abandon(self, step: PreparedStep, report: StepReport) -> None:
+        """End a step whose node goes on although it was cancelled, and all that it executes."""
+        path = self.path_of(step.step.id)
+        self._trace.mark_halt(self._node_of(step, report, path), ABANDONED)
+        self._end_badly(report, cut_off_status(self._token.stop), self._kept(report, path))
+        detach_inside(self._run, path.inside())
+        emit_cut_off(self._run, path, ABANDONED)
+
+    def skipped(self, step_id: str) -> None:
+        """Report a step that every path to is dead."""
+        if self._events is not None:
+            path = self.path_of(step_id).text
+            once = f"{path}|{STEP_SKIPPED}"
+            self._events.emit(Event(type=STEP_SKIPPED, step_id=path, once=once))
+
+    def late(self, step_id: str, report: StepReport, dropped: object) -> None:
+        """Record that an abandoned step came to an end after all."""
+        if self._events is not None:
+            path, node = self.path_of(step_id), report.node or None
+            self._events.emit(Event(type=LATE_RESULT, step_id=path.text, node_id=node))
+
+    def over(self, step_id: str) -> None:
+        """Take notice that a step that was cut off has come to its end, in whatever way."""
+        self._detached.end(self.path_of(step_id).inside())
+
+
+def _ended_well(report: StepReport, path: StepPath, outputs: FrozenJson | dict[str, Any]) -> Entry:
+    """Return what is journaled of a step that has outputs; its policy may have seen to that."""
+    if report.recovered_by is None or report.error is None:
+        return step_entry(path, report.charge, CallOutcome.RESULT, outputs)
+    made_good = failure_of(
+        report.error,
+        outputs=thawed(outputs),
+        recovered_by=report.recovered_by,
+        attempts=report.attempts,
+    )
+    return step_entry(path, report.charge, CallOutcome.FAILURE, made_good)
+
+
+def _note(journal: Journal, node: str, end: Entry) -> None:
+    """Journal a bad end; what the step had so far is left out if it cannot be stored."""
+    try:
+        journal.note(node, end)
+    except ValueError:
+        journal.note(node, replace(end, value={**end.value, "outputs": {}}))

@@ -1,0 +1,116 @@
+"""What an evaluation must reach, and how much worse than an earlier one it may be.
+
+A figure that could not be measured, such as the latency of easy cases where there are none, misses
+no target.
+"""
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import structlog
+
+from caseworker.harness.dataset import DatasetError
+from caseworker.harness.metrics import FORMAT, HEADLINES, Metrics
+
+log = structlog.get_logger(__name__)
+
+_LEAST_GROWTH_SECONDS = 0.1
+"""Latencies that differ by less do not differ: they are noise."""
+_CLAIMED = ": wrong answers passed off as verified"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Targets:
+    """Limits that count as kept when they are reached exactly; None asks for nothing."""
+
+    min_success: float = 0.95
+    max_escalation_rate: float = 0.15
+    max_p95_latency_easy_seconds: float = 2.0
+    max_mean_cost_usd: float | None = None
+    """Mean cost of a case."""
+    max_mean_tokens: float | None = None
+    """Mean tokens of a case, input and output."""
+    max_falsely_verified: int = 0
+    """Wrong answers that the service passed off as verified, and claims of one where it should have
+    refused."""
+    max_success_drop: float = 0.02
+    """From an earlier evaluation to this one, as a difference of shares."""
+    max_latency_growth: float = 1.5
+    """Likewise, as a factor, of the 95th percentile of easy cases."""
+
+
+@dataclass(frozen=True, slots=True)
+class Miss:
+    """A target that was missed."""
+
+    target: str
+    """The name of the figure in metrics.json."""
+    message: str
+
+
+def missed(metrics: Metrics, targets: Targets, earlier: Metrics | None = None) -> list[Miss]:
+    """Return every target that the metrics miss, also those that compare with earlier metrics."""
+    found = [*_above(metrics, targets)]
+    success, least = metrics["success@1"], targets.min_success
+    if success < least:
+        message = f"success@1 is {success:.4f}, below the target of {least:g}"
+        found.insert(0, Miss("success@1", message))
+    return found if earlier is None else [*found, *_worse(metrics, earlier, targets)]
+
+
+def read_metrics(path: Path) -> Metrics:
+    """Read the metrics of an earlier evaluation.
+
+    Raises:
+        DatasetError: the file is missing or holds no metrics that can be compared.
+    """
+    try:
+        found = json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError) as error:
+        raise DatasetError(f"{path}: {error}") from None
+    needed = {*HEADLINES, "evaluation", "cases", "counts"}
+    if not isinstance(found, dict) or found.get("format") != FORMAT or needed - found.keys():
+        raise DatasetError(f"{path}: these are no metrics of format {FORMAT}")
+    if found["evaluation"].get("interrupted"):
+        raise DatasetError(f"{path}: these are metrics of an evaluation that was interrupted")
+    return found
+
+
+def log_warnings(misses: Sequence[Miss], evaluation_id: str) -> None:
+    """Log a performance warning for each missed target."""
+    for miss in misses:
+        detail = f"{miss.message} ({evaluation_id})"
+        log.warning("performance.target_missed", metric=miss.target, detail=detail)
+
+
+def _above(metrics: Metrics, targets: Targets) -> Iterator[Miss]:
+    figures = {**metrics, "falsely_verified": metrics["counts"]["falsely_verified"]}
+    for name, limit, unit, note in (
+        ("escalation_rate", targets.max_escalation_rate, "", ""),
+        ("p95_latency_easy", targets.max_p95_latency_easy_seconds, " seconds", ""),
+        ("mean_cost_usd_per_case", targets.max_mean_cost_usd, " USD", ""),
+        ("mean_tokens_per_case", targets.max_mean_tokens, " tokens", ""),
+        ("falsely_verified", targets.max_falsely_verified, "", _CLAIMED),
+    ):
+        value = figures[name]
+        if value is not None and limit is not None and value > limit:
+            above = f"{name} is {value:g}{unit}, above the target of {limit:g}{note}"
+            yield Miss(name, above)
+
+
+def _worse(metrics: Metrics, earlier: Metrics, targets: Targets) -> Iterator[Miss]:
+    before, now, drop = earlier["success@1"], metrics["success@1"], targets.max_success_drop
+    if now < before - drop - 1e-9:
+        fell = f"success@1 fell from {before:.4f} to {now:.4f}, by more than the {drop:g} allowed"
+        yield Miss("success@1", fell)
+    before, now = earlier["p95_latency_easy"], metrics["p95_latency_easy"]
+    if before is None or now is None or now - before < _LEAST_GROWTH_SECONDS:
+        return
+    if now > before * targets.max_latency_growth:
+        grew = (
+            f"p95_latency_easy grew from {before:g} to {now:g} seconds, by more than the factor"
+            f" {targets.max_latency_growth:g} allowed"
+        )
+        yield Miss("p95_latency_easy", grew)

@@ -1,0 +1,119 @@
+"""Which step runs next: facts in, orders out.
+
+Each active step counts the flow edges that lead to it and are not decided yet. A finished step
+decides its outgoing edges: those on a handle that got a value become live, the others dead. A step
+whose edges are all decided is started if one of them is live, and skipped if all are dead; a
+skipped step decides its own edges as dead, so a dead path ends where a live one joins it. A step
+does not wait for its level, only for what leads to it, and for a free place.
+
+There is no clock, no I/O and no task here: the same facts in the same order give the same orders.
+"""
+
+from collections import deque
+from collections.abc import Container, Iterable
+
+from caseworker.kernel.facts import Fact, Order, SkipStep, StepFinished
+from caseworker.kernel.graph import Edge, GraphError
+from caseworker.kernel.topology import Topology
+
+_NO_HANDLES: Container[str] = ()
+
+
+class UnexpectedFactError(RuntimeError):
+    """A fact on a step that the scheduler had not ordered, or that had ended before."""
+
+
+class Scheduler:
+    """Orders the steps of one execution of one graph."""
+
+    def __init__(self, topology: Topology) -> None:
+        """Prepare to order the active steps of ``topology``.
+
+        Raises:
+            GraphError: no step may run.
+        """
+        self._limit = topology.graph.max_parallel
+        if self._limit < 1:
+            raise GraphError("max_parallel must be at least 1.")
+        self._topology = topology
+        self._outgoing, self._start = topology.outgoing, topology.start
+        self._undecided = dict(topology.undecided)
+        self._left = len(self._undecided)
+        self._live: set[str] = set()
+        self._running: set[str] = set()
+        self._ready: deque[str] = deque()
+        self._begun = False
+        self._failed = False
+
+    @property
+    def done(self) -> bool:
+        """True once nothing runs and nothing more will be ordered."""
+        return not self._running and (self._failed or self._left == 0)
+
+    def begin(self) -> list[Order]:
+        """Return the first orders; a second time is an UnexpectedFactError."""
+        if self._begun:
+            raise UnexpectedFactError("The graph was begun before.")
+        self._begun = True
+        self._ready.extend(self._topology.entries)
+        return self._start_ready([])
+
+    def tell(self, fact: Fact) -> list[Order]:
+        """Absorb one fact and return the orders it makes possible.
+
+        After a failure there are none, whatever the steps still running come to; each of them is
+        reported all the same: finished, or failed if it was cut off.
+
+        Raises:
+            UnexpectedFactError: the step was not running.
+        """
+        if type(fact) is StepFinished:
+            return self.finished(fact.step_id, fact.handles)
+        if fact.step_id in self._running:
+            self._failed = True
+            self._ready.clear()
+        return self.finished(fact.step_id, _NO_HANDLES)
+
+    def finished(self, step_id: str, handles: Container[str]) -> list[Order]:
+        """Absorb that a step finished, as :meth:`tell` does, without a fact of its own."""
+        running = self._running
+        if step_id not in running:
+            raise UnexpectedFactError(f"Step {step_id!r} was not running.")
+        running.remove(step_id)
+        self._left -= 1
+        if self._failed:
+            return []
+        edges = self._outgoing.get(step_id, ())
+        if len(edges) == 1 and not self._ready:  # a link of a chain leaves its place to the next
+            (edge,) = edges
+            if self._undecided[edge.target] == 1 and edge.source_handle in handles:
+                running.add(edge.target)
+                return [self._start[edge.target]]
+        orders: list[Order] = []
+        dead = self._decide(edges, handles)
+        for skipped in dead:  # grows while it is walked
+            orders.append(SkipStep(skipped))
+            self._left -= 1
+            dead += self._decide(self._outgoing.get(skipped, ()), _NO_HANDLES)
+        return self._start_ready(orders)
+
+    def _decide(self, edges: Iterable[Edge], produced: Container[str]) -> list[str]:
+        """Decide the edges of a step; their targets become ready, or are returned as dead."""
+        undecided, live, dead = self._undecided, self._live, list[str]()
+        for edge in edges:
+            target = edge.target
+            left = undecided[target] = undecided[target] - 1
+            if edge.source_handle in produced:
+                live.add(target)
+            if left == 0:
+                (self._ready if target in live else dead).append(target)
+        return dead
+
+    def _start_ready(self, orders: list[Order]) -> list[Order]:
+        """Add the starts for which there is a place to ``orders``, and return it."""
+        ready, running, start = self._ready, self._running, self._start
+        while ready and len(running) < self._limit:
+            step_id = ready.popleft()
+            running.add(step_id)
+            orders.append(start[step_id])
+        return orders

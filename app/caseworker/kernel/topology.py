@@ -1,0 +1,176 @@
+"""The way through a graph: where it begins, what it executes, and what leads where.
+
+A graph begins at its entries. The steps that flow edges reach from there are active: they alone are
+executed. What is not active may still be linked: links materialise it for an active step, or for a
+step that is linked itself. Everything else does not take part and does no harm.
+
+An entry starts at once, with what the execution is given. So a flow edge that leads to an entry
+routes nothing: it belongs neither to ``incoming`` nor to ``outgoing``, holds nothing back, and
+cannot start the entry again. Only an entry that the graph names itself can have such edges. They
+still count when cycles are looked for: who drew a circle did not mean half of it.
+"""
+
+from collections.abc import Iterable, Mapping
+from graphlib import CycleError, TopologicalSorter
+
+from caseworker.kernel.components import components, cycle_in, successors_of
+from caseworker.kernel.facts import StartStep
+from caseworker.kernel.graph import Channel, Edge, Graph, GraphError, Step
+from caseworker.kernel.problems import path_of, quoted
+
+
+class Topology:
+    """What is known of a graph before it is executed; built once, shared by all executions."""
+
+    graph: Graph
+    steps: Mapping[str, Step]
+    """By id."""
+    entries: tuple[str, ...]
+    """Where execution begins, in the order of the graph's steps."""
+    active: tuple[str, ...]
+    """The steps that are executed unless a path to them is dead, in the order of the graph's."""
+    linked: frozenset[str]
+    """The steps that links materialise for active ones and that are not active themselves."""
+    incoming: Mapping[str, tuple[Edge, ...]]
+    """The flow edges between active steps, by target, in the order of the graph's edges; none lead
+    to an entry. Steps without are absent."""
+    outgoing: Mapping[str, tuple[Edge, ...]]
+    """The same edges by source."""
+    undecided: Mapping[str, int]
+    """How many of these edges lead to each active step."""
+    links_into: Mapping[str, tuple[Edge, ...]]
+    """All link edges by target, also those of steps that are not active."""
+    start: Mapping[str, StartStep]
+    """The order to start each active step, made once."""
+
+    def __init__(self, graph: Graph) -> None:
+        """Find the way through ``graph``.
+
+        Raises:
+            GraphError: two steps share an id, an edge or an entry names a step that does not exist,
+                or an edge has no channel.
+        """
+        self.graph = graph
+        self.steps = _by_id(graph)
+        flows, links = _by_channel(graph, self.steps)
+        outgoing = _grouped((edge.source, edge) for edge in flows)
+        self.links_into = _grouped((edge.target, edge) for edge in links)
+        self.entries = _entries(graph, self.steps, flows, links)
+        reached = _reached(self.entries, {s: [e.target for e in es] for s, es in outgoing.items()})
+        self.active = tuple(step_id for step_id in self.steps if step_id in reached)
+        sources = {t: [e.source for e in es] for t, es in self.links_into.items()}
+        self.linked = frozenset(_reached(self.active, sources) - reached)
+        begun = frozenset(self.entries)
+        routes = [edge for edge in flows if edge.source in reached and edge.target not in begun]
+        self.incoming = _grouped((edge.target, edge) for edge in routes)
+        self.outgoing = _grouped((edge.source, edge) for edge in routes)
+        self.undecided = {step_id: len(self.incoming.get(step_id, ())) for step_id in self.active}
+        self.start = {step_id: StartStep(step_id) for step_id in self.active}
+
+    def order(self) -> tuple[str, ...]:
+        """Return the active steps so that each comes after all that lead to it.
+
+        Raises:
+            GraphError: flow leads in a circle; the message names the steps on it.
+        """
+        taking_part = set(self.active)
+        following = successors_of(
+            edge
+            for edge in self.graph.edges
+            if edge.channel == Channel.FLOW and edge.source in taking_part
+        )
+        ordered: list[str] = []
+        for component in components(self.active, following):
+            cycle = cycle_in(component, following)
+            if cycle is not None:
+                raise GraphError(f"Flow leads in a circle: {path_of(cycle)}.")
+            ordered += component
+        return tuple(ordered)
+
+    def layers(self) -> tuple[tuple[str, ...], ...]:
+        """Return the active and the linked steps in layers, each in the order of the graph's steps.
+
+        A step stands one layer behind the last of those that lead to it. What links alone
+        materialise begins at the first layer.
+
+        Raises:
+            GraphError: flow, or links between steps that are not active, lead in a circle.
+        """
+        sources: dict[str, set[str]] = {
+            step_id: {edge.source for edge in self.incoming.get(step_id, ())}
+            | {e.source for e in self.links_into.get(step_id, ()) if e.source in self.linked}
+            for step_id in self.active
+        }
+        for step_id in self.linked:
+            links = self.links_into.get(step_id, ())
+            sources[step_id] = {edge.source for edge in links if edge.source in self.linked}
+        place = {step_id: number for number, step_id in enumerate(self.steps)}
+        sorter = TopologicalSorter(sources)
+        try:
+            sorter.prepare()
+        except CycleError as error:
+            raise GraphError(f"Edges lead in a circle: {path_of(error.args[1])}.") from None
+        found = []
+        while sorter.is_active():
+            layer = sorter.get_ready()
+            sorter.done(*layer)
+            found.append(tuple(sorted(layer, key=place.__getitem__)))
+        return tuple(found)
+
+
+def _by_id(graph: Graph) -> dict[str, Step]:
+    steps: dict[str, Step] = {}
+    for step in graph.steps:
+        if step.id in steps:
+            raise GraphError(f"Two steps have the same id {quoted(step.id)}.")
+        steps[step.id] = step
+    return steps
+
+
+def _by_channel(graph: Graph, steps: Mapping[str, Step]) -> tuple[list[Edge], list[Edge]]:
+    """Return the flow edges and the link edges."""
+    edges: dict[Channel, list[Edge]] = {channel: [] for channel in Channel}
+    for edge in graph.edges:
+        for end in (edge.source, edge.target):
+            if end not in steps:
+                raise GraphError(f"An edge names step {quoted(end)}, which does not exist.")
+        if edge.channel not in edges:
+            raise GraphError(
+                f"The edge from {quoted(edge.source)} to {quoted(edge.target)} has the channel"
+                f" {quoted(edge.channel)}; it must be flow or link."
+            )
+        edges[edge.channel].append(edge)
+    return edges[Channel.FLOW], edges[Channel.LINK]
+
+
+def _entries(
+    graph: Graph, steps: Mapping[str, Step], flows: list[Edge], links: list[Edge]
+) -> tuple[str, ...]:
+    if graph.entry is not None:
+        for entry in graph.entry:
+            if entry not in steps:
+                raise GraphError(f"The entry names step {quoted(entry)}, which does not exist.")
+        named = set(graph.entry)
+        return tuple(step_id for step_id in steps if step_id in named)
+    targets = {edge.target for edge in flows}
+    only_link_sources = {edge.source for edge in links} - {edge.source for edge in flows}
+    return tuple(
+        step_id for step_id in steps if step_id not in targets and step_id not in only_link_sources
+    )
+
+
+def _grouped(edges: Iterable[tuple[str, Edge]]) -> dict[str, tuple[Edge, ...]]:
+    found: dict[str, list[Edge]] = {}
+    for step_id, edge in edges:
+        found.setdefault(step_id, []).append(edge)
+    return {step_id: tuple(group) for step_id, group in found.items()}
+
+
+def _reached(starts: Iterable[str], following: Mapping[str, Iterable[str]]) -> set[str]:
+    reached = set(starts)
+    left = list(reached)
+    while left:
+        fresh = {step_id for step_id in following.get(left.pop(), ()) if step_id not in reached}
+        reached |= fresh
+        left += fresh
+    return reached

@@ -1,0 +1,222 @@
+"""What an agent emits while it works: turns, the parts of answers, calls of tools, errors.
+
+Each event that comes once has a key, so that an execution which replays a turn emits nothing that
+is stored already. The parts of an answer have none: an answer that is asked for anew is written
+anew from its first character, which its ``offset`` says. Where a replayed answer may not have been
+shown to its end, it is shown as a whole under the key of the event that follows it.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from caseworker.control.stops import HandOver
+from caseworker.engine.context import FlowContext
+from caseworker.engine.events import (
+    AGENT_ERROR,
+    CONTENT_CHUNK,
+    THINKING,
+    TOOL_CALL_END,
+    TOOL_CALL_START,
+    TURN_END,
+    TURN_START,
+    USAGE,
+    Event,
+)
+from caseworker.llm.gateway import Completion
+from caseworker.llm.ports import Delta, ToolCall
+from caseworker.nodes.agent.references import LEAST_CHARS, MAX_SHOWN_CHARS, TEXT_OF, shown
+from caseworker.nodes.templates import compact
+from caseworker.tools.ports import ToolResult
+
+MERGE_SECONDS = 0.02
+"""How long a part of an answer waits for the next one, unless nothing was emitted for as long."""
+CHUNK_CHARS = 2048
+
+_KINDS: Mapping[str, str] = {"thinking": THINKING, "content": CONTENT_CHUNK}
+
+
+class TurnActivity:
+    """Emits what happens in one turn."""
+
+    def __init__(
+        self, context: FlowContext, number: int, tool_of: Callable[[str], str] = str
+    ) -> None:
+        """Emit for the turn of that number; ``tool_of`` returns the tool behind an offered name."""
+        self._context = context
+        self._tool_of = tool_of
+        self._number = number
+        self._stream: _Stream | None = None
+        self._answer_of: str | None = None
+
+    def start(self, *, last_answer: bool = False) -> None:
+        """Begin the turn, or the last answer that comes after all turns."""
+        self._once(TURN_START, {"last_answer": True} if last_answer else {})
+
+    def stream(self) -> "_Stream":
+        """Return what takes the parts of an answer; the turn's text is then that answer."""
+        self._stream = _Stream(self._emit)
+        return self._stream
+
+    def shown(self) -> str:
+        """Return the text of an answer that a stop has cut off, all of which is then shown.
+
+        It is empty if another process goes on with the answer.
+        """
+        if self._stream is None or self.goes_on_elsewhere:
+            return ""
+        written, self._stream = self._stream.close(), None
+        return written["content"]
+
+    def answered(self, completion: Completion, name: str) -> None:
+        """Show the answer as far as it was not shown, and what it has used."""
+        usage_key = f"{USAGE}|{self._number}|{name}"
+        written = {"thinking": "", "content": ""}
+        if self._stream is not None:
+            written, self._stream = self._stream.close(), None
+        for kind, text in (("thinking", completion.thinking), ("content", completion.text)):
+            if written[kind] == text:
+                continue
+            for offset in range(0, len(text), CHUNK_CHARS):
+                part = text[offset : offset + CHUNK_CHARS]
+                self._emit(_KINDS[kind], {"offset": offset, "content": part}, usage_key)
+        cost = completion.cost_usd
+        used = {
+            "tokens_in": completion.tokens_in,
+            "tokens_out": completion.tokens_out,
+            "cost_usd": None if cost is None else float(cost),
+        }
+        self._answer_of = completion.call_key
+        self._emit(USAGE, used, usage_key, answer_of=completion.call_key)
+
+    def tool_started(self, index: int, call: ToolCall) -> None:
+        """Show a call of a tool, which is the ``index``-th of the turn."""
+        called: dict[str, Any] = {"id": call.id, "name": self._tool_of(call.name)}
+        if called["name"] != call.name:
+            called["function"] = call.name
+        if self._answer_of is None or len(call.arguments) < LEAST_CHARS:
+            called["arguments"] = shown(call.arguments)
+            self._once(TOOL_CALL_START, {"tool_call": called}, index)
+        else:
+            called["index"] = index
+            about = {"tool_call": called, TEXT_OF: self._answer_of}
+            self._once(TOOL_CALL_START, about, index)
+
+    def tool_ended(
+        self, index: int, call: ToolCall, result: ToolResult, stored_as: str | None = None
+    ) -> None:
+        """Show the end of a call; ``stored_as`` is the key under which its result is journaled."""
+        about = {"tool_call_id": call.id, "name": self._tool_of(call.name)}
+        if "error" in result:
+            about["error"] = shown(str(result["error"]))
+            stored_as = None
+        text = compact(result)
+        if stored_as is not None and LEAST_CHARS <= len(text) <= MAX_SHOWN_CHARS:
+            about[TEXT_OF] = stored_as
+        else:
+            about["result"] = shown(text)
+        self._once(TOOL_CALL_END, about, index)
+
+    def noted(self, kind: str, data: Mapping[str, Any]) -> None:
+        """Emit something else that happens once in the turn."""
+        self._once(kind, data)
+
+    def failed(self, error_class: str, message: str) -> None:
+        """Show what has failed the turn."""
+        self._once(AGENT_ERROR, {"error_class": error_class, "message": message})
+
+    def end(self) -> None:
+        """End the turn; parts of an answer that is cut off are shown before."""
+        if self._stream is not None:
+            self._stream.close()
+        self._once(TURN_END, {})
+
+    @property
+    def goes_on_elsewhere(self) -> bool:
+        """Whether another process goes on with what is cut off here: it has not ended."""
+        return isinstance(self._context.token.stop, HandOver)
+
+    def _once(self, kind: str, data: Mapping[str, Any], *which: object) -> None:
+        self._emit(kind, data, "|".join(map(str, (kind, self._number, *which))))
+
+    def _emit(
+        self,
+        kind: str,
+        data: Mapping[str, Any],
+        key: str | None = None,
+        answer_of: str | None = None,
+    ) -> None:
+        context = self._context
+        if context.run.events is None:
+            return
+        path = context.path.text
+        event = Event(
+            type=kind,
+            step_id=path,
+            node_id=context.trace_parent,
+            data={"turn_number": self._number, **data},
+            once=None if key is None else f"{path}|{key}",
+            answer_of=answer_of,
+        )
+        context.run.events.emit(event)
+
+
+class _Stream:
+    """The parts of one answer: merged, and emitted with their place in the text."""
+
+    def __init__(self, emit: Any) -> None:
+        self._emit = emit
+        self._attempt = 0
+        self._shown: dict[str, list[str]] = {"thinking": [], "content": []}
+        self._offsets = {"thinking": 0, "content": 0}
+        self._outdated: set[str] = set()
+        """The kinds of which an earlier attempt was shown and nothing of this one."""
+        self._waiting: list[str] = []
+        self._waiting_chars = 0
+        self._kind = "content"
+        self._timer: asyncio.TimerHandle | None = None
+        self._quiet_until = 0.0
+
+    def on_delta(self, attempt: int, delta: Delta) -> None:
+        """Take a part; a new attempt begins the answer anew."""
+        if attempt != self._attempt:
+            self._attempt = attempt
+            self._outdated |= {kind for kind, parts in self._shown.items() if parts}
+            self._waiting, self._waiting_chars = [], 0
+            self._shown = {"thinking": [], "content": []}
+            self._offsets = {"thinking": 0, "content": 0}
+        if delta.kind != self._kind:
+            self._flush()
+            self._kind = delta.kind
+        self._waiting.append(delta.text)
+        self._waiting_chars += len(delta.text)
+        loop = asyncio.get_running_loop()
+        if self._waiting_chars >= CHUNK_CHARS or loop.time() >= self._quiet_until:
+            self._flush()
+        elif self._timer is None:
+            self._timer = loop.call_at(self._quiet_until, self._flush)
+
+    def close(self) -> dict[str, str]:
+        """Emit the rest; return everything that was shown, by kind."""
+        self._flush()
+        for kind in self._outdated:
+            self._emit(_KINDS[kind], {"offset": 0, "content": ""})
+        if self._timer is not None:
+            self._timer.cancel()
+        return {kind: "".join(parts) for kind, parts in self._shown.items()}
+
+    def _flush(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if not self._waiting:
+            return
+        text, kind = "".join(self._waiting), self._kind
+        self._waiting, self._waiting_chars = [], 0
+        self._quiet_until = asyncio.get_running_loop().time() + MERGE_SECONDS
+        self._shown[kind].append(text)
+        self._outdated.discard(kind)
+        for start in range(0, len(text), CHUNK_CHARS):
+            part = text[start : start + CHUNK_CHARS]
+            self._emit(_KINDS[kind], {"offset": self._offsets[kind], "content": part})
+            self._offsets[kind] += len(part)

@@ -1,0 +1,144 @@
+"""The messages of an agent: all there were, and those that are still sent.
+
+Messages that belong together stay together: what an assistant wants to have called, and the
+results. The system message and the first message of the user, which says what it is all about, are
+always sent.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from caseworker.llm.message_log import MessageLog
+from caseworker.llm.ports import Message, ModelRequest, ToolDefinition
+from caseworker.llm.pricing import estimate_tokens
+from caseworker.nodes.templates import compact
+
+TARGET_SHARE = 0.75
+"""How much of the window is used after it was too small: less, so that not every turn cuts."""
+
+
+class ConversationTooLongError(Exception):
+    """The messages do not fit into the window of the agent."""
+
+    def __init__(self, tokens: int, max_tokens: int) -> None:
+        super().__init__(
+            f"The conversation has about {tokens:,} tokens; at most {max_tokens:,} are allowed"
+            " (conversation.max_tokens)."
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """What must be left out for the rest to fit."""
+
+    left_out: tuple[Message, ...]
+    kept: tuple[Message, ...]
+    tokens_before: int
+    tokens_after: int
+
+
+class Conversation:
+    """What was said."""
+
+    def __init__(self, messages: Iterable[Message] = ()) -> None:
+        self.messages: list[Message] = list(messages)
+        """All of it."""
+        self._window = MessageLog(self.messages)
+
+    @property
+    def window(self) -> Sequence[Message]:
+        """What is sent; a call stores of it what it adds."""
+        return self._window
+
+    def add(self, *messages: Message) -> None:
+        """Go on."""
+        self.messages += messages
+        self._window.add(*messages)
+
+    def cut(self, max_tokens: int, tools: Sequence[ToolDefinition]) -> Cut | None:
+        """Return what to leave out for the rest to fit into a window; None if all of it fits.
+
+        Raises:
+            ConversationTooLongError: what must be sent does not fit either.
+        """
+        sizes = [_tokens(message) for message in self._window]
+        before = _tokens(tools=tools) + sum(sizes)
+        if before <= max_tokens:
+            return None
+        head = self._head()
+        starts = [at for at in range(head, len(self._window)) if self._window[at].role != "tool"]
+        left, target = before, max_tokens * TARGET_SHARE
+        for at, start in enumerate(starts):
+            last = at + 1 == len(starts)
+            if left <= target or (last and left <= max_tokens):
+                kept = (*self._window[:head], *self._window[start:])
+                return Cut(tuple(self._window[head:start]), kept, before, left)
+            end = len(self._window) if last else starts[at + 1]
+            left -= sum(sizes[start:end])
+        raise ConversationTooLongError(before, max_tokens)
+
+    def replace(self, cut: Cut, summary: Message | None = None) -> None:
+        """Leave out what was cut; a summary of it stands in its place."""
+        head = self._head()
+        between = () if summary is None else (summary,)
+        self._window = MessageLog([*cut.kept[:head], *between, *cut.kept[head:]])
+
+    def _head(self) -> int:
+        """Return how many messages at the beginning are always sent."""
+        roles = [message.role for message in self._window]
+        systems = next((at for at, role in enumerate(roles) if role != "system"), len(roles))
+        return systems + (roles[systems : systems + 1] == ["user"])
+
+    def tell_calls(self) -> None:
+        """Send texts alone from now on, for an agent without tools that is given calls of them."""
+        if any(message.tool_calls for message in self._window):
+            self._window = MessageLog(plain(self._window))
+
+    def plain(self) -> list[Message]:
+        """Return what is sent as texts alone, for a model that is offered no tools."""
+        return list(plain(self._window))
+
+    def shown(self, max_bytes: int, *, named: bool = False) -> dict[str, Any]:
+        """Return all messages as JSON, the oldest left out if they are too many bytes.
+
+        With ``named`` those that a journaled call has brought are named by its key alone.
+        """
+        found: list[dict[str, Any]] = []
+        left = max_bytes
+        for message in reversed(self.messages):
+            one = as_json(message)
+            left -= len(compact(one).encode("utf-8", "surrogatepass")) + 1
+            if left < 0:
+                return {
+                    "messages": found[::-1],
+                    "messages_left_out": len(self.messages) - len(found),
+                }
+            found.append((message.reference if named else None) or one)
+        return {"messages": found[::-1]}
+
+
+def plain(messages: Iterable[Message]) -> Iterator[Message]:
+    """Yield messages as texts alone: calls of tools and their results are told in words."""
+    for message in messages:
+        if message.role == "tool":
+            told = f"Result of {message.tool_name}: {message.content}"
+            yield Message(role="user", content=told)
+        elif message.tool_calls:
+            calls = (f"I call {call.name} with {call.arguments}" for call in message.tool_calls)
+            told = "\n".join([*filter(None, (message.content,)), *calls])
+            yield Message(role="assistant", content=told)
+        else:
+            yield message
+
+
+def as_json(message: Message) -> dict[str, Any]:
+    """Return a message as results show it."""
+    shown = {"role": message.role, "content": message.content, **message.extras()}
+    shown.pop("provider_state", None)  # it is for its provider alone
+    return shown
+
+
+def _tokens(*messages: Message, tools: Sequence[ToolDefinition] = ()) -> int:
+    """Estimate the tokens of messages and tools."""
+    return estimate_tokens(ModelRequest(messages=messages, tools=tuple(tools))).tokens_in

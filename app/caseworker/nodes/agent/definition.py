@@ -1,0 +1,345 @@
+"""What an agent is: the definition that callers write, and everything that can be wrong with it.
+
+A definition is read strictly and once. Its prompt may hold ``${variable}``; the variables are the
+inputs that the definition declares, and a value that is put in is never read as a template again.
+"""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Annotated, Any, Literal
+
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    ModelWrapValidatorHandler,
+    ValidationError,
+    WithJsonSchema,
+    model_validator,
+)
+from pydantic_core import InitErrorDetails
+
+from caseworker.control.budget import MAX_LIMIT, UNLIMITED, Budget
+from caseworker.kernel.problems import listed, quoted
+from caseworker.llm.ports import Role
+from caseworker.nodes.model_spec import ModelSpec
+from caseworker.nodes.nesting import is_reference
+from caseworker.nodes.node_type import Fault
+from caseworker.nodes.reading import HandleName, StepData, TextField, message_of, read_by, refusal
+from caseworker.nodes.reply_schema import SchemaField
+from caseworker.nodes.templates import TextTemplate
+from caseworker.trace.frozen_json import USUAL_LIMITS, ValueLimits
+
+MAX_DEPTH = 8
+"""How many agents may stand in one another, the outermost included."""
+DEFAULT_MAX_TURNS = 20
+MAX_TOOLS = 128
+MAX_MESSAGES = 1000
+MIN_WINDOW_TOKENS = 256
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}", re.ASCII)
+
+
+def _agent_name(value: str) -> str:
+    if not _NAME.fullmatch(value):
+        raise refusal(
+            "The name of an agent is 1 to 64 of the characters A-Z a-z 0-9 _ - and begins with a"
+            " letter or a digit."
+        )
+    return value
+
+
+AgentName = Annotated[
+    str, AfterValidator(_agent_name), Field(json_schema_extra={"pattern": f"^{_NAME.pattern}$"})
+]
+"""The name of an agent, which is also its name as a tool."""
+
+
+class PromptMessage(StepData):
+    """A message that stands before what the agent is asked."""
+
+    role: Literal["user", "assistant"]
+    content: TextField
+
+
+class PromptSpec(StepData):
+    """What the model reads before anything else."""
+
+    system: TextField | None = None
+    messages: Annotated[list[PromptMessage], Field(max_length=MAX_MESSAGES)] = Field(
+        default_factory=list
+    )
+
+    def texts(self) -> Iterator[tuple[tuple[str | int, ...], TextTemplate]]:
+        """Yield the templates, each with its place."""
+        if self.system is not None:
+            yield ("system",), self.system
+        for index, message in enumerate(self.messages):
+            yield ("messages", index, "content"), message.content
+
+
+class LimitsSpec(StepData):
+    """What one execution of the agent may use, inside the limits of its run."""
+
+    max_turns: Annotated[int, Field(ge=0, le=MAX_LIMIT)] | None = DEFAULT_MAX_TURNS
+    """Its own turns: calls of the model with what follows from each. Null: as many as the run may
+    have."""
+    timeout_ms: Annotated[int, Field(ge=1, le=MAX_LIMIT)] | None = None
+    """How long it may work; what is in flight then is cut off."""
+    budget: Budget | None = None
+
+    @property
+    def whole(self) -> Budget:
+        """The budget and the time; turns of agents that it calls count in the budget alone."""
+        seconds = None if self.timeout_ms is None else self.timeout_ms / 1000
+        own = self.budget or UNLIMITED
+        return own if seconds is None else own.merged_with(Budget(max_seconds=seconds))
+
+
+class AgentReference(StepData):
+    """A registered agent by its name."""
+
+    name: AgentName
+    version: Annotated[int, Field(ge=1, le=MAX_LIMIT)] | None = None
+    """Null: the newest."""
+
+
+def _read_agent(value: Any) -> "AgentDefinition | AgentReference":
+    if not isinstance(value, Mapping):
+        raise refusal("This must be an agent, or the name of one as {name, version}.")
+    kind = AgentReference if is_reference(value) else AgentDefinition
+    return kind.model_validate(dict(value))
+
+
+def as_use(value: Any) -> Any:
+    """Return what stands in the list of tools as an object: a text names a tool."""
+    return {"tool": value} if isinstance(value, str) else value
+
+
+_AGENT_SCHEMA = WithJsonSchema({"type": "object", "description": "An agent, or its name."})
+
+
+class ToolUse(StepData):
+    """Something that the agent may call: exactly one of tool, toolset, agent and mcp."""
+
+    tool: Annotated[str, Field(min_length=1, max_length=128)] | None = None
+    """A tool, as GET /tools lists it."""
+    toolset: Literal["all"] | None = None
+    """``all``: every tool that may be used."""
+    agent: Annotated[Any, read_by(_read_agent), _AGENT_SCHEMA] = None
+    """An agent, which works as a tool: in full, or as ``{name, version}`` of a registered one."""
+    mcp: Annotated[str, Field(min_length=1, max_length=64)] | None = None
+    """The tools of a server that the operator has configured."""
+    allow: Annotated[list[str], Field(max_length=MAX_TOOLS)] | None = None
+    """Of an MCP server: the only tools that may be used, by the names that the server gives."""
+    requires_approval: bool = False
+    """Whether a person must approve each call of these tools before it is made."""
+
+    @model_validator(mode="after")
+    def _is_one_thing(self) -> "ToolUse":
+        given = [name for name in ("tool", "toolset", "agent", "mcp") if getattr(self, name)]
+        if len(given) != 1:
+            raise refusal("Name one of tool, toolset, agent and mcp.")
+        if self.allow is not None and self.mcp is None:
+            raise refusal("allow belongs to mcp.")
+        if self.requires_approval and self.agent is not None:
+            raise refusal("requires_approval belongs to tools: write it at the agent's own tools.")
+        return self
+
+    @property
+    def definition(self) -> "AgentDefinition | None":
+        """The agent, if it stands here in full."""
+        return self.agent if isinstance(self.agent, AgentDefinition) else None
+
+
+Kind = Literal["string", "number", "integer", "boolean", "array", "object"]
+
+_TYPES: Mapping[str, tuple[type, ...]] = {
+    "string": (str,),
+    "number": (int, float),
+    "integer": (int,),
+    "boolean": (bool,),
+    "array": (list,),
+    "object": (dict,),
+}
+
+
+class InputSpec(StepData):
+    """A variable of the prompt."""
+
+    type: Kind
+    description: Annotated[str, Field(max_length=1000)] = ""
+    required: bool = True
+    """False: left out, it is an empty text in the prompt."""
+    default: Any = None
+    """Its value where none is given."""
+
+    @property
+    def has_default(self) -> bool:
+        """Whether a default was given; null is none."""
+        return self.default is not None
+
+    def fits(self, value: Any) -> bool:
+        """Return whether a value is of the type."""
+        if isinstance(value, bool) and self.type != "boolean":
+            return False
+        return isinstance(value, _TYPES[self.type])
+
+    @property
+    def schema_of_value(self) -> dict[str, Any]:
+        """The JSON Schema of its value."""
+        described = {"description": self.description} if self.description else {}
+        return {"type": self.type, **described}
+
+
+class OutputSpec(StepData):
+    """What the answer must be."""
+
+    json_schema: SchemaField = Field(alias="schema")
+    strict: bool = False
+    """Whether an answer that does not follow the schema, also when asked again, fails the run."""
+
+
+class ConversationSpec(StepData):
+    """What happens when the messages become too long for the model."""
+
+    max_tokens: Annotated[int, Field(ge=MIN_WINDOW_TOKENS, le=MAX_LIMIT)] | None = None
+    """The most that is sent, estimated; null is unlimited."""
+    policy: Literal["trim", "summarise", "refuse"] = "trim"
+    """Leave out the oldest messages, have them summarised by the model, or fail."""
+
+
+class AgentInputError(ValueError):
+    """What an agent was given does not fit its definition."""
+
+    def __init__(self, faults: Sequence[Fault]) -> None:
+        super().__init__("; ".join(f"{place}: {message}" for place, message in faults[:3]))
+        self.faults = tuple(faults)
+        """Places in the inputs, and what is wrong there."""
+
+
+class AgentDefinition(StepData):
+    """An agent as data."""
+
+    name: AgentName
+    description: Annotated[str, Field(max_length=2000)] = ""
+    """For people, and for the models that may call it as a tool."""
+    prompt: PromptSpec
+    model: ModelSpec = Field(default_factory=ModelSpec)
+    limits: LimitsSpec = Field(default_factory=LimitsSpec)
+    tools: Annotated[
+        list[Annotated[ToolUse, BeforeValidator(as_use)]], Field(max_length=MAX_TOOLS)
+    ] = Field(default_factory=list)
+    inputs: dict[HandleName, InputSpec] = Field(default_factory=dict)
+    output: OutputSpec | None = None
+    conversation: ConversationSpec = Field(default_factory=ConversationSpec)
+    version: Annotated[int, Field(ge=1)] | None = None
+    """Of a registered agent that was put here; means nothing."""
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _holds_together(
+        cls, given: Any, read: ModelWrapValidatorHandler["AgentDefinition"]
+    ) -> "AgentDefinition":
+        """Read the fields, then compare them with one another, also if some have errors."""
+        found: list[_Fault] = []
+        try:
+            whole = read(given)
+        except ValidationError as error:
+            wrong = error.errors(include_url=False, include_input=False)
+            fields = {one["loc"][0] for one in wrong if one["loc"]}
+            if not isinstance(given, Mapping) or "inputs" in fields:
+                raise
+            found = [(one["loc"], message_of(one)) for one in wrong]
+            kept = {name: value for name, value in given.items() if name not in fields}
+            whole = read({"name": "unreadable", "prompt": {}, **kept})
+        found += [*whole._unknown_variables(), *whole._unfit_defaults(), *whole._repeated_tools()]
+        if whole.depth > MAX_DEPTH:
+            message = f"At most {MAX_DEPTH} agents may stand in one another."
+            found.append((("tools",), message))
+        if found:
+            raise _refused(found)
+        return whole
+
+    @property
+    def depth(self) -> int:
+        """How many agents stand in one another here, this one included."""
+        return 1 + max((inner.depth for inner in self.sub_agents()), default=0)
+
+    def sub_agents(self) -> "Iterator[AgentDefinition]":
+        """Yield the agents that stand here in full as tools."""
+        yield from (one.definition for one in self.tools if one.definition is not None)
+
+    def _unknown_variables(self) -> "Iterator[_Fault]":
+        for place, text in self.prompt.texts():
+            unknown = dict.fromkeys(name for name in text.names if name not in self.inputs)
+            if unknown:
+                known = listed(self.inputs) or "none"
+                names = ", ".join(map(quoted, unknown))
+                message = f"The inputs declare no variable {names}; they declare: {known}."
+                yield ("prompt", *place), message
+
+    def _unfit_defaults(self) -> "Iterator[_Fault]":
+        for name, spec in self.inputs.items():
+            if spec.has_default and not spec.fits(spec.default):
+                yield ("inputs", name, "default"), f"This must be of type {spec.type}."
+
+    def _repeated_tools(self) -> "Iterator[_Fault]":
+        seen: set[str] = set()
+        for index, use in enumerate(self.tools):
+            name = use.tool or use.toolset or (use.agent.name if use.agent else f"mcp:{use.mcp}")
+            if name in seen:
+                yield ("tools", index), f"There are two tools named {quoted(name)}."
+            seen.add(name)
+
+    def values_of(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the value of every variable.
+
+        Raises:
+            AgentInputError: one is missing, of another type, or not declared.
+        """
+        faults = [
+            (name, f"The agent has no input {quoted(name)}; leave it out.")
+            for name in given
+            if name not in self.inputs
+        ]
+        values: dict[str, Any] = {}
+        for name, spec in self.inputs.items():
+            value = given.get(name)
+            if value is not None and not spec.fits(value):
+                faults.append((name, f"This must be of type {spec.type}."))
+            elif value is None and spec.required and not spec.has_default:
+                faults.append((name, "This input is required."))
+            else:
+                values[name] = _value(spec, value)
+        if faults:
+            raise AgentInputError(faults)
+        return values
+
+    def rendered(
+        self, values: Mapping[str, Any], limits: ValueLimits = USUAL_LIMITS
+    ) -> list[tuple[Role, str]]:
+        """Return role and text of the messages of the prompt; raises as templates do."""
+        prompt = self.prompt
+        texts: list[tuple[Role, str]] = []
+        if prompt.system is not None:
+            texts.append(("system", prompt.system.render(values, limits)))
+        texts += ((one.role, one.content.render(values, limits)) for one in prompt.messages)
+        return texts
+
+
+_Fault = tuple[tuple[str | int, ...], str]
+
+
+def _value(spec: InputSpec, given: Any) -> Any:
+    if given is not None:
+        return given
+    return spec.default if spec.has_default else ""
+
+
+def _refused(faults: Sequence[_Fault]) -> ValidationError:
+    """Return an error that has several places; the validation library keeps them."""
+    details: list[InitErrorDetails] = [
+        {"type": refusal(message), "loc": place, "input": None} for place, message in faults
+    ]
+    return ValidationError.from_exception_data("agent", details)

@@ -1,0 +1,346 @@
+"""Executes agents: as steps, and as tools of other agents.
+
+An agent works in a budget scope of its own inside that of whoever has called it, below a node of
+its own in the trace, and under the stops of its run. As a tool it fails like one: what ends it
+alone, such as its own limit, is a result that the caller's model reads.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import structlog
+
+from caseworker.control.budget import Dimension
+from caseworker.control.ledger import Scope
+from caseworker.control.stops import HandOver, Stop, StopKind
+from caseworker.control.usage import NOTHING
+from caseworker.engine.context import FlowContext
+from caseworker.engine.ports import CallOutcome, step_entry
+from caseworker.engine.report import class_of
+from caseworker.llm.gateway import ModelAnswerIncomplete
+from caseworker.llm.ports import Incomplete, Message
+from caseworker.nodes.agent.conversation import Conversation
+from caseworker.nodes.agent.definition import MAX_DEPTH, AgentDefinition, AgentInputError
+from caseworker.nodes.agent.functions import offered_functions
+from caseworker.nodes.agent.loop import AgentLoop
+from caseworker.nodes.agent.state import AgentState
+from caseworker.nodes.agent.tools import INPUT, AgentTools, LinkedAgent
+from caseworker.nodes.templates import compact
+from caseworker.nodes.toolset import Toolset
+from caseworker.observability.errors import message_of_error
+from caseworker.tools.dispatch import ToolDispatch
+from caseworker.tools.ports import ToolResult, failure
+
+log = structlog.get_logger(__name__)
+
+_REASONS: Mapping[str, str] = {
+    StopKind.CANCELLED: "aborted",
+    StopKind.DEADLINE: "timeout",
+    StopKind.BUDGET: "budget",
+    StopKind.LOOP: "budget",
+}
+_CUT_OFF: Mapping[str, Incomplete] = {
+    "aborted": Incomplete.CANCELLED,
+    "timeout": Incomplete.TIMEOUT,
+    "error": Incomplete.CANCELLED,
+}
+"""Why the text of an agent that a stop or failure has ended is not complete, by its reason."""
+_BEGAN = "began_after_seconds"
+"""Key of the metadata of an agent whose time is limited: the seconds of the run when it began."""
+_OF_DIMENSIONS: Mapping[str, str] = {
+    Dimension.SECONDS: "timeout",
+    Dimension.TURNS: "max_turns",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentTask:
+    """What an agent is to do."""
+
+    definition: AgentDefinition
+    inputs: Mapping[str, Any]
+    """The values of its variables, not checked yet."""
+    messages: Sequence[Message]
+    """What was said so far, and what it is asked."""
+    linked: Toolset | None = None
+    """What is linked to it."""
+    depth: int = 1
+    """How many agents stand in one another, this one included."""
+
+    def conversation(self, context: FlowContext) -> Conversation:
+        """Return the messages that it begins with.
+
+        Raises:
+            AgentInputError: an input is missing or does not fit, or nothing is asked.
+            MissingValueError: the prompt leads to a value that is not there.
+        """
+        definition = self.definition
+        prompt = definition.rendered(definition.values_of(self.inputs), context.limits)
+        messages = [*(Message(role=role, content=text) for role, text in prompt), *self.messages]
+        if not any(one.role == "user" and one.content.strip() for one in messages):
+            raise AgentInputError([("input", "The agent is asked nothing: give it an input.")])
+        return Conversation(messages)
+
+
+class Agents:
+    """Executes agents with the tools of a process."""
+
+    def __init__(
+        self,
+        dispatch: ToolDispatch,
+        *,
+        timezone: str,
+        wrap_up_reserve: int,
+    ) -> None:
+        """Offer agents the tools of ``dispatch``.
+
+        ``timezone`` is the zone of runs that ask for none; ``wrap_up_reserve`` is 1 if
+        a call is reserved for a last answer, else 0.
+        """
+        self._dispatch = dispatch
+        self._functions = offered_functions(dispatch.usable())
+        self._timezone = timezone
+        self._wrap_up_reserve = wrap_up_reserve
+
+    async def run(
+        self,
+        task: AgentTask,
+        context: FlowContext,
+        begun: Callable[[AgentState], object],
+    ) -> AgentState:
+        """Execute an agent in a scope of its own; ``begun`` gets its state when it begins.
+
+        Raises:
+            Exception: what made it fail; its state says so.
+            Stop: a limit or a cancel request ended it; its state says so.
+        """
+        definition = task.definition
+        conversation = task.conversation(context)
+        limits = definition.limits.whole
+        scope = context.scope.child(definition.name, limits)
+        if context.run.journal is not None:
+            scope.restore(context.run.journal.spent_below(context.path))
+        most_seconds = limits.max_seconds
+        if most_seconds is not None:
+            scope.usage.resume(_worked_before(context))
+            most_seconds -= scope.usage.time_elapsed_seconds
+        context = replace(context, scope=scope)
+        state = AgentState(conversation)
+        begun(state)
+        context.run.trace.annotate(context.trace_parent, {"agent": definition.name})
+        begun_at = time.monotonic()
+        try:
+            async with asyncio.timeout(most_seconds) as limit:
+                loop = AgentLoop(
+                    definition=definition,
+                    context=context,
+                    state=state,
+                    offer=await self._tools(task).offer(definition.tools, task.linked, context),
+                    wrap_up_reserve=self._wrap_up_reserve,
+                    is_late=limit.expired,
+                )
+                await loop.run()
+        except BaseException as ended:
+            late = isinstance(ended, TimeoutError) and limit.expired()
+            stop = scope.out_of_own_time() if late else None
+            if not isinstance(context.token.stop, HandOver):  # else it goes on elsewhere
+                state.terminate_reason = _terminate_reason(stop or ended, context.token.stop)
+                ending = stop or context.token.stop or next(causes(ended))
+                state.error = _error_of(ending)
+            stopped = state.terminate_reason in ("aborted", "timeout")
+            if stopped and state.raw_content and state.incomplete in (None, Incomplete.CANCELLED):
+                state.incomplete = _CUT_OFF[str(state.terminate_reason)]
+            if stop is not None:
+                raise stop from None
+            raise
+        else:
+            state.terminate_reason = "goal"
+        finally:
+            if isinstance(context.token.stop, HandOver):
+                log.info("agent.suspended", agent=definition.name, step_id=context.path.text)
+            else:
+                log.info(
+                    "agent.ended",
+                    agent=definition.name,
+                    step_id=context.path.text,
+                    turns=state.turns,
+                    terminate_reason=state.terminate_reason,
+                    seconds=round(time.monotonic() - begun_at, 3),
+                    token_usage=int(scope.usage.of(Dimension.TOKENS)),
+                )
+        return state
+
+    def _tools(self, task: AgentTask) -> AgentTools:
+        async def call(
+            agent: LinkedAgent, context: FlowContext, key: str, args: Mapping[str, Any]
+        ) -> ToolResult:
+            return await self._called(agent, context, key, args, depth=task.depth + 1)
+
+        return AgentTools(self._dispatch, call, functions=self._functions, timezone=self._timezone)
+
+    async def _called(
+        self,
+        agent: LinkedAgent,
+        context: FlowContext,
+        key: str,
+        args: Mapping[str, Any],
+        *,
+        depth: int,
+    ) -> ToolResult:
+        """Execute an agent that another one has called as a tool.
+
+        Raises:
+            Stop: something that ends its caller too.
+        """
+        asked = args.get(INPUT)
+        if not isinstance(asked, str) or not asked.strip():
+            return failure(
+                f"{INPUT!r} is missing: say what the agent is to do.", "invalid_arguments"
+            )
+        if depth > MAX_DEPTH:
+            return failure(f"At most {MAX_DEPTH} agents may call one another.", "too_deep")
+        definition = agent.definition
+        given = {name: value for name, value in args.items() if name in definition.inputs}
+        task = AgentTask(
+            definition=definition,
+            inputs={**agent.inputs, **given},
+            messages=(Message(role="user", content=asked),),
+            linked=agent.linked,
+            depth=depth,
+        )
+        return await _Called(self, task, context, key).result()
+
+
+class _Called:
+    """One call of an agent as a tool; an execution that begins again takes over its result."""
+
+    def __init__(self, agents: Agents, task: AgentTask, context: FlowContext, key: str) -> None:
+        self._agents = agents
+        self._task = task
+        self._context = context
+        self._path = context.path.call(key)
+        self._state: AgentState | None = None
+
+    async def result(self) -> ToolResult:
+        journal, trace = self._context.calls.journal, self._context.run.trace
+        recorded = journal.recorded(self._path.record_key)
+        if recorded is not None and recorded.outcome is CallOutcome.RESULT:
+            return dict(recorded.value)
+        if recorded is not None and recorded.taken_over and trace.mark_running(recorded.node_id):
+            node = recorded.node_id  # another run has left it open
+        else:
+            node = trace.begin_node(
+                self._context.trace_parent,
+                "system",
+                self._path.text,
+                metadata={"agent": self._task.definition.name},
+                running=True,
+            )
+        journal.note(node, step_entry(self._path, NOTHING))
+        try:
+            result = await self._worked(node)
+        except BaseException as stop:
+            trace.mark_halt(node, str(self._context.token.stop or stop) or type(stop).__name__)
+            raise
+        journal.note(node, step_entry(self._path, NOTHING, CallOutcome.RESULT, result))
+        if "error" in result:
+            trace.mark_failure(node, str(result["code"]), str(result["error"]))
+        else:
+            trace.mark_success(node, 0)
+        return result
+
+    async def _worked(self, node: str) -> ToolResult:
+        context = replace(
+            self._context, path=self._path, trace_parent=node, keep=lambda outputs: None
+        )
+        try:
+            state = await self._agents.run(self._task, context, self._begun)
+        except Stop as stop:
+            if context.token.stop is not None or not _is_within(stop, context.scope):
+                raise
+            return self._failed(str(stop), str(self._state and self._state.terminate_reason))
+        except Exception as error:
+            return self._failed(message_of_error(error), class_of(error))
+        if state.output_valid is False:
+            return {"output": state.raw_content, "output_valid": False}
+        return {"output": state.output}
+
+    def _begun(self, state: AgentState) -> None:
+        self._state = state
+
+    def _failed(self, message: str, code: str) -> ToolResult:
+        so_far = self._state.raw_content if self._state else ""
+        return {**failure(message, code), **({"so_far": so_far} if so_far else {})}
+
+
+def _worked_before(context: FlowContext) -> float:
+    """Return for how many seconds earlier executions of the run have worked on an agent.
+
+    Its node says how far the run was when it began; the time of the run goes on where it was lost.
+    """
+    now, trace = context.scope.lineage()[-1].usage.time_elapsed_seconds, context.run.trace
+    recorded = context.calls.journal.recorded(context.path.record_key)
+    began = now
+    if recorded is not None and not recorded.taken_over:
+        began = float(trace.node(recorded.node_id)["metadata"].get(_BEGAN, now))  # type: ignore[arg-type]
+    trace.annotate(context.trace_parent, {_BEGAN: round(began, 3)})
+    return max(0.0, now - began)
+
+
+def cut_off_result(
+    so_far: Mapping[str, Any] | None, turn: int, text: str, ended: BaseException
+) -> dict[str, Any]:
+    """Return the result of an agent whose answer a lost execution had begun to show.
+
+    ``so_far`` is what this execution has come to, if it began the agent, and ``ended`` what ended
+    the run.
+    """
+    reason = _terminate_reason(ended, None)
+    error = _error_of(ended)
+    state = AgentState(Conversation(), turns=turn, terminate_reason=reason, error=error)
+    incomplete = _CUT_OFF.get(reason, Incomplete.CANCELLED).value
+    about = {"raw_content": text, "incomplete": incomplete, "incomplete_reason": None}
+    return {**(so_far or state.result(0)), **about}
+
+
+def _error_of(ended: BaseException) -> dict[str, str]:
+    """Return what failed or stopped an agent, as results have it."""
+    return {
+        "class": getattr(ended, "error_class", None) or type(ended).__name__,
+        "message": message_of_error(ended) if isinstance(ended, Exception) else str(ended),
+    }
+
+
+def text_of(asked: Any) -> str:
+    """Return what an agent is asked as the text of a message."""
+    return asked if isinstance(asked, str) else compact(asked)
+
+
+def causes(ended: BaseException) -> Iterator[BaseException]:
+    """Yield what stands in a group of exceptions, or the exception itself."""
+    if isinstance(ended, BaseExceptionGroup):
+        for inner in ended.exceptions:
+            yield from causes(inner)
+    else:
+        yield ended
+
+
+def _is_within(stop: Stop, caller: Scope) -> bool:
+    """Return whether a stop comes from a scope inside that of the caller alone."""
+    return (stop.cause.scope or "").startswith(f"{caller.name}/")
+
+
+def _terminate_reason(ended: BaseException, given: Stop | None) -> str:
+    if isinstance(ended, ModelAnswerIncomplete):
+        return "incomplete"
+    stop = given or next((one for one in causes(ended) if isinstance(one, Stop)), None)
+    if stop is None:
+        return "aborted" if isinstance(ended, asyncio.CancelledError) else "error"
+    reason = _REASONS.get(stop.cause.kind, "error")
+    dimension = stop.cause.dimension
+    if stop.cause.kind is StopKind.BUDGET and dimension is not None:
+        return _OF_DIMENSIONS.get(dimension, reason)
+    return reason

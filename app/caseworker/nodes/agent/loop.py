@@ -1,0 +1,369 @@
+"""The loop of an agent: ask the model, make the calls it wants, until it answers.
+
+A turn is one call of the model with what follows from it. Every call has a key made of its turn and
+its place in it, so that an execution which begins again replays what was made and goes on from
+there. Nothing is decided about a turn that an earlier execution has begun: what is left of a budget
+then says nothing about what was left before.
+
+The last call or turn that a limit allows is one in which the model is told that no tool can be
+called any more. Where a limit refuses a call of a tool, a model that is offered no tools is asked
+once for the best answer it has, in a turn of its own.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from caseworker.control.budget import Dimension
+from caseworker.control.usage import BudgetExceededError
+from caseworker.engine.call import CallFailedError
+from caseworker.engine.context import FlowContext
+from caseworker.engine.report import class_of
+from caseworker.llm.gateway import Completion, ModelGateway, Tier
+from caseworker.llm.ports import Incomplete, Message, ModelFault, ToolCall, ToolDefinition
+from caseworker.nodes.agent import requests
+from caseworker.nodes.agent.activity import TurnActivity
+from caseworker.nodes.agent.definition import AgentDefinition
+from caseworker.nodes.agent.limits import RoomForTurns
+from caseworker.nodes.agent.output import FINISH, Answer, Output, OutputInvalidError
+from caseworker.nodes.agent.rounds import SAME_ROUNDS, Rounds, ToolRound, loop_stop
+from caseworker.nodes.agent.shortening import Shortening
+from caseworker.nodes.agent.state import AgentState
+from caseworker.nodes.agent.tools import ToolOffer, arguments_of
+from caseworker.nodes.node_type import RunFacts
+from caseworker.observability.errors import message_of_error
+from caseworker.tools.ports import ToolResult, failure
+
+_WRAP_UP = "wrap_up"
+_LEAVES_ROOM = (Dimension.TOOL_CALLS, Dimension.TOKENS, Dimension.COST_USD)
+"""Limits that refuse a call of a turn and may allow a last answer, which is shorter."""
+
+
+@dataclass(slots=True, kw_only=True)
+class AgentLoop:
+    """One execution of one agent."""
+
+    definition: AgentDefinition
+    context: FlowContext
+    state: AgentState
+    offer: ToolOffer
+    wrap_up_reserve: int
+    is_late: Callable[[], bool] = lambda: False
+    """Whether its own time is over."""
+    _rounds: Rounds = field(default_factory=Rounds)
+    _room: RoomForTurns = field(init=False)
+    _output: Output = field(init=False)
+    _tools: tuple[ToolDefinition, ...] = field(init=False)
+    _shortening: Shortening = field(init=False)
+
+    def __post_init__(self) -> None:
+        definition = self.definition
+        self._output = Output(definition.output)
+        self._room = RoomForTurns(
+            scope=self.context.scope,
+            calls=self._counted(),
+            max_turns=definition.limits.max_turns,
+            wrap_up_reserve=self.wrap_up_reserve,
+        )
+        offered = self.offer.definitions
+        self._tools = (*offered, self._output.finish) if offered else ()
+        if not self._tools:  # some protocols refuse calls of tools where none is offered
+            self.state.conversation.tell_calls()
+        self._shortening = Shortening(
+            self.context, definition.conversation, self.state.conversation, self._tools, self._asked
+        )
+
+    async def run(self) -> None:
+        """Work until there is an answer; it is in the state.
+
+        Raises:
+            CallFailedError: the model failed, its retries included.
+            ModelAnswerIncomplete: its last answer is cut off, withheld, refused or empty.
+            OutputInvalidError: the answer does not follow its schema, which is strict.
+            ConversationTooLongError: the messages do not fit into the window.
+            Stop: a limit or a cancel request ended it.
+        """
+        answer = None
+        while answer is None:
+            number = self.state.turns + 1
+            last = self._begun_before(f"turn/{number}/last", here=True)
+            if not last and not self._begun_before(f"turn/{number}"):
+                if stop := self._room.stop_before(number):
+                    raise stop
+                last = self._room.stop_after(number) is not None
+            self.state.turns = number
+            try:
+                answer = await self._turn(number, last=last)
+            except BudgetExceededError as refused:
+                if refused.cause.dimension in _LEAVES_ROOM:
+                    await self._wrap_up()
+                raise
+            if last and answer is None and (stop := self._room.stop_after(number)):
+                raise stop
+
+    async def _turn(self, number: int, *, last: bool) -> Answer | None:
+        """Make a turn; return the answer if it brought one. In the ``last`` one no tool runs."""
+        activity = self._activity(number)
+        activity.start()
+        try:
+            if last:
+                self.state.conversation.add(Message(role="user", content=requests.LAST_TURN))
+            await self._shortening.fit(number, activity, last=last)
+            key = f"turn/{number}/last" if last else f"turn/{number}"
+            completion = await self._readable(key, activity)
+            if completion.tool_calls:
+                answer = await self._called(completion, number, activity, last=last)
+            else:
+                completion.require_complete()
+                answer = self._output.of_text(completion.text)
+            if answer is not None and answer.problem is not None:
+                answer = await self._again(answer, completion, number, activity)
+            if answer is not None:
+                self._take(answer)
+        except Exception as error:
+            error_class = getattr(error, "error_class", None) or class_of(error)
+            activity.failed(error_class, message_of_error(error))
+            activity.end()
+            raise
+        except BaseException:
+            if not activity.goes_on_elsewhere:
+                activity.end()
+            raise
+        activity.end()
+        return answer
+
+    def _take(self, answer: Answer) -> None:
+        self.state.take(answer)
+        if answer.valid is False and self._output.strict:
+            raise OutputInvalidError(
+                f"The answer is not what the agent must give. {answer.problem}"
+            )
+
+    # -- models --------------------------------------------------------------------------------
+
+    def _activity(self, number: int) -> TurnActivity:
+        return TurnActivity(self.context, number, self.offer.tool_of)
+
+    async def _readable(self, key: str, activity: TurnActivity) -> Completion:
+        """Ask for a turn, and once more if the provider cannot read the reply or it is empty."""
+        empty: Completion | None = None
+        try:
+            completion = await self._ask(key, "turn", activity, self._tools)
+            if completion.incomplete is not Incomplete.EMPTY:
+                return completion
+            empty, again, complaint = completion, "empty", requests.EMPTY
+        except CallFailedError as failed:
+            if failed.error_class != ModelFault.UNREADABLE_REPLY or not self._tools:
+                raise
+            known = ", ".join(tool.name for tool in self._tools)
+            again, complaint = "unreadable", requests.UNREADABLE.format(known=known)
+        self.state.conversation.add(Message(role="user", content=complaint))
+        try:
+            return await self._ask(f"{key}/{again}", again, activity, self._tools)
+        except BudgetExceededError as refused:
+            if empty is None or refused.cause.dimension is Dimension.SECONDS:
+                raise
+            return empty
+
+    async def _ask(
+        self,
+        key: str,
+        name: str,
+        activity: TurnActivity,
+        tools: Sequence[ToolDefinition],
+    ) -> Completion:
+        """Ask the model to go on; its message is added to the conversation unless it is empty."""
+        window = self.state.conversation.window
+        completion = await self._complete(key, name, activity, window, tools)
+        if completion.incomplete is not Incomplete.EMPTY:
+            self.state.conversation.add(completion.message)
+        self.state.hear(completion)
+        return completion
+
+    async def _complete(
+        self,
+        key: str,
+        name: str,
+        activity: TurnActivity,
+        messages: Sequence[Message],
+        tools: Sequence[ToolDefinition] = (),
+    ) -> Completion:
+        """Ask the model, and show its answer while it is written.
+
+        Raises:
+            asyncio.CancelledError: the time was over before, and a tool did not end at it.
+        """
+        if self.is_late():
+            raise asyncio.CancelledError
+        stream = activity.stream() if self.definition.model.stream else None
+        try:
+            completion = await self.context.service(ModelGateway).complete(
+                self.context,
+                key=key,
+                name=name,
+                messages=messages,
+                tools=tools,
+                json_schema=None if tools else self._output.schema,
+                on_delta=None if stream is None else stream.on_delta,
+                charge={Dimension.TURNS: 1} if name in ("turn", _WRAP_UP) else {},
+                **self._asked(),
+            )
+        except BaseException as ended:
+            if text := activity.shown():
+                late = getattr(ended, "error_class", None) == "TimeoutError"
+                self.state.raw_content = text
+                self.state.incomplete = Incomplete.TIMEOUT if late else Incomplete.CANCELLED
+            raise
+        activity.answered(completion, name)
+        self._room.answered(completion)
+        return completion
+
+    def _counted(self) -> tuple[Dimension, ...]:
+        """Return what counts the calls of the model."""
+        model = self.definition.model
+        table = self.context.service(ModelGateway).table
+        return table.counted(Tier(model.tier), model.name)
+
+    def _asked(self) -> dict[str, Any]:
+        """Return how every call of the model is made."""
+        return {**self.definition.model.asked, "seed": self.context.service(RunFacts).seed}
+
+    async def _again(
+        self, answer: Answer, completion: Completion, number: int, activity: TurnActivity
+    ) -> Answer:
+        """Ask once more for an answer that follows the schema; without a reply the first one stays.
+
+        Raises:
+            Stop: a cancel request or the time ends it.
+        """
+        if not completion.tool_calls:
+            complaint = self._output.complaint(answer.problem or "")
+            self.state.conversation.add(Message(role="user", content=complaint))
+        self.state.raw_content = answer.raw
+        # Some protocols take calls of tools among the messages only if a tool is offered.
+        tools = (self._output.finish,) if self._tools else ()
+        try:
+            second = await self._ask(f"turn/{number}/reprompt", "reprompt", activity, tools)
+        except CallFailedError:
+            return answer  # its node shows why
+        except BudgetExceededError as refused:
+            if refused.cause.dimension is Dimension.SECONDS:
+                raise
+            return answer
+        answers = list[Answer]()
+        for call in second.tool_calls:
+            if call.name == FINISH and not _is_cut_off(call, second):
+                self._finish(call, answers)
+        second_answer = self._handed_in(answers, second)
+        second.require_complete()
+        if second_answer is None and second.text.strip():
+            return self._output.of_text(second.text)
+        return second_answer or answer
+
+    # -- limits --------------------------------------------------------------------------------
+
+    def _begun_before(self, key: str, *, here: bool = False) -> bool:
+        """Return whether an earlier execution has begun a turn, in whatever form it asked.
+
+        With ``here`` only an execution of this run counts, which had the same limits.
+        """
+        path, journal = self.context.path.call(key), self.context.calls.journal
+        found = (journal.recorded(f.text) for f in (path, path.call("json"), path.call("text")))
+        return any(one is not None and not (here and one.taken_over) for one in found)
+
+    async def _wrap_up(self) -> None:
+        """Ask for the best answer there is; a failure leaves the agent as it was.
+
+        Raises:
+            Stop: a cancel request or the deadline of the run ends it.
+        """
+        if not self._room.allows_wrap_up(self.state.turns):
+            return
+        request = Message(role="user", content=requests.WRAP_UP_REQUEST)
+        messages = (*self.state.conversation.plain(), request)
+        activity = self._activity(self.state.turns + 1)
+        activity.start(last_answer=True)
+        try:
+            completion = await self._complete(_WRAP_UP, _WRAP_UP, activity, messages)
+        except (CallFailedError, BudgetExceededError):
+            return  # its node shows why, and a stop of the run takes precedence
+        finally:
+            if not activity.goes_on_elsewhere:
+                activity.end()
+        self.state.turns += 1
+        self.state.hear(completion)
+        if completion.incomplete is None:
+            self.state.conversation.add(request, completion.message)
+            self.state.take(self._output.of_text(completion.text))
+
+    # -- tools ---------------------------------------------------------------------------------
+
+    async def _called(
+        self, completion: Completion, number: int, activity: TurnActivity, *, last: bool
+    ) -> Answer | None:
+        """Make the calls of a turn; return the answer if one of them says that this is the end.
+
+        The results of calls that are not made say why.
+        """
+        calls, answers = completion.tool_calls, list[Answer]()
+        incomplete = completion.incomplete
+        below = replace(self.context, trace_parent=completion.node_id)
+
+        async def perform(index: int, call: ToolCall) -> ToolResult:
+            if incomplete and _is_cut_off(call, completion):
+                return failure(
+                    requests.CUT_OFF.format(incomplete=incomplete.value), "incomplete_call"
+                )
+            if call.name == FINISH:
+                return self._finish(call, answers)
+            if last:
+                return failure(requests.NOT_CALLED, "not_called")
+            return await self.offer.call(below, f"turn/{number}/tool/{index}", call)
+
+        def stored_as(index: int, call: ToolCall) -> str | None:
+            journaled = self.offer.is_journaled(call.name)
+            key = self.context.path.call(f"turn/{number}/tool/{index}")
+            return key.text if journaled else None
+
+        made = ToolRound(calls, activity, perform, stored_as)
+        try:
+            await made.run(alone=lambda name: name == FINISH or self.offer.is_alone(name))
+        finally:
+            self.state.conversation.add(*made.messages())
+        same = 0 if answers else self._rounds.same(made.signature())
+        if same >= SAME_ROUNDS:
+            raise loop_stop(self.context, calls)
+        if same > 1:
+            self.state.conversation.add(Message(role="user", content=requests.AGAIN))
+        return self._handed_in(answers, completion)
+
+    def _handed_in(self, answers: Sequence[Answer], completion: Completion) -> Answer | None:
+        """Return the last answer that calls of the tool that ends an agent have brought, if any.
+
+        Raises:
+            ModelAnswerIncomplete: the reply that calls it is not complete; its answer is kept.
+        """
+        if not answers:
+            return None
+        self.state.raw_content = answers[-1].raw
+        completion.require_complete()
+        return answers[-1]
+
+    def _finish(self, call: ToolCall, answers: list[Answer]) -> ToolResult:
+        args = arguments_of(call)
+        if args is None:
+            return failure("The arguments are no JSON object.", "invalid_arguments")
+        answer = self._output.of_finish(args)
+        if isinstance(answer, str):
+            return failure(answer, "invalid_arguments")
+        answers.append(answer)
+        if answer.problem is None:
+            return {"finished": True}
+        return failure(self._output.complaint(answer.problem), "invalid_output")
+
+
+def _is_cut_off(call: ToolCall, completion: Completion) -> bool:
+    """Return whether the arguments of a call may not be complete."""
+    written = call.arguments.strip() and arguments_of(call) is not None
+    return completion.incomplete is not None and not written

@@ -1,0 +1,107 @@
+"""The answer of an agent: how it is asked for as JSON, how it is read, and the tool that ends."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from caseworker.llm.forms import read_json
+from caseworker.llm.ports import ToolDefinition
+from caseworker.nodes.agent.definition import OutputSpec
+from caseworker.nodes.reply_schema import ReplySchema, UnfitReplyError
+from caseworker.nodes.templates import compact
+from caseworker.observability.redaction import redact_text
+
+FINISH = "finish"
+"""The tool by which a model says that it is done."""
+MISSING = "'{}' is missing: call the tool again with your final answer."
+_ANSWER = {
+    "type": "object",
+    "properties": {"answer": {"type": "string", "description": "Your final answer."}},
+    "required": ["answer"],
+    "additionalProperties": False,
+}
+
+
+class OutputInvalidError(Exception):
+    """The answer of an agent whose output is strict does not follow its schema."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What an agent came to."""
+
+    output: Any
+    raw: str
+    valid: bool | None
+    """None where there is no schema to follow."""
+    problem: str | None = None
+    """What is wrong with it, if it does not follow its schema."""
+
+
+class Output:
+    """Reads answers."""
+
+    def __init__(self, spec: OutputSpec | None) -> None:
+        """Read answers as a definition wants them; None: any text is one."""
+        self._reader: ReplySchema | None = None if spec is None else spec.json_schema
+        self.strict = spec is not None and spec.strict
+
+    @property
+    def schema(self) -> Mapping[str, Any] | None:
+        """The JSON Schema of the answer, if it has one."""
+        return None if self._reader is None else self._reader.schema
+
+    @property
+    def finish(self) -> ToolDefinition:
+        """The tool that takes the answer as its arguments."""
+        return ToolDefinition(
+            name=FINISH,
+            description="Ends your work. Call it alone, once, with your final answer.",
+            parameters=_ANSWER if self.schema is None else self._parameters(self.schema),
+        )
+
+    def _parameters(self, schema: Mapping[str, Any]) -> Mapping[str, Any]:
+        if schema.get("type") == "object":
+            return schema
+        shared = {name: schema[name] for name in ("$defs", "definitions") if name in schema}
+        inner = {name: part for name, part in schema.items() if name not in shared}
+        return {
+            "type": "object",
+            "properties": {"output": inner},
+            "required": ["output"],
+            "additionalProperties": False,
+            **shared,
+        }
+
+    def of_text(self, text: str) -> Answer:
+        """Read an answer that is a text."""
+        return Answer(text, text, None) if self._reader is None else self._read(read_json(text))
+
+    def of_finish(self, args: Mapping[str, Any]) -> Answer | str:
+        """Read an answer that came as the arguments of the tool, or say why they hold none."""
+        if self._reader is None:
+            answer = args.get("answer")
+            text = answer if isinstance(answer, str) else compact(answer)
+            if answer in (None, {}, []) or not text.strip():
+                return MISSING.format("answer")
+            return Answer(text, text, None)
+        if self._reader.schema.get("type") == "object":
+            return self._read(compact(dict(args)))
+        if "output" not in args:
+            return MISSING.format("output")
+        return self._read(compact(args["output"]))
+
+    def _read(self, text: str) -> Answer:
+        if self._reader is None:
+            return self.of_text(text)
+        try:
+            return Answer(self._reader.read(text), text, True)
+        except UnfitReplyError as unfit:
+            return Answer(None, text, False, redact_text(str(unfit), max_chars=1000))
+
+    def complaint(self, problem: str) -> str:
+        """Return what a model is told of an answer that does not follow the schema."""
+        return (
+            f"{problem} Answer again, with nothing but JSON that follows"
+            f" {compact(dict(self.schema or {}))}"
+        )

@@ -1,0 +1,150 @@
+"""The calls of one turn: made in their order or side by side, their results in their order."""
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+
+from caseworker.control.stops import Stop, StopCause, StopKind
+from caseworker.engine.context import FlowContext
+from caseworker.llm.ports import Message, ToolCall
+from caseworker.nodes.agent.activity import TurnActivity
+from caseworker.nodes.agent.tools import arguments_of
+from caseworker.nodes.templates import compact
+from caseworker.tools.ports import ToolResult, failure
+
+SAME_ROUNDS = 3
+"""So many turns in a row with the same calls and the same results are a loop."""
+MAX_SIDE_BY_SIDE = 16
+MAX_RESULT_CHARS = 100_000
+"""Of the result of a tool as a model reads it."""
+CUT_OFF = "cut_off"
+"""The code of a call that a stop has ended."""
+
+
+class Rounds:
+    """Finds turns that are the same again and again."""
+
+    def __init__(self) -> None:
+        self._last, self._count = "", 0
+
+    def same(self, signature: str) -> int:
+        """Return how many turns in a row, this one included, were the same."""
+        self._count = self._count + 1 if signature == self._last else 1
+        self._last = signature
+        return self._count
+
+
+class ToolRound:
+    """The calls that a model wants in one turn, and what they bring."""
+
+    def __init__(
+        self,
+        calls: Sequence[ToolCall],
+        activity: TurnActivity,
+        perform: Callable[[int, ToolCall], Awaitable[ToolResult]],
+        stored_as: Callable[[int, ToolCall], str | None],
+    ) -> None:
+        """Make ``calls`` by ``perform``, which gets the place of each, from 1.
+
+        ``stored_as`` returns the key under which the journal keeps the result of one, if it does.
+        """
+        self._stored_as = stored_as
+        self._calls = calls
+        self._activity = activity
+        self._perform = perform
+        self._results: dict[int, ToolResult] = {}
+
+    async def run(self, *, alone: Callable[[str], bool]) -> None:
+        """Make the calls; those whose names are not for ``alone`` are made side by side.
+
+        Raises:
+            Stop: a limit or a cancel request. What a limit has let begin comes to its end.
+        """
+        for batch in self._batches(alone):
+            if len(batch) == 1:
+                await self._one(batch[0])
+            else:
+                await self._side_by_side(batch)
+
+    async def _side_by_side(self, batch: Sequence[int]) -> None:
+        stops: list[Stop] = []
+
+        async def one(index: int) -> None:
+            try:
+                await self._one(index)
+            except Stop as stop:
+                stops.append(stop)
+
+        async with asyncio.TaskGroup() as group:
+            for index in batch:
+                group.create_task(one(index))
+        if stops:
+            raise stops[0]
+
+    async def _one(self, index: int) -> None:
+        call = self._calls[index - 1]
+        self._activity.tool_started(index, call)
+        try:
+            result = await self._perform(index, call)
+        except BaseException as ended:
+            if not self._activity.goes_on_elsewhere:
+                cut_off = failure(str(ended) or type(ended).__name__, CUT_OFF)
+                self._activity.tool_ended(index, call, cut_off)
+            raise
+        self._results[index] = result
+        self._activity.tool_ended(index, call, result, self._stored_as(index, call))
+
+    def _batches(self, alone: Callable[[str], bool]) -> Iterator[list[int]]:
+        batch: list[int] = []
+        for index, call in enumerate(self._calls, 1):
+            by_itself = alone(call.name)
+            if batch and (by_itself or len(batch) == MAX_SIDE_BY_SIDE):
+                yield batch
+                batch = []
+            if by_itself:
+                yield [index]
+            else:
+                batch.append(index)
+        if batch:
+            yield batch
+
+    def messages(self) -> Iterator[Message]:
+        """Yield the messages with the results that there are, in the order of the calls."""
+        for index, call in enumerate(self._calls, 1):
+            result = self._results.get(index)
+            if result is not None:
+                content = compact(result)
+                whole = len(content) <= MAX_RESULT_CHARS and "error" not in result
+                yield Message(
+                    role="tool",
+                    content=_cut(content),
+                    tool_call_id=call.id,
+                    tool_name=call.name,
+                    result_of=self._stored_as(index, call) if whole else None,
+                )
+
+    def signature(self) -> str:
+        """Return what tells these calls and their results from others."""
+        made = [
+            [call.name, arguments_of(call), self._results.get(index)]
+            for index, call in enumerate(self._calls, 1)
+        ]
+        return json.dumps(made, sort_keys=True)
+
+
+def _cut(text: str) -> str:
+    if len(text) <= MAX_RESULT_CHARS:
+        return text
+    return f"{text[:MAX_RESULT_CHARS]} [cut: {len(text) - MAX_RESULT_CHARS:,} characters more]"
+
+
+def loop_stop(context: FlowContext, calls: Sequence[ToolCall]) -> Stop:
+    """Return the stop of an agent whose turns repeat the same calls with the same results."""
+    names = ", ".join(call.name for call in calls)[:200]
+    cause = StopCause(
+        kind=StopKind.LOOP,
+        scope=context.scope.name,
+        step_id=context.path.text,
+        reason=f"The same calls brought the same results {SAME_ROUNDS} times in a row: {names}.",
+    )
+    return Stop(cause)

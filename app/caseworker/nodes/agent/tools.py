@@ -1,0 +1,316 @@
+"""What an agent may call: tools of this process, tools of servers, and other agents.
+
+Everything is offered to models under names that every protocol takes. What a server offers is
+journaled, so that a run that is executed again asks its models the same, whatever became of the
+server meanwhile.
+"""
+
+import re
+from collections.abc import Awaitable, Callable, Container, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+from caseworker.control.usage import NOTHING
+from caseworker.engine.context import FlowContext
+from caseworker.engine.ports import CallOutcome, Entry
+from caseworker.llm.ports import ToolCall, ToolDefinition
+from caseworker.nodes.agent.definition import AgentDefinition, ToolUse
+from caseworker.nodes.agent.functions import OfferedFunction
+from caseworker.nodes.agent.output import FINISH
+from caseworker.nodes.toolset import Toolset, tool_context
+from caseworker.observability.redaction import redact_text
+from caseworker.tools.dispatch import ToolDispatch
+from caseworker.tools.ports import ToolResult, ToolSpec, failure
+from caseworker.trace.json_values import JSON
+
+MAX_NAME_CHARS = 64
+INPUT = "input"
+"""The argument of an agent that is called as a tool: what it is asked."""
+
+_UNSAFE = re.compile(r"[^A-Za-z0-9_-]", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LinkedAgent:
+    """An agent that others may call as a tool."""
+
+    definition: AgentDefinition
+    linked: Toolset | None = None
+    """What is linked to it."""
+    inputs: Mapping[str, Any] = field(default_factory=dict)
+    """The inputs that its step gives it."""
+
+    @property
+    def name(self) -> str:
+        """Its name as a tool."""
+        return self.definition.name
+
+
+Perform = Callable[[FlowContext, str, str, Mapping[str, Any]], Awaitable[ToolResult]]
+"""Makes a call: where it stands, its key inside the step, its id of the model, its arguments."""
+
+CallAgent = Callable[[LinkedAgent, FlowContext, str, Mapping[str, Any]], Awaitable[ToolResult]]
+"""Makes a call of an agent."""
+
+
+@dataclass(frozen=True, slots=True)
+class OfferedTool:
+    """Something that a model may call."""
+
+    definition: ToolDefinition
+    parallel_safe: bool
+    perform: Perform
+    journaled: bool = True
+    """Whether the journal keeps the results of its calls under their keys."""
+    tool: str | None = None
+    """The tool of which it is a function, if it is one."""
+
+
+class ToolOffer:
+    """All that a model may call, by the name that it is offered under."""
+
+    def __init__(self, tools: Iterable[OfferedTool]) -> None:
+        self._tools: dict[str, OfferedTool] = {}
+        for tool in tools:
+            name = self._free_name(tool.definition.name)
+            named = replace(tool, definition=replace(tool.definition, name=name))
+            self._tools[name] = named
+
+    @property
+    def definitions(self) -> tuple[ToolDefinition, ...]:
+        """What models are shown."""
+        return tuple(tool.definition for tool in self._tools.values())
+
+    def is_alone(self, name: str) -> bool:
+        """Return whether calls of a tool must not be made side by side with others."""
+        tool = self._tools.get(name)
+        return tool is not None and not tool.parallel_safe
+
+    def is_journaled(self, name: str) -> bool:
+        """Return whether the journal keeps the results of a tool under the keys of its calls."""
+        tool = self._tools.get(name)
+        return tool is not None and tool.journaled
+
+    def tool_of(self, name: str) -> str:
+        """Return the tool that a call by this name is a call of."""
+        tool = self._tools.get(name)
+        return name if tool is None or tool.tool is None else tool.tool
+
+    async def call(self, context: FlowContext, key: str, call: ToolCall) -> ToolResult:
+        """Make a call that a model has asked for; what is wrong with it is the result.
+
+        Raises:
+            Stop: a limit or a cancel request keeps it from being made, or ended it.
+        """
+        tool = self._tools.get(call.name)
+        if tool is None:
+            known = ", ".join(self._tools) or "none"
+            named = redact_text(call.name, max_chars=60)
+            return failure(f"There is no tool {named!r}. The tools are: {known}.", "unknown_tool")
+        args = arguments_of(call)
+        if args is None:
+            problem = "The arguments are no JSON object. Call the tool again with one."
+            return failure(problem, "invalid_arguments")
+        return await tool.perform(context, key, call.id, args)
+
+    def _free_name(self, name: str) -> str:
+        safe = free = _UNSAFE.sub("_", name)[:MAX_NAME_CHARS]
+        number = 1
+        while free in self._tools or free == FINISH:
+            number += 1
+            free = f"{safe[: MAX_NAME_CHARS - 4]}_{number}"
+        return free
+
+
+def arguments_of(call: ToolCall) -> dict[str, Any] | None:
+    """Return the arguments of a call; None if they are no JSON object."""
+    if not call.arguments.strip():
+        return {}
+    try:
+        args = JSON.decode(call.arguments)
+    except (ValueError, RecursionError):
+        return None
+    return args if isinstance(args, dict) else None
+
+
+class AgentTools:
+    """Finds what an agent may call."""
+
+    def __init__(
+        self,
+        dispatch: ToolDispatch,
+        call_agent: CallAgent,
+        *,
+        functions: Mapping[str, Sequence[OfferedFunction]],
+        timezone: str,
+    ) -> None:
+        """Offer the tools of ``dispatch``, and agents that are called by ``call_agent``.
+
+        ``functions`` are offered in the place of the tools that they belong to; ``timezone`` is the
+        zone of runs that ask for none.
+        """
+        self._dispatch = dispatch
+        self._functions = functions
+        self._call_agent = call_agent
+        self._timezone = timezone
+
+    async def offer(
+        self, uses: Iterable[ToolUse], linked: Toolset | None, context: FlowContext
+    ) -> ToolOffer:
+        """Return what a definition names, and behind it what is linked.
+
+        Raises:
+            LookupError: a tool does not exist, or may not be used.
+            ServerUnavailableError: a server cannot be asked what it offers.
+        """
+        known = {spec.name: spec for spec in self._dispatch.usable()}
+        found: dict[str, Sequence[OfferedTool]] = {}
+        for use in [*uses, *_uses_in(linked)]:
+            if use.definition is not None:
+                agent = LinkedAgent(use.definition)
+                found.setdefault(f"agent {agent.name}", (self._agent(agent),))
+                continue
+            for spec in await self._specs(use, known, context):
+                if use.requires_approval or spec.name not in found:
+                    found[spec.name] = self._offered(spec, use.requires_approval)
+        for linked_agent in linked.agents if linked else ():
+            if isinstance(linked_agent, LinkedAgent):
+                found.setdefault(f"agent {linked_agent.name}", (self._agent(linked_agent),))
+        return ToolOffer(tool for tools in found.values() for tool in tools)
+
+    async def _specs(
+        self, use: ToolUse, known: Mapping[str, ToolSpec], context: FlowContext
+    ) -> Iterable[ToolSpec]:
+        if use.toolset is not None:
+            return known.values()
+        if use.mcp is not None:
+            offered = await self._listed(use.mcp, context)
+            names = None if use.allow is None else {f"{use.mcp}.{name}" for name in use.allow}
+            return [spec for spec in offered if names is None or spec.name in names]
+        name = str(use.tool)
+        if name in known:
+            return [known[name]]
+        server, joint, _ = name.partition(".")
+        if joint and server in self._dispatch.servers:
+            of_server = await self._listed(server, context)
+            found = [spec for spec in of_server if spec.name == name]
+            if found:
+                return found
+        raise LookupError(f"There is no tool {name!r} that may be used.")
+
+    async def _listed(self, server: str, context: FlowContext) -> list[ToolSpec]:
+        """Return what a server offers, or offered when the run was first executed."""
+        key = context.path.call("tools", server).text
+        journal = context.calls.journal
+        recorded = journal.recorded(key)
+        if recorded is not None and recorded.outcome is CallOutcome.RESULT:
+            return [ToolSpec(**each) for each in recorded.value]
+        specs = list(await self._dispatch.tools_of(server))
+        trace = context.run.trace
+        node = trace.begin_node(context.trace_parent, "system", f"tools of {server}", running=True)
+        value = [_as_json(spec) for spec in specs]
+        entry = Entry(
+            call_key=key, request_hash="", charge=NOTHING, outcome=CallOutcome.RESULT, value=value
+        )
+        journal.note(node, entry)
+        trace.mark_success(node, 0)
+        return specs
+
+    def _offered(self, spec: ToolSpec, requires_approval: bool) -> Sequence[OfferedTool]:
+        """Return a tool as it is offered: whole, or as its functions."""
+        safe, run = spec.parallel_safe, partial(self._run, spec.name, requires_approval)
+        if functions := self._functions.get(spec.name):
+            return [
+                OfferedTool(one.definition, safe, partial(_run_function, one, run), tool=spec.name)
+                for one in functions
+            ]
+        definition = ToolDefinition(
+            name=spec.name, description=spec.description, parameters=spec.parameters
+        )
+        return (OfferedTool(definition, safe, run),)
+
+    async def _run(
+        self,
+        name: str,
+        requires_approval: bool,
+        context: FlowContext,
+        key: str,
+        call_id: str,
+        args: Mapping[str, Any],
+    ) -> ToolResult:
+        return await self._dispatch.run(
+            context,
+            name=name,
+            args=args,
+            key=key,
+            call_id=call_id,
+            tool_context=tool_context(context, self._timezone),
+            requires_approval=requires_approval,
+        )
+
+    def _agent(self, agent: LinkedAgent) -> OfferedTool:
+        definition = agent.definition
+        shown = ToolDefinition(
+            name=definition.name,
+            description=definition.description or f"The agent {definition.name}.",
+            parameters=parameters_of(definition, agent.inputs),
+        )
+
+        async def call(
+            context: FlowContext, key: str, _: str, args: Mapping[str, Any]
+        ) -> ToolResult:
+            return await self._call_agent(agent, context, key, args)
+
+        return OfferedTool(shown, True, call, journaled=False)
+
+
+def _uses_in(linked: Toolset | None) -> Iterator[ToolUse]:
+    if linked is not None:
+        yield from (ToolUse(tool=name) for name in linked.names)
+        for one in linked.servers:
+            asks, allow = one.requires_approval, None if one.allow is None else list(one.allow)
+            yield ToolUse(mcp=one.server, allow=allow, requires_approval=asks)
+
+
+def parameters_of(agent: AgentDefinition, given: Container[str] = ()) -> dict[str, Any]:
+    """Return the schema of the arguments of an agent: what it is asked, and its inputs.
+
+    Those of ``given`` are left out.
+    """
+    asked = {"type": "string", "description": "What the agent is asked to do."}
+    inputs = {name: spec for name, spec in agent.inputs.items() if name not in given}
+    needed = (name for name, spec in inputs.items() if spec.required and not spec.has_default)
+    return {
+        "type": "object",
+        "properties": {
+            INPUT: asked,
+            **{name: spec.schema_of_value for name, spec in inputs.items()},
+        },
+        "required": list(dict.fromkeys((INPUT, *needed))),
+        "additionalProperties": False,
+    }
+
+
+async def _run_function(
+    called: OfferedFunction,
+    run: Perform,
+    context: FlowContext,
+    key: str,
+    call_id: str,
+    given: Mapping[str, Any],
+) -> ToolResult:
+    """Call a tool by one of its functions."""
+    args = called.arguments(given)
+    if isinstance(args, str):
+        return failure(args, "invalid_arguments")
+    return await run(context, key, call_id, args)
+
+
+def _as_json(spec: ToolSpec) -> dict[str, Any]:
+    return {
+        "name": spec.name,
+        "description": spec.description,
+        "parameters": dict(spec.parameters),
+        "parallel_safe": spec.parallel_safe,
+    }

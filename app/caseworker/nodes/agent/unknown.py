@@ -1,0 +1,52 @@
+"""Names in the JSON of an agent that this service does not know."""
+
+from collections.abc import Container, Iterator, Mapping
+from contextlib import suppress
+from typing import Any
+
+from pydantic import ValidationError
+
+from caseworker.kernel.problems import quoted
+from caseworker.llm.table import ModelTable
+from caseworker.nodes.agent.definition import as_use
+from caseworker.nodes.model_spec import ModelSpec
+from caseworker.nodes.nesting import is_reference
+from caseworker.nodes.node_type import Fault
+
+
+def unknown_names(
+    agent: Any,
+    *,
+    tools: Container[str],
+    servers: Container[str] = (),
+    models: ModelTable | None = None,
+) -> Iterator[Fault]:
+    """Yield what the JSON of an agent names and this service lacks.
+
+    These are tools, MCP servers, models (None: any may be named), and agents that are only named.
+    What cannot be read is passed over, so that a definition with errors is searched as well.
+    """
+    if not isinstance(agent, Mapping):
+        return
+    yield from unknown_models(agent.get("model", {}), models)
+    given_tools = agent.get("tools")
+    for index, given in enumerate(given_tools if isinstance(given_tools, list) else ()):
+        use = as_use(given)
+        if not isinstance(use, Mapping):
+            continue
+        place, tool, server = f"tools.{index}", use.get("tool"), use.get("mcp")
+        if isinstance(tool, str) and tool not in tools:
+            yield place, f"There is no tool {quoted(tool)} that may be used; see GET /tools."
+        if isinstance(server, str) and server not in servers:
+            yield f"{place}.mcp", f"There is no MCP server {quoted(server)} configured."
+        if is_reference(inner := use.get("agent")):
+            yield f"{place}.agent", "An agent that is only named must be put here in full."
+        for at, message in unknown_names(inner, tools=tools, servers=servers, models=models):
+            yield f"{place}.agent.{at}", message
+
+
+def unknown_models(model: Any, models: ModelTable | None) -> Iterator[Fault]:
+    """Yield what the JSON of ``model`` names and ``models`` lacks; None: any may be named."""
+    if models is not None:
+        with suppress(ValidationError):
+            yield from ModelSpec.model_validate(model).faults(models)

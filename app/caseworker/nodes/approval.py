@@ -1,0 +1,106 @@
+"""The step type ``approval``: a person decides which way a run goes on."""
+
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from caseworker.engine.approvals import Approvals, Question
+from caseworker.engine.context import FlowContext
+from caseworker.engine.node import ExecutionResult
+from caseworker.engine.step_path import StepPath
+from caseworker.kernel.graph import Channel
+from caseworker.kernel.validation import Handles
+from caseworker.nodes.node_type import NONE, Fault, NodeType
+from caseworker.nodes.reading import ObjectField, StepData, TextField
+from caseworker.tools.caller_schema import CallerSchema
+
+APPROVED, REFUSED = "approved", "refused"
+"""The output handles."""
+
+DEFAULT_TIMEOUT_SECONDS = 86_400.0
+MAX_TIMEOUT_SECONDS = 366 * 86_400.0
+MAX_MESSAGE_CHARS = 10_000
+
+
+class NotApprovedError(Exception):
+    """A person has refused, or nobody has approved in time, and no edge leads on from there."""
+
+
+class ApprovalData(StepData):
+    """What a person is asked."""
+
+    message: TextField
+    """What the person reads; at most 10,000 characters of it are kept."""
+    arguments: ObjectField | None = None
+    """What the person looks at; left out, the inputs of the step by handle."""
+    changes: dict[str, Any] | None = None
+    """JSON Schema, of type object, of the arguments that the person may put in the place of those;
+    left out: they may not be changed."""
+    timeout_seconds: Annotated[float, Field(gt=0, le=MAX_TIMEOUT_SECONDS)] = DEFAULT_TIMEOUT_SECONDS
+    """How long the person may take; then it counts as refused."""
+
+
+class ApprovalNode:
+    """Asks a person and sends what was approved, or why not, on."""
+
+    async def execute(
+        self, data: ApprovalData, inputs: Mapping[str, Any], context: FlowContext
+    ) -> ExecutionResult:
+        """Put the arguments on ``approved``, or the decision on ``refused``.
+
+        The question is the same in every attempt of the step: it is asked once.
+
+        Raises:
+            MissingValueError: a template has a place for which there is no value.
+            NotApprovedError: it was not approved, and no flow edge leaves from ``refused``.
+            LookupError: nobody can be asked here.
+            Stop: the run is suspended until somebody decides, or ended.
+        """
+        args = data.arguments
+        question = Question(
+            subject=context.node_id,
+            message=data.message.render(inputs, context.limits)[:MAX_MESSAGE_CHARS],
+            arguments=dict(inputs) if args is None else args.render(inputs, context.limits),
+            schema=data.changes,
+            timeout_seconds=data.timeout_seconds,
+        )
+        path: StepPath = context.path.attempts()[0]
+        decision = await context.service(Approvals).decision(context, path, question)
+        if decision.approved:
+            changed = decision.arguments
+            return ExecutionResult({APPROVED: question.arguments if changed is None else changed})
+        awaited = context.runtime.outgoing_edges(
+            context.node_id, channel=Channel.FLOW, source_handle=REFUSED
+        )
+        if not awaited:
+            raise NotApprovedError(decision.refusal)
+        return ExecutionResult({REFUSED: decision.to_dict()})
+
+
+def approval_type() -> NodeType:
+    """Return the type of steps that ask a person."""
+
+    def faults(data: ApprovalData) -> list[Fault]:
+        if data.changes is None:
+            return []
+        if data.changes.get("type") != "object":
+            return [("changes", "This must be a JSON Schema of type object.")]
+        try:
+            CallerSchema(data.changes)
+        except ValueError as error:
+            return [("changes", str(error))]
+        return []
+
+    return NodeType(
+        name="approval",
+        description="Asks a person; the run waits, and holds nothing, until they decide. What was"
+        " approved leaves on approved; why it was not leaves on refused if an edge leads on from"
+        " there, and otherwise is a failure of the step.",
+        node=ApprovalNode(),
+        data=ApprovalData,
+        handles=Handles(
+            flow_outputs=frozenset({APPROVED, REFUSED}), link_inputs=NONE, link_outputs=NONE
+        ),
+        faults=faults,
+    )

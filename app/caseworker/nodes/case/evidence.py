@@ -1,0 +1,200 @@
+"""What the actions of a case returned, and the answer that is composed from it.
+
+The answer comes from the last pass that brought one. If that pass used ``respond``, its answer is
+the whole answer; otherwise it is what the tools of the pass found, in their order, without what a
+later action of the pass was made of. Where there is a
+number or a date, the texts that describe a picture or rows of data are no part of the answer.
+"""
+
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal, InvalidOperation
+from itertools import groupby
+from typing import Any
+
+from caseworker.llm.gateway import Tier
+from caseworker.tools.ports import ToolResult
+
+UNKNOWN_TOOL = "unknown_tool"
+RESPOND = "respond"
+
+_DESCRIBED = frozenset({"artifact", "rows"})
+"""Keys of results that are made to be looked at; the text of such a result describes them."""
+_NUMBER = re.compile(
+    r"[+-]?(\d{1,3}(?:,\d{3})+|\d+|(?=\.\d))(\.\d+)?(?:[eE][+-]?\d{1,4})?", re.ASCII
+)
+_MAX_NUMBER_CHARS = 4000
+_SEPARATORS = re.compile(r"[^\w.,:+-]+", re.ASCII)
+"""What stands between numbers and words; the parts of a date, a time or a name are no numbers."""
+
+Same = Callable[[str, str], bool]
+"""Returns whether two answers mean the same."""
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """One use of a tool."""
+
+    tool: str
+    args: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evidence:
+    """One action and its result, or why it was refused."""
+
+    number: int
+    """Its place among all evidence of the case, from 1."""
+    tier: Tier
+    act_step: int
+    """The number of the pass in its tier, from 1."""
+    tool: str
+    args: Mapping[str, Any]
+    result: ToolResult
+    """What the tool returned; a failure is a dict with ``error``."""
+    warning: str | None = None
+    """Set for an action that was refused and never ran."""
+    files: tuple[str, ...] = ()
+    """The names of the files that the action has made."""
+    planned: Action | None = None
+    """The function that the planner called, where that is not the tool itself."""
+    planner: str = ""
+    """The provider of the model that planned it."""
+    used: bool = False
+    """True if a later action of its plan takes its result: then it is no part of the answer."""
+
+    @property
+    def refused(self) -> bool:
+        """True if the action never ran."""
+        return self.warning is not None
+
+    @property
+    def failed(self) -> bool:
+        """True if the result is an error."""
+        return "error" in self.result
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the evidence as the case's result shows it."""
+        shown = {
+            "tool": self.tool,
+            "args": dict(self.args),
+            "result": dict(self.result),
+            "tier": self.tier.value,
+            "act_step": self.act_step,
+        }
+        return shown if self.warning is None else {**shown, "warning": self.warning}
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """An answer and what it rests on."""
+
+    text: str
+    basis: tuple[Evidence, ...]
+    """All actions that ran in the pass it comes from."""
+
+
+def compose(evidence: Sequence[Evidence]) -> Answer | None:
+    """Return the answer that the evidence holds, if it holds one."""
+    ran = (found for found in evidence if not found.refused)
+    passes = [tuple(of) for _, of in groupby(ran, lambda found: (found.tier, found.act_step))]
+    for basis in reversed(passes):
+        text = _answer_in(basis)
+        if text is not None:
+            return Answer(text, basis)
+    return None
+
+
+def sources_of(answer: Answer, evidence: Sequence[Evidence], same: Same) -> list[Evidence]:
+    """Return the findings that an answer is made of.
+
+    An answer that was written down is made of the finding that says the same, if there is one, and
+    of what that was made of.
+    """
+    written = any(found.tool == RESPOND for found in answer.basis)
+    findings = [found for found in evidence if found.tool != RESPOND and not found.refused]
+    if not written:
+        return [found for found in answer.basis if not found.failed]
+    for source in reversed(findings):
+        text = finding(source.result)
+        if text is not None and same(text, answer.text):
+            place = source.tier, source.act_step
+            made_of = [f for f in findings if f.used and (f.tier, f.act_step) == place]
+            return [*(f for f in made_of if f.number < source.number), source]
+    return []
+
+
+def finding(result: ToolResult) -> str | None:
+    """Return what a tool found, as text: a number if it found one, else its ``text``.
+
+    Calendar results have a date in words (``Monday, September 8, 2025``) as ``text`` and the plain
+    one as ``value``; a count of days is a ``value``.
+    """
+    if "error" in result:
+        return None
+    value, text = result.get("value"), result.get("text")
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return _without_exponent(value)
+    if isinstance(value, str) and number_in(value) is not None:
+        return value
+    for found in (text, value, result.get("answer")):
+        if found is not None:
+            return found if isinstance(found, str) else json.dumps(found, sort_keys=True)
+    return None
+
+
+def number_in(text: str) -> Decimal | None:
+    """Return the number that ``text`` is, thousands separators allowed; None if it is none."""
+    text = text.strip()
+    if len(text) > _MAX_NUMBER_CHARS or not _NUMBER.fullmatch(text):
+        return None
+    try:
+        return Decimal(text.replace(",", ""))
+    except InvalidOperation:
+        return None
+
+
+def numbers_among(value: object) -> Iterator[Decimal]:
+    """Yield the numbers in a JSON value, including those in texts, but not those in keys."""
+    if isinstance(value, Mapping | list | tuple):
+        for inner in value.values() if isinstance(value, Mapping) else value:
+            yield from numbers_among(inner)
+    elif isinstance(value, int | float | str) and not isinstance(value, bool):
+        for word in _SEPARATORS.split(value) if isinstance(value, str) else [str(value)]:
+            if (number := number_in(word.rstrip(".,:"))) is not None:
+                yield number
+
+
+def _answer_in(basis: Sequence[Evidence]) -> str | None:
+    succeeded = [found for found in basis if not (found.failed or found.used)]
+    responses = [found.result.get("answer") for found in succeeded if found.tool == RESPOND]
+    if responses:
+        return _answer_text(responses[-1])
+    answering = [  # not those whose text describes their other contents, such as a picture
+        found
+        for found in succeeded
+        if found.result.get("value") is not None or _DESCRIBED.isdisjoint(found.result)
+    ]
+    has_value = any(found.result.get("value") is not None for found in answering)
+    findings = {
+        (found.tool, json.dumps(dict(found.args), sort_keys=True), text): text
+        for found in (answering if has_value else succeeded)
+        if (text := finding(found.result)) is not None
+    }  # the same action with the same finding appears once
+    return "; ".join(findings.values()) or None
+
+
+def _answer_text(value: Any) -> str | None:
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return _without_exponent(value)
+    return value if isinstance(value, str) and value.strip() else None
+
+
+def _without_exponent(value: float) -> str:
+    """Write a number without an exponent and without a needless ``.0``."""
+    if isinstance(value, int):
+        return str(value)
+    digits = format(Decimal(repr(value)), "f")
+    return digits.rstrip("0").rstrip(".") if "." in digits else digits

@@ -1,0 +1,154 @@
+"""The ACT gate: continue, stop or escalate.
+
+A pure function. What ends the small tier's work is of three kinds:
+
+- a *failure* of the tier (no progress, an unusable plan, an exhausted provider) escalates;
+- a *limit of the tier* (``max_llm_calls_small``, ``act.max_steps``) escalates under
+  ``fail_or_budget`` and stops the run under ``fail``;
+- a *limit of the run* (tool calls, tokens, cost) stops it, because it binds the big tier too.
+
+Nothing escalates to a big tier that may not be asked even once. The gate is asked before every
+pass, so a limit of N lets exactly N through and a natural finish on the last one is a success.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from caseworker.control.budget import Dimension
+from caseworker.llm.gateway import Tier
+from caseworker.nodes.case.case import ActLimits, EscalateWhen, Mode
+
+BIG_ATTEMPTS = 2
+"""The first attempt of the big tier and one retry."""
+
+ACT_STEPS = "act_steps"
+"""The dimension of a stop by ``act.max_steps``."""
+
+
+class Decision(StrEnum):
+    """What happens next."""
+
+    CONTINUE = "continue"
+    STOP = "stop"
+    ESCALATE = "escalate"
+
+
+class Reason(StrEnum):
+    """Why the gate decides as it does."""
+
+    WITHIN_LIMITS = "within_limits"
+    PASSED = "passed"
+    NO_PROGRESS = "no_progress"
+    NOT_VERIFIED = "not_verified"
+    UNUSABLE_PLAN = "unusable_plan"
+    CANNOT = "planner_cannot"
+    PROVIDER_FAILED = "provider_failed"
+    SMALL_CALLS_USED = "max_llm_calls_small"
+    STEPS_USED = "act_max_steps"
+    BIG_CALLS_USED = "max_llm_calls_big"
+    RUN_LIMIT = "run_limit"
+    BIG_FAILED = "big_fail"
+
+
+class PlanFailureKind(StrEnum):
+    """Why a pass has no plan to execute."""
+
+    UNUSABLE_PLAN = "unusable_plan"
+    CANNOT = "planner_cannot"
+    PROVIDER_FAILED = "provider_failed"
+    CALLS_USED = "llm_calls_used"
+    """The tier's limit of LLM calls kept the planner from being asked."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GateInput:
+    """What the gate decides on; None is unlimited."""
+
+    tier: Tier = Tier.SMALL
+    passed: bool = False
+    unconfirmed: bool = False
+    """The answer of the last pass lacks a confirmation of its operation, and nothing else."""
+    passes: int = 0
+    """Passes of the current tier."""
+    plan_failure: PlanFailureKind | None = None
+    """Of the last pass."""
+    stalled_rounds: int = 0
+    act_steps: int = 0
+    small_calls_left: int | None = None
+    big_calls_left: int | None = None
+    big_calls: int = 0
+    """Calls of the big tier so far."""
+    exhausted: Dimension | None = None
+    """A limit of the whole run of which nothing is left."""
+
+
+@dataclass(frozen=True, slots=True)
+class GateDecision:
+    """What the gate decided and why."""
+
+    decision: Decision
+    reason: Reason
+    dimension: str | None = None
+    """The limit that stops the run."""
+
+
+_LIMITS = {
+    Reason.SMALL_CALLS_USED: Dimension.LLM_CALLS_SMALL.value,
+    Reason.STEPS_USED: ACT_STEPS,
+}
+
+
+def decide(state: GateInput, mode: Mode, act: ActLimits) -> GateDecision:
+    """Decide what happens next."""
+    if state.passed:
+        return GateDecision(Decision.STOP, Reason.PASSED)
+    if state.tier is Tier.BIG:
+        return _decide_big(state)
+    if state.exhausted is not None:
+        return GateDecision(Decision.STOP, Reason.RUN_LIMIT, state.exhausted.value)
+    reason = _failure(state, mode, act) or _limit(state, mode, act)
+    if reason is None:
+        return GateDecision(Decision.CONTINUE, Reason.WITHIN_LIMITS)
+    limit = _LIMITS.get(reason)
+    if limit is not None and act.escalate_when is EscalateWhen.FAIL:
+        return GateDecision(Decision.STOP, reason, limit)
+    if state.big_calls_left == 0:
+        return GateDecision(Decision.STOP, reason, limit or Dimension.LLM_CALLS_BIG.value)
+    return GateDecision(Decision.ESCALATE, reason)
+
+
+def _failure(state: GateInput, mode: Mode, act: ActLimits) -> Reason | None:
+    """Return how the small tier has failed."""
+    if state.plan_failure not in (None, PlanFailureKind.CALLS_USED):
+        return Reason(state.plan_failure)
+    if state.stalled_rounds > act.no_progress_patience:
+        return Reason.NO_PROGRESS
+    if state.unconfirmed and state.small_calls_left != 0:
+        return Reason.NOT_VERIFIED
+    only_verified = mode is Mode.FALLBACK_ONLY and act.max_steps_in(mode) == 0
+    return Reason.NOT_VERIFIED if only_verified and state.passes else None
+
+
+def _limit(state: GateInput, mode: Mode, act: ActLimits) -> Reason | None:
+    """Return which limit of its own the small tier has reached."""
+    if state.small_calls_left == 0 or state.plan_failure is PlanFailureKind.CALLS_USED:
+        return Reason.SMALL_CALLS_USED
+    if mode is Mode.FALLBACK_ONLY and not state.passes:
+        return None  # one pass always runs
+    return Reason.STEPS_USED if state.act_steps >= act.max_steps_in(mode) else None
+
+
+def _decide_big(state: GateInput) -> GateDecision:
+    """Decide for the big tier; using up its attempts is a failure, not a limit."""
+    if state.plan_failure is PlanFailureKind.CALLS_USED and not state.big_calls:
+        return GateDecision(Decision.STOP, Reason.BIG_CALLS_USED, Dimension.LLM_CALLS_BIG.value)
+    if state.unconfirmed and (state.exhausted or state.big_calls_left == 0):
+        limit = state.exhausted or Dimension.LLM_CALLS_BIG
+        return GateDecision(Decision.STOP, Reason.RUN_LIMIT, limit.value)
+    failures = (PlanFailureKind.CANNOT, PlanFailureKind.CALLS_USED)
+    gave_up = state.unconfirmed or state.plan_failure in failures
+    if gave_up or state.passes >= BIG_ATTEMPTS or state.big_calls_left == 0:
+        return GateDecision(Decision.STOP, Reason.BIG_FAILED)
+    if state.exhausted is not None:
+        return GateDecision(Decision.STOP, Reason.RUN_LIMIT, state.exhausted.value)
+    return GateDecision(Decision.CONTINUE, Reason.WITHIN_LIMITS)

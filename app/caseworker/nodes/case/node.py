@@ -1,0 +1,231 @@
+"""The case agent as a node of the graph runtime."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any
+
+from caseworker.control.budget import Budget, Dimension
+from caseworker.control.stops import Stop, StopCause, StopKind
+from caseworker.control.usage import BudgetExceededError
+from caseworker.engine.context import FlowContext, Outputs
+from caseworker.engine.node import ExecutionResult
+from caseworker.kernel.graph import DEFAULT_HANDLE
+from caseworker.kernel.validation import Handles
+from caseworker.llm.gateway import ModelGateway, Tier
+from caseworker.llm.table import AllowedModels, ModelTable
+from caseworker.nodes.case.case import Case, CaseData, CaseDefaults, FinishReason
+from caseworker.nodes.case.evidence import RESPOND
+from caseworker.nodes.case.gate import ACT_STEPS, GateDecision, Reason
+from caseworker.nodes.case.loop import CaseLoop
+from caseworker.nodes.case.operation import OperationCheck, Reading
+from caseworker.nodes.case.planner import Planner
+from caseworker.nodes.case.prompt import ToolOffer
+from caseworker.nodes.case.verifier import Comparison, DeterministicTools, Verification
+from caseworker.nodes.case.work import (
+    CaseLog,
+    CaseState,
+    CaseWork,
+    Clock,
+    ModelName,
+    result_of,
+)
+from caseworker.nodes.model_spec import no_model
+from caseworker.nodes.node_type import NONE, Fault, NodeType, RunFacts
+from caseworker.nodes.toolset import TOOLS, Toolset, linked_tools
+from caseworker.observability.redaction import redact_text
+from caseworker.tools.dates.reader import DateReader
+from caseworker.tools.dispatch import ToolDispatch
+from caseworker.tools.ports import ToolContext
+
+RESULT = "result"
+"""The output handle of the whole result; the answer alone leaves on the default handle."""
+
+MAX_REASON_CHARS = 400
+
+REMEMBERED_OFFERS = 64
+"""Offers of tools: one for all cases without links, one for every graph with links, and one for
+every set of expected tools."""
+
+
+class CaseFailedError(Exception):
+    """The big tier found no verified answer either."""
+
+    finish_reason = FinishReason.BIG_FAIL
+
+
+class CaseNode:
+    """Works on a case: the small tier first, the big one where it must."""
+
+    def __init__(
+        self,
+        *,
+        models: ModelGateway,
+        tools: ToolDispatch,
+        recomputation: DeterministicTools,
+        reading: Reading,
+        dates: DateReader,
+        defaults: CaseDefaults,
+        clock: Clock,
+    ) -> None:
+        """Combine what the agent needs; ``clock`` is for the timestamps of logs alone."""
+        self._models = models
+        self._tools = tools
+        self._recomputation = recomputation
+        self._reading = reading
+        self._dates = dates
+        self._defaults = defaults
+        self._clock = clock
+        self._offered = lru_cache(maxsize=REMEMBERED_OFFERS)(self._offer)
+
+    async def execute(
+        self, data: CaseData, inputs: Outputs, context: FlowContext
+    ) -> ExecutionResult:
+        """Work on a case: its result is the output ``result``, its answer ``default``.
+
+        Raises:
+            CaseDataError: there is no question.
+            MissingValueError: the question has a place for which there is no value.
+            CaseFailedError: the big tier failed too.
+            Stop: a limit or a cancel request ended it. What was found until then is kept.
+        """
+        case = data.case(inputs, context.service(RunFacts), self._defaults)
+        if Tier.BIG not in self._models.table.restricted(context.services.get(AllowedModels)):
+            scope = context.scope.child("no_big_model", Budget(max_llm_calls_big=0))
+            context = replace(context, scope=scope)
+        work = self._begin(case, context, await linked_tools(context))
+        context.keep(lambda: _outputs(work.state))
+        again, same = self._recomputation, Comparison(self._dates, work.case.zone).same
+        planner = Planner(work)
+        operation = OperationCheck(work, planner, again.again, same, self._reading)
+        verification = Verification(work, again, same, operation)
+        try:
+            _finish(await CaseLoop(work, self._tools, planner, verification).run(), work)
+        except BaseException as ended:
+            work.state.finish_reason = _finish_reason(ended, context.token.stop)
+            raise
+        return ExecutionResult(_outputs(work.state))
+
+    def _begin(self, case: Case, context: FlowContext, linked: Toolset | None) -> CaseWork:
+        """Begin a case; links to toolsets leave it only the tools that they name."""
+        state = CaseState(
+            models={tier: self._named(tier) for tier in Tier if tier in self._models.table}
+        )
+        return CaseWork(
+            case=case,
+            state=state,
+            context=context,
+            limits=context.scope.tightest_limits(),
+            log=CaseLog(context.run_id, state, self._clock),
+            models=self._models,
+            wrap_up_reserve=self._defaults.wrap_up_reserve,
+            tools=self._offered(linked, case.expected_tools),
+            tool_context=ToolContext(
+                run_id=context.run_id, timezone=case.timezone, now=case.local_now()
+            ),
+        )
+
+    def _offer(self, linked: Toolset | None, expected: tuple[str, ...]) -> ToolOffer:
+        """Return the usable tools; of them those that are linked, and of these the expected ones.
+
+        Where tools are expected, ``respond`` is offered beside them for what they find to be put
+        into words.
+        """
+        usable = [spec for spec in self._tools.usable() if linked is None or spec.name in linked]
+        wanted = {*expected, RESPOND}
+        narrowed = [spec for spec in usable if spec.name in wanted]
+        return ToolOffer(narrowed if any(one.name in expected for one in narrowed) else usable)
+
+    def _named(self, tier: Tier) -> ModelName:
+        chosen = self._models.table[tier]
+        return ModelName(chosen.provider.name, chosen.model)
+
+
+def _unknown(_: Mapping[str, Any], models: ModelTable | None) -> Iterator[Fault]:
+    if models is not None and Tier.SMALL not in models:
+        yield "", no_model(Tier.SMALL, models)
+
+
+def case_type(node: CaseNode) -> NodeType:
+    """Return the type of steps that work on a case."""
+    return NodeType(
+        name="case",
+        description="Answers a question with tools: plans with the small model, verifies what it"
+        " finds, and asks the big model where it must. The answer leaves on default, everything"
+        " known about it on result. Toolsets linked to tools narrow the tools it may use.",
+        node=node,
+        data=CaseData,
+        handles=Handles(
+            flow_outputs=frozenset({RESULT, DEFAULT_HANDLE}),
+            link_inputs=frozenset({TOOLS}),
+            link_outputs=NONE,
+        ),
+        unknown=_unknown,
+    )
+
+
+def _outputs(state: CaseState) -> Outputs:
+    answer = state.answer
+    result = {RESULT: result_of(state, answer)}
+    return result if answer is None else {**result, DEFAULT_HANDLE: answer}
+
+
+def _finish(decided: GateDecision, work: CaseWork) -> None:
+    """Turn the last decision of the gate into the end of the step."""
+    match decided.reason:
+        case Reason.PASSED:
+            work.state.finish_reason = FinishReason.SUCCESS
+        case Reason.BIG_FAILED:
+            raise CaseFailedError(_unsolved(work.state))
+        case _:
+            raise _halt(decided, work)
+
+
+def _unsolved(state: CaseState) -> str:
+    """Return one line on what was tried and what was wrong with it."""
+    attempts = state.passes[Tier.BIG]
+    tried = "one attempt" if attempts == 1 else f"{attempts} attempts"
+    why = redact_text(state.failure or "", max_chars=MAX_REASON_CHARS)
+    return f"No verified answer after {tried} on the big tier. {why}".rstrip()
+
+
+def _finish_reason(ended: BaseException, given: Stop | None) -> FinishReason | None:
+    """Return how a case ends that was cut off; every halt is a ``budget``."""
+    if isinstance(ended, CaseFailedError):
+        return FinishReason.BIG_FAIL
+    stop = given or ended
+    halted = isinstance(stop, Stop) and stop.is_limit
+    return FinishReason.BUDGET if halted else None
+
+
+def _halt(decided: GateDecision, work: CaseWork) -> Stop:
+    """Return the stop that names the limit which the gate found exhausted."""
+    if decided.dimension is not None and decided.dimension != ACT_STEPS:
+        return _out_of(Dimension(decided.dimension), work)
+    limit, used = work.case.act.max_steps_in(work.case.mode), work.state.act_steps
+    return Stop(
+        StopCause(
+            kind=StopKind.BUDGET,
+            dimension=ACT_STEPS,
+            scope=work.context.node_id,
+            limit=limit,
+            used=used,
+            reason=f"ACT step limit exceeded: {used} used, limit {limit}",
+        )
+    )
+
+
+def _out_of(dimension: Dimension, work: CaseWork) -> Stop:
+    """Name the scope whose limit is the tightest, the innermost one if several are."""
+    scopes = [scope for scope in work.context.scope.lineage() if dimension in scope.limits]
+    scope = min(scopes, key=lambda view: view.limits[dimension])
+    described = scope.usage.describe(dimension, scope.limits[dimension])
+    if dimension is Dimension.LLM_CALLS_SMALL and work.kept_back:
+        described += f", {work.kept_back} of them kept for the final answer"
+    return BudgetExceededError(
+        scope.usage,
+        scope.budget,
+        f"{described} (scope {scope.name})",
+        dimension=dimension,
+        scope=scope.name,
+    )

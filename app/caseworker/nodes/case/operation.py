@@ -1,0 +1,140 @@
+"""Whether the operation of a model's plan is confirmed: that it asks the tools the right thing.
+
+Another computation confirms the value of a call, not the choice of the call. The choice is
+confirmed by the built-in planner, where it reads the question, or by a second plan that the same
+tier makes in another form, without having seen the first. Both are carried out without a call
+outside the process, on the results that the evidence already holds. A plan that differs from the
+second one is made again by the next pass; if that one agrees with the second, it is confirmed.
+"""
+
+import json
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any
+
+from caseworker.llm.gateway import Tier
+from caseworker.nodes.case.evidence import (
+    RESPOND,
+    Action,
+    Evidence,
+    Same,
+    compose,
+    finding,
+    sources_of,
+)
+from caseworker.nodes.case.plan import Plan, UnfilledPlaceError, fill, results_used
+from caseworker.nodes.case.planner import Planner
+from caseworker.nodes.case.work import CaseWork
+from caseworker.tools.ports import ToolContext, ToolResult
+
+Reading = Callable[[str, Sequence[str]], Plan | None]
+"""Returns the built-in planner's plan for a question and expected tools; None if it has none."""
+
+_NOT_DECIDED = "out_of_range"
+"""The code of a failure after which the built-in planner would plan again with other dates."""
+
+Again = Callable[[str, Mapping[str, Any], ToolContext], Awaitable[ToolResult | None]]
+"""Runs a tool of the process once more; None if its results do not depend on arguments alone."""
+
+_Calls = Mapping[int, tuple[Action, ToolResult]]
+"""The calls of another plan and their results, by their number."""
+
+
+class OperationCheck:
+    """Checks the operation that the answer of one case rests on."""
+
+    def __init__(
+        self, work: CaseWork, planner: Planner, again: Again, same: Same, reading: Reading
+    ) -> None:
+        self._work = work
+        self._planner = planner
+        self._again = again
+        self._same = same
+        self._reading = reading
+        self._second: dict[Tier, Plan | None] = {}
+        """The second plan of each tier that was to be asked for one; None if there is none."""
+
+    async def holds(self, *, expected: bool) -> bool | None:
+        """Return whether the operation is confirmed; False if another plan differs.
+
+        ``expected`` evidence confirms it unless the built-in planner differs. None if nothing
+        confirms it: the question has no words, the reply is no plan, or the budget allows none.
+
+        Raises:
+            Stop: a cancel request or the run's time ended the second plan.
+        """
+        if not any(map(str.isalnum, self._work.case.question)):
+            return None  # it asks for nothing
+        read = await self._as_read()
+        if read is not None or expected:
+            return read is not False
+        asked = self._work.state.tier
+        for tier in dict.fromkeys((*self._second, asked)):
+            if tier not in self._second:
+                self._second[tier] = await self._planner.second_plan()
+            plan = self._second[tier]
+            if plan is not None and self._agrees(plan, await self._calls_of(plan)):
+                return True
+        return None if self._second[asked] is None else False
+
+    async def _as_read(self) -> bool | None:
+        """Return whether the built-in planner comes to the answer; None if it does not read it."""
+        case, evidence = self._work.case, self._work.state.evidence
+        plan = self._reading(case.question, case.expected_tools)
+        if plan is None or not {one.tool for one in plan.actions} <= self._work.tools.names:
+            return None
+        calls = await self._calls_of(plan)
+        if self._agrees(plan, calls):
+            return True
+        (_, result), answer = calls[max(calls)], compose(evidence)
+        found = finding(result)
+        if found is None or answer is None:
+            return False if result.get("code", _NOT_DECIDED) != _NOT_DECIDED else None
+        return self._same(answer.text, found)
+
+    def _agrees(self, plan: Plan, calls: _Calls) -> bool:
+        """Return whether calls are those that the answer rests on, and end with the same one.
+
+        Calls whose results other ones take count by what is made of them.
+        """
+        evidence = self._work.state.evidence
+        answer = compose(evidence)
+        sources = sources_of(answer, evidence, self._same) if answer else []
+        written = answer and any(each.tool == RESPOND for each in answer.basis)
+        last = sources[-1:] if written else [each for each in sources if not each.used]
+        mine = [_form(each, each.result) for each in last]
+        used = set().union(*(results_used(e.args) for e in plan.actions if e.tool != RESPOND))
+        theirs = [_form(*call) for number, call in calls.items() if number not in used]
+        return bool(mine) and {*mine} <= {*theirs} and mine[-1] == theirs[-1]
+
+    async def _calls_of(self, plan: Plan) -> _Calls:
+        """Make the calls of a plan up to one that lacks an earlier result, without ``respond``.
+
+        A result that the evidence does not hold is empty if the tool cannot be asked again.
+        """
+        work = self._work
+        known = {_form(one): one.result for one in work.state.evidence if not one.refused}
+        calls: dict[int, tuple[Action, ToolResult]] = {}
+        for number, action in enumerate(plan.actions, start=1):
+            results = {n: result for n, (_, result) in calls.items()}
+            try:
+                call = work.tools.call(Action(action.tool, fill(action.args, results)))
+            except UnfilledPlaceError:
+                break
+            if call.tool != RESPOND:
+                result = known.get(_form(call))
+                if result is None:
+                    result = await self._again(call.tool, call.args, work.tool_context)
+                calls[number] = call, result or {}
+        return calls
+
+
+def _form(call: Action | Evidence, result: ToolResult | None = None) -> str:
+    """Return a text that is the same for calls of a tool that find the same, or ask for the same.
+
+    What a result repeats of the arguments is left out: it can be written in several ways. Case and
+    spacing do not matter.
+    """
+    found = {} if result is None or "error" in result else result
+    said = {name: value for name, value in found.items() if name not in call.args}
+    text = json.dumps([call.tool, said or dict(call.args)], sort_keys=True, ensure_ascii=False)
+    return " ".join(text.casefold().split())

@@ -1,0 +1,132 @@
+"""Whether the tools were asked what the question asks: its numbers and dates stand in their args.
+
+This tells a plan that answers another question, or has made up a number; that the tools were asked
+the right thing with the right numbers it cannot tell. A number counts as used if an action has it,
+itself or as a share of a hundred (``17%`` as 0.17, 1.17 or 0.83), in its arguments; a date, if its
+three parts stand together, however it is written, or if the month and the year of a whole month
+do. A number above twelve that stands in the
+arguments must come from the question or an earlier result, be one that everybody knows, or be
+written in words. A date that has two readings, such as 03/04/2025, must be left as it is written,
+so that the calendar refuses it; and what was taken from the question by an action that failed, such
+as a name, must stand in another one.
+"""
+
+import json
+import re
+from collections.abc import Iterator, Sequence
+from decimal import Decimal
+
+from caseworker.nodes.case.evidence import RESPOND, Evidence
+
+MAX_QUESTION_CHARS = 2000
+"""A longer question is a text rather than a question; nothing is asked of its numbers."""
+
+_MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
+_MONTH = r"(?P<{}>(?:" + "|".join(_MONTHS) + r")[a-z]{{0,6}})\b\.?"
+_DAY, _YEAR = r"(?P<{}>\d\d?)(?:st|nd|rd|th)?", r",? (?P<{}>\d{{4}})\b"
+_DATE = re.compile(
+    r"\b(?P<a>\d{1,4})([-/.])(?P<b>\d\d?)\2(?P<c>\d{1,4})\b"
+    rf"|{_MONTH.format('m1')} {_DAY.format('d1')}{_YEAR.format('y1')}"
+    rf"|\b{_DAY.format('d2')} (?:of )?{_MONTH.format('m2')}{_YEAR.format('y2')}",
+    re.IGNORECASE | re.ASCII,
+)
+_NUMBER = re.compile(r"(?<![A-Za-z])(?:\d{1,3}(?:,\d{3})+(?:\.\d+)?|\d+(?:\.\d+)?|\.\d+)")
+_PERCENT = re.compile(r"(\d+(?:\.\d+)?) ?(?:%|percent\b)")
+_HUNDRED = Decimal(100)
+_SMALL = Decimal(12)
+_COMMON = frozenset(
+    map(Decimal, (24, 52, 60, 100, 252, 360, 365, 366, 1000, 3600, 86_400, 604_800, 1_000_000))
+)
+"""Numbers of hours, days and the like, which no question needs to hold."""
+_WORDS = re.compile(
+    r"teen\b|(?:twen|thir|for|fif|six|seven|eigh|nine)ty\b|hundred|thousand|dozen|illion"
+)
+"""Words for numbers above twelve."""
+
+Parts = tuple[int, ...]
+"""The year, month and day of a date, in ascending order: all that its written forms share."""
+
+
+def misused(question: str, evidence: Sequence[Evidence]) -> list[str] | None:
+    """Return the numbers and dates that a question and the arguments of its tools do not share.
+
+    First those of the question that no argument holds, then those of the arguments that come from
+    nowhere, then what was dropped after a failure; as they are written. None if the question
+    has no numbers.
+    """
+    if len(question) > MAX_QUESTION_CHARS:
+        return None
+    dates, numbers = _facts(question)
+    if not dates and not numbers:
+        return None
+    ran = [found for found in evidence if not found.failed and not found.refused]
+    told = [found for found in ran if found.tool != RESPOND] or ran
+    asked = " ".join(json.dumps(dict(found.args), ensure_ascii=False) for found in told)
+    known_dates, known = _facts(asked)
+    whole = known_dates.values()
+    months = [parts for parts in dates.values() if {*map(Decimal, parts[1:])} <= known]
+    known = known | {Decimal(part) for parts in whole for part in parts}
+    return [
+        *(
+            written
+            for written, parts in dates.items()
+            if (parts not in whole and parts not in months)
+            or (_has_two_readings(written, parts) and written not in asked)
+        ),
+        *(str(number) for number in sorted(numbers) if known.isdisjoint(_forms(number))),
+        *(
+            found[0]
+            for found in _PERCENT.finditer(question)
+            if not _is_a_share(found[1], asked, known)
+        ),
+        *([] if _WORDS.search(question) else _invented(asked, dates, numbers, ran)),
+        *_dropped(question, asked, evidence),
+    ]
+
+
+def _dropped(question: str, asked: str, evidence: Sequence[Evidence]) -> list[str]:
+    """Return what an action that failed took from the question, and no other action has taken."""
+    failed = (found.args.values() for found in evidence if found.failed and not found.refused)
+    texts = (value for values in failed for value in values if isinstance(value, str))
+    return [text for text in texts if len(text) > 1 and text in question and text not in asked]
+
+
+def _is_a_share(written: str, asked: str, known: set[Decimal]) -> bool:
+    """Return whether so many percent are taken as a share of a hundred."""
+    number = Decimal(written)
+    return f"{written}%" in asked or not known.isdisjoint({_HUNDRED, *list(_forms(number))[1:]})
+
+
+def _invented(
+    asked: str, dates: dict[str, Parts], numbers: set[Decimal], ran: Sequence[Evidence]
+) -> list[str]:
+    """Return the numbers of the arguments that come from nowhere."""
+    found = " ".join(json.dumps(piece.result, ensure_ascii=False) for piece in ran)
+    given = {form for number in numbers for form in _forms(number)} | _facts(found)[1] | _COMMON
+    given |= {Decimal(part) for parts in dates.values() for part in parts}
+    return [str(one) for one in sorted(_facts(asked)[1]) if one > _SMALL and one not in given]
+
+
+def _facts(text: str) -> tuple[dict[str, Parts], set[Decimal]]:
+    """Return the dates in a text, as written and by their parts, and its other numbers."""
+    dates = {found[0]: _parts(found) for found in _DATE.finditer(text)}
+    rest = _DATE.sub(" ", text)
+    return dates, {Decimal(number[0].replace(",", "")) for number in _NUMBER.finditer(rest)}
+
+
+def _parts(found: re.Match[str]) -> Parts:
+    if found["a"]:
+        return tuple(sorted(int(found[name]) for name in "abc"))
+    form = "1" if found["m1"] else "2"
+    month = _MONTHS.index(found[f"m{form}"][:3].lower()) + 1
+    return tuple(sorted((month, int(found[f"d{form}"]), int(found[f"y{form}"]))))
+
+
+def _has_two_readings(written: str, parts: Parts) -> bool:
+    numeric = written[0].isdigit() and not written[:4].isdigit() and written[-4:].isdigit()
+    return numeric and not re.search("[a-z]", written.lower()) and parts[0] != parts[1] <= 12
+
+
+def _forms(number: Decimal) -> Iterator[Decimal]:
+    share = number / _HUNDRED
+    yield from (number, share, 1 + share, 1 - share)

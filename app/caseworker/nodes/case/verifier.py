@@ -1,0 +1,375 @@
+"""Verification: how far the evidence answers a case.
+
+``verify`` is a pure function; working actions out again and comparing answers are handed in. A
+check is true, false, or None where it does not apply. A case has passed if none is false and one
+that is *independent* of the plan is true:
+
+- ``gold``: the answer is the right one, which the caller gave;
+- ``computed_otherwise``: another way of working them out gives all that the answer rests on;
+- ``expected_evidence``: the answer is what a tool has found that the caller named.
+
+Running a tool again on the same arguments shows that it is deterministic, and confirms nothing.
+
+These confirm a value. The answer of a model's plan also needs its ``operation`` confirmed: by the
+gold answer, the expected evidence, the built-in planner or a second plan.
+"""
+
+import asyncio
+import re
+import unicodedata
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date, tzinfo
+from decimal import Decimal
+from enum import StrEnum
+from typing import Any
+
+from caseworker.llm.table import BUILT_IN
+from caseworker.nodes.case.case import Case
+from caseworker.nodes.case.evidence import (
+    RESPOND,
+    Answer,
+    Evidence,
+    Same,
+    compose,
+    finding,
+    number_in,
+    numbers_among,
+    sources_of,
+)
+from caseworker.nodes.case.operation import OperationCheck
+from caseworker.nodes.case.question import misused
+from caseworker.nodes.case.work import CaseWork
+from caseworker.tools.dates.reader import DateReader
+from caseworker.tools.ports import (
+    CrossChecked,
+    Tool,
+    ToolContext,
+    ToolRefusedError,
+    ToolResult,
+    failure,
+)
+
+_TIME_OF_DAY = re.compile(r"\d:\d|\d{4}-?\d\d-?\d\d[T ]\d", re.ASCII)
+"""An answer with a time of day means more than its date does."""
+
+Recompute = Callable[[Evidence], ToolResult | None]
+"""Returns what an action finds when it is repeated; None where that is not possible."""
+
+Agrees = Callable[[Evidence], bool | None]
+"""Returns whether another way of working it out finds the same; None where there is none."""
+
+
+class Check(StrEnum):
+    """What is asked of an answer."""
+
+    ANSWERED = "answered"
+    NO_ERROR = "no_error"
+    REPEATED = "repeated"
+    QUESTION_USED = "question_used"
+    TOOLS_USED = "tools_used"
+    GOLD = "gold"
+    COMPUTED_OTHERWISE = "computed_otherwise"
+    EXPECTED_EVIDENCE = "expected_evidence"
+    OPERATION = "operation"
+
+
+INDEPENDENT = (Check.GOLD, Check.COMPUTED_OTHERWISE, Check.EXPECTED_EVIDENCE)
+"""The checks that confirm an answer, the strongest first."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """What the verifier found."""
+
+    checks: Mapping[Check, bool | None]
+    failure: str
+    """What is wrong, for the planner; does not reveal the gold answer."""
+    pass_metric: float
+    """The share of the checks that must hold."""
+    needs_operation: bool = False
+    """True for the answer of a model's plan."""
+
+    @property
+    def confirmed_by(self) -> Check | None:
+        """The strongest independent check that holds, unless one of them is false."""
+        if any(self.checks[check] is False for check in INDEPENDENT):
+            return None
+        return next((check for check in INDEPENDENT if self.checks[check]), None)
+
+    @property
+    def verified(self) -> bool | None:
+        """True if an independent check holds, and enough of all, by default every one.
+
+        None if only the operation is not confirmed.
+        """
+        if self.confirmed_by is None or self.metric < self.pass_metric:
+            return False
+        return self.checks[Check.OPERATION] if self.needs_operation else True
+
+    @property
+    def metric(self) -> float:
+        """The share of the checks that hold among those that apply, from 0 to 1."""
+        applying = [holds for holds in self.checks.values() if holds is not None]
+        return sum(applying) / len(applying)
+
+
+def verify(
+    case: Case,
+    evidence: Sequence[Evidence],
+    *,
+    recompute: Recompute,
+    agrees: Agrees,
+    same: Same,
+    operation: bool | None = None,
+) -> Verdict:
+    """Check the evidence of a case; ``operation`` is what is known of it without a gold answer."""
+    answer = compose(evidence)
+    used = {found.tool for found in evidence if not found.failed and not found.refused}
+    missing = [tool for tool in case.expected_tools if tool not in used]
+    checks: dict[Check, bool | None] = dict.fromkeys(Check)
+    strange: Sequence[str] | None = None
+    checks[Check.ANSWERED] = answer is not None
+    checks[Check.TOOLS_USED] = not missing if case.expected_tools else None
+    if answer is not None:
+        checks[Check.NO_ERROR] = not any(found.failed for found in answer.basis)
+        checks[Check.REPEATED] = _recomputed(answer, evidence, recompute, same)
+        sources = sources_of(answer, evidence, same)
+        ways = [agrees(found) for found in sources]
+        certain = None if None in ways or not ways else True
+        checks[Check.COMPUTED_OTHERWISE] = False if False in ways else certain
+        checks[Check.EXPECTED_EVIDENCE] = _expected(case, answer, evidence, sources)
+        if case.gold_answer is None:
+            strange = misused(case.question, evidence)
+            checks[Check.QUESTION_USED] = None if strange is None else not strange
+        else:
+            checks[Check.GOLD] = same(answer.text, case.gold_answer)
+    by_model = answer is not None and any(found.planner != BUILT_IN for found in answer.basis)
+    needs_operation = by_model and case.second_plan == "auto"
+    if needs_operation:
+        checks[Check.OPERATION] = checks[Check.GOLD] or operation
+    return Verdict(
+        checks=checks,
+        failure=" ".join(_complaints(checks, evidence, missing, strange or ())),
+        pass_metric=case.pass_metric,
+        needs_operation=needs_operation,
+    )
+
+
+def _expected(
+    case: Case, answer: Answer, evidence: Sequence[Evidence], sources: Sequence[Evidence]
+) -> bool | None:
+    """Return True if the answer is what expected tools have found; None if that is open.
+
+    In an answer that was written down, all numbers must be theirs.
+    """
+    expected = {*case.expected_tools} - {RESPOND}
+    tools = {found.tool for found in sources if not found.used}
+    if tools:
+        return True if tools <= expected else None
+    theirs = {
+        number
+        for found in evidence
+        if found.tool in expected and not found.failed
+        for number in numbers_among(found.result)
+    }
+    said = set(numbers_among(answer.text))
+    return True if said and said <= theirs else None
+
+
+def _recomputed(
+    answer: Answer, evidence: Sequence[Evidence], recompute: Recompute, same: Same
+) -> bool | None:
+    """Return whether the answer is found again; None if nothing can be repeated or compared.
+
+    Every action of the pass that can be repeated must find the same. A number that the pass did
+    not work out but wrote down must be one that some action of the case found, if any found one.
+    """
+    repeated = [found for found in answer.basis if not found.failed and recompute(found)]
+    if not all(_repeats(found, recompute, same) for found in repeated):
+        return False
+    numbers = {number for found in evidence for number in _numbers(found, recompute)}
+    written = number_in(answer.text)
+    if written is not None and numbers:
+        return written in numbers
+    return True if repeated else None
+
+
+def _numbers(found: Evidence, recompute: Recompute) -> Iterable[Decimal]:
+    """Return the number that an action finds when it is repeated, or found if that fails.
+
+    If there is none, they are all numbers in its result; writing an answer down finds nothing.
+    """
+    if found.failed or found.refused or found.tool == RESPOND:
+        return ()
+    again = recompute(found)
+    result = found.result if again is None or "error" in again else again
+    number = number_in(finding(result) or "")
+    return numbers_among(result) if number is None else (number,)
+
+
+def _repeats(found: Evidence, recompute: Recompute, same: Same) -> bool:
+    again = recompute(found) or {}
+    first, second = finding(found.result), finding(again)
+    if first is None or second is None:
+        return first == second and ("error" in again) == found.failed
+    return same(first, second)
+
+
+_COMPLAINTS: Mapping[Check, str] = {
+    Check.ANSWERED: "There is no answer yet.",
+    Check.NO_ERROR: "An action that the answer rests on failed.",
+    Check.REPEATED: "The answer is not what its actions give when they are worked out again.",
+    Check.GOLD: "The answer is not the right one.",
+    Check.COMPUTED_OTHERWISE: "Another way of working it out gives another answer.",
+    Check.OPERATION: "Another reading of the question leads to other calls: read it once more.",
+}
+MAX_NAMED = 5
+"""Numbers and dates that a complaint names."""
+
+_UNCONFIRMED = "Nothing confirms the answer: let a tool work it out, with the question's numbers."
+
+
+def _complaints(
+    checks: Mapping[Check, bool | None],
+    evidence: Sequence[Evidence],
+    missing: Sequence[str],
+    strange: Sequence[str],
+) -> list[str]:
+    messages = [words for check, words in _COMPLAINTS.items() if checks[check] is False]
+    if strange:
+        named = ", ".join(strange[:MAX_NAMED])
+        messages.append(f"The question and the args do not agree on {named}: use another tool.")
+    if missing:
+        messages.append(f"These tools must be used and were not: {', '.join(missing)}.")
+    if not messages and not any(checks[check] for check in INDEPENDENT):
+        messages.append(_UNCONFIRMED)
+    last = evidence[-1] if evidence and not checks[Check.NO_ERROR] else None
+    errors = [
+        f"{found.tool}: {found.result['error']}"
+        for found in evidence
+        if last and found.failed and (found.tier, found.act_step) == (last.tier, last.act_step)
+    ]
+    return messages + errors
+
+
+class Comparison:
+    """Compares the answers of one case.
+
+    Numbers are compared exactly, dates by the day they name, and any other text without regard to
+    case and spacing.
+    """
+
+    def __init__(self, dates: DateReader, zone: tzinfo) -> None:
+        self._dates = dates
+        self._zone = zone
+
+    def same(self, one: str, other: str) -> bool:
+        """Return whether two answers mean the same."""
+        numbers = number_in(one), number_in(other)
+        if numbers[0] is not None and numbers[1] is not None:
+            return numbers[0] == numbers[1]
+        if _folded(one) == _folded(other):
+            return True
+        day = self._date_in(one)
+        return day is not None and day == self._date_in(other)
+
+    def _date_in(self, text: str) -> date | None:
+        if _TIME_OF_DAY.search(text):
+            return None
+        try:
+            return self._dates.read(text, self._zone)
+        except ToolRefusedError:
+            return None
+
+
+def _folded(text: str) -> str:
+    return " ".join(unicodedata.normalize("NFC", text).casefold().split())
+
+
+class DeterministicTools:
+    """Tools inside the process, for repeating their actions and working them out in another way.
+
+    They must not reach outside the process: nothing here is metered, journaled or traced.
+    """
+
+    def __init__(self, tools: Iterable[Tool]) -> None:
+        self._tools = {tool.spec.name: tool for tool in tools if not tool.spec.external}
+
+    async def again(
+        self, name: str, args: Mapping[str, Any], context: ToolContext
+    ) -> ToolResult | None:
+        """Run the tool once more; None if its results do not depend on the arguments alone."""
+        tool = self._tools.get(name)
+        if tool is None or not tool.spec.deterministic:
+            return None
+        try:
+            async with asyncio.timeout(tool.spec.timeout_seconds):
+                return await tool.run(args, context)
+        except Exception as error:
+            return failure("The tool broke when it was asked again.", type(error).__name__)
+
+    async def agrees(self, found: Evidence, context: ToolContext) -> bool | None:
+        """Return whether another way of working it out finds the same; None if there is none."""
+        tool = self._tools.get(found.tool)
+        if not isinstance(tool, CrossChecked):
+            return None
+        try:
+            async with asyncio.timeout(tool.spec.timeout_seconds):
+                return await tool.agrees(found.args, found.result, context)
+        except Exception:
+            return None  # a way that breaks says nothing about the answer
+
+
+class Verification:
+    """Verifies pass after pass; every action is repeated, and worked out in another way, once."""
+
+    def __init__(
+        self, work: CaseWork, again: DeterministicTools, same: Same, operation: OperationCheck
+    ) -> None:
+        self._work = work
+        self._recomputation = again
+        self._same = same
+        self._operation = operation
+        self._again: dict[int, ToolResult | None] = {}
+        self._agrees: dict[int, bool | None] = {}
+
+    async def measure(self) -> None:
+        """Verify the evidence and update the state; actions that made files are not repeated."""
+        state, case = self._work.state, self._work.case
+        for found in state.evidence:
+            if found.number not in self._agrees and not found.refused and not found.failed:
+                await self._ask_again(found)
+        verdict = self._verdict()
+        if verdict.verified is None:
+            expected = verdict.checks[Check.EXPECTED_EVIDENCE] is True
+            verdict = self._verdict(await self._operation.holds(expected=expected))
+        checks = {check.value: holds for check, holds in verdict.checks.items()}
+        state.verified, state.checks = verdict.verified, checks
+        state.confirmed_by = verdict.confirmed_by.value if verdict.confirmed_by else None
+        state.failure = verdict.failure or None
+        state.measure(verdict.metric, min_improvement=case.act.min_improvement)
+        self._work.log.add(
+            "verify",
+            metric=round(verdict.metric, 4),
+            passed=verdict.verified,
+            checks=checks,
+            stalled_rounds=state.stalled_rounds,
+        )
+
+    def _verdict(self, operation: bool | None = None) -> Verdict:
+        return verify(
+            self._work.case,
+            self._work.state.evidence,
+            recompute=lambda found: self._again.get(found.number),
+            agrees=lambda found: self._agrees.get(found.number),
+            same=self._same,
+            operation=operation,
+        )
+
+    async def _ask_again(self, found: Evidence) -> None:
+        context = self._work.tool_context
+        self._agrees[found.number] = await self._recomputation.agrees(found, context)
+        if not found.files:
+            again = await self._recomputation.again(found.tool, found.args, context)
+            self._again[found.number] = again

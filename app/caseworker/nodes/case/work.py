@@ -1,0 +1,382 @@
+"""One case at work: its state, its limits, its log, the calls of its models, and its result."""
+
+import json
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from decimal import Decimal
+from typing import Any
+
+from caseworker.control.budget import Amount, Dimension
+from caseworker.control.stops import rfc3339
+from caseworker.engine.call import CallFailedError
+from caseworker.engine.context import FlowContext
+from caseworker.llm.gateway import Completion, ModelGateway, Tier
+from caseworker.llm.ports import Message
+from caseworker.llm.table import CALLS_OF
+from caseworker.nodes.case.case import Case, EscalateWhen, FinishReason
+from caseworker.nodes.case.evidence import Action, Evidence, compose
+from caseworker.nodes.case.gate import PlanFailureKind
+from caseworker.nodes.case.prompt import ToolOffer
+from caseworker.observability.redaction import redact_value
+from caseworker.tools.artifacts import ARTIFACTS, references_in
+from caseworker.tools.ports import ToolContext, ToolResult
+
+Clock = Callable[[], datetime]
+"""Returns the time for logs, with an offset."""
+
+MAX_SUMMARY_CHARS = 300
+
+_OURS = frozenset(
+    {
+        *("event", "level", "purpose", "token_usage", "attempts", "error_class", "problem"),
+        *("output_summary", "failed", "metric", "passed", "checks", "stalled_rounds"),
+        *("decision", "reason", "act_steps"),
+    }
+)
+"""Details that never hold text from outside; all others are redacted."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelName:
+    """A model and its provider."""
+
+    provider: str
+    model: str
+
+    def to_json(self) -> dict[str, str]:
+        """Return it as JSON."""
+        return {"provider": self.provider, "model": self.model}
+
+
+@dataclass(slots=True)
+class TierUsage:
+    """What one tier has used; money in US dollars."""
+
+    calls: int = 0
+    """Logical calls, reprompts and failed ones included."""
+    tokens_in: int = 0
+    tokens_out: int = 0
+    tokens_cached: int = 0
+    """The part of ``tokens_in`` that came from a provider's cache."""
+    tokens_reasoning: int = 0
+    """The part of ``tokens_out`` that went into reasoning."""
+    cost_usd: Decimal | None = Decimal(0)
+    """None if the price of one of the calls is not known."""
+    tokens_estimated: int = 0
+    """The part of the tokens that was estimated, because the provider sent no counts."""
+    cost_usd_estimated: Decimal = Decimal(0)
+    answers: Counter[ModelName] = field(default_factory=Counter)
+    """How often each model has answered, in the order of their first answers."""
+
+    def add(self, completion: Completion) -> None:
+        """Count an answer, its tokens and its cost."""
+        self.calls += 1
+        for name in ("tokens_in", "tokens_out", "tokens_cached", "tokens_reasoning"):
+            setattr(self, name, getattr(self, name) + getattr(completion, name))
+        self.cost_usd = _sum((self.cost_usd, completion.cost_usd))
+        self.tokens_estimated += completion.tokens_estimated
+        self.cost_usd_estimated += completion.cost_usd_estimated
+        self.answers[ModelName(completion.provider, completion.model)] += 1
+
+    @property
+    def tokens(self) -> int:
+        """Input plus output tokens."""
+        return self.tokens_in + self.tokens_out
+
+
+@dataclass(frozen=True, slots=True)
+class PlanFailure:
+    """Why a pass has no plan to execute."""
+
+    kind: PlanFailureKind
+    message: str = ""
+    """For the next planner; empty if it cannot learn anything from the failure."""
+
+
+@dataclass(slots=True, kw_only=True)
+class CaseState:
+    """Everything that changes while a case is worked on."""
+
+    models: dict[Tier, ModelName]
+    tier: Tier = Tier.SMALL
+    evidence: list[Evidence] = field(default_factory=list)
+    artifacts: list[dict[str, Any]] = field(default_factory=list)
+    """The files that tools have made: objects with a name, a URL and more."""
+    logs: list[dict[str, Any]] = field(default_factory=list)
+    usage: dict[Tier, TierUsage] = field(
+        default_factory=lambda: {tier: TierUsage() for tier in Tier}
+    )
+    tool_calls: int = 0
+    passes: dict[Tier, int] = field(default_factory=lambda: dict.fromkeys(Tier, 0))
+    """How often each tier has planned and acted."""
+    act_steps: int = 0
+    """Passes of the small tier that the gate decides on."""
+    stalled_rounds: int = 0
+    best_metric: float = 0.0
+    plan_failure: PlanFailure | None = None
+    """Of the current pass."""
+    failure: str | None = None
+    """What was wrong with the last pass, for the next planner."""
+    planned_by: str = ""
+    """The CallNode of the call that brought the last plan."""
+    verified: bool | None = False
+    """None for an answer of which only the operation is not confirmed."""
+    checks: Mapping[str, bool | None] = field(default_factory=dict)
+    """What the verifier last asked of the answer; None where a check does not apply."""
+    confirmed_by: str | None = None
+    """The independent check that holds."""
+    finish_reason: FinishReason | None = None
+    wrapped_up: str | None = None
+    """A model's summary of the evidence, where that is no answer by itself."""
+
+    @property
+    def answer(self) -> str | None:
+        """The best answer that the evidence holds so far."""
+        answer = compose(self.evidence)
+        return self.wrapped_up if answer is None else answer.text
+
+    @property
+    def path(self) -> str:
+        """The current pass in call keys, such as ``small/1``."""
+        return f"{self.tier.value}/{self.passes[self.tier]}"
+
+    def begin_pass(self, *, gated: bool) -> None:
+        """Begin to plan and act once more; ``gated`` passes of the small tier are ACT steps."""
+        self.passes[self.tier] += 1
+        if gated and self.tier is Tier.SMALL:
+            self.act_steps += 1
+        self.plan_failure = None
+
+    def add_evidence(self, action: Action, result: ToolResult, **about: Any) -> Evidence:
+        """Append an action and its result; files are named there and described in ``artifacts``.
+
+        ``about`` are further fields of the evidence.
+        """
+        made = references_in(result)
+        self.artifacts.extend(made)
+        files = tuple(file["name"] for file in made)
+        found = Evidence(
+            number=len(self.evidence) + 1,
+            tier=self.tier,
+            act_step=self.passes[self.tier],
+            tool=action.tool,
+            args=action.args,
+            result={**result, ARTIFACTS: list(files)} if files else result,
+            files=files,
+            planner=self.models[self.tier].provider,
+            **about,
+        )
+        self.evidence.append(found)
+        return found
+
+    def measure(self, metric: float, *, min_improvement: float) -> None:
+        """Record a new metric; too little improvement is a stalled round."""
+        improved = metric - self.best_metric >= min_improvement
+        self.best_metric = max(self.best_metric, metric)
+        self.stalled_rounds = 0 if improved else self.stalled_rounds + 1
+
+    def escalate(self) -> None:
+        """Hand the case to the big tier, evidence included."""
+        self.tier = Tier.BIG
+        self.plan_failure = None
+
+
+def result_of(state: CaseState, answer: str | None) -> dict[str, Any]:
+    """Return the result so far; ``answer`` is the state's, which is not computed twice."""
+    result: dict[str, Any] = {
+        "verified": state.verified,
+        "verification": {"checks": dict(state.checks), "confirmed_by": state.confirmed_by},
+        "finish_reason": state.finish_reason.value if state.finish_reason else None,
+        "logs": list(state.logs),
+        "evidence": [found.to_dict() for found in state.evidence],
+        "artifacts": list(state.artifacts),
+        "counters": {
+            "llm_calls_small": state.usage[Tier.SMALL].calls,
+            "llm_calls_big": state.usage[Tier.BIG].calls,
+            "tool_calls": state.tool_calls,
+            "act_steps": state.act_steps,
+            "tokens": {
+                **{tier.value: token_usage(used) for tier, used in state.usage.items()},
+                "total": token_usage(*state.usage.values()),
+            },
+        },
+        "models": {
+            tier.value: {
+                **named.to_json(),
+                "used": [
+                    {**model.to_json(), "calls": calls}
+                    for model, calls in state.usage[tier].answers.items()
+                ],
+            }
+            for tier, named in state.models.items()
+        },
+    }
+    return result if answer is None else {"answer": answer, **result}
+
+
+def _sum(costs: Iterable[Decimal | None]) -> Decimal | None:
+    """Return the sum of costs; None if one of them is not known."""
+    found = list(costs)
+    known = [cost for cost in found if cost is not None]
+    return sum(known, Decimal(0)) if len(known) == len(found) else None
+
+
+def token_usage(*used: TierUsage | Completion) -> dict[str, int | float | None]:
+    """Return the sums of tokens and cost, as results and logs show them.
+
+    ``cost_usd`` is None if the price of a call is not known.
+    """
+    cost_usd = _sum(each.cost_usd for each in used)
+    return {
+        "input": sum(each.tokens_in for each in used),
+        "output": sum(each.tokens_out for each in used),
+        "cached_input": sum(each.tokens_cached for each in used),
+        "reasoning": sum(each.tokens_reasoning for each in used),
+        "cost_usd": None if cost_usd is None else float(cost_usd),
+        "estimated": sum(each.tokens_estimated for each in used),
+        "cost_usd_estimated": float(sum(each.cost_usd_estimated for each in used)),
+    }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CaseWork:
+    """The case, its state, and where it runs.
+
+    What is left of a limit is counted by the case itself and not read from the scope: when a run
+    is executed again, the scope already holds what the lost execution has spent, although its
+    calls are only about to be replayed. The scope still decides on every new call.
+    """
+
+    case: Case
+    state: CaseState
+    context: FlowContext
+    log: "CaseLog"
+    models: ModelGateway
+    tools: ToolOffer
+    tool_context: ToolContext
+    wrap_up_reserve: int
+    """1 if a call of the small tier is reserved for the final answer, where one is needed; or 0."""
+    limits: Mapping[Dimension, Amount]
+    """The tightest limit of every dimension but time, of the step and everything around it."""
+
+    def calls_left(self, tier: Tier) -> int | None:
+        """Return how often a tier may still be asked; None is unlimited."""
+        limit = self.limits.get(CALLS_OF[tier])
+        return None if limit is None else max(0, int(limit) - self.state.usage[tier].calls)
+
+    def planning_calls_left(self, tier: Tier) -> int | None:
+        """Return how often a tier may still be asked for a plan; None is unlimited."""
+        left = self.calls_left(tier)
+        if left is None or tier is not Tier.SMALL:
+            return left
+        return max(0, left - self.kept_back)
+
+    @property
+    def kept_back(self) -> int:
+        """The calls of the small tier that are reserved for the final answer.
+
+        Zero unless the end of planning would be the end of the case, its evidence is no answer by
+        itself, and the limit is 2 or more.
+        """
+        limit = self.limits.get(CALLS_OF[Tier.SMALL], 0)
+        escalates = self.case.act.escalate_when is EscalateWhen.FAIL_OR_BUDGET
+        is_end = not (escalates and self.calls_left(Tier.BIG) != 0)
+        return self.wrap_up_reserve if limit >= 2 and is_end and self.wants_wrap_up else 0
+
+    @property
+    def wants_wrap_up(self) -> bool:
+        """True if tools have found something that is no answer by itself."""
+        evidence = self.state.evidence
+        found = any(not (piece.failed or piece.refused) for piece in evidence)
+        return self.wrap_up_reserve > 0 and found and self.state.answer is None
+
+    def exhausted(self) -> Dimension | None:
+        """Return a limit of the whole run of which nothing is left for another pass.
+
+        A cost limit of which nothing was used is not exhausted: models may be free.
+        """
+        usage = self.state.usage.values()
+        used: dict[Dimension, Amount] = {
+            Dimension.LLM_CALLS: sum(tier.calls for tier in usage),
+            Dimension.TOOL_CALLS: self.state.tool_calls,
+            Dimension.TOKENS: sum(tier.tokens for tier in usage),
+        }
+        if cost := _sum(tier.cost_usd for tier in usage):
+            used[Dimension.COST_USD] = cost
+        limits = self.limits
+        reached = (name for name, amount in used.items() if amount >= limits.get(name, math.inf))
+        return next(reached, None)
+
+    async def ask(
+        self,
+        tier: Tier,
+        *,
+        name: str,
+        key: str,
+        messages: Sequence[Message],
+        json_schema: Mapping[str, Any],
+    ) -> Completion:
+        """Ask a tier; the call counts as soon as it has begun, whatever becomes of it.
+
+        Raises:
+            CallFailedError: the provider failed, its retries included.
+            Stop: a limit or a cancel request prevented or ended the call.
+        """
+        usage, scope, dimension = self.state.usage[tier], self.context.scope, CALLS_OF[tier]
+        charged = scope.usage.of(dimension)
+        try:
+            completion = await self.models.complete(
+                self.context,
+                tier=tier,
+                name=name,
+                key=key,
+                messages=messages,
+                json_schema=json_schema,
+                seed=self.case.seed,
+            )
+        except CallFailedError:
+            usage.calls += 1
+            raise
+        except BaseException:
+            usage.calls += scope.usage.of(dimension) > charged
+            raise
+        usage.add(completion)
+        step_type = "wrap_up" if name == "wrap_up" else "plan"
+        self.log_failures(step_type, *completion.failed, completion.node_id)
+        return completion
+
+    def log_failures(self, step_type: str, *nodes: str, **about: Any) -> None:
+        """Log each failed attempt of calls, given by their CallNodes, that was made good."""
+        found = (each for node in nodes for each in self.context.run.trace.failures_of(node))
+        shown = {"event": "attempt_failed", "level": "warning", **about}
+        for error_class, error in found:
+            self.log.add(step_type, **shown, error_class=error_class, error=error)
+
+
+@dataclass(frozen=True, slots=True)
+class CaseLog:
+    """The log of a case: one JSON object a step, redacted."""
+
+    run_id: str
+    state: CaseState
+    clock: Clock
+
+    def add(self, step_type: str, **details: Any) -> None:
+        """Log one step of the current tier; ``details`` are JSON values."""
+        shown = {
+            name: value if name in _OURS else redact_value(value, name=name)
+            for name, value in details.items()
+        }
+        about = {"ts": rfc3339(self.clock()), "run_id": self.run_id}
+        tier = self.state.tier.value
+        self.state.logs.append({**about, "tier": tier, "step_type": step_type, **shown})
+
+
+def summary(value: Any) -> str:
+    """Return the beginning of a text, or of a JSON value as text, redacted before it is cut."""
+    shown = redact_value(value)
+    text = shown if isinstance(shown, str) else json.dumps(shown, sort_keys=True)
+    return text if len(text) <= MAX_SUMMARY_CHARS else f"{text[:MAX_SUMMARY_CHARS]}…"

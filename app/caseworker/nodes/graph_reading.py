@@ -1,0 +1,269 @@
+"""Reads a graph from its JSON form, and finds everything that is wrong with it at once.
+
+Steps and edges are read one by one. What cannot be read is reported, and replaced by a stand-in
+that nothing else finds fault with, so that whatever could be read is still checked as a whole, each
+problem with its own place. What may only come from the gap is reported once the gap is closed.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
+
+from pydantic import ValidationError
+
+from caseworker.control.retry import ErrorPolicy
+from caseworker.engine.prepared import PreparedGraph, PreparedStep
+from caseworker.kernel.graph import Channel, Edge, Graph, Step
+from caseworker.kernel.problems import quoted
+from caseworker.kernel.validation import Problem, Severity, Traits, problems_of
+from caseworker.llm.table import ModelTable
+from caseworker.nodes.graph_spec import EdgeSpec, GraphFrame, PolicySpec, StepSpec, WorkSpec
+from caseworker.nodes.nesting import MAX_NESTING, InnerGraph, InnerStep, is_reference
+from caseworker.nodes.node_type import NodeType
+from caseworker.nodes.reading import StepData, joined, problems_in
+
+Types = Mapping[str, NodeType]
+Part = TypeVar("Part", bound=StepData)
+
+_ANYTHING = Traits()
+_NOBODY, _NOWHERE = "?source", "?target"
+"""Stand-in steps between which unreadable edges lead; no step can have such an id."""
+_UNREADABLE = Edge(source=_NOBODY, target=_NOWHERE, channel=Channel.LINK)
+
+
+@dataclass(frozen=True, slots=True)
+class _Reader:
+    """Reads what stands at one place of a graph; all readers of a graph share its problems."""
+
+    types: Types
+    problems: list[Problem]
+    graph_id: str
+    models: ModelTable | None
+    place: str = ""
+    depth: int = 0
+
+    def at(self, *places: str, deeper: int = 0) -> "_Reader":
+        """Return the reader of a place inside this one."""
+        at = joined(self.place, *places)
+        return replace(self, place=at, depth=self.depth + deeper)
+
+    def tell(self, message: str, *places: str) -> None:
+        """Report what is wrong at a place inside this one."""
+        self.problems.append(Problem(joined(self.place, *places), message))
+
+    def part(self, kind: type[Part], value: Any, context: "_Reader | None" = None) -> Part | None:
+        """Read a part; None if it has errors, which are reported."""
+        if isinstance(value, Mapping) and not isinstance(value, dict):
+            value = dict(value)
+        try:
+            return kind.model_validate(value, context=context)
+        except ValidationError as error:
+            self.problems.extend(problems_in(error, self.place))
+            return None
+
+    def graph(self, value: Any, field: str) -> InnerGraph | None:
+        """Read the graph at a field of the data that stands here."""
+        inner = self.at(field, deeper=1)
+        if is_reference(value):
+            inner.tell("A graph that is only named must be put here in full, with its steps.")
+            return None
+        return read_graph(inner, value) if inner._allowed() else None
+
+    def step(self, value: Any, field: str) -> InnerStep | None:
+        """Read the ``{type, data}`` at a field of the data that stands here."""
+        inner = self.at(field, deeper=1)
+        spec = inner.part(WorkSpec, value) if inner._allowed() else None
+        return None if spec is None else inner.free_work(spec)
+
+    def free_work(self, spec: WorkSpec) -> InnerStep | None:
+        """Read work that no edge leads to: it must be of a type that executes."""
+        kind = self.types.get(spec.type)
+        if kind is None:
+            self.tell(f"There is no step type {quoted(spec.type)}.", "type")
+            return None
+        if not kind.executes:
+            self.tell("A step of this type can only be linked; use one that executes.", "type")
+            return None
+        return self.work(kind, spec.data)
+
+    def work(self, kind: NodeType, data: Mapping[str, Any]) -> InnerStep | None:
+        """Read the data of a step."""
+        before = len(self.problems)
+        inner = self.at("data")
+        found = inner.part(kind.data, data, inner)
+        for place, message in kind.unknown(data, self.models):
+            inner.tell(message, place)
+        if found is None:
+            return None
+        for place, message in kind.faults(found):
+            inner.tell(message, place)
+        if _has_errors(self.problems[before:]):
+            return None
+        return InnerStep(kind.name, kind.bound(found), kind.traits_of(found))
+
+    def _allowed(self) -> bool:
+        allowed = self.depth < MAX_NESTING
+        if not allowed:
+            self.tell(f"At most {MAX_NESTING} graphs may stand in one another.")
+        return allowed
+
+
+@dataclass(frozen=True, slots=True)
+class _ReadStep:
+    """A step as far as it could be read."""
+
+    step: Step
+    traits: Traits | None
+    prepared: PreparedStep | None = None
+    stands_in: bool = False
+
+
+def read(
+    types: Types, graph: Any, graph_id: str, models: ModelTable | None = None
+) -> tuple[InnerGraph | None, tuple[Problem, ...]]:
+    """Read a graph; return it, unless it has errors, and all its problems.
+
+    ``models`` are those that may be named; None: any.
+    """
+    reader = _Reader(types, [], graph_id, models)
+    found = read_graph(reader, graph)
+    return found, tuple(reader.problems)
+
+
+def read_graph(reader: _Reader, value: Any) -> InnerGraph | None:
+    """Read the graph at the reader's place; None if it has errors, which are reported."""
+    before = len(reader.problems)
+    frame = reader.part(GraphFrame, value)
+    raw = value if isinstance(value, Mapping) else {}
+    steps = [
+        _step(reader.at(f"steps.{index}"), one, index)
+        for index, one in enumerate(_listed(raw.get("steps")))
+    ]
+    edges = [
+        _edge(reader.at(f"edges.{index}"), one)
+        for index, one in enumerate(_listed(raw.get("edges")))
+    ]
+    graph = Graph(
+        id=reader.graph_id,
+        steps=tuple(one.step for one in steps),
+        edges=tuple(
+            edge or replace(_UNREADABLE, source_handle=str(index))
+            for index, edge in enumerate(edges)
+        ),
+        entry=_entry(raw.get("entry")),
+        max_parallel=1 if frame is None else frame.max_parallel,
+    )
+    if frame is not None and None not in edges and not any(one.stands_in for one in steps):
+        found: Iterable[Problem] = problems_of(graph, _traits_of(steps), reader.types)
+    else:
+        found = _problems_despite_gaps(graph, steps, reader.types)
+    reader.problems.extend(
+        Problem(joined(reader.place, one.place), one.message, one.severity) for one in found
+    )
+    if _has_errors(reader.problems[before:]):
+        return None
+    return InnerGraph(
+        PreparedGraph(graph, {one.step.id: one.prepared for one in steps if one.prepared}),
+        {one.step.id: one.traits for one in steps if one.traits},
+    )
+
+
+def _step(reader: _Reader, value: Any, index: int) -> _ReadStep:
+    spec = reader.part(StepSpec, value)
+    if spec is None:
+        return _stand_in(reader, value, index)
+    step = Step(id=spec.id, type=spec.type, data=spec.data)
+    policy, fallback = _policy(reader.at("policy"), spec.policy)
+    kind = reader.types.get(spec.type)
+    if kind is None:
+        return _ReadStep(step, None)
+    found = reader.work(kind, spec.data)
+    if found is None:
+        return _ReadStep(step, kind.usual_traits)
+    traits = found.traits
+    if fallback is not None:
+        traits = replace(traits, holds=traits.holds | fallback.traits.holds)
+    prepared = PreparedStep(
+        step=step,
+        work=found.work,
+        policy=policy,
+        fallback=None if fallback is None else fallback.work,
+        sub_budget=spec.sub_budget,
+    )
+    return _ReadStep(step, traits, prepared)
+
+
+def _stand_in(reader: _Reader, value: Any, index: int) -> _ReadStep:
+    """Return a step in the place of one that cannot be read, as much like it as is known."""
+    given = value if isinstance(value, Mapping) else {}
+    step_id, type_name, data = given.get("id"), given.get("type"), given.get("data")
+    kind = reader.types.get(type_name) if isinstance(type_name, str) else None
+    if kind is None and isinstance(type_name, str):
+        reader.tell(f"There is no step type {quoted(type_name)}.", "type")
+    if kind is not None and isinstance(data, Mapping):
+        reader.work(kind, data)
+    with suppress(ValidationError):  # it is reported already
+        _policy(reader.at("policy"), PolicySpec.model_validate(given.get("policy")))
+    step = Step(id=step_id if isinstance(step_id, str) else f"?{index}", type="")
+    return _ReadStep(step, kind.usual_traits if kind else _ANYTHING, stands_in=True)
+
+
+def _policy(
+    reader: _Reader, spec: PolicySpec | None
+) -> tuple[ErrorPolicy | None, InnerStep | None]:
+    if spec is None:
+        return None, None
+    given = spec.fallback
+    fallback = None if given is None else reader.at("fallback").free_work(given)
+    try:
+        return spec.policy(), fallback
+    except ValueError as error:
+        message = str(error).replace("fallback_node", "fallback")
+        field = message.split(maxsplit=1)[0]
+        reader.tell(message, field if field in PolicySpec.model_fields else "")
+        return None, fallback
+
+
+def _edge(reader: _Reader, value: Any) -> Edge | None:
+    spec = reader.part(EdgeSpec, value)
+    if spec is None:
+        return None
+    given = dict(spec)
+    return Edge(channel=Channel(given.pop("data").channel), **given)
+
+
+def _entry(value: Any) -> tuple[str, ...] | None:
+    good = isinstance(value, list) and all(isinstance(one, str) for one in value)
+    return tuple(value) if good else None
+
+
+def _problems_despite_gaps(
+    graph: Graph, steps: Sequence[_ReadStep], types: Types
+) -> Iterator[Problem]:
+    """Yield what is wrong with the whole, whatever the unreadable parts turn out to be.
+
+    Which steps are executed, and which one after the other, is not known yet.
+    """
+    if not steps:
+        return
+    ends = [_ReadStep(Step(id=name, type=""), _ANYTHING) for name in (_NOBODY, _NOWHERE)]
+    known = [replace(one, traits=one.traits and Traits(one.traits.handles)) for one in steps] + ends
+    whole = replace(graph, steps=tuple(one.step for one in known))
+    for problem in problems_of(whole, _traits_of(known), types):
+        if problem.severity is Severity.ERROR:
+            yield problem
+
+
+def _traits_of(steps: Sequence[_ReadStep]) -> Callable[[Step], Traits | None]:
+    """Return a function that gives the traits of these very steps; two of them may share an id."""
+    found = {id(one.step): one.traits for one in steps}
+    return lambda step: found[id(step)]
+
+
+def _listed(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+def _has_errors(problems: Sequence[Problem]) -> bool:
+    return any(problem.severity is Severity.ERROR for problem in problems)

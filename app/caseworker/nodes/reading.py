@@ -1,0 +1,199 @@
+"""How the parts of a graph are read: strictly, with problems in our own words.
+
+The words of the validation library are not used: some of them quote what was sent. Every message
+here is made of our own words and of limits that stand in our own schema.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Annotated, Any, Final, LiteralString
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    GetPydanticSchema,
+    ValidationError,
+    WithJsonSchema,
+)
+from pydantic_core import PydanticCustomError, core_schema
+
+from caseworker.kernel.graph import DEFAULT_HANDLE
+from caseworker.kernel.validation import Problem
+from caseworker.nodes.templates import (
+    DEFAULT_PATH,
+    HANDLE,
+    JsonTemplate,
+    Path,
+    PathError,
+    TemplateError,
+    TextTemplate,
+)
+
+OWN: Final = "caseworker"
+"""The type of errors whose messages are ours."""
+REPORTED: Final = "caseworker_reported"
+"""The type of errors that only say that a problem was reported elsewhere."""
+
+MESSAGES: Mapping[str, str] = {
+    "missing": "This field is required.",
+    "extra_forbidden": "This field is not known here; leave it out.",
+    "unexpected_keyword_argument": "This field is not known here; leave it out.",
+    "string_type": "This must be a string.",
+    "string_unicode": "This must be valid Unicode text.",
+    "string_too_short": "This must have at least {min_length} characters.",
+    "string_too_long": "This must have at most {max_length} characters.",
+    "string_pattern_mismatch": "This must match {pattern}",
+    "too_short": "This must have at least {min_length} items.",
+    "too_long": "This must have at most {max_length} items.",
+    "int_type": "This must be a whole number.",
+    "int_from_float": "This must be a whole number.",
+    "int_parsing": "This must be a whole number.",
+    "int_parsing_size": "This must be a whole number.",
+    "float_type": "This must be a number.",
+    "finite_number": "This must be a finite number.",
+    "bool_type": "This must be true or false.",
+    "greater_than_equal": "This must be at least {ge}.",
+    "less_than_equal": "This must be at most {le}.",
+    "literal_error": "This must be one of: {expected}.",
+    "enum": "This must be one of: {expected}.",
+    "dict_type": "This must be a JSON object.",
+    "dataclass_type": "This must be a JSON object.",
+    "model_type": "This must be a JSON object.",
+    "model_attributes_type": "This must be a JSON object.",
+    "list_type": "This must be a JSON array.",
+    "recursion_loop": "This is nested too deeply.",
+}
+"""What the kinds of error of the validation library are called here."""
+OTHER = "This value is not accepted here."
+
+_WORD = "[A-Za-z]{1,24}[0-9]{0,2}"
+_NAME = f"{_WORD}(?:_{_WORD}){{0,4}}"
+_PLAIN_NAME = re.compile(rf"{_NAME}(?:\.{_NAME})?", re.ASCII)
+"""Words joined by underscores and at most one dot; tokens and keys, which mix letters and digits,
+do not fit."""
+
+
+class StepData(BaseModel):
+    """What the steps of one type are configured with; the base of every part of a graph."""
+
+    model_config = ConfigDict(
+        strict=True,
+        extra="forbid",
+        frozen=True,
+        use_attribute_docstrings=True,
+        arbitrary_types_allowed=True,
+    )
+
+
+def read_by(read: Callable[[Any], Any]) -> GetPydanticSchema:
+    """Return what makes a field's value by ``read`` alone, whatever its type looks like."""
+    return GetPydanticSchema(lambda *_: core_schema.no_info_plain_validator_function(read))
+
+
+def refusal(message: str) -> PydanticCustomError:
+    """Return an error with a message of our own, for validators to raise."""
+    template: LiteralString = "{message}"
+    return PydanticCustomError(OWN, template, {"message": message})
+
+
+def reported() -> PydanticCustomError:
+    """Return the error of a validator that has reported its problems itself."""
+    return PydanticCustomError(REPORTED, "reported")
+
+
+def problems_in(error: ValidationError, place: str) -> Iterator[Problem]:
+    """Yield what is wrong with something that stands at ``place``."""
+    for one in error.errors(include_url=False, include_input=False):
+        if one["type"] != REPORTED:
+            yield Problem(joined(place, field_of(one["loc"])), message_of(one))
+
+
+def field_of(names: Iterable[str | int]) -> str:
+    """Return a dotted place.
+
+    A key that somebody made up is shown only if it looks like a name, so that nothing that was sent
+    by mistake comes back.
+    """
+    return ".".join(
+        str(name) if isinstance(name, int) or _PLAIN_NAME.fullmatch(name) else "*" for name in names
+    )
+
+
+def joined(*places: str) -> str:
+    """Return places that stand in one another as one; empty ones are left out."""
+    return ".".join(place for place in places if place)
+
+
+def message_of(error: Mapping[str, Any]) -> str:
+    """Return what the validation library found, in our words."""
+    if error["type"] == OWN:
+        return str(error["msg"])
+    return MESSAGES.get(error["type"], OTHER).format_map(error.get("ctx") or {})
+
+
+def _parsed(kind: type | None, wanted: str, parse: Callable[[Any], Any]) -> GetPydanticSchema:
+    """Return what reads a value of a ``kind`` by ``parse``, whose refusals are shown."""
+
+    def read(value: Any) -> Any:
+        if kind is not None and not isinstance(value, kind):
+            raise refusal(f"This must be a {wanted}.")
+        try:
+            return parse(value)
+        except (TemplateError, PathError) as error:
+            raise refusal(str(error)) from None
+
+    return read_by(read)
+
+
+def _handle(value: str) -> str:
+    if not HANDLE.fullmatch(value):
+        raise refusal("The name of a handle is 1 to 64 of the characters A-Z a-z 0-9 _ -")
+    return value
+
+
+TextField = Annotated[
+    TextTemplate,
+    _parsed(str, "string", TextTemplate.parse),
+    WithJsonSchema({"type": "string", "description": "Text; ${path} puts a value into it."}),
+]
+"""A text with places for values."""
+
+JsonField = Annotated[
+    JsonTemplate,
+    _parsed(None, "", JsonTemplate),
+    WithJsonSchema({"description": "Any JSON; ${path} in its strings puts a value there."}),
+]
+"""JSON with places for values."""
+
+ObjectField = Annotated[
+    JsonTemplate,
+    _parsed(dict, "JSON object", JsonTemplate),
+    WithJsonSchema(
+        {"type": "object", "description": "An object; ${path} in its strings puts a value there."}
+    ),
+]
+"""A JSON object with places for values."""
+
+PathField = Annotated[
+    Path,
+    _parsed(str, "string", Path.parse),
+    WithJsonSchema({"type": "string", "examples": ["default.items.0"]}),
+]
+"""A dotted path into the inputs of a step."""
+
+
+def usual_path() -> Any:
+    """Return the default of a path: the usual input."""
+    return Field(
+        default_factory=lambda: DEFAULT_PATH, json_schema_extra={"default": DEFAULT_HANDLE}
+    )
+
+
+HandleName = Annotated[
+    str,
+    AfterValidator(_handle),
+    Field(json_schema_extra={"pattern": f"^{HANDLE.pattern}$"}),
+]
+"""Names an input or an output of a step."""

@@ -1,0 +1,93 @@
+"""JSON that a model was asked for: the schema it must follow, and how its reply is read."""
+
+from collections.abc import Iterator
+from typing import Annotated, Any
+
+from jsonschema_rs import ValidationError
+from pydantic import WithJsonSchema
+
+from caseworker.llm.forms import NO_CHARACTER
+from caseworker.nodes.reading import field_of, read_by, refusal
+from caseworker.tools.caller_schema import CallerSchema, TooMuchWorkError
+from caseworker.trace.json_values import JSON, MAX_DEPTH
+
+MAX_REPLY_CHARS = 1_000_000
+MAX_FAULTS = 3
+
+
+class UnfitReplyError(ValueError):
+    """A reply that is no JSON or does not follow its schema; the message quotes nothing of it."""
+
+
+class ReplySchema(CallerSchema):
+    """A JSON Schema that the reply of a model must follow."""
+
+    def read(self, reply: str) -> Any:
+        """Return the JSON of a reply, or raise UnfitReplyError."""
+        value = _json_in(reply)
+        try:
+            errors = self.errors(value, len(reply))
+        except TooMuchWorkError:
+            message = "The reply is too long, or too deep, for so large a JSON Schema."
+            raise UnfitReplyError(message) from None
+        if errors is None:
+            raise UnfitReplyError("The reply does not follow its JSON Schema.")
+        faults = [_shown(error) for error in errors]
+        if faults:
+            more = len(faults) - MAX_FAULTS
+            shown_faults = "; ".join(faults[:MAX_FAULTS]) + (
+                f"; and {more} more" if more > 0 else ""
+            )
+            raise UnfitReplyError(f"The reply does not follow its JSON Schema: {shown_faults}.")
+        return value
+
+
+def _shown(error: ValidationError) -> str:
+    place = field_of(error.instance_path) or "the whole"
+    return f"{error.kind.name} at {place}"
+
+
+def _json_in(reply: str) -> Any:
+    """Return the value in a reply."""
+    if len(reply) > MAX_REPLY_CHARS:
+        raise UnfitReplyError(f"The reply is longer than {MAX_REPLY_CHARS} characters.")
+    try:
+        value = JSON.decode(reply)
+    except (ValueError, RecursionError):
+        raise UnfitReplyError("The reply is not JSON alone.") from None
+    level, depth = [value], 0
+    while level:
+        level = [inner for one in level for inner in _inside(one)]
+        depth += 1
+        if depth > MAX_DEPTH:
+            raise UnfitReplyError("The reply is nested too deeply.")
+    return value
+
+
+def _inside(value: Any) -> Iterator[Any]:
+    """Yield what stands in a value; refuse what no database stores."""
+    if isinstance(value, str):
+        if NO_CHARACTER.search(value):
+            raise UnfitReplyError("A text in the reply holds a character that is none.")
+    elif isinstance(value, dict):
+        yield from value
+        yield from value.values()
+    elif isinstance(value, list):
+        yield from value
+
+
+def _read_schema(value: Any) -> ReplySchema:
+    if not isinstance(value, dict):
+        raise refusal("This must be a JSON object.")
+    try:
+        return ReplySchema(value)
+    except ValueError as error:
+        raise refusal(str(error)) from None
+
+
+SchemaField = Annotated[
+    ReplySchema,
+    read_by(_read_schema),
+    WithJsonSchema({"type": "object", "description": "A JSON Schema (draft 2020-12)."}),
+]
+"""A JSON Schema in the data of a step."""

@@ -1,0 +1,310 @@
+"""A step that sends a value on by conditions on its inputs.
+
+Conditions are data: nothing in them is ever executed. A value that is not there meets no condition
+but ``missing``. Values of kinds that cannot be compared make a comparison false, and so does true
+or false in the place of a number. A text that is a number, as exact results are, counts as that
+number where it is compared with one.
+
+A caller chooses both the conditions and the values. Their product is bounded: a comparison charges
+its cost before it is made, and a step that exceeds MAX_COMPARISONS fails.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from decimal import Decimal, InvalidOperation
+from itertools import islice
+from typing import Annotated, Any, Literal, get_args
+
+from pydantic import Field, model_validator
+
+from caseworker.engine.context import FlowContext
+from caseworker.engine.events import ROUTED, Event
+from caseworker.engine.node import ExecutionResult
+from caseworker.kernel.validation import Handles
+from caseworker.nodes.node_type import NONE, NodeType
+from caseworker.nodes.reading import HandleName, PathField, StepData, refusal, usual_path
+from caseworker.nodes.templates import MISSING
+
+_Comparison = Literal["eq", "ne", "gt", "ge", "lt", "le"]
+_Alone = Literal["exists", "missing", "is_true"]
+"""The operators that take no value."""
+Operator = Literal[_Comparison, "in", "contains", "starts_with", "ends_with", _Alone]
+
+_ALONE = frozenset(get_args(_Alone))
+_TEXTS = frozenset({"starts_with", "ends_with"})
+_ORDERS = frozenset({"gt", "ge", "lt", "le"})
+_COMPARISONS = frozenset(get_args(_Comparison))
+MAX_COMPARISONS = 50_000
+"""Comparisons of single values in one step; they take less than 100 ms."""
+YIELD_AFTER = 2000
+"""Comparisons after which a step lets other tasks run."""
+
+_CHARS_PER_COMPARISON = 200
+"""Characters of a text that take as long as the comparison of one value."""
+_LONGEST_NUMBER = 1000
+"""Characters; a longer text is no number here."""
+
+_Several = Annotated[list["Condition"], Field(min_length=1, max_length=100)]
+
+
+class Condition(StepData):
+    """``{path, op, value}``, or one of ``{all: [...]}``, ``{any: [...]}`` and ``{not: ...}``."""
+
+    path: PathField | None = None
+    """What is looked at."""
+    op: Operator | None = None
+    value: Any = None
+    """What it is compared with: a JSON value, taken as it stands."""
+    all_: _Several | None = Field(default=None, alias="all")
+    any_: _Several | None = Field(default=None, alias="any")
+    not_: "Condition | None" = Field(default=None, alias="not")
+
+    @model_validator(mode="after")
+    def _has_one_form(self) -> "Condition":
+        joins = [self.all_, self.any_, self.not_]
+        compares = not self.model_fields_set.isdisjoint({"path", "op", "value"})
+        if sum(join is not None for join in joins) + compares != 1:
+            raise refusal("A condition is one of {path, op, value}, {all}, {any} and {not}.")
+        if compares:
+            self._require_comparison()
+        return self
+
+    def _require_comparison(self) -> None:
+        if self.path is None or self.op is None:
+            raise refusal("A comparison needs a path and an op.")
+        if self.op in _ALONE:
+            if "value" in self.model_fields_set:
+                raise refusal("This op takes no value.")
+            return
+        if "value" not in self.model_fields_set:
+            raise refusal("This op needs a value.")
+        if self.op in _ORDERS and not (_is_number(self.value) or isinstance(self.value, str)):
+            raise refusal("This op needs a number or a string as its value.")
+        if self.op in _TEXTS and not isinstance(self.value, str):
+            raise refusal("This op needs a string as its value.")
+        if self.op == "in" and not isinstance(self.value, list | str):
+            raise refusal("This op needs a list or a string as its value.")
+
+    def holds(self, inputs: Mapping[str, Any], work: "Work") -> bool:
+        """Return whether the inputs of a step meet the condition.
+
+        Raises:
+            TooManyComparisonsError: the step has exhausted ``work``.
+        """
+        if self.all_ is not None:
+            return all(one.holds(inputs, work) for one in self.all_)
+        if self.any_ is not None:
+            return any(one.holds(inputs, work) for one in self.any_)
+        if self.not_ is not None:
+            return not self.not_.holds(inputs, work)
+        if self.path is None or self.op is None:
+            return False
+        work.charge(len(self.path.names))
+        found = self.path.find(inputs)
+        if found is MISSING:
+            return self.op == "missing"
+        if self.op in _COMPARISONS and _is_number(self.value):
+            work.charge_text(found)
+            number = _number_in(found)
+            if number is not None:  # a float counts by its digits: 0.1 is more than 1/10
+                return _OPERATORS[self.op](number, Decimal(str(self.value)), work)
+        return _OPERATORS[self.op](found, self.value, work)
+
+
+class TooManyComparisonsError(ValueError):
+    """The conditions of a step compare too many values."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            f"The conditions of the step compare more than {MAX_COMPARISONS:,} values: use fewer"
+            " conditions or a shorter list."
+        )
+
+
+class Work:
+    """Comparisons that one step has made."""
+
+    __slots__ = ("done",)
+
+    def __init__(self) -> None:
+        self.done = 0
+
+    def charge(self, comparisons: int) -> None:
+        """Count comparisons before they are made, or raise TooManyComparisonsError."""
+        self.done += comparisons
+        if self.done > MAX_COMPARISONS:
+            raise TooManyComparisonsError
+
+    def charge_text(self, value: Any) -> None:
+        """Count one comparison, and more for a long text."""
+        self.charge(1 + (len(value) // _CHARS_PER_COMPARISON if isinstance(value, str) else 0))
+
+
+def same(one: Any, other: Any, work: Work) -> bool:
+    """Return whether two JSON values are equal; 1 is 1.0, but neither is true."""
+    left = [(one, other)]
+    while left:
+        a, b = left.pop()
+        work.charge_text(a)
+        if isinstance(a, Mapping) and isinstance(b, Mapping):
+            work.charge(len(a))
+            if a.keys() != b.keys():
+                return False
+            left += ((a[key], b[key]) for key in a)
+        elif isinstance(a, list) and isinstance(b, list):
+            if len(a) != len(b):
+                return False
+            work.charge(len(a))
+            left += zip(a, b, strict=True)
+        elif _kind(a) != _kind(b) or a != b:
+            return False
+    return True
+
+
+def _kind(value: Any) -> type:
+    if _is_number(value):
+        return float
+    return type(value)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float | Decimal) and not isinstance(value, bool)
+
+
+def _number_in(value: Any) -> Decimal | None:
+    """Return the number that a text is; None for anything else."""
+    if not isinstance(value, str) or len(value) > _LONGEST_NUMBER:
+        return None
+    try:
+        number = Decimal(value)
+    except InvalidOperation:
+        return None
+    return number if number.is_finite() else None
+
+
+_Operation = Callable[[Any, Any, Work], bool]
+
+
+def _ordered(compare: Callable[[Any, Any], bool]) -> _Operation:
+    def compared(found: Any, value: Any, work: Work) -> bool:
+        work.charge_text(value)
+        numbers = _is_number(found) and _is_number(value)
+        texts = isinstance(found, str) and isinstance(value, str)
+        return (numbers or texts) and compare(found, value)
+
+    return compared
+
+
+def _contains(whole: Any, part: Any, work: Work) -> bool:
+    """Return whether a list has an item, a text a part, an object a key."""
+    if isinstance(whole, list):
+        if isinstance(part, Mapping | list):
+            return any(same(item, part, work) for item in whole)
+        longest = len(part) // _CHARS_PER_COMPARISON if isinstance(part, str) else 0
+        work.charge(len(whole) * (1 + longest))
+        kind = _kind(part)
+        return any(item == part and _kind(item) == kind for item in whole)
+    if not (isinstance(whole, str | Mapping) and isinstance(part, str)):
+        return False
+    work.charge_text(whole)
+    return part in whole
+
+
+def _affix(matches: Callable[[str, str], bool]) -> _Operation:
+    def matched(found: Any, value: Any, work: Work) -> bool:
+        work.charge_text(value)
+        return isinstance(found, str) and matches(found, value)
+
+    return matched
+
+
+_OPERATORS: Mapping[str, _Operation] = {
+    "eq": same,
+    "ne": lambda found, value, work: not same(found, value, work),
+    "gt": _ordered(lambda found, value: found > value),
+    "ge": _ordered(lambda found, value: found >= value),
+    "lt": _ordered(lambda found, value: found < value),
+    "le": _ordered(lambda found, value: found <= value),
+    "in": lambda found, value, work: _contains(value, found, work),
+    "contains": _contains,
+    "starts_with": _affix(str.startswith),
+    "ends_with": _affix(str.endswith),
+    "exists": lambda found, value, work: True,
+    "missing": lambda found, value, work: False,
+    "is_true": lambda found, value, work: found is True,
+}
+
+
+class Route(StepData):
+    """Where a value goes, and when."""
+
+    when: Condition
+    to: HandleName
+    """The output handle."""
+
+
+class RouterData(StepData):
+    """The routes of a value."""
+
+    routes: Annotated[list[Route], Field(min_length=1, max_length=100)]
+    """Tried in their order."""
+    otherwise: HandleName | None = None
+    """The output handle where no route applies; left out, the value goes nowhere."""
+    mode: Literal["first", "all"] = "first"
+    """Whether the first route that applies is taken, or all that do."""
+    value: PathField = usual_path()
+    """What is sent on."""
+
+    @property
+    def ways(self) -> frozenset[str]:
+        """The handles on which a value may leave."""
+        named = {route.to for route in self.routes}
+        return frozenset(named if self.otherwise is None else {*named, self.otherwise})
+
+    def taken(self, inputs: Mapping[str, Any], work: Work) -> list[str]:
+        """Return the handles on which the value leaves.
+
+        Raises:
+            TooManyComparisonsError: the conditions compare too many values.
+        """
+        applying = (route.to for route in self.routes if route.when.holds(inputs, work))
+        ways = list(islice(applying, 1 if self.mode == "first" else None))
+        return ways or ([] if self.otherwise is None else [self.otherwise])
+
+
+class RouterNode:
+    """Routes the value of its step; a branch without a value is dead."""
+
+    async def execute(
+        self, data: RouterData, inputs: Mapping[str, Any], context: FlowContext
+    ) -> ExecutionResult:
+        """Put the value on the handles whose conditions the inputs meet.
+
+        Raises:
+            MissingValueError: there is no value to send.
+            TooManyComparisonsError: the conditions compare too many values.
+        """
+        work = Work()
+        ways = data.taken(inputs, work)
+        if work.done > YIELD_AFTER:
+            await asyncio.sleep(0)
+        events = context.run.events
+        if events is not None:
+            at, node = context.path.text, context.trace_parent
+            events.emit(Event(type=ROUTED, step_id=at, node_id=node, data={"handles": ways}))
+        if not ways:
+            return ExecutionResult()
+        return ExecutionResult(dict.fromkeys(ways, data.value.value_in(inputs)))
+
+
+def router_type() -> NodeType:
+    """Return the type of steps that send a value on by conditions."""
+    return NodeType(
+        name="router",
+        description="Sends its input on to the handles whose conditions it meets."
+        " Steps behind the other handles are skipped.",
+        node=RouterNode(),
+        data=RouterData,
+        handles=Handles(link_inputs=NONE, link_outputs=NONE),
+        flow_outputs=lambda data: data.ways,
+    )

@@ -1,0 +1,250 @@
+"""Texts and JSON with places for values: ``${path}``.
+
+A template is read once, when its graph is checked. Rendering puts values into its places and looks
+at nothing twice: what a value holds is never read as a template, and nothing is ever evaluated.
+``$${`` stands for ``${`` itself.
+
+A path such as ``default.items.0.price`` leads into the inputs of a step. The first name is an input
+handle; the others are keys of objects and indexes of lists. It finds JSON values and nothing else:
+no attribute is read and nothing is called, whatever a name looks like.
+"""
+
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, final
+
+from caseworker.kernel.graph import DEFAULT_HANDLE
+from caseworker.trace.frozen_json import USUAL_LIMITS, ValueLimits
+from caseworker.trace.json_values import MAX_DEPTH
+
+MAX_PATH_CHARS = 256
+MAX_PATH_NAMES = 32
+
+HANDLE = re.compile(r"[A-Za-z0-9_-]{1,64}", re.ASCII)
+_INDEX = re.compile(r"[0-9]{1,9}", re.ASCII)
+
+_PLACE = re.compile(r"\$\$\{|\$\{([^{}]*)\}|\$\{")
+
+
+@final
+class _Missing:
+    """The type of ``MISSING``."""
+
+    def __repr__(self) -> str:
+        return "MISSING"
+
+
+MISSING: Final = _Missing()
+"""What a path finds where there is nothing; null is something."""
+
+
+class PathError(ValueError):
+    """A text that is no path; the message says what one looks like."""
+
+
+class MissingValueError(LookupError):
+    """The inputs of a step hold nothing where a path leads."""
+
+    def __init__(self, path: "Path") -> None:
+        super().__init__(f"There is no value at {path.text}.")
+
+
+@dataclass(frozen=True, slots=True)
+class Path:
+    """A way into the inputs of a step."""
+
+    text: str
+    names: tuple[str, ...]
+
+    @classmethod
+    def parse(cls, text: str) -> "Path":
+        """Read a path, or raise PathError."""
+        names = tuple(text.split("."))
+        if len(text) > MAX_PATH_CHARS or len(names) > MAX_PATH_NAMES:
+            raise PathError(
+                f"A path has at most {MAX_PATH_CHARS} characters and {MAX_PATH_NAMES} names."
+            )
+        if not HANDLE.fullmatch(names[0]) or not all(names):
+            raise PathError(
+                "A path is an input handle, and behind it, each after a dot, keys and indexes,"
+                " such as default.items.0."
+            )
+        return cls(text, names)
+
+    def find(self, inputs: Mapping[str, Any]) -> Any:
+        """Return the value that the path leads to, or ``MISSING``."""
+        value: Any = inputs
+        for name in self.names:
+            if isinstance(value, Mapping):
+                value = value.get(name, MISSING)
+            elif isinstance(value, list | tuple) and _INDEX.fullmatch(name):
+                index = int(name)
+                value = value[index] if index < len(value) else MISSING
+            else:
+                return MISSING
+        return value
+
+    def value_in(self, inputs: Mapping[str, Any]) -> Any:
+        """Return the value that the path leads to, or raise MissingValueError."""
+        value = self.find(inputs)
+        if value is MISSING:
+            raise MissingValueError(self)
+        return value
+
+
+DEFAULT_PATH = Path(DEFAULT_HANDLE, (DEFAULT_HANDLE,))
+
+
+class TemplateError(ValueError):
+    """A template that cannot be read; the message says what to do."""
+
+
+class TooMuchTextError(ValueError):
+    """The values of a template are too large to be put into it."""
+
+    def __init__(self, max_chars: int) -> None:
+        super().__init__(
+            f"The values of the template come to more than {max_chars:,} characters"
+            " (limits.max_value_kb)."
+        )
+
+
+def compact(value: Any) -> str:
+    """Return a JSON value as the shortest text."""
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+class TextTemplate:
+    """A text with places; whatever is put there becomes text, objects and lists compact JSON."""
+
+    __slots__ = ("_parts",)
+
+    def __init__(self, parts: Sequence[str | Path]) -> None:
+        self._parts = tuple(parts)
+
+    @classmethod
+    def parse(cls, text: str) -> "TextTemplate":
+        """Read a template, or raise TemplateError."""
+        return cls(_parts(text))
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The first name of each place, in order."""
+        return tuple(part.names[0] for part in self._parts if isinstance(part, Path))
+
+    def render(self, inputs: Mapping[str, Any], limits: ValueLimits = USUAL_LIMITS) -> str:
+        """Return the text with the values of ``inputs``, which may be as large as one value.
+
+        Raises:
+            MissingValueError: there is no value for a place; the message names it.
+            TooMuchTextError: the values are too large.
+        """
+        return _Rendering(inputs, limits).text(self._parts)
+
+
+class JsonTemplate:
+    """A JSON value whose strings may have places.
+
+    A string that is one place and nothing else becomes the value itself, of whatever kind. Keys
+    have no places.
+    """
+
+    __slots__ = ("_render", "constant")
+
+    def __init__(self, value: Any) -> None:
+        """Read a template, or raise TemplateError."""
+        self._render, self.constant = _read(value, 0)
+        """True if it has no places."""
+
+    def render(self, inputs: Mapping[str, Any], limits: ValueLimits = USUAL_LIMITS) -> Any:
+        """Return a new value with those of ``inputs``; raises as :class:`TextTemplate` does."""
+        return self._render(_Rendering(inputs, limits))
+
+
+class _Rendering:
+    """One rendering: what may still be put in, and the texts that were already made."""
+
+    __slots__ = ("_inputs", "_left", "_max_chars", "_texts")
+
+    def __init__(self, inputs: Mapping[str, Any], limits: ValueLimits) -> None:
+        self._inputs = inputs
+        self._left = self._max_chars = limits.max_value_bytes
+        self._texts: dict[Path, str] = {}
+
+    def text(self, parts: Sequence[str | Path]) -> str:
+        return "".join(part if isinstance(part, str) else self._text_at(part) for part in parts)
+
+    def value(self, path: Path) -> Any:
+        value = path.value_in(self._inputs)
+        if isinstance(value, bool | int | float) or value is None:
+            return value
+        self._text_at(path)  # it counts as much as if it were written out
+        return value
+
+    def _text_at(self, path: Path) -> str:
+        text = self._texts.get(path)
+        if text is None:
+            value = path.value_in(self._inputs)
+            text = self._texts[path] = value if isinstance(value, str) else compact(value)
+        self._left -= len(text)
+        if self._left < 0:
+            raise TooMuchTextError(self._max_chars)
+        return text
+
+
+_Render = Callable[[_Rendering], Any]
+
+
+def _read(value: Any, depth: int) -> tuple[_Render, bool]:
+    """Return what renders a value, and whether it has no places."""
+    if depth > MAX_DEPTH:
+        raise TemplateError("This is nested too deeply.")
+    if isinstance(value, Mapping):
+        items = {key: _read(item, depth + 1) for key, item in value.items()}
+        constant = all(constant for _, constant in items.values())
+        return lambda r: {key: render(r) for key, (render, _) in items.items()}, constant
+    if isinstance(value, list):
+        parts = [_read(item, depth + 1) for item in value]
+        return lambda r: [render(r) for render, _ in parts], all(fixed for _, fixed in parts)
+    if not isinstance(value, str):
+        return lambda _: value, True
+    match _parts(value):
+        case []:
+            return lambda _: "", True
+        case [str() as text]:
+            return lambda _: text, True
+        case [Path() as path]:
+            return lambda r: r.value(path), False
+        case texts:
+            return lambda r: r.text(texts), False
+
+
+def _parts(text: str) -> list[str | Path]:
+    """Return the texts and places of a template; texts that meet are one."""
+    parts: list[str | Path] = []
+    literal, end = "", 0
+    for place in _PLACE.finditer(text):
+        literal += text[end : place.start()]
+        end = place.end()
+        if place[0] == "$${":
+            literal += "${"
+            continue
+        if literal:
+            parts.append(literal)
+            literal = ""
+        parts.append(_path_in(place))
+    literal += text[end:]
+    return [*parts, literal] if literal else parts
+
+
+def _path_in(place: re.Match[str]) -> Path:
+    if place[1] is None:
+        raise TemplateError(
+            "A ${ is not closed by a }. Close it, or write $${ for the text itself."
+        )
+    try:
+        return Path.parse(place[1])
+    except PathError as error:
+        raise TemplateError(f"Between ${{ and }} there must be a path. {error}") from None

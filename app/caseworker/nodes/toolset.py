@@ -1,0 +1,260 @@
+"""Steps that use tools: one that runs a tool, and one that names tools for others."""
+
+from collections.abc import Container, Hashable, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any
+from zoneinfo import ZoneInfo
+
+from pydantic import Field
+
+from caseworker.engine.context import FlowContext
+from caseworker.engine.node import ExecutionResult
+from caseworker.kernel.graph import DEFAULT_HANDLE, Channel
+from caseworker.kernel.problems import quoted
+from caseworker.kernel.validation import Handles
+from caseworker.nodes.node_type import NONE, Fault, NodeType, RunFacts
+from caseworker.nodes.reading import ObjectField, StepData
+from caseworker.observability.redaction import redact_text
+from caseworker.tools.dispatch import ToolDispatch
+from caseworker.tools.ports import ToolContext, ToolResult
+
+ToolName = Annotated[str, Field(min_length=1, max_length=128)]
+
+
+def _unknown(name: str) -> str:
+    """Return what to say of a tool that does not exist or is denied: the same."""
+    return f"There is no tool {quoted(name)} that may be used; GET /tools lists those there are."
+
+
+TOOLS = "tools"
+"""The handle on which toolsets leave a step, and on which they enter one."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServerTools:
+    """The tools of a server, or some of them."""
+
+    server: str
+    allow: tuple[str, ...] | None = None
+    """The only ones that may be used, by the names that the server gives; None: all."""
+    requires_approval: bool = False
+    """Whether a person must approve each call of theirs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Toolset:
+    """Tools, each once, in the order in which they were named."""
+
+    names: tuple[str, ...] = ()
+    servers: tuple[ServerTools, ...] = ()
+    agents: tuple[Hashable, ...] = ()
+    """Agents that are tools; nothing here looks into them."""
+
+    def __or__(self, other: "Toolset") -> "Toolset":
+        return Toolset(
+            tuple(dict.fromkeys(self.names + other.names)),
+            tuple(dict.fromkeys(self.servers + other.servers)),
+            tuple(dict.fromkeys(self.agents + other.agents)),
+        )
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.names
+
+
+class ServerUse(StepData):
+    """The tools of a server that the operator has configured."""
+
+    server: Annotated[str, Field(min_length=1, max_length=64)]
+    allow: Annotated[list[ToolName], Field(max_length=128)] | None = None
+    """The only tools that may be used, by the names that the server gives; left out: all."""
+    requires_approval: bool = False
+    """Whether a person must approve each call of its tools before it is made."""
+
+
+class ToolsetData(StepData):
+    """Which tools."""
+
+    tools: Annotated[list[ToolName], Field(max_length=128)] = Field(default_factory=list)
+    """Their names, as GET /tools lists them."""
+    mcp: Annotated[list[ServerUse], Field(max_length=16)] = Field(default_factory=list)
+    """Servers whose tools belong to the set; agents and models can use them."""
+
+    def toolset(self) -> Toolset:
+        """Return them, each once."""
+        servers = (
+            ServerTools(m.server, None if m.allow is None else tuple(m.allow), m.requires_approval)
+            for m in self.mcp
+        )
+        return Toolset() | Toolset(tuple(self.tools), tuple(servers))
+
+
+class ToolsetNode:
+    """Materialises the tools of its step, and of the toolsets that are linked to it."""
+
+    async def execute(
+        self, data: ToolsetData, inputs: Mapping[str, Any], context: FlowContext
+    ) -> ExecutionResult:
+        """Raise TypeError: a toolset does nothing by itself."""
+        raise TypeError("A toolset can only be linked.")
+
+    async def materialize(
+        self, data: ToolsetData, output_handle: str, context: FlowContext
+    ) -> Toolset:
+        """Return the tools of the step."""
+        linked = await linked_tools(context)
+        own = data.toolset()
+        return own if linked is None else own | linked
+
+
+async def linked_tools(context: FlowContext) -> Toolset | None:
+    """Return all the tools that are linked to a step; None if it has no such link.
+
+    Raises:
+        TypeError: something else is linked there.
+    """
+    found = await context.runtime.resolve_links(context.node_id, TOOLS)
+    if not found:
+        return None
+    tools = Toolset()
+    for one in found:
+        if not isinstance(one, Toolset):
+            raise TypeError("Only toolsets and agents can be linked to tools.")
+        tools |= one
+    return tools
+
+
+def toolset_type(known: Container[str], servers: Container[str] = ()) -> NodeType:
+    """Return the type of steps that name tools for others.
+
+    ``known`` are the tools that may be used, ``servers`` the tool servers that are configured.
+    """
+
+    def faults(data: ToolsetData) -> list[Fault]:
+        tools = [
+            (f"tools.{index}", _unknown(name))
+            for index, name in enumerate(data.tools)
+            if name not in known
+        ]
+        return tools + [
+            (f"mcp.{index}.server", f"There is no MCP server {quoted(use.server)} configured.")
+            for index, use in enumerate(data.mcp)
+            if use.server not in servers
+        ]
+
+    return NodeType(
+        name="toolset",
+        description="Names tools that the steps it is linked to may use."
+        " Toolsets that are linked to it are added to its own.",
+        node=ToolsetNode(),
+        data=ToolsetData,
+        handles=Handles(
+            flow_inputs=NONE,
+            flow_outputs=NONE,
+            link_inputs=frozenset({TOOLS}),
+            link_outputs=frozenset({TOOLS}),
+        ),
+        executes=False,
+        faults=faults,
+    )
+
+
+ERROR = "error"
+"""The handle on which a tool's error leaves, where somebody waits for it there."""
+
+MAX_REASON_CHARS = 300
+_CALL = "call"
+"""Ends the key of the call."""
+
+
+class ToolFailedError(Exception):
+    """A tool returned an error, and no edge leads on from there."""
+
+    def __init__(self, tool: str, result: ToolResult, *, deterministic: bool = False) -> None:
+        """Say which ``tool`` failed; a ``deterministic`` one fails again, unless it had no time."""
+        reason = redact_text(str(result["error"]), max_chars=MAX_REASON_CHARS)
+        self.error_class = str(result.get("code", "error"))
+        """The code of the error."""
+        self.retryable = not deterministic or self.error_class == "timeout"
+        super().__init__(f"Tool {tool} failed ({self.error_class}): {reason}")
+
+
+class ToolData(StepData):
+    """Which tool, and what for."""
+
+    tool: ToolName
+    """Its name, as GET /tools lists it."""
+    args: ObjectField | None = None
+    """Its arguments; left out, they are the inputs of the step by handle."""
+    requires_approval: bool = False
+    """Whether a person must approve the call before it is made."""
+
+
+class ToolNode:
+    """Uses the tool of its step, inside the limits of the run."""
+
+    def __init__(self, tools: ToolDispatch, *, timezone: str) -> None:
+        """Use ``tools``; ``timezone`` is the zone of runs that ask for none."""
+        self._tools = tools
+        self._timezone = timezone
+
+    async def execute(
+        self, data: ToolData, inputs: Mapping[str, Any], context: FlowContext
+    ) -> ExecutionResult:
+        """Use the tool; what it returns is the output ``default``.
+
+        Raises:
+            MissingValueError: an argument has no value.
+            ToolFailedError: the tool returned an error, and no flow edge leaves from ``error``.
+            Stop: a limit or a cancel request keeps it from being used, or ended it.
+        """
+        args = dict(inputs) if data.args is None else data.args.render(inputs, context.limits)
+        result = await self._tools.run(
+            context,
+            name=data.tool,
+            args=args,
+            key=_CALL,
+            tool_context=tool_context(context, self._timezone),
+            requires_approval=data.requires_approval,
+        )
+        if "error" not in result:
+            return ExecutionResult({DEFAULT_HANDLE: result})
+        awaited = context.runtime.outgoing_edges(
+            context.node_id, channel=Channel.FLOW, source_handle=ERROR
+        )
+        if not awaited:
+            tool = self._tools.tool(data.tool)
+            deterministic = tool is not None and tool.spec.deterministic
+            raise ToolFailedError(data.tool, result, deterministic=deterministic)
+        return ExecutionResult({ERROR: result})
+
+
+def tool_context(context: FlowContext, timezone: str) -> ToolContext:
+    """Return what a tool may know of a run, whose zone is ``timezone`` if it asks for none."""
+    facts = context.service(RunFacts)
+    zone = facts.timezone or timezone
+    now = facts.now.astimezone(ZoneInfo(zone))
+    return ToolContext(run_id=context.run_id, timezone=zone, now=now)
+
+
+def tool_type(tools: ToolDispatch, *, timezone: str) -> NodeType:
+    """Return the type of steps that use a tool; ``timezone`` is that of runs that ask for none."""
+
+    def faults(data: ToolData) -> list[Fault]:
+        if data.tool not in tools:
+            return [("tool", _unknown(data.tool))]
+        if data.args is None or not data.args.constant:
+            return []
+        problem = tools.problem(data.tool, data.args.render({}))
+        return [] if problem is None else [("args", problem)]
+
+    return NodeType(
+        name="tool",
+        description="Uses a tool. Its result leaves on default; an error leaves on error if an edge"
+        " leads on from there, and otherwise is a failure of the step.",
+        node=ToolNode(tools, timezone=timezone),
+        data=ToolData,
+        handles=Handles(
+            flow_outputs=frozenset({DEFAULT_HANDLE, ERROR}), link_inputs=NONE, link_outputs=NONE
+        ),
+        faults=faults,
+    )

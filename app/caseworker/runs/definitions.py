@@ -1,0 +1,310 @@
+"""What callers can ask of registered graphs and agents, and how either becomes a run's graph.
+
+An agent is executed by a graph of one step.
+
+A run is stored with its whole graph inline, so that it does what it was accepted with, whatever
+becomes of the definitions that the graph was put together from.
+"""
+
+import asyncio
+import hashlib
+from collections.abc import Collection, Mapping, Sequence, Set
+from dataclasses import dataclass, replace
+from typing import Any
+
+import orjson
+from cachetools import LRUCache
+
+from caseworker.engine.prepared import PreparedGraph
+from caseworker.kernel.validation import Problem, Severity
+from caseworker.nodes.nesting import DefinitionKind, DefinitionReference, is_reference
+from caseworker.runs.errors import (
+    ContainedDefinitionGoneError,
+    DefinitionNotFoundError,
+    GraphRefusedError,
+)
+from caseworker.runs.expansion import Expansion, GraphSize, Missing, canonical, place_of
+from caseworker.runs.graphs import (
+    Definition,
+    DefinitionPage,
+    DefinitionStore,
+    GraphChecks,
+    GraphLimits,
+    NewDefinition,
+    Registered,
+    RunnableGraph,
+)
+from caseworker.runs.run import DefinitionRef
+
+MANY_STEPS = 200
+LARGE_BYTES = 8192
+"""A graph of more steps or bytes is checked on a thread, so that others need not wait for it."""
+
+COMPILED_BYTES = 512 * 1024
+"""How much JSON there is of the graphs that are kept ready; ready they take ten times as much."""
+
+AGENT_STEP = "agent"
+_AGENT_PLACE = f"steps.0.data.{AGENT_STEP}."
+
+
+def graph_of(kind: DefinitionKind, content: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the graph that executes a definition: it itself, or a step with the agent."""
+    if kind is DefinitionKind.GRAPH:
+        return content
+    step = {"id": AGENT_STEP, "type": AGENT_STEP, "data": {AGENT_STEP: content}}
+    return {"steps": [step], "edges": []}
+
+
+class Definitions:
+    """Registers graphs and agents, shows them, and makes them ready to be run."""
+
+    def __init__(self, store: DefinitionStore, checks: GraphChecks, limits: GraphLimits) -> None:
+        self._store = store
+        self._checks = checks
+        self._limits = limits
+        self._compiled = LRUCache[tuple[DefinitionKind, bytes | None], _Compiled](
+            maxsize=COMPILED_BYTES, getsizeof=lambda each: each.size_bytes
+        )
+
+    async def inline(
+        self, tenant: str, content: Mapping[str, Any], kind: DefinitionKind = DefinitionKind.GRAPH
+    ) -> RunnableGraph:
+        """Return a caller's own graph or agent, complete and valid.
+
+        Raises:
+            GraphRefusedError: it cannot be executed.
+        """
+        runnable, problems = await self._examined(tenant, kind, content)
+        _require_no_error(problems, kind)
+        return runnable
+
+    async def named(self, tenant: str, ref: DefinitionRef) -> tuple[DefinitionRef, RunnableGraph]:
+        """Return a registered graph or agent, complete and valid, and which version it is.
+
+        Raises:
+            GraphRefusedError: there is none, or it cannot be executed.
+        """
+        found = await self._store.get(tenant, ref)
+        if found is None:
+            known = await self._store.known(tenant, [replace(ref, version=None)])
+            raise GraphRefusedError([_not_there(Missing((), ref), known)], ref.kind)
+        head = found.head
+        content = found.content
+        if ref.kind is DefinitionKind.AGENT:
+            content = {**content, "name": head.name, "version": head.version}
+        runnable, problems = await self._examined(tenant, ref.kind, content, itself=head.ref)
+        _require_no_error(problems, ref.kind)
+        return head.ref, runnable
+
+    async def problems(self, tenant: str, graph: Mapping[str, Any]) -> Sequence[Problem]:
+        """Return everything that is wrong with a graph, errors and warnings."""
+        try:
+            return (await self._examined(tenant, DefinitionKind.GRAPH, graph))[1]
+        except GraphRefusedError as refused:
+            return refused.problems
+
+    async def register(
+        self,
+        tenant: str,
+        ref: DefinitionRef,
+        content: Mapping[str, Any],
+        description: str | None = None,
+    ) -> Registered:
+        """Store a definition as the next version of a name; the same again is the same version.
+
+        Raises:
+            GraphRefusedError: it cannot be executed, or would contain itself.
+        """
+        while True:
+            _, problems = await self._examined(tenant, ref.kind, content, registering=ref)
+            _require_no_error(problems, ref.kind)
+            try:
+                new = self._new(tenant, ref, content, description)
+                registered = await self._store.add(new)
+            except ContainedDefinitionGoneError:
+                continue  # the next look finds out which one, and says where
+            return replace(registered, warnings=problems)
+
+    async def get(self, tenant: str, ref: DefinitionRef) -> Definition:
+        """Return a definition as its author wrote it.
+
+        Raises:
+            DefinitionNotFoundError: there is none.
+        """
+        found = await self._store.get(tenant, ref)
+        if found is None:
+            raise DefinitionNotFoundError(ref)
+        return found
+
+    async def versions(
+        self, tenant: str, ref: DefinitionRef, *, limit: int, cursor: str | None
+    ) -> DefinitionPage:
+        """Return the versions under the name of ``ref``, newest first.
+
+        Raises:
+            DefinitionNotFoundError: there is no such name.
+        """
+        page = await self._store.versions(tenant, ref, limit=limit, cursor=cursor)
+        if not page.heads and cursor is None:
+            raise DefinitionNotFoundError(ref)
+        return page
+
+    async def _examined(
+        self,
+        tenant: str,
+        kind: DefinitionKind,
+        content: Mapping[str, Any],
+        *,
+        itself: DefinitionRef | None = None,
+        registering: DefinitionRef | None = None,
+    ) -> tuple[RunnableGraph, Sequence[Problem]]:
+        """Return a graph with all that it contains, and everything that is wrong with it.
+
+        What names no other definition is the same each time, so the last ones are kept.
+        """
+        text = None if registering is not None else _text_of(content)
+        if (known := self._compiled.get((kind, text))) is not None:
+            return known.runnable, known.problems
+        expansion = Expansion(tenant, self._store, self._checks, self._limits)
+        if registering is not None:
+            itself = registering
+            expansion.put(itself, content)
+        try:
+            expanded = await expansion.expand(graph_of(kind, content), itself=itself)
+        except GraphRefusedError as refused:
+            raise GraphRefusedError(at_home(refused.problems, kind), kind) from None
+        prepared, found = await self._checked(expanded.graph, expanded.size)
+        runnable = RunnableGraph(expanded.graph, prepared)
+        if expansion.missing:
+            newest = {replace(gap.ref, version=None) for gap in expansion.missing}
+            there = await self._store.known(tenant, newest)
+            gaps = {place_of(gap.path) for gap in expansion.missing}
+            others = [problem for problem in found if not _is_at(problem, gaps)]
+            found = (*(_not_there(gap, there) for gap in expansion.missing), *others)
+        problems = at_home(found, kind)
+        if text is not None and not expansion.named_others and len(text) <= LARGE_BYTES:
+            self._compiled[kind, text] = _Compiled(runnable, problems, len(text))
+        return runnable, problems
+
+    async def _checked(
+        self, graph: Mapping[str, Any], size: GraphSize, allowed: Collection[str] | None = None
+    ) -> tuple[PreparedGraph | None, Sequence[Problem]]:
+        if size.steps > MANY_STEPS or size.size_bytes > LARGE_BYTES:
+            return await asyncio.to_thread(self._checks.examine, graph, allowed)
+        return self._checks.examine(graph, allowed)
+
+    async def require_models(
+        self, kind: DefinitionKind, graph: Mapping[str, Any], allowed: Collection[str]
+    ) -> None:
+        """Refuse the graph of a run that names other models than those that are ``allowed``.
+
+        Raises:
+            GraphRefusedError: it does; all places are named.
+        """
+        _, found = await self._checked(graph, GraphSize.of(graph), allowed)
+        _require_no_error(at_home(found, kind), kind)
+
+    async def register_agent(self, tenant: str, agent: Mapping[str, Any]) -> Registered:
+        """Store an agent as the next version of the name that it has.
+
+        Raises:
+            GraphRefusedError: it cannot be executed, or would contain itself.
+        """
+        if is_reference(agent):
+            missing = Problem("prompt", "This field is required.")
+            raise GraphRefusedError([missing], DefinitionKind.AGENT)
+        name, description = agent.get("name"), agent.get("description")
+        ref = DefinitionRef(name if isinstance(name, str) else "", kind=DefinitionKind.AGENT)
+        content = {key: value for key, value in agent.items() if key != "version"}
+        described = description if isinstance(description, str) else None
+        return await self.register(tenant, ref, content, described)
+
+    def _new(
+        self,
+        tenant: str,
+        ref: DefinitionRef,
+        content: Mapping[str, Any],
+        description: str | None,
+    ) -> NewDefinition:
+        text = canonical(content)
+        named = self._checks.references(graph_of(ref.kind, content))
+        return NewDefinition(
+            tenant=tenant,
+            kind=ref.kind,
+            name=ref.name,
+            description=description,
+            content=content,
+            sha256=hashlib.sha256(text).hexdigest(),
+            size_bytes=len(text),
+            uses=tuple(
+                dict.fromkeys(DefinitionRef(each.name, each.version, each.kind) for each in named)
+            ),
+        )
+
+
+def problems_alone(
+    checks: GraphChecks, limits: GraphLimits, graph: Mapping[str, Any]
+) -> Sequence[Problem]:
+    """Return everything that is wrong with a graph, as far as it shows without what is registered.
+
+    Each definition that the graph names is a warning.
+    """
+    if beyond := GraphSize.of(graph).beyond(limits):
+        return beyond
+    _, found = checks.examine(graph)
+    named = checks.references(graph)
+    places = {place_of(each.place) for each in named}
+    others = [problem for problem in found if not _is_at(problem, places)]
+    return (*map(_unseen, named), *others)
+
+
+def _unseen(named: DefinitionReference) -> Problem:
+    message = f"What this {named.kind.value} is shows only to a service where it is registered."
+    return Problem(place_of((*named.place, "name")), message, Severity.WARNING)
+
+
+@dataclass(frozen=True, slots=True)
+class _Compiled:
+    """A graph or an agent that names no other, as it was found once."""
+
+    runnable: RunnableGraph
+    problems: Sequence[Problem]
+    size_bytes: int
+
+
+def _text_of(content: Mapping[str, Any]) -> bytes | None:
+    """Return a definition as JSON, its members in their order; None if that is not simple."""
+    try:
+        return orjson.dumps(content)
+    except orjson.JSONEncodeError:
+        return None
+
+
+def _require_no_error(problems: Sequence[Problem], kind: DefinitionKind) -> None:
+    errors = [problem for problem in problems if problem.severity is Severity.ERROR]
+    if errors:
+        raise GraphRefusedError(errors, kind)
+
+
+def at_home(problems: Sequence[Problem], kind: DefinitionKind) -> Sequence[Problem]:
+    """Return problems of the graph of a definition with their places inside the definition."""
+    if kind is DefinitionKind.GRAPH:
+        return problems
+    return [replace(one, place=one.place.removeprefix(_AGENT_PLACE)) for one in problems]
+
+
+def _not_there(gap: Missing, known: Set[DefinitionRef]) -> Problem:
+    kind = gap.ref.kind.value
+    if replace(gap.ref, version=None) in known:
+        message = (
+            f"There is no such version of the {kind}; GET /{kind}s/{{name}}/versions lists them."
+        )
+        return Problem(place_of((*gap.path, "version")), message)
+    message = f"There is no {kind} of this name; GET /{kind}s lists those there are."
+    return Problem(place_of((*gap.path, "name")), message)
+
+
+def _is_at(problem: Problem, places: Set[str]) -> bool:
+    """Tell whether a problem is about one of some places, or about something inside it."""
+    parts = problem.place.split(".")
+    return any(".".join(parts[:end]) in places for end in range(1, len(parts) + 1))

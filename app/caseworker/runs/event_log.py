@@ -1,0 +1,188 @@
+"""The events of one run on their way into the store.
+
+An event gets its number and its time when it is emitted, and both stay: numbers are dense, 1 to n,
+over all executions of a run. Every write carries all events that no answer has confirmed yet, also
+those that an earlier write carries that is still under way. So whichever of several writes arrives,
+or is given up, the store never holds an event without those before it; what it holds already it
+leaves as it is, but for the text of an answer that is journaled by then: such a part is written
+once more, with the key of the call in place of the text. What an owner lost with its process was
+never stored and does not exist: the next owner counts on from the last event that was.
+"""
+
+import re
+import time
+from collections.abc import Callable, Mapping, MutableMapping, Sequence, Set
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from caseworker.engine.events import BUDGET_WARNING, CALLS, LATE_RESULT, RESERVED, STREAMED, Event
+from caseworker.nodes.agent.references import part_in
+from caseworker.runs.run import EventRecord, RunStatus
+from caseworker.trace.frozen_json import USUAL_LIMITS, ValueLimits, ValueTooLargeError, freeze
+
+_OURS: Final = RESERVED | {BUDGET_WARNING, LATE_RESULT}
+_TYPE: Final = re.compile(r"(?!run\.|call\.)[A-Za-z0-9][A-Za-z0-9_.:-]{0,99}", re.ASCII)
+
+
+def run_ended(
+    status: RunStatus, finish_reason: str | None, stop: Mapping[str, Any] | None
+) -> Event:
+    """Return the last event of a run."""
+    return Event(type=f"run.{status.value}", data={"finish_reason": finish_reason, "stop": stop})
+
+
+def late_result(usage: Mapping[str, Any], last_seq: int) -> tuple[EventRecord, ...]:
+    """Return the event of a run whose cost has changed after its end."""
+    event = Event(type=LATE_RESULT, data={"usage": dict(usage)})
+    return EventLog(last_seq=last_seq).followed_by(event)
+
+
+class EventLog:
+    """What one execution of a run has emitted and may not be stored yet."""
+
+    def __init__(
+        self,
+        *,
+        last_seq: int,
+        stored_once: Set[str] = frozenset(),
+        streamed: MutableMapping[tuple[str | None, str], Any] | None = None,
+        limits: ValueLimits = USUAL_LIMITS,
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        """Number on behind ``last_seq``, the last event that is stored.
+
+        ``stored_once`` are the keys of events that earlier owners have stored and that are stored
+        once. ``streamed`` has, by step and type, answers of which they have stored parts; one that
+        ends or begins anew is taken out. ``now`` is Unix time.
+        """
+        self._last_seq = last_seq
+        self._stored_once = stored_once
+        self._streamed = {} if streamed is None else streamed
+        self._limits = limits
+        self.size_bytes = 0
+        """Of the data of all events so far."""
+        self._now = now
+        self._fresh: list[_Fresh] = []
+        self._numbered: list[EventRecord] = []
+        self._parts: dict[tuple[str | None, str], list[_Fresh]] = {}
+        """The parts of answers that are not journaled yet, by step and type, from offset 0 on."""
+        self._shortened: list[EventRecord] = []
+        """Parts that are stored with texts that are journaled now."""
+
+    def __bool__(self) -> bool:
+        """Tell whether there is an event that may not be stored yet."""
+        return bool(self._fresh or self._numbered or self._shortened)
+
+    @property
+    def streams(self) -> bool:
+        """Whether the last event is a part of an answer that was not sent to the store yet."""
+        return bool(self._fresh) and self._fresh[-1].event.type in STREAMED
+
+    def add(self, event: Event) -> None:
+        """Take an event.
+
+        Raises:
+            ValueTooLargeError: its data passes a limit.
+            ValueError: its data is not JSON, or its type is none that a node may use.
+        """
+        if event.type not in _OURS and not _TYPE.fullmatch(event.type):
+            raise ValueError(
+                "An event's type is a dotted word, and run.* and call.* are not for nodes."
+            )
+        if event.once is not None and event.once in self._stored_once:
+            return
+        # What the gateway tells of calls is its own, and JSON: nobody else changes it.
+        own = not event.data or event.type in CALLS
+        data = event.data if own else self._frozen(event)
+        if event.answer_of is not None:
+            self._shorten(event.step_id, event.answer_of)
+        fresh = _Fresh(event, data, self._now())
+        self._fresh.append(fresh)
+        if event.type in STREAMED:
+            parts = self._parts.setdefault((event.step_id, event.type), [])
+            if not data.get("offset"):
+                parts.clear()
+                self._streamed.pop((event.step_id, event.type), None)
+            parts.append(fresh)
+
+    def _shorten(self, step_id: str | None, call_key: str) -> None:
+        """Leave the texts of a step's answer to the call that they are journaled with."""
+        for kind in STREAMED:
+            self._streamed.pop((step_id, kind), None)
+            for part in self._parts.pop((step_id, kind), ()):
+                part.data = part_in(call_key, part.data)
+                record = part.record
+                if record is None:
+                    continue
+                shorter = replace(record, data=part.data)
+                at = record.seq - self._numbered[0].seq if self._numbered else -1
+                if at < 0:
+                    self._shortened.append(shorter)
+                else:
+                    self._numbered[at] = shorter
+
+    def _frozen(self, event: Event) -> Any:
+        """Return the data of an event as the store will give it back."""
+        limits = self._limits
+        try:
+            frozen = freeze(
+                dict(event.data),
+                max_bytes=limits.max_event_bytes,
+                max_depth=limits.max_depth,
+                key="limits.max_event_kb",
+            )
+        except ValueTooLargeError as error:
+            raise ValueTooLargeError(f"The data of event {event.type} {error}.") from None
+        self.size_bytes += frozen.size_bytes
+        return frozen.value()
+
+    def unconfirmed(self) -> tuple[EventRecord, ...]:
+        """Return everything that may not be stored yet, in order."""
+        for each in self._fresh:
+            self._last_seq += 1
+            each.record = _record(self._last_seq, each.event, each.data, each.at)
+            self._numbered.append(each.record)
+        self._fresh.clear()
+        return (*self._shortened, *self._numbered)
+
+    def confirm(self, stored: Sequence[EventRecord]) -> None:
+        """Forget events that are stored now."""
+        if self._shortened:
+            known = set(map(id, stored))
+            self._shortened = [each for each in self._shortened if id(each) not in known]
+        if stored and self._numbered:
+            beyond = max(0, stored[-1].seq - self._numbered[0].seq + 1)
+            ended = zip(self._numbered[:beyond], stored[-beyond:], strict=False)
+            self._shortened += (ours for ours, theirs in ended if ours is not theirs)
+            del self._numbered[:beyond]
+
+    def followed_by(self, event: Event) -> tuple[EventRecord, ...]:
+        """Return everything that may not be stored yet, and behind it an event that is not kept.
+
+        An end that the store does not accept never happened.
+        """
+        pending = self.unconfirmed()
+        return (*pending, _record(self._last_seq + 1, event, event.data, self._now()))
+
+
+@dataclass(slots=True)
+class _Fresh:
+    """An event that has no number yet, or had none when it was emitted."""
+
+    event: Event
+    data: Mapping[str, Any]
+    at: float
+    record: EventRecord | None = None
+
+
+def _record(seq: int, event: Event, data: Mapping[str, Any], at: float) -> EventRecord:
+    return EventRecord(
+        seq=seq,
+        ts=datetime.fromtimestamp(at, UTC),
+        type=event.type,
+        step_id=event.step_id,
+        node_id=event.node_id,
+        data=data,
+        once_key=event.once,
+    )

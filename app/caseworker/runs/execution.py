@@ -1,0 +1,224 @@
+"""One execution of one run: its graph, its limits, its journal, joined."""
+
+import asyncio
+import random
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import cache
+from typing import Any
+
+from caseworker.control.budget import Dimension
+from caseworker.control.ledger import ESTIMATED_OF, Scope
+from caseworker.control.usage import ResourceUsage
+from caseworker.engine.calls import Calls
+from caseworker.engine.cancellation import CancellationToken
+from caseworker.engine.concurrency import StepSlots
+from caseworker.engine.context import RunContext
+from caseworker.engine.events import BUDGET_WARNING, Event
+from caseworker.engine.prepared import PreparedGraph
+from caseworker.runs.event_log import run_ended
+from caseworker.runs.journal import RunJournal
+from caseworker.runs.outcome import RunOutcome, close
+from caseworker.runs.ports import JournalStore, LateResult
+from caseworker.runs.replay import graph_of, reopened, spent_before, taken_over_by
+from caseworker.runs.run import CallRecord, EventRecord, FinishRun, Run, RunStatus, as_ended
+from caseworker.trace.frozen_json import USUAL_LIMITS, ValueLimits
+from caseworker.trace.spans import SpanOf
+
+
+@dataclass(slots=True)
+class ActiveRun:
+    """A run that a process executes."""
+
+    run: Run
+    token: CancellationToken
+    ended: asyncio.Event
+    prepared: PreparedGraph | None = None
+    """Its graph, if that was made ready before."""
+    delivered_at: datetime | None = None
+    finished: bool = False
+    """True once its end was stored by this process."""
+    scope: Scope | None = None  # once it is executed
+    final: Run | None = None
+    """The run as this process ended it; None where only the store can say."""
+
+    def end(self, finish: FinishRun, finished_at: datetime) -> Run:
+        """Return the run as this process has ended it, but for what the store knows of cancels."""
+        ended = as_ended(self.run, finish, finished_at)
+        if finish.status is not RunStatus.CANCELLED:
+            self.final = ended
+        return ended
+
+
+class Execution:
+    """What is built for a run when it is begun, or begun again."""
+
+    def __init__(
+        self,
+        *,
+        run: Run,
+        earlier: Sequence[CallRecord],
+        token: CancellationToken,
+        journals: JournalStore,
+        permitted_at: float,
+        clock: Callable[[], float],
+        limits: ValueLimits = USUAL_LIMITS,
+        span_of: SpanOf | None = None,
+    ) -> None:
+        """``span_of`` returns the spans that what the run calls is told of; None tells of none."""
+        self.run = run
+        self._span_of = span_of
+        self.token = token
+        self.graph, self.root = graph_of(run, earlier)
+        self.taken_over = taken_over_by(run, earlier)
+        self._ended = False
+        self.journal = RunJournal(
+            run=run,
+            graph=self.graph,
+            token=token,
+            store=journals,
+            earlier=earlier,
+            permitted_at=permitted_at,
+            clock=clock,
+            limits=limits,
+        )
+        self._limits = limits
+        usage = ResourceUsage(before_seconds=run.active_seconds, clock=clock)
+        # Nothing here may lead back here: what a run has held goes at once when the run has ended.
+        self.scope = Scope(
+            "run",
+            run.request.budget,
+            usage=usage,
+            warn=_warner(self.journal),
+            requires_prices=run.request.requires_prices,
+        )
+        if earlier:
+            self.scope.restore(spent_before(earlier))
+
+    @property
+    def ended(self) -> bool:
+        """True once its end was made up, with what was known of its cost by then."""
+        return self._ended
+
+    @property
+    def active_seconds(self) -> float:
+        """How long the run has been worked on, earlier executions included."""
+        return self.scope.usage.time_elapsed_seconds
+
+    def deadline_in(self) -> float | None:
+        """Return the seconds until the run's deadline; None if it has none."""
+        deadline = self.run.request.deadline
+        return None if deadline is None else (deadline - datetime.now(UTC)).total_seconds()
+
+    def context(
+        self,
+        services: Mapping[type, Any],
+        slots: StepSlots,
+        *,
+        grace_seconds: float,
+        over: Callable[[], None] = lambda: None,
+    ) -> RunContext:
+        """Return what the run's steps share; ``over`` is called when abandoned work has ended."""
+        seed = f"{self.run.key.run_id}/{self.run.fence}"
+        return RunContext(
+            run_id=self.run.key.run_id,
+            root=self.root,
+            trace=self.graph,
+            scope=self.scope,
+            token=self.token,
+            journal=self.journal,
+            events=self.journal,
+            calls=Calls(
+                graph=self.graph,
+                journal=self.journal,
+                token=self.token,
+                jitter=_jitter(seed),
+                deadline_in=self.deadline_in,
+                events=self.journal,
+                span_of=self._span_of,
+            ),
+            services=services,
+            tenant=self.run.key.tenant,
+            chat_id=chat.thread_id if (chat := self.run.request.chat) else None,
+            limits=self._limits,
+            slots=slots,
+            grace_seconds=grace_seconds,
+            over=over,
+        )
+
+    def finish(self, outcome: RunOutcome, *, delivered_at: datetime | None) -> FinishRun:
+        """End the graph and return how the run ended; a later end takes the place of this one."""
+        if self._ended:
+            self.graph = reopened(self.graph, self.root)
+        self._ended = True
+        close(self.graph, self.root, outcome)
+        stop = outcome.stop.to_dict() if outcome.stop else None
+        end = run_ended(outcome.status, outcome.finish_reason, stop)
+        return FinishRun(
+            key=self.run.key,
+            fence=self.run.fence,
+            status=outcome.status,
+            finish_reason=outcome.finish_reason,
+            result=outcome.result,
+            usage=self.scope.to_dict(),
+            stop=stop,
+            active_seconds=self.active_seconds,
+            calls=self.journal.close(self.graph),
+            snapshot=self.graph.snapshot(),
+            events=self.journal.unstored_events(end),
+            delivered_at=delivered_at,
+        )
+
+    def late(self) -> LateResult:
+        """Return what the run has cost since it was finished."""
+        return LateResult(
+            key=self.run.key,
+            fence=self.run.fence,
+            calls=self.journal.close(),
+            usage=self.scope.to_dict(),
+        )
+
+    def abandon(self, reason: str) -> tuple[Sequence[CallRecord], Sequence[EventRecord]]:
+        """Close what is open, but not the run; return the calls and events not stored yet."""
+        self.graph.close_open(reason)
+        return self.journal.close(), self.journal.unstored_events()
+
+
+def _jitter(seed: str) -> Callable[[], float]:
+    """Return what draws numbers from -1 to 1; its generator, of 2.5 KB, is made for the first."""
+
+    @cache
+    def chance() -> random.Random:
+        return random.Random(seed)
+
+    return lambda: chance().uniform(-1, 1)
+
+
+def _warner(journal: RunJournal) -> Callable[[Scope, Dimension, float], None]:
+    """Return what emits warnings, whatever thread has spent something."""
+    loop, thread = asyncio.get_running_loop(), threading.get_ident()
+
+    def warn(scope: Scope, dimension: Dimension, share: float) -> None:
+        if threading.get_ident() == thread:
+            _emit_warning(journal, scope, dimension, share)
+        else:
+            loop.call_soon_threadsafe(_emit_warning, journal, scope, dimension, share)
+
+    return warn
+
+
+def _emit_warning(journal: RunJournal, scope: Scope, dimension: Dimension, share: float) -> None:
+    """Emit that a scope has reached a share of one of its limits."""
+    data = {
+        "scope": scope.name,
+        "dimension": dimension.value,
+        "share": share,
+        "used": float(scope.usage.of(dimension)),
+        "reserved": float(scope.reserved(dimension)),
+        "limit": float(scope.budget.limits()[dimension]),
+    }
+    if dimension in ESTIMATED_OF:
+        data["estimated"] = float(scope.usage.of(ESTIMATED_OF[dimension]))
+    journal.emit(Event(type=BUDGET_WARNING, data=data))

@@ -1,0 +1,400 @@
+"""Executes runs in this process: each in a task of its own, each under its own fence.
+
+A run comes here claimed. It is executed as one graph, supervised by its token, and finished by one
+guarded update. Whatever the process cannot finish it gives back, and what it cannot even give back
+another process recovers once this one's heartbeat is stale.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Coroutine, Mapping, Sequence, Set
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import partial
+from typing import Any
+
+import structlog
+
+from caseworker.control.stops import HandOver, Stop, StopCause, StopKind, Suspended
+from caseworker.engine.approvals import Approvals
+from caseworker.engine.cancellation import CancellationToken
+from caseworker.engine.concurrency import StepSlots
+from caseworker.engine.driver import GraphExecution
+from caseworker.engine.events import RUN_RESUMED, RUN_STARTED, Event
+from caseworker.engine.prepared import PreparedGraph
+from caseworker.engine.report import GraphOutcome
+from caseworker.engine.supervision import DetachedError, Supervisor, deadline_of, seconds_of
+from caseworker.llm.table import AllowedModels
+from caseworker.nodes.catalog import GraphProblemsError, NodeCatalog
+from caseworker.nodes.chat import chat_services
+from caseworker.nodes.node_type import RunFacts
+from caseworker.observability.trace_context import outside_spans
+from caseworker.runs.approvals import ApprovalStore, RunDesk
+from caseworker.runs.execution import ActiveRun, Execution
+from caseworker.runs.giving_back import (
+    CLAIM_SECONDS,
+    GIVE_UP_SECONDS,
+    RELEASES_AT_ONCE,
+    Declined,
+    shutting_down,
+    when_there,
+)
+from caseworker.runs.journal import LostRunError
+from caseworker.runs.observing import RunObservers, log_context
+from caseworker.runs.outcome import RunOutcome, failed, outcome_of, stopped
+from caseworker.runs.plan import RunGraphs, facts_of, inputs_of
+from caseworker.runs.ports import JournalStore, RunStore
+from caseworker.runs.replay import spent_before
+from caseworker.runs.run import CallRecord, CancelRequest, Run, RunKey
+from caseworker.runs.run_slots import RunSlots
+from caseworker.tools.artifacts import ArtifactKeeper
+from caseworker.trace.frozen_json import USUAL_LIMITS, ValueLimits
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExecutorLimits:
+    """How this process executes runs."""
+
+    max_runs: int
+    max_attempts: int
+    """How many workers a run may lose in a row, without getting on, before it fails as lost."""
+    max_parallel_steps: int
+    """How many steps of one run work at once, however wide its graphs are."""
+    values: ValueLimits = USUAL_LIMITS
+
+
+class RunExecutor:
+    """The runs of this process."""
+
+    def __init__(
+        self,
+        *,
+        worker_id: str,
+        store: RunStore,
+        journals: JournalStore,
+        catalog: NodeCatalog,
+        supervisor: Supervisor,
+        services: Mapping[type, Any],
+        limits: ExecutorLimits,
+        artifacts: Callable[[Run, CancellationToken], ArtifactKeeper] | None = None,
+        approvals: ApprovalStore | None = None,
+        observers: RunObservers | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Without ``artifacts`` no file is kept; without ``approvals`` nobody can be asked."""
+        self.worker_id = worker_id
+        self.broken: dict[RunKey, int] = {}
+        """The fences of runs that were begun and not ended; the heartbeat gives them back."""
+        self._store = store
+        self._journals = journals
+        self._graphs = RunGraphs(catalog)
+        self._supervisor = supervisor
+        self._services = services
+        self._limits = limits
+        self._artifacts = artifacts
+        self._approvals = approvals
+        self._observers = observers or RunObservers()
+        self._clock = clock
+        self.changes = 0
+        """How often a run has begun or ended here."""
+        self._active: dict[RunKey, ActiveRun] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.slots = RunSlots(limits.max_runs, self._active.keys())
+        self._freed = asyncio.Event()
+        self._releasing = asyncio.Semaphore(RELEASES_AT_ONCE)
+        self._declined = Declined()
+        self._open = True
+        self._handing_over = False
+
+    @property
+    def active(self) -> Set[RunKey]:
+        """The runs that are being executed now."""
+        return self._active.keys()
+
+    @property
+    def free_slots(self) -> int:
+        """How many more runs may be started now."""
+        return self.slots.free if self._open else 0
+
+    def reserve(self, tenant: str | None = None) -> bool:
+        """Keep a slot for a run that is about to be claimed; False if there is none."""
+        return self._open and self.slots.reserve(tenant)
+
+    def unreserve(self, tenant: str | None = None) -> None:
+        """Give a kept slot back."""
+        self.slots.unreserve(tenant)
+
+    async def room(self) -> None:
+        """Wait until there may be a free slot."""
+        while self.free_slots <= 0:
+            await self.slots.change()
+
+    async def freed(self) -> None:
+        """Wait until a run has ended for which others of its tenant may have waited."""
+        await self._freed.wait()
+        self._freed.clear()
+
+    def start(
+        self, run: Run, *, permitted_at: float, prepared: PreparedGraph | None = None
+    ) -> None:
+        """Execute a run that was claimed for this process; a second call changes nothing.
+
+        ``permitted_at`` is when the claiming statement was sent, on the monotonic clock;
+        ``prepared`` is the run's graph, if it is at hand. A run that this process had lost and has
+        claimed again begins when its lost execution has ended.
+        """
+        if (lost := self._active.get(run.key)) is not None:
+            if lost.run.fence >= run.fence:
+                return
+            lost.token.trip(LostRunError())
+        active = ActiveRun(run, CancellationToken(), asyncio.Event(), prepared)
+        if self._handing_over:
+            active.token.trip(shutting_down())
+        self._active[run.key] = active
+        self.slots.served(run.key.tenant)
+        self.changes += 1
+        self._keep(self._execute(active, permitted_at, after=lost), f"run {run.key.run_id}")
+
+    def cancel(self, key: RunKey, request: CancelRequest) -> bool:
+        """Cancel a run that is executed here; False if it is not."""
+        if (active := self._active.get(key)) is None:
+            return False
+        active.delivered_at = active.delivered_at or _now()
+        active.token.trip(request.stop)
+        return True
+
+    def lose(self, key: RunKey) -> None:
+        """Stop a run that does not belong to this process any more."""
+        if (active := self._active.get(key)) is not None:
+            active.token.trip(LostRunError())
+
+    def usage_of(self, key: RunKey) -> Mapping[str, Any] | None:
+        """Return what a run that is executed here has spent so far; None if it is not."""
+        active = self._active.get(key)
+        return active.scope.to_dict() if active and active.scope else None
+
+    def stop_taking(self) -> None:
+        """Take no more runs; those that are executed go on."""
+        self._open = False
+
+    async def ended(self, key: RunKey) -> Run | None:
+        """Return a run once it is no longer executed here; None: only the store knows its end."""
+        if (active := self._active.get(key)) is None:
+            return None
+        await active.ended.wait()
+        return active.final
+
+    async def drain(self, grace_seconds: float) -> None:
+        """Start nothing more; let runs end for a while, then give the others back.
+
+        What cannot be given back, because the database is away, is left to whoever finds it.
+        """
+        self.stop_taking()
+        if self._tasks and not self._handing_over:
+            await asyncio.wait(self._tasks, timeout=grace_seconds)
+        self._handing_over = True
+        for active in self._active.values():
+            active.token.trip(shutting_down())
+        patience = self._supervisor.grace_seconds + GIVE_UP_SECONDS
+        while self.slots.reserved or self._tasks:
+            left = self.slots.reserved, len(self._tasks)
+            if self.slots.reserved:  # a run may just be being claimed
+                await self.slots.change_within(CLAIM_SECONDS)
+            else:
+                await asyncio.wait(self._tasks, timeout=patience)
+            if left == (self.slots.reserved, len(self._tasks)):
+                break
+        if self._tasks:
+            log.warning("runs.left_behind", count=len(self._active))
+            for task in self._tasks:
+                task.cancel()
+            await asyncio.wait(self._tasks, timeout=GIVE_UP_SECONDS)
+
+    async def _execute(
+        self, active: ActiveRun, permitted_at: float, *, after: ActiveRun | None
+    ) -> None:
+        run = active.run
+        structlog.contextvars.bind_contextvars(**log_context(run))
+        try:
+            if after is not None:
+                await after.ended.wait()
+            self._observers.begun(run)
+            await self._run(active, permitted_at)
+        except Exception:
+            log.exception("run.broken")
+            self.broken[run.key] = run.fence
+        finally:
+            if run.key.tenant in self.slots.full_tenants:
+                self._freed.set()  # queued runs of the tenant have no jobs any more
+            if self._active.get(run.key) is active:
+                del self._active[run.key]
+                self.changes += 1
+            active.ended.set()
+            self.slots.freed()
+
+    async def _run(self, active: ActiveRun, permitted_at: float) -> None:
+        run = active.run
+        earlier: Sequence[CallRecord] = ()
+        if run.fence > 1 or run.request.source is not None:
+            earlier = await when_there(partial(self._store.calls, run.key))
+        begin = partial(
+            Execution,
+            run=run,
+            token=active.token,
+            journals=self._journals,
+            permitted_at=permitted_at,
+            clock=self._clock,
+            limits=self._limits.values,
+            span_of=self._observers.span_of(run),
+        )
+        try:
+            execution = begin(earlier=earlier)
+        except ValueError:  # what is stored is not the journal of one run
+            log.exception("run.unreadable")
+            execution = begin(earlier=())
+            execution.scope.restore(spent_before(earlier))
+            cause = StopCause(kind=StopKind.ERROR, reason="The run's journal cannot be read.")
+            await self._finish(active, execution, stopped(run, Stop(cause), None, at=_now()))
+            return
+        active.scope = execution.scope
+        try:
+            outcome = await self._outcome(active, execution)
+        except GraphProblemsError as error:  # it was fine when it was accepted
+            await self._decline(active, execution, error)
+            return
+        outcome.let_go()
+        if isinstance(outcome.stop, Suspended):
+            waits_for = outcome.stop.approval_ids
+            await self._release(active, execution, str(outcome.stop), waits_for=waits_for)
+        elif isinstance(outcome.stop, HandOver) and not self._is_exhausted(run):
+            await self._release(active, execution, "The process gave the run up.")
+        else:
+            await self._finish(active, execution, outcome_of(run, outcome, at=_now()))
+
+    async def _decline(
+        self, active: ActiveRun, execution: Execution, error: GraphProblemsError
+    ) -> None:
+        """Leave a run to processes that can execute it; fail it if there seem to be none."""
+        pause_seconds = self._declined.pause_before(active.run.key)
+        if pause_seconds is None:
+            await self._finish(active, execution, failed(active.run, error, None, at=_now()))
+            return
+        log.warning("run.declined", seconds=pause_seconds, detail=str(error))
+        reason = "The process cannot execute the run's graph."
+        await self._release(active, execution, reason, pause_seconds=pause_seconds)
+
+    async def _finish(self, active: ActiveRun, execution: Execution, outcome: RunOutcome) -> None:
+        """Write the end; where a cancel request came first, that is the end."""
+        finish = execution.finish(outcome, delivered_at=active.delivered_at)
+        stored = await self._journals.finish(finish)
+        if stored.cancel_request is not None:
+            stop = stored.cancel_request.stop
+            outcome = stopped(active.run, stop, outcome.result, at=_now())
+            finish = execution.finish(outcome, delivered_at=_now())
+            stored = await self._journals.finish(finish)
+        active.finished = stored.done
+        if stored.frees_place:
+            self._freed.set()
+        if stored.finished_at is None:
+            log.warning("run.finished_elsewhere")
+        else:
+            self._observers.ended(active.end(finish, stored.finished_at), finish.snapshot)
+
+    async def _outcome(self, active: ActiveRun, execution: Execution) -> GraphOutcome:
+        """Execute the run's graph; its limits of time and its stops reach what is in flight.
+
+        Raises:
+            GraphProblemsError: the graph cannot be executed here.
+        """
+        run = active.run
+        if run.cancel_request is not None:
+            self.cancel(run.key, run.cancel_request)
+        graph = await self._graph_of(active, execution)
+        if self._is_exhausted(run):
+            return graph.abandoned(HandOver(f"Its worker was lost {run.losses} times in a row."))
+        about = {"attempt": run.attempts, **execution.taken_over}
+        execution.journal.emit(Event(type=RUN_RESUMED if run.last_seq else RUN_STARTED, data=about))
+        deadline = deadline_of(run.request.deadline, active.token)
+        try:
+            with seconds_of(execution.scope, active.token), deadline:
+                return await self._supervisor.run(
+                    graph.run(), active.token, late=lambda _: self._record_late(active, execution)
+                )
+        except DetachedError as detached:
+            return graph.abandoned(detached.stop)
+        except Stop as stop:  # it was stopped before it began
+            return graph.abandoned(stop)
+
+    def _is_exhausted(self, run: Run) -> bool:
+        """Return whether a run was lost too often to be begun again."""
+        return run.cancel_request is None and run.losses >= self._limits.max_attempts
+
+    async def _graph_of(self, active: ActiveRun, execution: Execution) -> GraphExecution:
+        """Build the execution of a run's graph; raises as :meth:`_outcome` does."""
+
+        def over() -> None:
+            if execution.ended:  # until then its cost is the run's like any other
+                self._record_late(active, execution)
+
+        run = active.run
+        prepared = active.prepared or await self._graphs.prepared(run)
+        services = {**self._services, RunFacts: facts_of(run)}
+        services |= chat_services(run.request.chat, prepared)
+        if run.request.models is not None:
+            services[AllowedModels] = AllowedModels(run.request.models)
+        if self._artifacts is not None:
+            services[ArtifactKeeper] = self._artifacts(run, execution.token)
+        if self._approvals is not None:
+            services[Approvals] = Approvals(RunDesk(self._approvals, run, execution.token))
+        slots = StepSlots(self._limits.max_parallel_steps)
+        context = execution.context(
+            services, slots, grace_seconds=self._supervisor.grace_seconds, over=over
+        )
+        return GraphExecution(prepared, inputs_of(run.request), context)
+
+    async def _release(
+        self, active: ActiveRun, execution: Execution, reason: str, **how: Any
+    ) -> None:
+        """Let another process go on with the run, unless it has it already."""
+        if isinstance(active.token.stop, LostRunError):
+            log.warning("run.lost")
+            return
+        calls, events = execution.abandon(reason)
+        release = partial(
+            self._store.release,
+            active.run,
+            active_seconds=execution.active_seconds,
+            calls=calls,
+            events=events,
+            counted=False,
+            **how,
+        )
+        async with self._releasing:
+            await when_there(release)
+        log.info("run.handed_over", detail=reason)
+
+    def _record_late(self, active: ActiveRun, execution: Execution) -> None:
+        """Add what abandoned work has cost after all; its result is dropped."""
+        log.warning("run.late_result", run_id=execution.run.key.run_id)
+        self._keep(self._add_late(active, execution), "late result")
+
+    async def _add_late(self, active: ActiveRun, execution: Execution) -> None:
+        """Add to the end of a run; one that goes on elsewhere counts the lost call by itself."""
+        await active.ended.wait()
+        if not active.finished:
+            return
+        try:
+            await self._store.late(execution.late())
+        except Exception:
+            log.exception("run.late_result_lost")
+
+    def _keep(self, work: Coroutine[Any, Any, None], name: str) -> None:
+        task = asyncio.create_task(work, name=name, context=outside_spans())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)

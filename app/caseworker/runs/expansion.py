@@ -1,0 +1,236 @@
+"""Puts registered graphs and agents in the places where others name them.
+
+A few small graphs that name one another can stand for one of any size. So everything is measured
+first: the definitions are loaded level by level, never more of them than the limit of bytes, each
+one is expanded once however often it is named, and sizes are added up where a graph is put in. The
+result shares its parts, so that even then nothing large has been built.
+"""
+
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+
+from caseworker.kernel.validation import Problem
+from caseworker.nodes.nesting import DefinitionReference, agents_in
+from caseworker.runs.errors import DefinitionsTooLargeError, GraphRefusedError
+from caseworker.runs.graphs import DefinitionStore, GraphChecks, GraphLimits
+from caseworker.runs.run import DefinitionRef
+
+Path = tuple[str | int, ...]
+Graph = Mapping[str, Any]
+
+NESTED = "graph"
+"""The key under which a graph stands in the data of a step."""
+
+_CANONICAL = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+
+
+def canonical(graph: Mapping[str, Any]) -> bytes:
+    """Return a graph as JSON that is the same for graphs that are equal."""
+    return _CANONICAL.encode(graph).encode()
+
+
+@dataclass(frozen=True, slots=True)
+class GraphSize:
+    """What the limits of graphs are compared with."""
+
+    size_bytes: int
+    steps: int
+    edges: int
+    depth: int
+
+    @classmethod
+    def of(cls, graph: Mapping[str, Any]) -> Self:
+        """Measure a graph; one that is given by name counts as the name."""
+        steps = edges = depth = 0
+        level: list[Mapping[str, Any]] = [graph]
+        while level:
+            depth += 1
+            steps += sum(_length(one.get("steps")) for one in level)
+            edges += sum(_length(one.get("edges")) for one in level)
+            level = [inner for one in level for inner in _graphs_in(one)]
+        return cls(len(canonical(graph)), steps, edges, depth)
+
+    def with_inside(self, inner: Self, *, level: int) -> Self:
+        """Return the size once ``inner`` stands in it, below ``level`` graphs."""
+        return type(self)(
+            self.size_bytes + inner.size_bytes,
+            self.steps + inner.steps,
+            self.edges + inner.edges,
+            max(self.depth, level + inner.depth),
+        )
+
+    def beyond(self, limits: GraphLimits) -> tuple[Problem, ...]:
+        """Return what is too large."""
+        compared = (
+            (self.size_bytes, limits.max_bytes, "take at most {} bytes as JSON", "max_graph_bytes"),
+            (self.steps, limits.max_steps, "have at most {} steps", "max_graph_steps"),
+            (self.edges, limits.max_edges, "have at most {} edges", "max_graph_edges"),
+            (self.depth, limits.max_depth, "nest at most {} deep", "max_graph_depth"),
+        )
+        return tuple(
+            Problem("", f"A graph may {what.format(most)}, with all in it ({name}).")
+            for size, most, what, name in compared
+            if size > most
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Expanded:
+    """A graph or an agent that names no other, except those that do not exist."""
+
+    graph: Graph
+    size: GraphSize
+
+
+@dataclass(frozen=True, slots=True)
+class Missing:
+    """A place where something is named that does not exist."""
+
+    path: Path
+    ref: DefinitionRef
+
+
+class Expansion:
+    """Expands one graph; the definitions it needs are loaded as far as the limits go."""
+
+    def __init__(
+        self, tenant: str, store: DefinitionStore, checks: GraphChecks, limits: GraphLimits
+    ) -> None:
+        self._tenant = tenant
+        self._store = store
+        self._checks = checks
+        self._limits = limits
+        self._found: dict[DefinitionRef, tuple[DefinitionRef, Graph] | None] = {}
+        """By the name that was given: which definition it is."""
+        self._expanded: dict[DefinitionRef, Expanded] = {}
+        self.missing: list[Missing] = []
+        """What was named and does not exist; it is left as it stands."""
+
+    @property
+    def named_others(self) -> bool:
+        """Whether other definitions were named in what was expanded."""
+        return bool(self._found)
+
+    def put(self, ref: DefinitionRef, graph: Graph) -> None:
+        """Let a name stand for a graph that is not stored yet."""
+        self._found[ref] = ref, graph
+
+    async def expand(self, graph: Graph, *, itself: DefinitionRef | None = None) -> Expanded:
+        """Return the graph with all that it contains; ``itself`` is what it is known as.
+
+        Raises:
+            GraphRefusedError: it is too large, or contains itself.
+        """
+        own, limits = self._bounded(GraphSize.of(graph)), self._limits
+        left = limits.max_bytes - own.size_bytes
+        try:
+            await self._load_for(graph, left)
+        except DefinitionsTooLargeError:
+            beyond = GraphSize(limits.max_bytes + 1, 0, 0, 0)
+            raise GraphRefusedError(beyond.beyond(limits)) from None
+        return self._filled(graph, own, () if itself is None else (itself,), ())
+
+    async def _load_for(self, graph: Graph, max_bytes: int) -> None:
+        """Load whatever a graph contains, level by level, unless that is too large."""
+        level, left = [graph], max_bytes
+        for _ in range(self._limits.max_depth):
+            named = {_named(each) for one in level for each in self._references(one)}
+            unknown = named - self._found.keys()
+            if not unknown:
+                return
+            loaded = await self._store.load(self._tenant, unknown, max_bytes=left)
+            self._found |= dict.fromkeys(unknown)
+            self._found |= {ref: (found.head.ref, found.content) for ref, found in loaded.items()}
+            distinct = {found.head.ref: found for found in loaded.values()}
+            left -= sum(found.head.size_bytes for found in distinct.values())
+            level = [found.content for found in distinct.values()]
+
+    def _filled(
+        self, graph: Graph, size: GraphSize, chain: tuple[DefinitionRef, ...], place: Path
+    ) -> Expanded:
+        """Fill the places of a graph that stands at ``place``, inside the graphs of ``chain``."""
+        contents: dict[Path, Graph] = {}
+        for reference in self._references(graph):
+            inner = self._inside(reference, chain, (*place, *reference.place))
+            if inner is not None:
+                level = max(1, reference.place.count(NESTED))
+                size = self._bounded(size.with_inside(inner.size, level=level))
+                contents[reference.place] = inner.graph
+        return Expanded(_with(graph, contents) if contents else graph, size)
+
+    def _inside(
+        self, reference: DefinitionReference, chain: tuple[DefinitionRef, ...], place: Path
+    ) -> Expanded | None:
+        if len(chain) >= self._limits.max_depth:
+            raise GraphRefusedError(GraphSize(0, 0, 0, len(chain) + 1).beyond(self._limits))
+        found = self._found.get(_named(reference))
+        if found is None:
+            self.missing.append(Missing(place, _named(reference)))
+            return None
+        ref, graph = found
+        if ref in chain:
+            raise GraphRefusedError([_circle([*chain[chain.index(ref) :], ref], place)])
+        if ref not in self._expanded:
+            own = self._bounded(GraphSize.of(graph))
+            filled = self._filled(graph, own, (*chain, ref), place)
+            named = {**filled.graph, "name": ref.name, "version": ref.version}
+            self._expanded[ref] = Expanded(named, filled.size)
+        return self._expanded[ref]
+
+    def _references(self, content: Graph) -> Sequence[DefinitionReference]:
+        """Return what a graph or an agent names."""
+        return (
+            tuple(agents_in(content)) if "prompt" in content else self._checks.references(content)
+        )
+
+    def _bounded(self, size: GraphSize) -> GraphSize:
+        beyond = size.beyond(self._limits)
+        if beyond:
+            raise GraphRefusedError(beyond)
+        return size
+
+
+def place_of(path: Iterable[str | int]) -> str:
+    """Return a path as problems name it."""
+    return ".".join(str(part) for part in path)
+
+
+def _named(reference: DefinitionReference) -> DefinitionRef:
+    return DefinitionRef(reference.name, reference.version, reference.kind)
+
+
+def _circle(refs: Iterable[DefinitionRef], place: Path) -> Problem:
+    names = (ref.name if ref.version is None else f"{ref.name}@{ref.version}" for ref in refs)
+    return Problem(place_of(place), f"Nothing may contain itself: {' -> '.join(names)}.")
+
+
+def _with(value: Any, contents: Mapping[Path, Graph]) -> Any:
+    """Return a copy of a value with other values at some paths; the rest is shared with it."""
+    if () in contents:
+        return contents[()]
+    below: dict[str | int, dict[Path, Graph]] = defaultdict(dict)
+    for (first, *rest), inner in contents.items():
+        below[first][tuple(rest)] = inner
+    copied = list(value) if isinstance(value, list) else dict(value)
+    for key, inner_contents in below.items():
+        copied[key] = _with(copied[key], inner_contents)  # type: ignore[index] # of its own kind
+    return copied
+
+
+def _length(value: Any) -> int:
+    return len(value) if isinstance(value, list) else 0
+
+
+def _graphs_in(graph: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """Yield the graphs that stand directly inside a graph."""
+    unseen: list[Any] = [graph]
+    while unseen:
+        value = unseen.pop()
+        for key, inner in value.items() if isinstance(value, dict) else enumerate(value):
+            if key == NESTED and isinstance(inner, dict) and isinstance(inner.get("steps"), list):
+                yield inner
+            elif isinstance(inner, dict | list):
+                unseen.append(inner)

@@ -1,0 +1,367 @@
+"""The durable memory of one run while it is executed.
+
+What the run does and emits is gathered here and stored in three ways: with a barrier (before an
+external call), soon after it happened (so that the trace can be followed from any replica), and
+with the run's end. All of them write only what has changed, so a long run costs no more per call
+than a short one. What may not have arrived (its write failed, or nobody waited for the answer) is
+written again with the next one.
+
+One write is under way at a time, and all that ask meanwhile share the next one. So nothing is ever
+stored before what led to it, however many steps work at once, and what was noted and emitted
+without a pause in between is stored together.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import structlog
+
+from caseworker.control.stops import CancelledError, HandOver, Stop, StopCause, StopKind
+from caseworker.control.usage import Charge
+from caseworker.engine.cancellation import CancellationToken
+from caseworker.engine.events import STREAMED, Event
+from caseworker.engine.ports import CallOutcome, Entry, Recorded
+from caseworker.engine.step_path import StepPath
+from caseworker.runs.event_log import EventLog
+from caseworker.runs.ports import JournalStore, JournalWrite, Permission
+from caseworker.runs.replay import entries_of, spent_inside, stored_charge, tries_of
+from caseworker.runs.run import CallRecord, EventRecord, Run
+from caseworker.trace.execution_graph import ExecutionGraph
+from caseworker.trace.frozen_json import (
+    USUAL_LIMITS,
+    FrozenJson,
+    ValueLimits,
+    ValueTooLargeError,
+    freeze,
+    least_bytes,
+)
+from caseworker.trace.node import TERMINAL, Node
+
+log = structlog.get_logger(__name__)
+
+PERMISSION_SECONDS = 0.1
+"""How old the database's permission to go on may be when a call begins, counted from its arrival.
+
+Until then the database has answered for the run's row: a cancel request is stored before that, and
+refuses, or after it. A busy event loop, or an answer that was held up, makes it older.
+"""
+
+ASKS = 2
+"""How often a barrier asks. One that is late again goes on: asking more would make a busy process,
+or a slow database, still later."""
+
+SOON_SECONDS = 0.05
+"""How long a change waits for others before it is stored without a barrier."""
+AT_ONCE_SECONDS = 0.002
+"""How long a part of an answer does, which somebody may be reading."""
+
+
+ROW_BYTES = 500
+"""What a row of the journal takes beside the values in it, about."""
+
+
+class RunTooLargeError(Stop):
+    """The run has stored as much as it may."""
+
+    def __init__(self, stored_bytes: int, max_bytes: int) -> None:
+        reason = (
+            f"The run has stored {stored_bytes:,} bytes; at most {max_bytes:,} are allowed"
+            " (limits.max_run_mb)."
+        )
+        super().__init__(StopCause(kind=StopKind.BUDGET, scope="run", reason=reason))
+
+
+class LostRunError(HandOver):
+    """The run belongs to another worker now, or has ended; nothing more may be written."""
+
+    def __init__(self) -> None:
+        super().__init__("The run belongs to another worker now.")
+
+
+def lost_run(token: CancellationToken) -> LostRunError:
+    """Stop the execution of a run that was lost; return what the caller raises."""
+    lost = LostRunError()
+    token.trip(lost)
+    return lost
+
+
+class RunJournal:
+    """Implements the engine's journal and its sink of events for one execution of one run."""
+
+    def __init__(
+        self,
+        *,
+        run: Run,
+        graph: ExecutionGraph,
+        token: CancellationToken,
+        store: JournalStore,
+        earlier: Sequence[CallRecord],
+        permitted_at: float,
+        clock: Callable[[], float],
+        limits: ValueLimits = USUAL_LIMITS,
+    ) -> None:
+        """Open the journal of a claimed run.
+
+        ``earlier`` is what previous executions left; ``permitted_at`` is when, on ``clock``, the
+        statement was sent that claimed the run, or its answer came.
+        """
+        self._run = run
+        self._graph = graph
+        self._token = token
+        self._store = store
+        self._clock = clock
+        self._permitted_at = permitted_at
+        self._entries = entries_of(earlier)
+        self._requests: dict[str, Mapping[str, Any]] = {}
+        self._unwritten = _not_stored(graph, earlier)
+        self._revision = graph.revision
+        self._idle = asyncio.Event()
+        """Set while no write is under way."""
+        self._idle.set()
+        self._sent: _Sent | None = None
+        self._writes_begun = self._last_granted = 0
+        self._earlier = earlier
+        self._recorded = tries_of(earlier)
+        self._limits = limits
+        self._stored_bytes = sum(ROW_BYTES + least_bytes(record.value) for record in earlier)
+        self._events = EventLog(
+            last_seq=run.last_seq,
+            stored_once=run.stored_once,
+            streamed=run.streamed,
+            limits=limits,
+        )
+        self._soon: asyncio.TimerHandle | None = None
+        self._writing: asyncio.Task[bool] | None = None
+        self._closed = False
+
+    def recorded(self, call_key: str) -> Recorded | None:
+        """Return what an earlier execution left of a call or step."""
+        return self._recorded.get(call_key)
+
+    def spent_below(self, path: StepPath) -> Charge:
+        """Return what earlier executions have charged for what happened inside a step."""
+        return spent_inside(self._earlier, path)
+
+    def note(self, node_id: str, entry: Entry) -> None:
+        """Remember what belongs to a CallNode beside the node itself.
+
+        Raises:
+            ValueTooLargeError: the value passes a limit.
+            ValueError: the value is not JSON.
+        """
+        frozen = self._frozen(entry)
+        self._stored_bytes += ROW_BYTES + (0 if frozen is None else frozen.size_bytes)
+        self._entries[node_id] = entry if frozen is entry.value else replace(entry, value=frozen)
+        self._unwritten.add(node_id)
+        self.touch()
+
+    def note_request(self, node_id: str, request: Mapping[str, Any]) -> None:
+        """Keep what a call asks until it is stored, which is once."""
+        self._requests[node_id] = request
+        self._stored_bytes += least_bytes(request)
+
+    def _frozen(self, entry: Entry) -> FrozenJson | None:
+        """Return a value as it is stored; a step's are frozen before, by its graph."""
+        value, limits = entry.value, self._limits
+        if value is None or type(value) is FrozenJson:
+            return value
+        most, key = limits.max_outputs_bytes, "limits.max_outputs_kb"
+        if entry.outcome is CallOutcome.RESULT:
+            most, key = limits.max_value_bytes, "limits.max_value_kb"
+        try:
+            return freeze(value, max_bytes=most, max_depth=limits.max_depth + 4, key=key)
+        except ValueTooLargeError as error:
+            raise ValueTooLargeError(f"The result {error}.") from None
+
+    def emit(self, event: Event) -> None:
+        """Take an event; one that comes after the end is dropped.
+
+        Raises:
+            ValueError: its data is not JSON, or its type is none that a node may use.
+        """
+        if self._closed:
+            return
+        self._events.add(event)
+        if event.type in STREAMED and self._soon is not None:
+            self._soon.cancel()
+            self._soon = None
+        self.touch(AT_ONCE_SECONDS if event.type in STREAMED else SOON_SECONDS)
+
+    def touch(self, seconds: float = SOON_SECONDS) -> None:
+        """Have the changes of the graph stored soon."""
+        if self._soon is None and self._writing is None and not self._closed:
+            self._soon = asyncio.get_running_loop().call_later(seconds, self._write_soon)
+
+    async def barrier(self, *, external: bool) -> None:
+        """Pass only with a fresh permission; store everything first if the call is external.
+
+        Raises:
+            CancelledError: the run has a cancel request.
+            LostRunError: the run belongs to another worker.
+            RunTooLargeError: the run has stored as much as it may.
+        """
+        stored_bytes = self._stored_bytes + self._events.size_bytes
+        if stored_bytes > self._limits.max_run_bytes:
+            raise RunTooLargeError(stored_bytes, self._limits.max_run_bytes)
+        if not external and self._is_fresh():
+            return
+        for _ in range(ASKS):
+            await self._store_changes()
+            if self._is_fresh():
+                return
+
+    def _is_fresh(self) -> bool:
+        return self._clock() - self._permitted_at <= PERMISSION_SECONDS
+
+    def close(self, graph: ExecutionGraph | None = None) -> tuple[CallRecord, ...]:
+        """Write nothing more by itself; return what may not be stored yet.
+
+        ``graph`` takes the place of the graph so far, and is not stored at all yet.
+        """
+        if graph is not None and graph is not self._graph:
+            self._graph, self._revision = graph, 0
+        self._closed = True
+        if self._soon is not None:
+            self._soon.cancel()
+            self._soon = None
+        if self._sent is not None:
+            self._take_back(self._sent)
+        return self._changes()
+
+    def unstored_events(self, end: Event | None = None) -> tuple[EventRecord, ...]:
+        """Return the events that may not be stored yet, and behind them that of the run's end."""
+        return self._events.unconfirmed() if end is None else self._events.followed_by(end)
+
+    async def _store_changes(self) -> None:
+        """Store what has changed, and take the answer as a permission to go on.
+
+        A write that began after this was asked has stored all of it, and its answer is as good.
+
+        Raises:
+            CancelledError: the run has a cancel request.
+            LostRunError: the run belongs to another worker.
+        """
+        begun_before = self._writes_begun
+        while not self._idle.is_set():
+            await self._idle.wait()  # all who wait go on at once, one of them writes
+            if self._last_granted > begun_before:
+                return
+        self._idle.clear()
+        try:
+            self._writes_begun += 1
+            permission = await self._write_next()
+            self._judge(permission)
+            self._last_granted = self._writes_begun
+            answered_at = permission.answered_at
+            self._permitted_at = max(
+                self._permitted_at, self._clock() if answered_at is None else answered_at
+            )
+        finally:
+            self._idle.set()
+
+    async def _write_next(self) -> Permission:
+        self._sent = sent = _Sent(self._revision, frozenset(self._unwritten))
+        try:
+            write = JournalWrite(
+                key=self._run.key,
+                fence=self._run.fence,
+                calls=self._changes(),
+                events=self._events.unconfirmed(),
+            )
+            permission = await self._store.write(write)
+        except BaseException:
+            self._take_back(sent)
+            raise
+        finally:
+            self._sent = None
+        if permission.owned:
+            self._events.confirm(write.events)
+            if self._requests:
+                for record in write.calls:
+                    self._requests.pop(record.node_id, None)
+        else:
+            self._take_back(sent)
+        return permission
+
+    def _take_back(self, sent: "_Sent") -> None:
+        self._revision = min(self._revision, sent.revision)
+        self._unwritten |= sent.unwritten
+
+    def _judge(self, permission: Permission) -> None:
+        if not permission.owned:
+            raise lost_run(self._token)
+        if permission.cancel_request is not None:
+            self._token.trip(permission.cancel_request.stop)
+            raise permission.cancel_request.stop
+
+    def _changes(self) -> tuple[CallRecord, ...]:
+        self._revision, nodes = self._graph.changed_since(self._revision)
+        changed = {node["node_id"]: node for node in nodes}
+        for node_id in self._unwritten - changed.keys():
+            changed[node_id] = self._graph.node(node_id)
+        self._unwritten.clear()
+        return tuple(
+            _record(changed[node_id], self._entries, self._requests)
+            for node_id in sorted(changed, key=_order)
+        )
+
+    def _write_soon(self) -> None:
+        self._soon = None
+        self._writing = asyncio.create_task(self._write(), name="journal")
+        self._writing.add_done_callback(self._written)
+
+    async def _write(self) -> bool:
+        """Store what has changed; False if it makes no sense to try again soon."""
+        try:
+            await self._store_changes()
+        except (HandOver, CancelledError):
+            return False  # the token knows, and the run's end brings the rest
+        except Exception as error:  # the next barrier, or the end, tries again
+            log.warning("journal.refused", error=type(error).__name__)
+            return False
+        return True
+
+    def _written(self, writing: "asyncio.Task[bool]") -> None:
+        self._writing = None
+        more = self._unwritten or self._graph.revision > self._revision or self._events
+        if more and not writing.cancelled() and writing.result():
+            self.touch(AT_ONCE_SECONDS if self._events.streams else SOON_SECONDS)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Sent:
+    """Where the journal stood before a write whose answer is not known yet."""
+
+    revision: int
+    unwritten: frozenset[str]
+
+
+def _record(
+    node: Node, entries: dict[str, Entry], requests: dict[str, Mapping[str, Any]]
+) -> CallRecord:
+    entry, request = entries.get(node["node_id"]), requests.get(node["node_id"])
+    if entry is None:
+        return CallRecord(node=node, request=request)
+    return CallRecord(
+        node=node,
+        request=request,
+        call_key=entry.call_key,
+        request_hash=entry.request_hash,
+        charge=stored_charge(entry.charge),
+        outcome=entry.outcome.value if entry.outcome else None,
+        value=entry.value,
+    )
+
+
+def _order(node_id: str) -> tuple[int, str]:
+    """Order node ids as they were made: beyond n999999 they get longer."""
+    return len(node_id), node_id
+
+
+def _not_stored(graph: ExecutionGraph, earlier: Sequence[CallRecord]) -> set[str]:
+    """Return the nodes that the store does not hold as they are now."""
+    if not earlier:
+        return {graph.root_id} if graph.root_id is not None else set()
+    return {record.node_id for record in earlier if record.node["status"] not in TERMINAL}

@@ -1,0 +1,171 @@
+"""How a run ended, in the words that callers see, and the end of runs that nobody executes."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any
+
+from caseworker.control.stops import Stop, StopCause, StopKind
+from caseworker.control.usage import ResourceUsage
+from caseworker.engine.report import GraphOutcome, StepReport, class_of
+from caseworker.kernel.facts import StepStatus
+from caseworker.observability.errors import message_of_error
+from caseworker.runs.event_log import EventLog, run_ended
+from caseworker.runs.plan import CASE_STEP, result_of
+from caseworker.runs.ports import SpentSoFar
+from caseworker.runs.replay import graph_of, spent_before, tries_of
+from caseworker.runs.run import CallRecord, CancelRequest, FinishRun, Run, RunKind, RunStatus
+from caseworker.trace.execution_graph import ExecutionGraph
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunOutcome:
+    """The end of a run."""
+
+    status: RunStatus
+    finish_reason: str | None = None
+    result: Mapping[str, Any] | None = None
+    stop: StopCause | None = None
+    error_class: str | None = None
+
+
+def outcome_of(run: Run, outcome: GraphOutcome, *, at: datetime) -> RunOutcome:
+    """Return what the end of a run's graph means for the run."""
+    result = result_of(run, outcome)
+    if outcome.stop is not None:
+        return stopped(run, outcome.stop, result, at=at)
+    if outcome.error is not None:
+        return failed(run, outcome.error, result, at=at, step_id=_failed_step(outcome))
+    finish_reason = None if run.kind is RunKind.AGENT else "success"
+    return RunOutcome(status=RunStatus.COMPLETED, finish_reason=finish_reason, result=result)
+
+
+def stopped(run: Run, stop: Stop, result: Mapping[str, Any] | None, *, at: datetime) -> RunOutcome:
+    """Return what a stop means for the run it ended."""
+    cause = replace(stop.cause, at=at)
+    finish_reason = None
+    match cause.kind:
+        case StopKind.CANCELLED:
+            status = RunStatus.CANCELLED
+        case StopKind.WORKER_LOST | StopKind.ERROR:
+            status = RunStatus.FAILED
+        case _:
+            status = RunStatus.HALTED
+            finish_reason = None if run.kind is RunKind.AGENT else "budget"
+    if result is not None and run.kind is RunKind.CASE:
+        result = {**result, "finish_reason": finish_reason}
+    return RunOutcome(status=status, finish_reason=finish_reason, result=result, stop=cause)
+
+
+def failed(
+    run: Run,
+    error: Exception,
+    result: Mapping[str, Any] | None,
+    *,
+    at: datetime,
+    step_id: str | None = None,
+) -> RunOutcome:
+    """Return the end of a run that an error ended; a case says what its failure is called.
+
+    ``step_id`` is the step that failed, if one did.
+    """
+    finish_reason = None if result is None else result.get("finish_reason")
+    return RunOutcome(
+        status=RunStatus.FAILED,
+        finish_reason=finish_reason if run.kind is RunKind.CASE else None,
+        result=result,
+        stop=StopCause(
+            kind=StopKind.ERROR,
+            reason=message_of_error(error),
+            step_id=step_id,
+            error_class=class_of(error),
+            at=at,
+        ),
+        error_class=class_of(error),
+    )
+
+
+def _failed_step(outcome: GraphOutcome) -> str | None:
+    """Return the step whose failure failed a graph."""
+    failed = (
+        step_id for step_id, report in outcome.steps.items() if report.status is StepStatus.FAILED
+    )
+    return next(failed, None)
+
+
+def close(graph: ExecutionGraph, root: str, outcome: RunOutcome) -> None:
+    """End every node that is still open, the root last."""
+    stop = outcome.stop
+    reason = (stop.reason or stop.kind.value) if stop else outcome.status.value
+    graph.close_open(reason)
+    match outcome.status:
+        case RunStatus.COMPLETED:
+            graph.mark_success(root, 0)
+        case RunStatus.FAILED:
+            graph.mark_failure(root, outcome.error_class or "Error", reason)
+        case _:
+            graph.mark_halt(root, reason)
+
+
+def cancelled_while_queued(
+    run: Run, cancel_request: CancelRequest, earlier: Sequence[CallRecord], *, last_seq: int = 0
+) -> FinishRun:
+    """Return how a run ends that is cancelled before it began, or between two executions."""
+    stop, at = cancel_request.stop, cancel_request.requested_at
+    end = stopped_while_queued(run, stop, earlier, at=at or run.created_at, last_seq=last_seq)
+    return replace(end, delivered_at=at)
+
+
+def stopped_while_queued(
+    run: Run, stop: Stop, earlier: Sequence[CallRecord], *, at: datetime, last_seq: int
+) -> FinishRun:
+    """Return how a run ends that nobody executes when it is stopped.
+
+    ``earlier`` is what previous executions left in its journal, ``last_seq`` their last event.
+    """
+    graph, root = graph_of(run, earlier)
+    outcome = stopped(run, stop, _result_so_far(run, earlier, stop), at=at)
+    close(graph, root, outcome)
+    _, nodes = graph.changed_since(0)
+    old = {record.node_id: record for record in earlier}
+    usage = ResourceUsage(before_seconds=run.active_seconds, clock=lambda: 0.0)
+    usage.add(spent_before(earlier))
+    cause = outcome.stop.to_dict() if outcome.stop else None
+    end = run_ended(outcome.status, outcome.finish_reason, cause)
+    return FinishRun(
+        key=run.key,
+        fence=run.fence,
+        status=outcome.status,
+        finish_reason=outcome.finish_reason,
+        result=outcome.result,
+        usage=usage.to_dict(),
+        stop=cause,
+        active_seconds=run.active_seconds,
+        calls=tuple(
+            replace(old.get(node["node_id"], CallRecord(node=node)), node=node) for node in nodes
+        ),
+        snapshot=graph.snapshot(),
+        events=EventLog(last_seq=last_seq).followed_by(end),
+    )
+
+
+def usage_so_far(spent: SpentSoFar) -> Mapping[str, Any]:
+    """Return the usage of a run that is executed elsewhere, or waits to be."""
+    usage = ResourceUsage(before_seconds=spent.seconds, clock=lambda: 0.0)
+    usage.add(spent.charge)
+    return usage.to_dict()
+
+
+def _result_so_far(run: Run, earlier: Sequence[CallRecord], stop: Stop) -> Mapping[str, Any] | None:
+    """Return what the steps of previous executions have come to."""
+    if not earlier:
+        return None
+    reports = {CASE_STEP: StepReport()} if run.kind is RunKind.CASE else {}
+    for key, recorded in tries_of(earlier).items():
+        step_id = key.removeprefix("step:")
+        if step_id == key or "/" in step_id:
+            continue
+        report = reports[step_id] = StepReport()
+        if not report.recall(recorded):
+            report.become(StepStatus.CANCELLED)
+    return result_of(run, GraphOutcome(reports, stop=stop))

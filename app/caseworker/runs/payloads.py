@@ -1,0 +1,192 @@
+"""What the calls of a run asked and what they got, read for whoever looks at a trace."""
+
+import asyncio
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from caseworker.engine.ports import CallOutcome
+from caseworker.engine.step_path import StepPath
+from caseworker.kernel.graph import DEFAULT_HANDLE
+from caseworker.runs.conversations import beginning_of, whole_request
+from caseworker.runs.errors import CallNotFoundError, RunNotFoundError
+from caseworker.runs.ports import LISTED_INPUT_CHARS, RunStore
+from caseworker.runs.run import CallRecord, Run, RunKey, RunStatus
+from caseworker.runs.step_inputs import sources_of
+from caseworker.trace.analysis import waiting_nodes
+from caseworker.trace.call_tree import WAITS
+from caseworker.trace.execution_graph import ExecutionGraph
+from caseworker.trace.payloads import REDACTED, Payload, Payloads
+
+_SHORT: Final = 500
+"""Characters of a text that is redacted on the event loop, within milliseconds."""
+_NODE_ID: Final = re.compile(r"n[0-9]{6,9}", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallPayload:
+    """One CallNode of a run with its payload."""
+
+    run: Run
+    record: CallRecord
+    payload: Payload
+    attempts: tuple[Mapping[str, Any], ...]
+    """The nodes of its attempts, in their order; none if the first one succeeded."""
+    root: Mapping[str, Any]
+    """The root of the run's ExecutionGraph."""
+    waits: bool = False
+    """Whether it waits for a person."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Given:
+    """What a run was given, as it may be shown; None if nothing may, or was given."""
+
+    input: Any = None
+    """What a case was asked, or the value on the handle ``default``."""
+    inputs: Mapping[str, Any] | None = None
+    """The values on other handles."""
+
+
+class PayloadReading:
+    """Shows requests and replies as the configuration allows."""
+
+    def __init__(
+        self,
+        store: RunStore,
+        payloads: Payloads = REDACTED,
+        *,
+        max_shown_bytes: int,
+    ) -> None:
+        """Read from ``store``; no trace shows more than ``max_shown_bytes`` of them together."""
+        self._store = store
+        self._payloads = payloads
+        self._max_shown_bytes = max_shown_bytes
+
+    @property
+    def mode(self) -> str:
+        """How payloads are shown: ``redacted``, ``none`` or ``full``."""
+        return self._payloads.mode
+
+    async def given(self, run: Run) -> Given:
+        """Return what a run was given."""
+        others = dict(run.request.inputs)
+        asked = others.pop(DEFAULT_HANDLE, None) or run.request.input or None
+        show = self._payloads.shown
+
+        def redacted() -> Given:
+            return Given(input=show(asked), inputs=show(others or None))
+
+        if not others and (asked is None or (isinstance(asked, str) and len(asked) < _SHORT)):
+            return redacted()
+        return await asyncio.to_thread(redacted)  # of a long text it takes long
+
+    async def beginnings(self, runs: Sequence[Run]) -> Sequence[Given]:
+        """Return the beginning of what each run of a page was asked."""
+
+        def redacted() -> list[Given]:
+            asked = (run.request.input for run in runs)
+            show = self._payloads.beginning
+            return [Given(input=show(text, LISTED_INPUT_CHARS)) for text in asked]
+
+        return await asyncio.to_thread(redacted)
+
+    async def call(self, key: RunKey, node_id: str) -> CallPayload:
+        """Return one call of a run.
+
+        Raises:
+            RunNotFoundError: there is no such run.
+            CallNotFoundError: the run has no such CallNode.
+        """
+        run = await self._store.get(key)
+        if run is None:
+            raise RunNotFoundError(key.run_id)
+        found = await self._store.call(key, node_id) if _NODE_ID.fullmatch(node_id) else ()
+        nodes = {record.node_id: record for record in found}
+        if node_id not in nodes:
+            raise CallNotFoundError(node_id)
+        record = nodes.pop(node_id)
+        attempts = [each.node for each in nodes.values() if each.node["parent_id"] == node_id]
+        root = next((each.node for each in found if each.node["parent_id"] is None), record.node)
+        waits = run.status is RunStatus.WAITING and await self._waits(key, record)
+        return CallPayload(
+            run=run,
+            record=record,
+            payload=await self._whole(run, record),
+            attempts=tuple(attempts),
+            root=root,
+            waits=waits,
+        )
+
+    async def _waits(self, key: RunKey, record: CallRecord) -> bool:
+        """Return whether a call of a run that waits for a person does so itself."""
+        is_root = record.node["parent_id"] is None
+        if is_root or record.node["stop_reason"] != WAITS:
+            return is_root
+        nodes = [dict(each.node) for each in await self._store.calls(key)]
+        snapshot = ExecutionGraph.restore(key.run_id, nodes).snapshot()
+        return record.node_id in waiting_nodes(snapshot)
+
+    async def of_run(self, key: RunKey) -> Mapping[str, Payload]:
+        """Return the payloads of a run's first calls by node, as many as may be shown together.
+
+        A call of a conversation shows the messages that it adds, and after how many they stand.
+        """
+        if self._payloads.mode == "none":
+            return {}
+        records = await self._store.payloads(key, max_bytes=self._max_shown_bytes)
+        return {record.node_id: self._shown(record) for record in records}
+
+    async def _whole(self, run: Run, record: CallRecord) -> Payload:
+        """Return the payload of one call or step, with what its row does not repeat."""
+        payload = self._shown(record, await self._inputs_of(run, record))
+        began = beginning_of(record.request) if record.node["kind"] == "llm" else None
+        if began is None or payload.request is None:
+            return payload
+        stored = await self._store.conversation(
+            run.key, began, until=record, max_bytes=self._max_shown_bytes
+        )
+        whole = whole_request(record, stored, self._payloads.shown)
+        return replace(payload, request=whole)
+
+    async def _inputs_of(self, run: Run, record: CallRecord) -> Any:
+        """Return what a step was given; None of what is no step, and where it cannot be found."""
+        path = StepPath.of_record(record.call_key or "")
+        if path.record_key != record.call_key or self._payloads.mode == "none":
+            return None
+        sources = sources_of(run.request, path)
+        if sources is None:
+            return None
+        if not sources.keys:
+            return self._payloads.shown(sources.inputs({}))
+        # The step itself comes last: where it is missing, what came before was too large.
+        wanted = (*sources.keys.values(), record.call_key)
+        found = await self._store.payloads(
+            run.key, max_bytes=self._max_shown_bytes, call_keys=wanted
+        )
+        outputs = {each.call_key: _reply_of(each) or {} for each in found if each.call_key}
+        if record.call_key not in outputs:
+            return None
+        return self._payloads.shown(sources.inputs(outputs))
+
+    def _shown(self, record: CallRecord, inputs: Any = None) -> Payload:
+        request: Any = inputs if record.request is None else record.request
+        if request is None and "args" in record.node["metadata"]:
+            request = {"args": record.node["metadata"]["args"]}
+        if self._payloads.mode == "none":
+            request = None
+        return Payload(request=request, reply=self._payloads.shown(_reply_of(record)))
+
+
+def _reply_of(record: CallRecord) -> Any:
+    """Return what a call brought, or a step produced; a failure stands in its node.
+
+    Of a failed call of a model it is the beginning of the raw reply, if one came.
+    """
+    if record.outcome == CallOutcome.RESULT:
+        return record.value
+    failed = record.value if isinstance(record.value, Mapping) else {}
+    if (raw := failed.get("raw_reply")) is not None:
+        return {"raw_reply": raw}
+    return failed.get("outputs") or None

@@ -1,0 +1,162 @@
+"""What an earlier execution of a run left, made ready for the next one.
+
+Its ExecutionGraph is rebuilt from the journal, the nodes that were open when its worker was lost
+are closed, and everything it cost is counted again, a lost call at its estimate.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from decimal import Decimal
+from typing import Any
+
+from caseworker.control.budget import Dimension
+from caseworker.control.usage import Charge, sum_of
+from caseworker.engine.ports import IF_LOST, CallOutcome, Entry, Recorded
+from caseworker.engine.step_path import StepPath
+from caseworker.runs.run import CallRecord, Run
+from caseworker.trace.call_tree import WORKER_LOST
+from caseworker.trace.execution_graph import ExecutionGraph
+from caseworker.trace.node import CONTINUES, ESTIMATED, TAKEN_OVER, TERMINAL
+
+
+def graph_of(run: Run, earlier: Sequence[CallRecord]) -> tuple[ExecutionGraph, str]:
+    """Return the run's ExecutionGraph and its root, new or as the journal holds it."""
+    if not earlier:
+        graph = ExecutionGraph(run.key.run_id)
+        root = graph.create_root(run.kind.value, {"run_id": run.key.run_id})
+        graph.mark_running(root)
+        return graph, root
+    graph = ExecutionGraph.restore(run.key.run_id, [dict(record.node) for record in earlier])
+    root = earlier[0].node_id
+    waiting = _waiting_to_go_on(earlier)
+    for record in reversed(earlier[1:]):  # children before their parents
+        if record.node_id not in waiting:
+            _close_lost(graph, record)
+    graph.mark_running(root)
+    return graph, root
+
+
+def _waiting_to_go_on(earlier: Sequence[CallRecord]) -> frozenset[str]:
+    """Return the nodes that another run had left open and that nobody has begun here."""
+    waiting = {earlier[0].node_id}
+    for record in earlier[1:]:
+        node = record.node  # where its parent does not wait, that was begun here, and lost
+        if node["parent_id"] not in waiting:
+            continue
+        untouched = node["status"] == "created" and CONTINUES in node["metadata"]
+        asks = node["kind"] == "llm" and node["status"] in TERMINAL  # for an agent that goes on
+        if untouched or asks:
+            waiting.add(record.node_id)
+    return frozenset(waiting)
+
+
+def taken_over_by(run: Run, earlier: Sequence[CallRecord]) -> Mapping[str, Any]:
+    """Return what the beginning of a run says of the run that it goes on from."""
+    source = run.request.source
+    if source is None:
+        return {}
+    kinds = [record.node["kind"] for record in earlier if TAKEN_OVER in record.node["metadata"]]
+    steps = kinds.count("system")
+    counted = {"steps": steps, "calls": len(kinds) - steps}
+    return {"from": {"run_id": source.run_id, "until": source.until, **counted}}
+
+
+def _close_lost(graph: ExecutionGraph, record: CallRecord) -> None:
+    """End a node that was open, a call with what it has used if it was lost in flight."""
+    lost = (record.value or {}).get(IF_LOST) if record.outcome is None else None
+    if not lost or record.node["status"] in TERMINAL:
+        cost = charge_of(record.charge).get(Dimension.COST_USD, 0)
+        graph.mark_halt(record.node_id, WORKER_LOST, cost_usd=cost)
+        return
+    if lost[ESTIMATED]:
+        graph.annotate(record.node_id, {ESTIMATED: lost[ESTIMATED]})
+    cost = None if lost["cost_usd"] is None else Decimal(lost["cost_usd"])
+    tokens = {name: lost[name] for name in ("tokens_in", "tokens_out")}
+    graph.mark_halt(record.node_id, WORKER_LOST, cost_usd=cost, **tokens)
+
+
+def reopened(graph: ExecutionGraph, root: str) -> ExecutionGraph:
+    """Return the graph with its root running again, for an end that was not accepted."""
+    nodes = [dict(node) for node in graph.snapshot()["nodes"].values()]
+    nodes[0] |= {"status": "running", "end_ts_ms": None, "stop_reason": None, "error_class": None}
+    return ExecutionGraph.restore(graph.chain_id, nodes)
+
+
+def spent_before(earlier: Iterable[CallRecord]) -> Charge:
+    """Return everything that the journal has charged."""
+    return sum_of(charge_of(record.charge) for record in earlier)
+
+
+def spent_inside(earlier: Sequence[CallRecord], path: StepPath) -> Charge:
+    """Return what was charged for what happened inside a step, in all of its attempts."""
+    inside = path.inside()
+    return spent_before(
+        record
+        for record in earlier
+        if record.call_key and StepPath.of_record(record.call_key) in inside
+    )
+
+
+def charge_of(stored: Mapping[str, Any]) -> dict[Dimension, Any]:
+    """Return a charge that was stored by :func:`stored_charge`."""
+    charge: dict[Dimension, Any] = {
+        Dimension(name): Decimal(amount) if isinstance(amount, str) else amount
+        for name, amount in stored.items()
+    }
+    if of_tiers := [charge[tier] for tier in _TIERS if tier in charge]:
+        charge[Dimension.LLM_CALLS] = sum(of_tiers) or 1
+    return charge
+
+
+def stored_charge(charge: Charge) -> dict[str, object]:
+    """Return a charge as it is stored, money as text.
+
+    The release before knows no ``llm_calls``, so these follow from the calls of the tiers: an entry
+    counts one logical call at most, and that of a model of no tier stores zero calls of the small
+    one.
+    """
+    kept = {name: amount for name, amount in charge.items() if name is not Dimension.LLM_CALLS}
+    if charge.get(Dimension.LLM_CALLS) and not any(tier in charge for tier in _TIERS):
+        kept[Dimension.LLM_CALLS_SMALL] = 0
+    return {
+        name.value: str(amount) if isinstance(amount, Decimal) else amount
+        for name, amount in kept.items()
+    }
+
+
+_TIERS = (Dimension.LLM_CALLS_SMALL, Dimension.LLM_CALLS_BIG)
+
+
+def entries_of(earlier: Sequence[CallRecord]) -> dict[str, Entry]:
+    """Return what earlier executions noted, by node: it is kept when a node is written again."""
+    return {
+        record.node_id: Entry(
+            call_key=record.call_key,
+            request_hash=record.request_hash,
+            charge=charge_of(record.charge),
+            outcome=CallOutcome(record.outcome) if record.outcome else None,
+            value=record.value,
+        )
+        for record in earlier
+        if record.call_key is not None
+    }
+
+
+def tries_of(earlier: Sequence[CallRecord]) -> dict[str, Recorded]:
+    """Return the last try of every call and step that earlier executions began."""
+    return {
+        record.call_key: Recorded(
+            node_id=record.node_id,
+            outcome=CallOutcome(record.outcome) if record.outcome else CallOutcome.UNKNOWN,
+            request_hash=record.request_hash,
+            value=record.value,
+            taken_over=_is_taken_over(record),
+        )
+        for record in earlier
+        if record.call_key is not None and record.outcome != CallOutcome.NOT_MADE
+    }
+
+
+def _is_taken_over(record: CallRecord) -> bool:
+    """Return whether a record is another run's; a step that goes on is charged, and then ours."""
+    about = record.node["metadata"]
+    return TAKEN_OVER in about or (CONTINUES in about and not record.charge)

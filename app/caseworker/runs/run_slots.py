@@ -1,0 +1,76 @@
+"""The run slots of a process, and the share of them that one tenant may hold."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Collection, Sequence
+
+from caseworker.engine.fair_slots import share_of
+from caseworker.engine.supervision import set_within
+from caseworker.runs.run import RunKey
+
+
+class RunSlots:
+    """Counts the runs that a process executes or is about to claim."""
+
+    def __init__(self, size: int, active: Collection[RunKey]) -> None:
+        """Divide ``size`` slots; ``active`` are the runs that are executed, at any moment."""
+        self._size = size
+        self._share = share_of(size)
+        self._active = active
+        self._reserved: list[str | None] = []
+        self._freed = asyncio.Event()
+        self._served: str | None = None
+
+    @property
+    def free(self) -> int:
+        """How many more runs may be started now."""
+        return self._size - len(self._active) - len(self._reserved)
+
+    @property
+    def reserved(self) -> int:
+        """Slots that are kept for runs that are about to be claimed."""
+        return len(self._reserved)
+
+    @property
+    def full_tenants(self) -> Sequence[str]:
+        """The tenants that hold their share."""
+        if len(self._active) + len(self._reserved) < self._share:
+            return ()
+        held = Counter(key.tenant for key in self._active)
+        held.update(tenant for tenant in self._reserved if tenant is not None)
+        return [tenant for tenant, count in held.items() if count >= self._share]
+
+    @property
+    def served_last(self) -> Sequence[str]:
+        """The tenant that had the only slot last; empty if there are several slots."""
+        return () if self._size > 1 or self._served is None else (self._served,)
+
+    def served(self, tenant: str) -> None:
+        """Remember that a run of a tenant was started."""
+        self._served = tenant
+
+    def reserve(self, tenant: str | None) -> bool:
+        """Keep a slot for a run of a tenant, None: of any; False if there is none for it."""
+        if self.free <= 0 or tenant in self.full_tenants:
+            return False
+        self._reserved.append(tenant)
+        return True
+
+    def unreserve(self, tenant: str | None) -> None:
+        """Give a kept slot back."""
+        self._reserved.remove(tenant)
+        self._freed.set()
+
+    def freed(self) -> None:
+        """Wake what waits for a slot."""
+        self._freed.set()
+
+    async def change(self) -> None:
+        """Wait until a slot is freed."""
+        self._freed.clear()
+        await self._freed.wait()
+
+    async def change_within(self, seconds: float) -> None:
+        """Wait until a slot is freed, or for a time."""
+        self._freed.clear()
+        await set_within(self._freed, seconds)

@@ -1,0 +1,127 @@
+"""Runs an agent for a caller in Python, without a service or a database."""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from caseworker.control.retry import RetryPolicy
+from caseworker.engine.context import DEFAULT_GRACE_SECONDS, ExecutionContext
+from caseworker.engine.events import Event
+from caseworker.engine.prepared import BoundNode, PreparedGraph, PreparedStep
+from caseworker.kernel.graph import DEFAULT_HANDLE, Graph, Step
+from caseworker.llm.forms import StructuredOutput
+from caseworker.llm.gateway import ChatModel, ModelGateway, Tier
+from caseworker.llm.ports import ModelProvider
+from caseworker.llm.pricing import TokenPrice, no_list_price
+from caseworker.llm.table import ModelTable
+from caseworker.nodes.agent.definition import AgentDefinition
+from caseworker.nodes.agent.execution import Agents
+from caseworker.nodes.agent.node import INPUTS, RESULT, AgentData, AgentNode
+from caseworker.nodes.node_type import RunFacts
+from caseworker.runtime_api.executing import EventQueue, GraphRun, execute
+from caseworker.tools.dispatch import ToolDispatch
+from caseworker.tools.ports import Tool
+from caseworker.tools.registry import ToolPolicy, ToolRegistry
+from caseworker.trace.payloads import REDACTED
+
+_STEP = "agent"
+_RETRY = RetryPolicy(
+    max_retries=2, base_seconds=0.5, factor=2.0, jitter=0.2, max_delay_seconds=30.0
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentResult:
+    """How an agent ended, with what it had by then."""
+
+    success: bool
+    output: Any
+    """Its answer: text, or JSON that follows the schema of its output."""
+    output_valid: bool | None
+    """Whether the answer follows the schema; None without one, or without an answer."""
+    raw_content: str
+    """The answer as the model wrote it."""
+    terminate_reason: str
+    """``goal``, ``error``, ``timeout``, ``max_turns``, ``aborted`` or ``budget``."""
+    error: str | None
+    """What failed or stopped it; None after ``goal``."""
+    error_class: str | None
+    """The class of that, such as ``ModelUnavailable``."""
+    turn_count: int
+    messages: list[dict[str, Any]]
+    """The conversation."""
+    run: GraphRun
+    """The run with its trace; ``run.explain()`` describes it."""
+
+
+async def run_agent(
+    definition: AgentDefinition | Mapping[str, Any],
+    inputs: Mapping[str, Any] | None = None,
+    *,
+    input: str | None = None,  # noqa: A002 - the word of the HTTP API
+    provider: ModelProvider,
+    model: str,
+    price: TokenPrice | None = None,
+    tools: Iterable[Tool] = (),
+    context: ExecutionContext | None = None,
+    on_event: Callable[[Event], None] | None = None,
+    timeout_seconds: float = 120.0,
+    max_output_tokens: int = 4096,
+) -> AgentResult:
+    """Run an agent and return its result, also if it failed or was stopped.
+
+    ``inputs`` are the values of the variables of its prompt, ``input`` is the message of the user.
+    ``provider`` answers for ``model`` unless the definition names another model; a limit of cost
+    needs its ``price``. ``context`` has the budget, the deadline and the cancellation. ``on_event``
+    is called with each event as it happens: ``turn_start``, ``content_chunk``, ``tool_call_start``
+    and so on, and those of steps and calls. ``timeout_seconds`` limits each call of the model.
+
+    Raises:
+        ValueError: the definition or the inputs are invalid.
+        Stop: a limit or a cancellation came before the agent began.
+    """
+    if not isinstance(definition, AgentDefinition):
+        definition = AgentDefinition.model_validate(definition)
+    tier = ChatModel(
+        provider=provider,
+        model=model,
+        max_output_tokens=max_output_tokens,
+        min_output_tokens=1,
+        timeout_seconds=timeout_seconds,
+        structured_output=StructuredOutput.AUTO,
+        price=price,
+        capabilities=(),
+    )
+    table = ModelTable(dict.fromkeys(Tier, tier))
+    table.allow_unlisted = True
+    dispatch = ToolDispatch(
+        ToolRegistry(tuple(tools)),
+        ToolPolicy(),
+        payloads=REDACTED,
+        retry=_RETRY,
+        approval_timeout_seconds=0,
+        expose_errors=False,
+    )
+    node = AgentNode(Agents(dispatch, timezone="UTC", wrap_up_reserve=1))
+    step = Step(id=_STEP, type=_STEP)
+    work = BoundNode(node, AgentData(agent=definition))
+    ran = await execute(
+        PreparedGraph(
+            Graph(id=definition.name, steps=(step,)), {_STEP: PreparedStep(step=step, work=work)}
+        ),
+        context or ExecutionContext(),
+        grace_seconds=DEFAULT_GRACE_SECONDS,
+        events=None if on_event is None else EventQueue(on_event),
+        inputs={DEFAULT_HANDLE: input, INPUTS: dict(inputs or {})},
+        services={
+            ModelGateway: ModelGateway(table, no_list_price, _RETRY),
+            RunFacts: RunFacts(now=datetime.now(UTC)),
+        },
+    )
+    result = ran.results.get(_STEP, {}).get(RESULT)
+    if result is None:
+        raise ran.error or ran.stop or RuntimeError("The agent has no result.")
+    error = result["error"] or {"class": None, "message": None}
+    known = {**result, "error": error["message"], "error_class": error["class"], "run": ran}
+    return AgentResult(**{name: known[name] for name in AgentResult.__dataclass_fields__})

@@ -1,0 +1,208 @@
+"""Executes a prepared graph for a caller in Python: its limits, its stop and its trace joined."""
+
+import asyncio
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from functools import partial
+from typing import Any, Literal
+
+from caseworker.control.stops import CancelledError, Stop, StopKind
+from caseworker.engine.calls import Calls
+from caseworker.engine.cancellation import CancellationToken
+from caseworker.engine.concurrency import DEFAULT_CEILING, StepSlots
+from caseworker.engine.context import ExecutionContext, RunContext
+from caseworker.engine.driver import GraphExecution
+from caseworker.engine.events import Event, EventSink
+from caseworker.engine.ports import NullJournal
+from caseworker.engine.prepared import PreparedGraph
+from caseworker.engine.report import GraphOutcome, StepRecords
+from caseworker.engine.step_runner import CANCELLED
+from caseworker.engine.supervision import DetachedError, Supervisor, deadline_of, seconds_of
+from caseworker.kernel.facts import StepStatus
+from caseworker.kernel.graph import DEFAULT_HANDLE
+from caseworker.nodes.function import BlockingPool
+from caseworker.observability.errors import message_of_error
+from caseworker.trace.execution_graph import ExecutionGraph
+from caseworker.trace.explain import explain
+from caseworker.trace.step_trace import RecordedSteps
+
+Status = Literal["completed", "failed", "halted", "cancelled"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GraphRun:
+    """How a graph ended, with everything its steps have produced until then."""
+
+    status: Status
+    results: dict[str, Any]
+    """By step; of a step that was cut off or failed, what it had so far."""
+    steps: Mapping[str, str]
+    """How each step stands: completed, failed, halted, cancelled, skipped or not_started."""
+    error: Exception | None
+    """What failed it."""
+    errors: Mapping[str, Exception]
+    """By step, what failed it; also of a step whose policy has made that good."""
+    recovered: Mapping[str, str]
+    """By step, how its policy made a failure good: ``skip`` or ``fallback``."""
+    stop: Stop | None
+    """The limit, or the cancel request, that ended it."""
+    calls: ExecutionGraph
+    """Everything that was executed and called."""
+
+    def explain(self) -> str:
+        """Return what happened as a text for people: the tree of steps and calls, times, costs."""
+        return explain(self.calls.snapshot(), cancelled=self.status == "cancelled")
+
+
+def results_of(outputs: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """Return results by step: the one value of a step, or its values by handle."""
+    return {
+        step_id: values[DEFAULT_HANDLE]
+        if len(values) == 1 and DEFAULT_HANDLE in values
+        else dict(values)
+        for step_id, values in outputs.items()
+        if values
+    }
+
+
+_WORDS = {status: status.value for status in StepStatus}
+"""Looked up once: for a thousand steps it is felt."""
+
+
+def ended(outcome: GraphOutcome, calls: ExecutionGraph) -> GraphRun:
+    """Return how a graph ended."""
+    outputs = {step_id: report.outputs for step_id, report in outcome.steps.items()}
+    return GraphRun(
+        status=_status(outcome),
+        results=results_of(outputs),
+        steps={step_id: _WORDS[report.status] for step_id, report in outcome.steps.items()},
+        error=outcome.error,
+        errors={
+            step_id: report.error
+            for step_id, report in outcome.steps.items()
+            if report.error is not None
+        },
+        recovered={
+            step_id: report.recovered_by
+            for step_id, report in outcome.steps.items()
+            if report.recovered_by is not None
+        },
+        stop=outcome.stop,
+        calls=calls,
+    )
+
+
+def _status(outcome: GraphOutcome) -> Status:
+    if outcome.stop is not None:
+        return "cancelled" if outcome.stop.cause.kind is StopKind.CANCELLED else "halted"
+    return "completed" if outcome.error is None else "failed"
+
+
+@dataclass(frozen=True, slots=True)
+class EventQueue:
+    """A sink that passes the events of a run on as they happen."""
+
+    emit: Callable[[Event], None]
+
+
+async def execute(
+    prepared: PreparedGraph,
+    context: ExecutionContext,
+    *,
+    grace_seconds: float,
+    events: EventSink | None = None,
+    inputs: Mapping[str, Any] | None = None,
+    services: Mapping[type, Any] | None = None,
+) -> GraphRun:
+    """Execute a graph and return how it ended, whatever happened in it; ``events`` gets them.
+
+    ``inputs`` are those of its first steps, by handle; ``services`` what its nodes need, by type.
+    """
+    pool = BlockingPool(prepared.graph.max_parallel)
+    records = None if context.trace is None else StepRecords()
+    run = _run_context(prepared, context, pool, grace_seconds, records)
+    run = replace(run, events=events, services={**run.services, **(services or {})})
+    if context.trace is not None and records is not None:
+        started_ns = run.trace.readings[0]
+        context.trace.follow(RecordedSteps(run.trace, records, datetime.now(UTC), started_ns))
+    run.calls.events = events
+    execution = GraphExecution(prepared, inputs or {}, run)
+    try:
+        with deadline_of(context.deadline, run.token):
+            outcome = await _supervised(execution, run)
+    except asyncio.CancelledError as cancelled:
+        stop = CancelledError(str(cancelled) or CANCELLED)
+        _close(run, ended(execution.abandoned(stop), run.trace), context)
+        raise
+    finally:
+        pool.close()
+        if records is not None:
+            records.release()
+    ran = ended(outcome, run.trace)
+    _close(run, ran, context)
+    return ran
+
+
+def _run_context(
+    prepared: PreparedGraph,
+    context: ExecutionContext,
+    pool: BlockingPool,
+    grace_seconds: float,
+    records: StepRecords | None,
+) -> RunContext:
+    calls = ExecutionGraph()
+    root = calls.create_root(prepared.graph.id)
+    calls.mark_running(root)
+    token = context.cancellation or CancellationToken()
+    return RunContext(
+        run_id=calls.chain_id,
+        root=root,
+        trace=calls,
+        scope=context.own_scope(),
+        token=token,
+        calls=Calls(
+            graph=calls,
+            journal=NullJournal(token),
+            token=token,
+            jitter=partial(random.uniform, -1, 1),
+        ),
+        services={ExecutionContext: context, BlockingPool: pool},
+        slots=StepSlots(max(prepared.graph.max_parallel, DEFAULT_CEILING)),
+        grace_seconds=grace_seconds,
+        traced=None if records is None else records.executions,
+    )
+
+
+async def _supervised(execution: GraphExecution, run: RunContext) -> GraphOutcome:
+    """Execute, so that a stop reaches what is in flight."""
+    supervisor = Supervisor(grace_seconds=run.grace_seconds)
+    try:
+        with seconds_of(run.scope, run.token):
+            return await supervisor.run(execution.run(), run.token, late=lambda _: None)
+    except DetachedError as abandoned:
+        return execution.abandoned(abandoned.stop)
+    except Stop as stop:  # it was stopped before it began
+        return execution.abandoned(stop)
+
+
+def _close(run: RunContext, ran: GraphRun, context: ExecutionContext) -> None:
+    """End the trace with the graph; a limit counts as a failure there."""
+    reason = _reason(ran)
+    run.trace.close_open(reason or ran.status)
+    if ran.stop is not None:
+        run.trace.mark_halt(run.root, reason)
+    elif ran.error is not None:
+        run.trace.mark_failure(run.root, type(ran.error).__name__, reason)
+    else:
+        run.trace.mark_success(run.root, 0)
+    if context.trace is not None:
+        status = "failed" if ran.status == "halted" else ran.status
+        context.trace.finish(status, error=reason, at=datetime.now(UTC))
+
+
+def _reason(ran: GraphRun) -> str | None:
+    if ran.stop is not None:
+        return str(ran.stop)
+    return None if ran.error is None else message_of_error(ran.error)

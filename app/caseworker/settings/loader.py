@@ -1,0 +1,277 @@
+"""Makes the settings of a process from a YAML file and the environment.
+
+``CASEWORKER_X`` is the same as ``X`` and takes precedence; only there is an unknown name an error.
+"""
+
+import json
+import re
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import SecretStr, ValidationError
+from pydantic.fields import FieldInfo
+from pydantic_core import ErrorDetails
+from pydantic_settings import InitSettingsSource, SettingsError, YamlConfigSettingsSource
+
+from caseworker.observability.redaction import redact_text
+from caseworker.settings.schema import Settings
+from caseworker.settings.values import Location, joined, keys_of, types_in, variable_of
+
+PREFIX = "CASEWORKER_"
+SHARED_VARIABLES = ("OPENAI_API_KEY", "OPENAI_BASE_URL", "ANTHROPIC_API_KEY", "TIINGO_API_KEY")
+"""What providers' own clients read; these settings do too, where nothing closer is set."""
+_NO_SETTINGS = (f"{PREFIX}CONFIG", f"{PREFIX}URL", f"{PREFIX}API_KEY")
+"""What the command line reads: the file of the settings, where the service is, and its key."""
+_NEAR_MISS = ": not a setting;"
+_HARMLESS_URL = re.compile(r"[\w+]+://(?![^@]*:.*@)(?!.*password=)")
+_TIERS, _NAMED = (("models", "small"), ("models", "big")), ("models", "named")
+_LINK = re.compile(r"=(tcp|udp|sctp)://|_SERVICE_(HOST|PORT)[_=]|_PORT_\d+_(TCP|UDP|SCTP)[_=]")
+_IN_YAML = {"model_type": "must be a section with keys and values", "tuple_type": "must be a list"}
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedSettings:
+    """The settings, what was noticed, and the file that was read, if any."""
+
+    settings: Settings
+    warnings: tuple[str, ...]
+    """Lines to log once logging works."""
+    near_misses: tuple[str, ...]
+    """Those of them about variables that are nearly, but not quite, a setting."""
+    source: Path | None
+
+
+def load_settings(environ: Mapping[str, str], cwd: Path) -> LoadedSettings:
+    """Merge defaults, ``config.yaml`` or ``CASEWORKER_CONFIG``, and environment, the last on top.
+
+    Raises:
+        SettingsError: something does not fit; its text is one line and shows no secret.
+    """
+    named = environ.get(f"{PREFIX}CONFIG", "").strip()
+    path = cwd / Path(named or "config.yaml").expanduser()
+    if not path.is_file() and (named or path.exists()):
+        where = f"{PREFIX}CONFIG" if named else path.name
+        raise SettingsError(f"{where}: there is no file {str(path)!r}")
+    source = EnvironmentSource(environ, YamlSource(Settings, path))
+    try:
+        settings = Settings(_build_sources=((source,), {}))
+    except ValidationError as error:
+        line = _line(error.errors(include_url=False)[0], source.origins, path.name)
+        raise SettingsError(" ".join(line.split())) from None
+    found = path if path.exists() else None
+    return LoadedSettings(settings, source.warnings, source.near_misses, found)
+
+
+class _PlainLoader(yaml.SafeLoader):
+    """YAML without aliases, whose keys are texts and stand there once."""
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        if self.check_event(yaml.AliasEvent):
+            mark = self.peek_event().start_mark  # type: ignore[no-untyped-call]
+            raise yaml.MarkedYAMLError(problem="aliases are not allowed", problem_mark=mark)
+        return super().compose_node(parent, index)
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
+        mapping: dict[Hashable, Any] = {}
+        for key, value in node.value:
+            if (name := str(key.value)) in mapping:
+                problem = f"the key {name!r} stands here twice"
+                raise yaml.MarkedYAMLError(problem=problem, problem_mark=key.start_mark)
+            mapping[name] = self.construct_object(value, deep=True)
+        return mapping
+
+
+def read_yaml(path: Path) -> Any:
+    """Return what a file holds: plain YAML without aliases and repeated keys.
+
+    Raises:
+        SettingsError: it cannot be read; the line names the file and shows no secret.
+    """
+    try:
+        with path.open("rb") as file:  # not its text, which errors would quote
+            return yaml.load(file, Loader=_PlainLoader)  # noqa: S506 - safe
+    except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
+        problem = " ".join(redact_text(str(error)).split())
+        raise SettingsError(f"{path.name} cannot be read: {problem}") from error
+
+
+class YamlSource(YamlConfigSettingsSource):
+    """What the file sets, if it exists: plain YAML without secrets."""
+
+    def _read_file(self, file_path: Any) -> dict[str, Any]:
+        written = read_yaml(file_path)
+        if not isinstance(written, dict | None):
+            raise SettingsError(f"{file_path.name}: {_IN_YAML['model_type']}")
+        _refuse_secrets(written, (), file_path.name)
+        return written or {}
+
+
+class EnvironmentSource(InitSettingsSource):
+    """A file's settings with what the environment sets; a variable that is empty is not set."""
+
+    def __init__(self, environ: Mapping[str, str], file: YamlSource) -> None:
+        self._given = {name: text.strip() for name, text in environ.items() if text.strip()}
+        self._merged = file()
+        self.origins: dict[Location, str] = {}  # the variables that values come from
+        empty = sorted(name for name, text in environ.items() if not text.strip())
+        warnings = tuple(_judge_empty(empty))
+        for path, _ in keys_of(Settings):
+            self._set(path, variable_of(path))
+        for tier in _TIERS:
+            if self._section(tier).get("use") is None:
+                self._complete(tier, "openai", tier=True)
+        keys = {path: variable_of(path) for path in self._keys_of_models()}
+        for path, variable in keys.items():
+            self._set(path, variable)
+            self._complete(path[:-1], "openai")
+        self._complete(("tools", "prices"), "tiingo")
+        self.warnings = (*warnings, *self._judge_names(keys.values()))
+        self.near_misses = tuple(line for line in self.warnings if _NEAR_MISS in line)
+        super().__init__(Settings, self._merged)
+
+    def _keys_of_models(self) -> Iterator[Location]:
+        """Yield the places of the keys of fallbacks and of named models."""
+        for tier in _TIERS:
+            fallbacks = self._section(tier).get("fallbacks")
+            for index in range(len(fallbacks) if isinstance(fallbacks, list) else 0):
+                yield (*tier, "fallbacks", index, "api_key")
+        for name in self._section(_NAMED):
+            yield (*_NAMED, name, "api_key")
+
+    def _section(self, path: Location) -> dict[str, Any]:
+        """Return what is set in a section; nothing if something else stands in its place."""
+        place: Any = self._merged
+        for name in path:
+            if isinstance(place, dict) and place.get(name) is None:
+                place[name] = {}
+            known = isinstance(place, dict) or (isinstance(place, list) and isinstance(name, int))
+            place = place[name] if known else {}
+        return place if isinstance(place, dict) else {}
+
+    def _set(self, path: Location, variable: str) -> None:
+        """Set a key if the environment does."""
+        section = self._section(path[:-1])
+        name = PREFIX + variable if PREFIX + variable in self._given else variable
+        if name in self._given:
+            section[str(path[-1])], self.origins[path] = self._parsed(name, path), name
+
+    def _complete(self, path: Location, provider: str, *, tier: bool = False) -> None:
+        """Find a provider's key and endpoint as its own clients do, if nothing closer is set."""
+        section = self._section(path)
+        chosen, elsewhere = str(section.get("provider") or provider), section.get("base_url")
+        if tier and chosen == "openai" and elsewhere is None:
+            self._set((*path, "base_url"), "OPENAI_BASE_URL")
+        # The endpoint of a fallback or of prices would be sent the key of another server.
+        if (tier or elsewhere is None) and section.get("api_key") is None:
+            self._set((*path, "api_key"), f"{chosen.upper()}_API_KEY")
+
+    def _parsed(self, name: str, path: Location) -> Any:
+        """Read a text as null, a number or a list where the key takes one."""
+        text, types = self._given[name], types_in(_field_at(path).annotation)
+        if _LINK.match(f"={text}"):
+            problem = f"{text!r} is an orchestrator's service link; turn these off, or set"
+            raise SettingsError(f"{name}: {problem} {PREFIX}{variable_of(path)}, which comes first")
+        if text.lower() == "null" and type(None) in types:
+            return None
+        if tuple in types and not text.startswith("["):
+            return [each.strip() for each in text.split(",") if each.strip()]
+        with suppress(ValueError):
+            return json.loads(text) if any(t in (dict, tuple, int, float) for t in types) else text
+        return text
+
+    def _judge_names(self, keys_of_models: Iterable[str]) -> Iterator[str]:
+        """Yield warnings about names that are no setting's; refuse a prefixed one."""
+        known = {*map(variable_of, dict(keys_of(Settings))), *SHARED_VARIABLES, *keys_of_models}
+        for name, text in sorted(self._given.items()):
+            bare = name.removeprefix(PREFIX)
+            if bare in known or name in _NO_SETTINGS:
+                continue
+            prefix = name.removesuffix(bare)
+            near = get_close_matches(bare, known, n=1, cutoff=0.6 if prefix else 0.9)
+            hint = f"did you mean {prefix}{near[0]}?" if near else "see config.yaml.example"
+            if prefix and _LINK.search(f"{name}={text}"):
+                yield f"{name}: ignored; a service link of an orchestrator, not a setting"
+            elif prefix:
+                raise SettingsError(f"{name}: unknown setting; {hint}")
+            elif near and near[0] not in self._given:
+                yield f"{name}{_NEAR_MISS} {hint}"
+
+
+def _judge_empty(names: Sequence[str]) -> Iterator[str]:
+    """Yield a warning about keys and endpoints of providers that are empty.
+
+    Raises:
+        SettingsError: a secret of ``auth`` is empty, without which the service might be open.
+    """
+    paths = {variable_of(path): path for path, _ in keys_of(Settings)}
+    unset = []
+    for name in names:
+        bare = name.removeprefix(PREFIX)
+        path = paths.get(bare, ())
+        if path[:1] == ("auth",) and SecretStr in types_in(_field_at(path).annotation):
+            raise SettingsError(f"{name}: set, but empty; give the secret or remove the variable")
+        of_provider = path[-1:] in (("api_key",), ("base_url",)) or bare in SHARED_VARIABLES
+        of_model = bare.startswith("MODELS_") and bare.endswith("_API_KEY")
+        if of_model or (of_provider and bare.endswith(("_KEY", "_BASE_URL"))):
+            unset.append(name)
+    if unset:
+        yield f"{', '.join(unset)}: empty, and so not set"
+
+
+def _refuse_secrets(value: Any, path: Location, shown: str) -> None:
+    """Refuse keys, and passwords in URLs: files get copied, committed and mailed."""
+    secret = SecretStr in types_in(_field_at(path).annotation) and value is not None
+    if secret and not _HARMLESS_URL.match(str(value)):
+        problem = f"secrets come from the environment only: set {variable_of(path)}"
+        raise SettingsError(f"{shown}: {joined(path)}: {problem}")
+    if isinstance(value, dict | list):
+        for name, inner in value.items() if isinstance(value, dict) else enumerate(value):
+            _refuse_secrets(inner, (*path, name), shown)
+
+
+def _field_at(path: Location) -> FieldInfo:
+    """Return the field of the schema at a path, one without a type if there is none."""
+    field = FieldInfo(annotation=Settings)
+    by_name = False  # the names in a dict are a caller's own
+    for name in path:
+        if isinstance(name, str) and not by_name:
+            field = _keys_in(field).get(name, FieldInfo())
+        by_name = not by_name and dict in types_in(field.annotation)
+    return field
+
+
+def _keys_in(field: FieldInfo) -> dict[str, FieldInfo]:
+    """Return the keys of the section that a field holds, or of each one in its list."""
+    types = types_in(field.annotation)
+    return next((kind.model_fields for kind in types if hasattr(kind, "model_fields")), {})
+
+
+def _line(error: ErrorDetails, origins: Mapping[Location, str], shown: str) -> str:
+    """Say of an error where its value stands and what it must be."""
+    kind, path, value = error["type"], error["loc"], error["input"]
+    problem = re.sub(r"^.*? should ", "must ", error["msg"].removeprefix("Value error, "))
+    problem, field, found = _IN_YAML.get(kind, problem), _field_at(path), ""
+    if kind == "extra_forbidden":
+        names = list(_keys_in(_field_at(path[:-1])))
+        near = [f"did you mean {near}? " for near in get_close_matches(str(path[-1]), names, n=1)]
+        problem = f"unknown key; {''.join(near)}Allowed here: {', '.join(names)}"
+    elif kind == "value_error" and _keys_in(field):
+        name, _, problem = problem.partition(": ")
+        path = (*path, *name.split("."))
+    elif (
+        SecretStr in types_in(field.annotation)
+        or isinstance(value, dict | list)
+        or (path in origins and _keys_in(field))  # broken JSON of sections, which may have keys
+    ):
+        found = " (its value is not shown)"
+    else:
+        found = f" (got {redact_text(json.dumps(value, default=str), max_chars=60)})"
+    origin = next((path[:n] for n in range(len(path), 0, -1) if path[:n] in origins), ())
+    place = joined(path[len(origin) :])
+    where = f"{origins[origin]}.{place}".strip(".") if origin else f"{shown}: {place}"
+    return f"{redact_text(where)}: {problem}{found}"

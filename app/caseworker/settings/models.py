@@ -1,0 +1,232 @@
+"""Settings of models: those of the two tiers, and any number with names of their own."""
+
+import re
+from collections.abc import Mapping
+from decimal import Decimal
+from typing import Annotated, ClassVar, Literal, Self
+
+from pydantic import AfterValidator, Field, SecretStr, model_validator
+
+from caseworker.settings.values import (
+    Endpoint,
+    Names,
+    Positive,
+    Seconds,
+    Section,
+    Text,
+    key,
+    variable_of,
+)
+
+
+def _base(url: str) -> str:
+    if "?" in url or "#" in url:
+        raise ValueError("must be a URL without a query or a fragment: paths are added to it")
+    return url
+
+
+def _api_key(key: SecretStr) -> SecretStr:
+    text = key.get_secret_value()
+    # Clients would fail with what no HTTP header can hold, and quote it.
+    if not (text and text.isascii() and text.isprintable()):
+        raise ValueError("must be a key of printable ASCII characters")
+    return key
+
+
+BaseUrl = Annotated[Endpoint, AfterValidator(_base)]
+Usd = Annotated[Decimal, Field(ge=0)]
+
+_NEEDS = {"openai": ("api_key", "base_url"), "anthropic": ("api_key",), "tiingo": ("api_key",)}
+"""The keys of which a provider needs one; the factories of others judge for themselves."""
+
+
+class ProviderSettings(Section):
+    """A provider and how it is reached."""
+
+    built_in: ClassVar[str]  # the provider, unless one is named, without key and endpoint
+    live: ClassVar[str]  # and with one of them
+
+    provider: str | None = None
+    api_key: Annotated[SecretStr, AfterValidator(_api_key)] | None = None
+    """Its key; <PROVIDER>_API_KEY serves as well: the two tiers always, others without base_url."""
+    base_url: BaseUrl | None = None
+    """Endpoint, such as http://127.0.0.1:11434/v1, which may need no key; null is the usual one."""
+
+    @property
+    def chosen_provider(self) -> str:
+        """The provider that these settings come to."""
+        return self.provider or (self.live if self.api_key or self.base_url else self.built_in)
+
+    @model_validator(mode="after")
+    def _has_what_the_provider_needs(self) -> Self:
+        chosen, needs = self.chosen_provider, _NEEDS.get(self.chosen_provider, ())
+        if needs and not any(getattr(self, name) for name in needs):
+            usual = "an api_key of its own" if self.base_url else f"{chosen.upper()}_API_KEY"
+            names = ", or ".join(needs).replace("api_key", f"{usual} in the environment")
+            raise ValueError(f"provider: {chosen} needs {names}")
+        return self
+
+
+Capability = Literal["image", "file", "audio", "reasoning", "responses"]
+
+BUILT_IN = "offline"
+"""The planner of cases; it is used only where no model is configured."""
+
+
+class ModelSettings(ProviderSettings):
+    """A model and how it is asked."""
+
+    built_in, live = BUILT_IN, "openai"
+    usual_model: ClassVar[str] = ""  # of the provider openai
+
+    provider: Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,31}$")] | None = None
+    """`openai` (or what speaks its protocol), `anthropic`, `recorded`, `offline` (the built-in
+    planner; null, without key and base_url) or an entry point of the group caseworker.providers."""
+    model: Text | None = key(None, "Its name; null, with openai: gpt-5-nano, for big gpt-5.")
+    recording: Text | None = key(None, "File of `--record` of serve or eval, for `recorded`.")
+    temperature: Annotated[float, Field(ge=0, le=2, strict=True)] | None = None
+    """Randomness of replies; null leaves it to the provider."""
+    max_output_tokens: Positive = key(4096, "Longest reply, in tokens; every call reserves them.")
+    requests_per_minute: Positive | None = key(
+        None, "Of all processes together; further calls wait their turn. Null: any number."
+    )
+    tokens_per_minute: Positive | None = key(None, "The same, of input and output tokens.")
+    timeout_seconds: Seconds = key(30.0, "How long one attempt may take.")
+    structured_output: Literal["auto", "schema", "json", "text"] = "auto"
+    """How JSON is asked for: by schema, JSON mode or words; `auto` is the best that works."""
+    price_per_million_in_usd: Usd | None = key(None, "Of input tokens; null is the list price.")
+    price_per_million_out_usd: Usd | None = key(None, "Of output tokens; null is the list price.")
+    price_per_million_cached_usd: Usd | None = key(None, "Of cached input; null is no discount.")
+
+    capabilities: tuple[Capability, ...] = key((), "What it takes or does beside text.")
+
+    @property
+    def chosen_model(self) -> str:
+        """The model that these settings come to; empty if they name none."""
+        usual = {"openai": self.usual_model, BUILT_IN: BUILT_IN}
+        return self.model or usual.get(self.chosen_provider, "")
+
+    @model_validator(mode="after")
+    def _can_be_asked(self) -> Self:
+        if not self.chosen_model:
+            raise ValueError(f"model: must name one, since the provider is {self.chosen_provider}")
+        prices = self.price_per_million_in_usd, self.price_per_million_out_usd
+        if None in prices and {*prices, self.price_per_million_cached_usd} != {None}:
+            raise ValueError("price_per_million_in_usd: must be given, with that of output tokens")
+        return self
+
+
+TIERS = ("small", "big")
+_ALIAS = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}", re.ASCII)
+
+
+class NamedModelSettings(ModelSettings):
+    """A model with a name of its own."""
+
+    built_in = "openai"
+
+    fallbacks: Names = ()
+    """Names of models that are called in this order when it cannot answer."""
+
+    @model_validator(mode="after")
+    def _is_no_planner(self) -> Self:
+        if self.chosen_provider == BUILT_IN:
+            raise ValueError(f"provider: {BUILT_IN} plans cases alone; name a provider of models")
+        return self
+
+
+class TierSettings(ModelSettings):
+    """A tier: a model and its fallbacks; the big one does what the small one could not."""
+
+    usual_model = "gpt-5"
+
+    use: Text | None = key(None, "A name from models.named, in place of the other keys.")
+    fallbacks: tuple[ModelSettings, ...] = ()
+    """Models with the keys above, asked in this order when it has failed: `[{model: gpt-5-mini}]`.
+    In the environment the list is JSON; the first key is MODELS_<TIER>_FALLBACKS_1_API_KEY."""
+
+    @model_validator(mode="after")
+    def _is_one_of_both(self) -> Self:
+        fields = type(self).model_fields
+        others = [each for each in fields if getattr(self, each) != fields[each].default]
+        if self.use is not None and others != ["use"]:
+            others.remove("use")
+            raise ValueError(f"use: takes the place of the other keys; remove {', '.join(others)}")
+        return self
+
+
+class SmallModelSettings(TierSettings):
+    """The small tier, where every case begins."""
+
+    usual_model = "gpt-5-nano"
+
+
+Chain = Mapping[str, ModelSettings]
+"""A model and those that are called in its place, in their order, by the keys under which they
+stand, such as ``named.fast`` or ``small.fallbacks.1``."""
+
+
+class ModelsSettings(Section):
+    """The models; OPENAI_BASE_URL is the base_url of a tier whose provider is openai."""
+
+    allow_unlisted: bool = key(
+        False, "Whether agents may name models that are not configured: any of a tier's provider."
+    )
+    named: dict[str, NamedModelSettings] = key(
+        {}, "Models by name: see docs/models.md. Their keys are MODELS_NAMED_<NAME>_API_KEY."
+    )
+    small: SmallModelSettings = SmallModelSettings()
+    big: TierSettings = TierSettings()
+
+    def chains(self) -> dict[str, Chain]:
+        """Return the chain of every name and tier that has a model.
+
+        Without any model both tiers have the built-in planner.
+
+        Raises:
+            ValueError: a name leads to no model, or in a circle.
+        """
+        chains: dict[str, dict[str, ModelSettings]] = {name: {} for name in (*TIERS, *self.named)}
+        for name, chain in chains.items():
+            self._follow(name, "", (), chain)
+        models = {
+            name: chain
+            for name, chain in chains.items()
+            if next(iter(chain.values())).chosen_provider != BUILT_IN
+        }
+        return {**(models or chains)}
+
+    def _follow(
+        self, name: str, place: str, via: tuple[str, ...], chain: dict[str, ModelSettings]
+    ) -> None:
+        """Add a model and its fallbacks with theirs; names ``via`` lead to the key ``place``."""
+        if name in via:
+            raise ValueError(f"{place}: leads in a circle: {' -> '.join((*via, name))}")
+        tier = {"small": self.small, "big": self.big}.get(name)
+        if tier is not None and tier.use is not None:
+            self._follow(tier.use, f"{name}.use", (*via, name), chain)
+        elif tier is not None and (not via or tier.chosen_provider != BUILT_IN):
+            own = enumerate(tier.fallbacks, 1)
+            chain |= {name: tier, **{f"{name}.fallbacks.{at}": each for at, each in own}}
+        elif name not in self.named:
+            known = ", ".join(self.named) or "none"
+            raise ValueError(f"{place}: there is no model {name!r} (models.named: {known})")
+        elif f"named.{name}" not in chain:
+            chain[f"named.{name}"] = self.named[name]
+            for at, other in enumerate(self.named[name].fallbacks, 1):
+                self._follow(other, f"named.{name}.fallbacks.{at}", (*via, name), chain)
+
+    @model_validator(mode="after")
+    def _names_lead_to_models(self) -> Self:
+        variables: dict[str, str] = {}
+        for name in self.named:
+            other = variables.setdefault(variable_of((name,)), name)
+            if name in TIERS:
+                raise ValueError(f"named.{name}: this is the name of a tier; choose another one")
+            if not _ALIAS.fullmatch(name):
+                rule = "1 to 64 of a-z 0-9 . _ - and begins with a letter or a digit"
+                raise ValueError(f"named.{name}: a name is {rule}")
+            if other != name:
+                raise ValueError(f"named.{name}: this name and {other} share their variables")
+        self.chains()
+        return self

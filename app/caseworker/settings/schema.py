@@ -1,0 +1,373 @@
+"""All settings with their defaults; those of the process itself stand here."""
+
+from itertools import pairwise
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+from urllib.parse import urlsplit
+
+from pydantic import AfterValidator, Field, SecretStr, model_validator
+from pydantic_settings import BaseSettings
+
+from caseworker.llm.ports import MAX_REPLY_BYTES
+from caseworker.settings import cases
+from caseworker.settings.models import ModelsSettings
+from caseworker.settings.values import Count, Positive, Seconds, Section, Text, key
+from caseworker.trace.frozen_json import USUAL_LIMITS
+
+
+def _postgres_url(url: SecretStr) -> SecretStr:
+    """Return a URL that libpq parses as it was meant; no message quotes a part of it."""
+    from psycopg import ProgrammingError
+    from psycopg.conninfo import conninfo_to_dict
+
+    scheme, _, rest = url.get_secret_value().partition("://")
+    if scheme not in ("postgresql", "postgres", "postgresql+psycopg"):
+        raise ValueError("must be a URL such as postgresql://user@host:5432/name")
+    parsed = f"postgresql://{rest}"
+    problem = ""
+    # libpq would take what follows a bare @ or / in a password for a host, and print it.
+    if "@" in rest.partition("@")[2] or "/" in rest[: max(0, rest.find("@"))]:
+        problem = "a second @, or / before @"
+    else:
+        try:
+            conninfo_to_dict(parsed)
+        except ProgrammingError as error:
+            problem = str(error).partition('"')[0].strip(" :")
+    if problem:
+        raise ValueError(
+            f"cannot be parsed ({problem}): percent-encode special characters, above all in the"
+            " password: % as %25, @ as %40, / as %2F"
+        )
+    return SecretStr(parsed)
+
+
+def _host_names(names: tuple[str, ...]) -> tuple[str, ...]:
+    if any(not name.isascii() or set(name) & set("/:* ") for name in names):
+        raise ValueError("must be plain host names, without scheme, port or wildcard")
+    return names
+
+
+def _origins(given: tuple[str, ...]) -> tuple[str, ...]:
+    for origin in given:
+        parts = urlsplit(origin)
+        if parts.scheme not in ("http", "https") or origin != f"{parts.scheme}://{parts.netloc}":
+            raise ValueError("must be origins such as https://app.example.com, without a path")
+    return tuple(origin.lower() for origin in given)
+
+
+class ServerSettings(Section):
+    """The HTTP server."""
+
+    host: Text = key("127.0.0.1", "Address to listen on; 0.0.0.0 is every address of the machine.")
+    port: Annotated[Count, Field(le=65535)] = key(8080, "Port to listen on; 0 takes a free one.")
+    workers: Positive = key(1, "Processes of `caseworker serve`, all on the one port.")
+    max_body_kb: Positive = key(256, "Longest request body, in KiB; a longer one is answered 413.")
+    request_timeout_seconds: Seconds = key(30.0, "Longest request (no stream) or `Prefer: wait`.")
+    allowed_hosts: Annotated[tuple[Text, ...], AfterValidator(_host_names)] | None = None
+    """Host names that requests may be sent to, besides `host`, localhost and every address; null is
+    no other name, or with `auth.anonymous: anywhere` any name."""
+    cors_origins: Annotated[tuple[Text, ...], AfterValidator(_origins)] = ()
+    """Origins of web pages, such as https://app.example.com, that may send requests without a key;
+    pages of the service itself always may."""
+    max_connections: Positive = key(
+        2000, "Requests at once; further ones wait, then 503. A tenth more may connect."
+    )
+    max_head_kb: Positive = key(32, "Longest request line and headers, in KiB; else 431.")
+    max_headers: Positive = key(100, "Headers of a request; more are answered 431.")
+    max_bodies_mb: Positive = key(64, "Request bodies on their way at once, in MiB; else 503.")
+    head_timeout_seconds: Seconds = key(
+        10.0, "Time for a whole request head; later is answered 408."
+    )
+    keep_alive_seconds: Positive = key(20, "How long a connection may wait for its next request.")
+    min_kb_per_second: Positive = key(
+        8, "Least rate of bodies (else 408) and of answers being read."
+    )
+
+
+class DatabaseSettings(Section):
+    """PostgreSQL, where all state is kept."""
+
+    url: Annotated[SecretStr, AfterValidator(_postgres_url)] | None = None
+    """Such as postgresql://user@host:5432/name; null starts the PostgreSQL that comes along."""
+    data_dir: Path = key(Path("data/postgres"), "Folder of the PostgreSQL that comes along.")
+    pool_size: Positive = key(10, "Connections of a process for requests and runs.")
+    control_pool_size: Positive = key(2, "Connections kept free for cancelling and health.")
+    connect_timeout_seconds: Seconds = key(10.0, "Longest wait for a connection, new or pooled.")
+    lock_timeout_ms: Positive = key(5000, "How long a statement may wait for a lock.")
+
+
+class WorkerSettings(Section):
+    """The part of a process that executes runs."""
+
+    enabled: bool = key(
+        True, "Whether `caseworker serve` executes runs, or leaves that to workers."
+    )
+    max_runs: Positive = key(1000, "Runs that a process executes at once.")
+    max_parallel_steps: Positive = key(64, "Steps of one run at work at once, in all its graphs.")
+    heartbeat_seconds: Seconds = key(1.0, "Time between signs of life and looks for cancels.")
+    stale_after_seconds: Seconds = key(10.0, "Silence that means death; at least two heartbeats.")
+    max_attempts: Positive = key(
+        3, "Workers that a run may lose in a row, with no call finished, before it fails."
+    )
+    poll_seconds: Seconds = key(0.5, "How often the queue is looked at without a notification.")
+    health_port: Annotated[Count, Field(le=65535)] | None = None
+    """Where `caseworker worker` answers /healthz, /readyz and /metrics; null serves none, 0 takes a
+    free port. Of several processes on one port (`server.workers`) each adds its number: 0, 1, 2."""
+    drain_seconds: Seconds = key(
+        60.0, "After `caseworker drain`: time for runs to end before they are handed over."
+    )
+    cancel_grace_seconds: Seconds = key(1.0, "Time to end after a cancel before being detached.")
+
+
+class CancellationSettings(Section):
+    """Pending cancels: requests to cancel a run that does not exist yet."""
+
+    intent_ttl_seconds: Seconds = key(3600.0, "How long a pending cancel waits for its run.")
+    max_early_intents: Count = key(1000, "Pending cancels of a tenant; more are answered 429.")
+
+
+class TraceSettings(Section):
+    """What is recorded of a run besides its structure."""
+
+    payloads: Literal["redacted", "none", "full"] = "redacted"
+    """Inputs, outputs and prompts in traces: without secrets, not at all, or as they are."""
+    max_payload_chars: Positive = key(20_000, "Of a redacted request or reply; the rest is cut.")
+    max_shown_bytes: Positive = key(2_000_000, "Of all payloads of a trace?payloads=true.")
+
+
+class LimitsSettings(Section):
+    """How large what runs pass on, store and show may be: bytes of JSON in UTF-8."""
+
+    max_value_kb: Positive = key(
+        USUAL_LIMITS.max_value_bytes >> 10, "One value: on a handle, in a template, of a tool."
+    )
+    max_reply_kb: Positive = key(
+        MAX_REPLY_BYTES // 1024, "Longest reply of a model, unfolded if it is compressed; in KiB."
+    )
+    max_outputs_kb: Positive = key(USUAL_LIMITS.max_outputs_bytes >> 10, "All outputs of a step.")
+    max_result_kb: Positive = key(
+        USUAL_LIMITS.max_result_bytes >> 10, "All outputs of a run, which are its result."
+    )
+    max_event_kb: Positive = key(USUAL_LIMITS.max_event_bytes >> 10, "The data of one event.")
+    max_run_mb: Positive = key(
+        USUAL_LIMITS.max_run_bytes >> 20, "All that a run stores; then it is halted."
+    )
+    max_page_kb: Positive = key(1024, "The runs on one page of a list; the next page has the rest.")
+    max_depth: Annotated[Positive, Field(ge=8, le=128)] = key(
+        USUAL_LIMITS.max_depth, "Lists and objects inside one another, also in a request body."
+    )
+
+
+class ArtifactSettings(Section):
+    """The files that runs make, such as pictures."""
+
+    max_artifact_mb: Annotated[Positive, Field(le=64)] = key(5, "Largest file, in MiB (in memory).")
+    max_run_mb: Positive = key(50, "All files of a run, in MiB; at least max_artifact_mb.")
+    max_per_run: Positive = key(100, "Files of a run.")
+
+
+DaysKept = Annotated[Positive, Field(le=36_500)] | None
+
+
+class RetentionSettings(Section):
+    """How many days what runs have stored is kept after their end; null is for ever.
+
+    Tenants may have days of their own: `caseworker retention`. See docs/retention.md.
+    """
+
+    runs_days: DaysKept = key(None, "Runs, with everything that they stored.")
+    requests_days: DaysKept = key(None, "What the calls of runs asked: prompts and arguments.")
+    events_days: DaysKept = key(None, "Events.")
+    snapshots_days: DaysKept = key(None, "Traces that the release before this one has stored.")
+    artifacts_days: DaysKept = key(None, "Files that runs made.")
+    threads_days: DaysKept = key(None, "Threads, from their last message; their runs are runs.")
+    sweep_seconds: Seconds = key(600.0, "Time between two sweeps, of all processes together.")
+
+    @property
+    def unlimited(self) -> list[str]:
+        """What grows for ever unless callers delete it; the other records go with their runs."""
+        return [name for name in ("runs", "threads") if getattr(self, f"{name}_days") is None]
+
+
+class EventSettings(Section):
+    """The events of runs, as callers follow them."""
+
+    max_streams: Positive = key(500, "Open event streams of a process; more are answered 429.")
+
+
+def _https_url(url: str) -> str:
+    parts = urlsplit(url)
+    here = parts.scheme == "http" and parts.hostname in ("127.0.0.1", "localhost", "::1")
+    if not parts.hostname or not (here or parts.scheme == "https"):
+        raise ValueError("must be a URL of https")
+    return url
+
+
+Algorithm = Literal[
+    "RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA"
+]
+
+
+class JwtSettings(Section):
+    """JSON Web Tokens of an issuer, beside the service's own keys."""
+
+    issuer: Text | None = key(None, "The `iss` that tokens must have; null takes no tokens.")
+    audience: Text | None = key(None, "The `aud` that tokens must have; needed with an issuer.")
+    jwks_url: Annotated[Text, AfterValidator(_https_url)] | None = None
+    """Where the issuer's public keys are; or jwks_file."""
+    jwks_file: Path | None = key(None, "A file of the issuer's public keys (JWKS).")
+    algorithms: tuple[Algorithm, ...] = key(
+        ("RS256", "ES256", "EdDSA"), "Signatures that are taken; none is by a shared secret."
+    )
+    tenant_claim: Text = key("tenant", "The claim that names the tenant; every token needs it.")
+    scope_claim: Text = key("scope", "The claim with run, read or admin: a list or words.")
+    leeway_seconds: Annotated[Count, Field(le=600)] = key(30, "How far clocks may differ.")
+
+    @model_validator(mode="after")
+    def _is_whole(self) -> Self:
+        places = [self.jwks_url, self.jwks_file]
+        if self.issuer is None:
+            if self.audience or any(places):
+                raise ValueError("issuer: needed with audience, jwks_url and jwks_file")
+            return self
+        if self.audience is None:
+            raise ValueError("audience: needed with an issuer, so that tokens for others are none")
+        if places.count(None) != 1:
+            raise ValueError("jwks_url: set this or jwks_file, so that signatures can be checked")
+        return self
+
+
+def _http_url(url: str) -> str:
+    if urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).hostname:
+        raise ValueError("must be a URL of http or https")
+    return url
+
+
+def _long_key(secret: SecretStr) -> SecretStr:
+    text = secret.get_secret_value()
+    if len(text) < 32 or not (text.isascii() and text.isprintable()) or " " in text:
+        raise ValueError("must be at least 32 characters, such as `openssl rand -hex 32` makes")
+    return secret
+
+
+class AuthSettings(Section):
+    """Who may use the API: see docs/security.md."""
+
+    anonymous: Literal["loopback", "anywhere"] = "loopback"
+    """Where requests without a key may come from while no key, token or bootstrap key can be shown:
+    this machine, or anywhere."""
+    bootstrap_key: Annotated[SecretStr, AfterValidator(_long_key)] | None = None
+    """The operator's key, which makes the first keys, for any tenant: AUTH_BOOTSTRAP_KEY."""
+    jwt: JwtSettings = JwtSettings()
+
+
+class WebhookSettings(Section):
+    """How the ends of runs are announced to the URLs that callers gave: see docs/webhooks.md."""
+
+    allow_http: bool = key(False, "Whether http:// URLs are taken, and not https:// alone.")
+    allow_private: bool = key(False, "Whether private networks and this machine may be called.")
+    timeout_seconds: Seconds = key(10.0, "Longest attempt as a whole, until its answer's head.")
+    max_attempts: Positive = key(12, "Attempts before a delivery is dead.")
+    first_retry_seconds: Seconds = key(5.0, "Pause after the first failure; each next is 4 times.")
+    longest_retry_seconds: Seconds = key(21_600.0, "Longest pause, also if Retry-After asks more.")
+    max_parallel: Positive = key(32, "Attempts that a process makes at once.")
+    max_body_kb: Positive = key(1024, "Longest message; a longer one leaves the result out.")
+    encryption_key: Annotated[SecretStr, AfterValidator(_long_key)] | None = None
+    """Encrypts the secrets that sign, from when on they are made: WEBHOOKS_ENCRYPTION_KEY, the same
+    for all processes. Null stores them readable."""
+
+
+class AgentSettings(Section):
+    """Agents that the operator keeps as files."""
+
+    folder: Path | None = None
+    """Folder of definitions, *.yaml, that are registered when the API starts to be served: see
+    docs/agents.md. Null: none."""
+
+
+class ShutdownSettings(Section):
+    """How the process ends."""
+
+    grace_seconds: Seconds = key(5.0, "Time for work in flight to end after SIGTERM.")
+
+
+class LoggingSettings(Section):
+    """Log lines, on standard error."""
+
+    level: Literal["debug", "info", "warning", "error"] = key("info", "The least level logged.")
+    format: Literal["json", "console"] = key("json", "JSON objects, or lines for people.")
+    access: bool = key(False, "A line for every request that is no probe: route, status, seconds.")
+
+
+class TelemetrySettings(Section):
+    """What is told of the service to those who watch over it: see docs/telemetry.md."""
+
+    metrics: Literal["loopback", "anywhere", "off"] = "loopback"
+    """Where /metrics may be read from without a key: this machine, anywhere; off serves none."""
+    metrics_key: Annotated[SecretStr, AfterValidator(_long_key)] | None = None
+    """What readers of /metrics from elsewhere show as bearer: TELEMETRY_METRICS_KEY."""
+    metrics_labels: tuple[Literal["tenant", "agent"], ...] = key(
+        (), "By what runs and their cost are told apart besides; at most 100 values each."
+    )
+    otlp_endpoint: Annotated[Text, AfterValidator(_http_url)] | None = None
+    """The collector of spans and metrics, by OTLP over HTTP, such as http://localhost:4318; null
+    leaves it to OTEL_EXPORTER_OTLP_ENDPOINT, and without that sends none."""
+    otlp_metrics_seconds: Seconds | None = key(
+        60.0, "How often it gets the metrics, unless these are off; null sends it spans alone."
+    )
+    propagate: bool = True
+    """Whether models, MCP servers and webhooks are told by traceparent of the span that calls them,
+    where the run came with a traceparent or spans are sent; false tells them nothing."""
+
+
+class Settings(Section, BaseSettings, case_sensitive=True, hide_input_in_errors=True):
+    """Everything that can be configured; `Settings()` is the defaults and reads nothing."""
+
+    server: ServerSettings = ServerSettings()
+    database: DatabaseSettings = DatabaseSettings()
+    models: ModelsSettings = ModelsSettings()
+    budget: cases.BudgetSettings = cases.BudgetSettings()
+    act: cases.ActSettings = cases.ActSettings()
+    verifier_thresholds: cases.VerifierSettings = cases.VerifierSettings()
+    flags: cases.FlagSettings = cases.FlagSettings()
+    retry: cases.RetrySettings = cases.RetrySettings()
+    cancellation: CancellationSettings = CancellationSettings()
+    trace: TraceSettings = TraceSettings()
+    tools: cases.ToolSettings = cases.ToolSettings()
+    worker: WorkerSettings = WorkerSettings()
+    admission: cases.AdmissionSettings = cases.AdmissionSettings()
+    quotas: cases.QuotaSettings = cases.QuotaSettings()
+    auth: AuthSettings = AuthSettings()
+    limits: LimitsSettings = LimitsSettings()
+    artifacts: ArtifactSettings = ArtifactSettings()
+    events: EventSettings = EventSettings()
+    retention: RetentionSettings = RetentionSettings()
+    webhooks: WebhookSettings = WebhookSettings()
+    agents: AgentSettings = AgentSettings()
+    shutdown: ShutdownSettings = ShutdownSettings()
+    logging: LoggingSettings = LoggingSettings()
+    telemetry: TelemetrySettings = TelemetrySettings()
+
+    @classmethod
+    def settings_customise_sources(cls, *_: Any, **sources: Any) -> tuple[Any, ...]:
+        """Take values from the arguments alone; the loader has sources of its own."""
+        return (sources["init_settings"],)
+
+    @model_validator(mode="after")
+    def _values_fit_each_other(self) -> Self:
+        if self.worker.stale_after_seconds < 2 * self.worker.heartbeat_seconds:
+            raise ValueError("worker.stale_after_seconds: must be at least twice heartbeat_seconds")
+        sizes = ("max_value_kb", "max_outputs_kb", "max_result_kb")
+        for smaller, larger in pairwise(sizes):
+            if getattr(self.limits, larger) < getattr(self.limits, smaller):
+                raise ValueError(f"limits.{larger}: must be at least limits.{smaller}")
+        if self.artifacts.max_run_mb < self.artifacts.max_artifact_mb:
+            raise ValueError("artifacts.max_run_mb: must be at least artifacts.max_artifact_mb")
+        known = self.models.chains()
+        for at, name in enumerate(self.quotas.models or (), 1):
+            if name not in known:
+                raise ValueError(f"quotas.models.{at}: there is no such model: {', '.join(known)}")
+        steps, default = self.act.max_steps, cases.ActSettings.model_fields["max_steps"].default
+        if self.flags.mode == "fallback_only" and steps > 1 and steps != default:
+            raise ValueError("act.max_steps: must be 0 or 1 while flags.mode is fallback_only")
+        return self

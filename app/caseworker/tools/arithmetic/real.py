@@ -1,0 +1,222 @@
+"""Real numbers that are exact for as long as they can be.
+
+A value is a ``Fraction`` while it is exact: sums, products, quotients, whole powers and perfect
+roots of written numbers are. It becomes a ``Decimal`` of ``WORKING_DIGITS`` digits, and stays one,
+when it is irrational (``sqrt(2)``) or when its fraction needs more than ``MAX_DIGITS`` digits. So
+the type says whether a result is exact, and no operation can take long: every value stays below
+``10 ** MAX_DIGITS`` and every operand is small.
+"""
+
+import decimal
+import math
+from collections.abc import Callable
+from contextlib import suppress
+from decimal import Decimal
+from fractions import Fraction
+
+from caseworker.tools.ports import ToolRefusedError
+
+Real = Fraction | Decimal
+"""An exact value, or one rounded to ``WORKING_DIGITS``."""
+
+MAX_DIGITS = 1000
+"""Digits of the largest whole number, and of each side of a fraction."""
+WORKING_DIGITS = 50
+"""Significant digits of a value that is not exact; more than a result shows."""
+SHOWN_DIGITS = 34
+"""Significant digits of a rounded result (those of IEEE decimal128)."""
+MAX_EXACT_DECIMALS = 100
+"""Decimal places up to which a finite decimal is written out in full."""
+
+_LIMIT = 10**MAX_DIGITS
+_MAX_BITS = _LIMIT.bit_length()
+_MAX_ROOT = 100
+_TRUSTED_DIGITS = 40
+"""A difference of rounded values that is this many digits smaller than they are is noise."""
+
+
+def undefined(message: str) -> ToolRefusedError:
+    """Return the refusal of an operation that has no real result."""
+    return ToolRefusedError(message, code="undefined")
+
+
+def too_large(message: str) -> ToolRefusedError:
+    """Return the refusal of a calculation beyond one of the limits."""
+    return ToolRefusedError(message, code="too_large")
+
+
+class RealArithmetic:
+    """The operations on ``Real``; what is undefined or out of range is a ToolRefusedError."""
+
+    def __init__(self) -> None:
+        self.context = decimal.Context(
+            prec=WORKING_DIGITS,
+            rounding=decimal.ROUND_HALF_EVEN,
+            Emin=-MAX_DIGITS,
+            Emax=MAX_DIGITS - 1,
+            traps=[
+                decimal.DivisionByZero,
+                decimal.InvalidOperation,
+                decimal.Overflow,
+                decimal.Underflow,
+            ],
+        )
+        """Of rounded operations; values that are too large or too small are refused."""
+
+    def add(self, left: Real, right: Real) -> Real:
+        """Return ``left + right``."""
+        if isinstance(left, Fraction) and isinstance(right, Fraction):
+            return self.fitted(left + right)
+        first, second = self.rounded(left), self.rounded(right)
+        total = self.guard(self.context.add, first, second)
+        largest = max(first.adjusted(), second.adjusted())
+        return total if total.adjusted() > largest - _TRUSTED_DIGITS else Decimal(0)
+
+    def subtract(self, left: Real, right: Real) -> Real:
+        """Return ``left - right``."""
+        return self.add(left, negate(right))
+
+    def multiply(self, left: Real, right: Real) -> Real:
+        """Return ``left * right``."""
+        if isinstance(left, Fraction) and isinstance(right, Fraction):
+            return self.fitted(left * right)
+        return self.guard(self.context.multiply, left, right)
+
+    def divide(self, left: Real, right: Real) -> Real:
+        """Return ``left / right``."""
+        if right == 0:
+            raise ToolRefusedError("division by zero has no result", code="division_by_zero")
+        if isinstance(left, Fraction) and isinstance(right, Fraction):
+            return self.fitted(left / right)
+        return self.guard(self.context.divide, left, right)
+
+    def divide_whole(self, left: Real, right: Real) -> Real:
+        """Return the largest whole number that is not above ``left / right``."""
+        return self.floor(self.divide(left, right))
+
+    def remainder(self, left: Real, right: Real) -> Real:
+        """Return ``left - right * (left // right)``, which has the sign of ``right``."""
+        return self.subtract(left, self.multiply(right, self.divide_whole(left, right)))
+
+    def power(self, base: Real, exponent: Real) -> Real:
+        """Return ``base ** exponent``; 0 ** 0 is 1."""
+        if base == 0 and exponent < 0:
+            raise ToolRefusedError(
+                "zero cannot be raised to a negative power", code="division_by_zero"
+            )
+        exact = _exact_power(base, exponent)
+        if exact is not None:
+            return self.fitted(exact)
+        if base < 0 and not is_whole(exponent):
+            raise undefined(
+                "a negative number to a fractional power is not a real number; "
+                "use root(x, n) for an odd root"
+            )
+        return self.guard(self.context.power, base, exponent)
+
+    def root(self, value: Real, degree: Real) -> Real:
+        """Return the real root: ``root(-8, 3)`` is -2."""
+        if isinstance(degree, Decimal) or not is_whole(degree) or not 2 <= degree <= _MAX_ROOT:
+            raise undefined(f"the degree of a root must be a whole number from 2 to {_MAX_ROOT}")
+        if value < 0:
+            if degree % 2 == 0:
+                raise undefined("an even root of a negative number is not a real number")
+            return negate(self.root(negate(value), degree))
+        return self.power(value, 1 / degree)
+
+    def floor(self, value: Real) -> Real:
+        """Return the largest whole number not above ``value``, exact if ``value`` is."""
+        if isinstance(value, Fraction):
+            return Fraction(math.floor(value))
+        return value.to_integral_value(decimal.ROUND_FLOOR)
+
+    def fitted(self, value: Fraction) -> Real:
+        """Return an exact value if it is small enough to stay exact, else the rounded value."""
+        if abs(value.numerator) < _LIMIT and value.denominator < _LIMIT:
+            return value
+        return self.rounded(value)
+
+    def rounded(self, value: Real) -> Decimal:
+        """Return ``value`` with ``WORKING_DIGITS`` significant digits."""
+        if isinstance(value, Decimal):
+            return value
+        return self.guard(self.context.divide, Decimal(value.numerator), Decimal(value.denominator))
+
+    def guard(self, operation: Callable[..., Decimal], *operands: Real) -> Decimal:
+        """Return ``operation`` of the rounded operands; its decimal signals become refusals."""
+        try:
+            return operation(*map(self.rounded, operands))
+        except decimal.Overflow:
+            raise too_large(f"the result has more than {MAX_DIGITS} digits") from None
+        except decimal.Underflow:
+            raise too_large(f"the result is closer to zero than 1e-{MAX_DIGITS}") from None
+        except decimal.DecimalException:
+            raise undefined("the operation has no real result") from None
+
+
+def negate(value: Real) -> Real:
+    """Return ``-value`` without rounding it to the precision of the thread's own context."""
+    return -value if isinstance(value, Fraction) else value.copy_negate()
+
+
+def is_whole(value: Real) -> bool:
+    """Return whether ``value`` is a whole number."""
+    return value == math.floor(value)
+
+
+def _exact_power(base: Real, exponent: Real) -> Fraction | None:
+    """Return the power if it is exact and of a reasonable size, else None."""
+    if not isinstance(base, Fraction) or not isinstance(exponent, Fraction):
+        return None
+    root = base if exponent.denominator == 1 else exact_root(base, exponent.denominator)
+    if root is None:
+        return None
+    if abs(root) in (0, 1):
+        return Fraction(
+            root ** (exponent.numerator % 2 if root < 0 else min(1, exponent.numerator))
+        )
+    bits = max(root.numerator.bit_length(), root.denominator.bit_length()) - 1
+    if bits * abs(exponent.numerator) > _MAX_BITS:
+        return None
+    return Fraction(root**exponent.numerator)
+
+
+def exact_root(value: Fraction, degree: int) -> Fraction | None:
+    """Return the root of a value that is a perfect power, else None."""
+    if value < 0 or degree > _MAX_ROOT:
+        return None
+    root = Fraction(_whole_root(value.numerator, degree), _whole_root(value.denominator, degree))
+    return root if root**degree == value else None
+
+
+def _whole_root(value: int, degree: int) -> int:
+    """Return the largest whole number whose power is not above ``value`` (Newton's method)."""
+    if value < 2:
+        return value
+    guess = 1 << -(-value.bit_length() // degree)
+    while True:
+        closer = ((degree - 1) * guess + value // guess ** (degree - 1)) // degree
+        if closer >= guess:
+            return guess
+        guess = closer
+
+
+def decimal_text(value: Real) -> tuple[str, bool]:
+    """Return the digits of ``value``, without exponent, and whether they are all of them."""
+    shown = decimal.Context(prec=SHOWN_DIGITS, rounding=decimal.ROUND_HALF_EVEN)
+    if isinstance(value, Decimal):
+        return _plain(shown.plus(value)), False
+    top, bottom = Decimal(value.numerator), Decimal(value.denominator)
+    finite = decimal.Context(prec=2 * MAX_DIGITS, traps=[decimal.Inexact])
+    with suppress(decimal.Inexact):
+        digits = _plain(finite.divide(top, bottom))
+        if len(digits.partition(".")[2]) <= MAX_EXACT_DECIMALS:
+            return digits, True
+    return _plain(shown.divide(top, bottom)), False
+
+
+def _plain(value: Decimal) -> str:
+    digits = format(value, "f")
+    if "." in digits:
+        digits = digits.rstrip("0").rstrip(".")
+    return "0" if digits in {"-0", ""} else digits

@@ -1,0 +1,102 @@
+"""JSON Schemas that were written by callers, models' users or MCP servers.
+
+Compiling and checking hold the interpreter, so both are bounded beforehand. The constructor bounds
+bytes, depth, patterns and expansion through ``$ref``. Each check is bounded by the size of the
+instance times the size of the schema.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Final, NoReturn
+
+from jsonschema_rs import Draft202012Validator, RegexOptions, ValidationError
+
+from caseworker.tools.schema_size import SchemaSize
+
+MAX_COMPILED_BYTES: Final = 64 * 1024
+"""Compiled size of one pattern; every character of a text may visit all of it."""
+MAX_WORK: Final = 20_000_000
+"""Characters of an instance times the schema's size, in checks of a subschema."""
+MAX_ERRORS: Final = 4000
+"""Possible errors up to which all are listed; the library needs about 30 us for each."""
+
+_MASK = "the value"
+
+
+class TooMuchWorkError(ValueError):
+    """An instance is too large for its schema."""
+
+
+class CallerSchema:
+    """A compiled JSON Schema (draft 2020-12) without references to other documents."""
+
+    def __init__(self, schema: Mapping[str, Any], *, formats: bool = False) -> None:
+        """Measure and compile a schema; ``formats`` says whether ``format`` is checked.
+
+        Raises:
+            ValueError: it is not a schema, exceeds a limit, or refers to another document. The
+                message names the limit and quotes nothing.
+        """
+        self.schema = schema
+        self._size = SchemaSize.of(schema)
+        options = RegexOptions(size_limit=MAX_COMPILED_BYTES, dfa_size_limit=MAX_COMPILED_BYTES)
+        try:
+            self._validator = Draft202012Validator(
+                dict(schema),
+                retriever=_refuse,
+                mask=_MASK,
+                validate_formats=formats,
+                pattern_options=options,
+            )
+        except (ValidationError, ValueError):
+            raise ValueError(
+                "This is no JSON Schema (draft 2020-12) that stands by itself, with patterns"
+                f" that take linear time and {MAX_COMPILED_BYTES:,} bytes at most."
+            ) from None
+
+    def errors(self, value: Any, chars: int) -> list[ValidationError] | None:
+        """Return the errors of a JSON value that has ``chars`` characters; empty if it is valid.
+
+        Only the first error is returned if there may be many. None: it is invalid, and even the
+        first error takes too long to find.
+
+        Raises:
+            TooMuchWorkError: the check would take too long.
+        """
+        values, depth = _extent(value)
+        if self._size.work(chars, depth) > MAX_WORK:
+            raise TooMuchWorkError
+        if self._validator.is_valid(value):
+            return []
+        if self._size.errors(values, depth) <= MAX_ERRORS:
+            return list(self._validator.iter_errors(value))
+        if self._size.has_branches:
+            return None
+        return first_error(self._validator, value)
+
+
+def first_error(validator: Draft202012Validator, value: Any) -> list[ValidationError]:
+    """Return the first error of a value as a list, empty if it is valid."""
+    try:
+        validator.validate(value)
+    except ValidationError as error:
+        return [error]
+    return []
+
+
+def _extent(value: Any) -> tuple[int, int]:
+    """Return the number of values in a value, and its depth."""
+    level, values, depth = [value], 0, 0
+    while level:
+        values += len(level)
+        depth += 1
+        level = [
+            inner
+            for one in level
+            if isinstance(one, dict | list)
+            for inner in (one.values() if isinstance(one, dict) else one)
+        ]
+    return values, depth
+
+
+def _refuse(uri: str) -> NoReturn:
+    raise ValueError(f"a reference to another document ({uri})")

@@ -1,0 +1,220 @@
+"""Dates once more, by day numbers: no date library, and a reader of written dates of its own.
+
+A day number counts days of the Gregorian calendar from a fixed day (Fliegel and Van Flandern);
+divided by seven, its remainder is 0 on a Monday.
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from typing import Any
+from zoneinfo import ZoneInfo
+
+from caseworker.tools.ports import ToolContext, ToolResult
+
+_MOST_STEPS = 20_000
+"""Days that are counted one by one."""
+_MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
+_WEEKDAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
+_SMALL = frozenset({"st", "nd", "rd", "th", "of", "the"})
+_TOKEN = re.compile(r"[A-Za-z]+|\d+", re.ASCII)
+_RELATIVE = {"yesterday": -1, "today": 0, "tomorrow": 1}
+_STEPS = {"days": 1, "weeks": 7}
+
+Date = tuple[int, int, int]
+"""Year, month and day."""
+
+
+class _UndecidedError(Exception):
+    """This way of counting cannot tell."""
+
+
+def agrees(args: Mapping[str, Any], result: ToolResult, context: ToolContext) -> bool | None:
+    """Return whether the value of a calendar operation is right."""
+    try:
+        if args["operation"] == "now":
+            said = datetime.fromisoformat(result["iso"])
+            return int(said.timestamp()) == int(context.now.timestamp())
+        work_out = _OPERATIONS.get(args["operation"])
+        return None if work_out is None else work_out(_Asked(args, context)) == result["value"]
+    except (_UndecidedError, KeyError, ValueError, OverflowError):
+        return None
+
+
+def day_number(date: Date) -> int:
+    """Return the number of a day."""
+    year, month, day = date
+    early = (14 - month) // 12
+    years, months = year + 4800 - early, month + 12 * early - 3
+    leaps = years // 4 - years // 100 + years // 400
+    return day + (153 * months + 2) // 5 + 365 * years + leaps - 32045
+
+
+def date_of(number: int) -> Date:
+    """Return the date of a day number."""
+    rest = number + 32044
+    century = (4 * rest + 3) // 146097
+    rest -= 146097 * century // 4
+    year = (4 * rest + 3) // 1461
+    rest -= 1461 * year // 4
+    month = (5 * rest + 2) // 153
+    shift = month // 10
+    day = rest - (153 * month + 2) // 5 + 1
+    return 100 * century + year - 4800 + shift, month + 3 - 12 * shift, day
+
+
+class _Asked:
+    """The arguments of one operation, read for counting."""
+
+    def __init__(self, args: Mapping[str, Any], context: ToolContext) -> None:
+        self.args = args
+        there = context.now.astimezone(ZoneInfo(args.get("timezone") or context.timezone))
+        self.today = (there.year, there.month, there.day)
+
+    def whole(self, name: str) -> int:
+        return int(self.args[name])
+
+    def day(self, name: str = "date") -> int:
+        """Return the number of the day that an argument names."""
+        text = self.args[name]
+        if (distance := _RELATIVE.get(text.strip().lower())) is not None:
+            return day_number(self.today) + distance
+        date = _read(text)
+        number = day_number(date)
+        if date_of(number) != date:
+            raise _UndecidedError
+        return number
+
+
+def _read(text: str) -> Date:
+    """Read 2024-03-15, March 15, 2024, 15 March 2024 or 24.12.2025; anything else is undecided."""
+    words = _TOKEN.findall(text)
+    numbers = [int(word) for word in words if word.isdigit()]
+    months = [word[:3].lower() for word in words if word[:3].lower() in _MONTHS]
+    years = [word for word in words if word.isdigit() and len(word) == 4]
+    known = {*_MONTHS, *_SMALL, *(name[:3].lower() for name in _WEEKDAYS)}
+    foreign = any(word[:3].lower() not in known for word in words if word.isalpha())
+    if len(years) != 1 or len(numbers) + len(months) != 3 or ":" in text or foreign:
+        raise _UndecidedError
+    year = int(years[0])
+    numbers.remove(year)
+    if months:
+        return year, _MONTHS.index(months[0]) + 1, numbers[0]
+    first, second = numbers
+    if words[0] == years[0] or second > 12:
+        return year, first, second
+    if first > 12 or first == second:
+        return year, second, first
+    raise _UndecidedError
+
+
+def _iso(number: int) -> str:
+    return "{:04}-{:02}-{:02}".format(*date_of(number))
+
+
+def _length(year: int, month: int) -> int:
+    after = (year, month + 1, 1) if month < 12 else (year + 1, 1, 1)
+    return day_number(after) - day_number((year, month, 1))
+
+
+def _shifted(asked: _Asked, sign: int) -> int:
+    number, amount, unit = asked.day(), sign * asked.whole("amount"), asked.args["unit"]
+    if unit in _STEPS:
+        return number + amount * _STEPS[unit]
+    if unit in {"months", "years"}:
+        year, month, day = date_of(number)
+        months = 12 * year + month - 1 + amount * (12 if unit == "years" else 1)
+        year, month = months // 12, months % 12 + 1
+        return day_number((year, month, min(day, _length(year, month))))
+    if unit != "business_days" or abs(amount) > _MOST_STEPS:
+        raise _UndecidedError
+    left, step = abs(amount), 1 if amount > 0 else -1
+    while left:
+        number += step
+        left -= number % 7 < 5
+    return number
+
+
+def _weekday(asked: _Asked) -> str:
+    return _WEEKDAYS[(_shifted(asked, 1) if "amount" in asked.args else asked.day()) % 7]
+
+
+def _ends(asked: _Asked) -> tuple[int, int]:
+    start, end = (
+        asked.day(name) if name in asked.args else day_number(asked.today)
+        for name in ("date", "end_date")
+    )
+    return start, end
+
+
+def _distance(asked: _Asked) -> str:
+    """Return the whole units from the earlier day to the later one."""
+    start, end = sorted(_ends(asked))
+    unit = asked.args.get("unit", "days")
+    if unit in _STEPS:
+        return str((end - start) // _STEPS[unit])
+    (year, month, day), (last_year, last_month, last_day) = date_of(start), date_of(end)
+    months = 12 * (last_year - year) + last_month - month
+    months -= min(day, _length(last_year, last_month)) > last_day
+    return str(months // 12 if unit == "years" else months)
+
+
+def _until(asked: _Asked) -> str:
+    start, end = _ends(asked)
+    distance = _distance(asked)
+    return f"-{distance}" if end < start and distance != "0" else distance
+
+
+def _business_days(asked: _Asked) -> str:
+    start, end = sorted(_ends(asked))
+    if end - start > _MOST_STEPS:
+        raise _UndecidedError
+    return str(sum(number % 7 < 5 for number in range(start, end + 1)))
+
+
+def _days_in_year(asked: _Asked) -> str:
+    year = asked.whole("year")
+    return str(day_number((year + 1, 1, 1)) - day_number((year, 1, 1)))
+
+
+def _end_of_month(asked: _Asked) -> str:
+    if "date" in asked.args:
+        year, month, _ = date_of(asked.day())
+    else:
+        year, month = asked.whole("year"), asked.whole("month")
+    return _iso(day_number((year, month, _length(year, month))))
+
+
+def _nth_weekday(asked: _Asked) -> str:
+    year, month, nth = (asked.whole(name) for name in ("year", "month", "nth"))
+    first = day_number((year, month, 1))
+    wanted = _WEEKDAYS.index(asked.args["weekday"])
+    days = range(first, first + _length(year, month))
+    fitting = [number for number in days if number % 7 == wanted]
+    return _iso(fitting[nth - 1 if nth > 0 else nth])
+
+
+def _nearest(asked: _Asked, step: int) -> str:
+    wanted, number = _WEEKDAYS.index(asked.args["weekday"]), asked.day() + step
+    while number % 7 != wanted:
+        number += step
+    return _iso(number)
+
+
+_OPERATIONS: Mapping[str, Callable[[_Asked], str]] = {
+    "add": lambda asked: _iso(_shifted(asked, 1)),
+    "count_business_days": _business_days,
+    "days_in_month": lambda asked: str(_length(asked.whole("year"), asked.whole("month"))),
+    "days_in_year": _days_in_year,
+    "difference": _distance,
+    "end_of_month": _end_of_month,
+    "leap_year": lambda asked: "yes" if _days_in_year(asked) == "366" else "no",
+    "normalise": lambda asked: _iso(asked.day()),
+    "nth_weekday": _nth_weekday,
+    "subtract": lambda asked: _iso(_shifted(asked, -1)),
+    "today": lambda asked: _iso(day_number(asked.today)),
+    "until": _until,
+    "weekday": _weekday,
+    "weekday_after": lambda asked: _nearest(asked, 1),
+    "weekday_before": lambda asked: _nearest(asked, -1),
+}

@@ -1,0 +1,294 @@
+"""How agents use tools: through the run's call gateway, and only those that are allowed.
+
+The allowlist is enforced here, where a tool is run, and not in a prompt.
+"""
+
+import asyncio
+import hashlib
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import structlog
+
+from caseworker.control.budget import Dimension
+from caseworker.control.retry import RetryPolicy
+from caseworker.engine.approvals import Approvals, Question
+from caseworker.engine.call import (
+    AttemptError,
+    CallFailedError,
+    CallSpec,
+    OutcomeUnknownError,
+    Reply,
+)
+from caseworker.engine.concurrency import RedactionThread
+from caseworker.engine.context import FlowContext
+from caseworker.engine.ports import HASH_CHARS
+from caseworker.engine.step_path import StepPath
+from caseworker.observability.errors import message_of_error
+from caseworker.observability.redaction import MAX_TEXT_CHARS, redact_text
+from caseworker.tools.arguments import ArgumentCheck
+from caseworker.tools.artifacts import ArtifactKeeper, ArtifactTooLargeError, with_references
+from caseworker.tools.ports import (
+    Tool,
+    ToolContext,
+    ToolRefusedError,
+    ToolResult,
+    ToolSpec,
+    failure,
+)
+from caseworker.tools.registry import ToolPolicy, ToolRegistry
+from caseworker.tools.servers import NoServers, ServerListing, ServerUnavailableError, ToolServers
+from caseworker.trace.payloads import Payloads
+
+log = structlog.get_logger(__name__)
+
+ONE_ATTEMPT = RetryPolicy(
+    max_retries=0, base_seconds=0.0, factor=1.0, jitter=0.0, max_delay_seconds=0.0
+)
+
+TOO_LARGE = "too_large"
+"""The code of a tool whose file may not be kept."""
+
+MAX_ERROR_CHARS = 1000
+MAX_CODE_CHARS = 60
+
+
+class ToolDispatch:
+    """Runs the tools that the policy allows."""
+
+    def __init__(
+        self,
+        registry: ToolRegistry,
+        policy: ToolPolicy,
+        *,
+        payloads: Payloads,
+        retry: RetryPolicy,
+        approval_timeout_seconds: float,
+        expose_errors: bool,
+        servers: ToolServers | None = None,
+    ) -> None:
+        """Use the tools that ``policy`` allows; traces show arguments as ``payloads`` says.
+
+        ``retry`` is for tools that name transient failures; all others get one attempt.
+        ``approval_timeout_seconds`` is how long a person may take to approve a call. ``servers``
+        have tools of their own. With ``expose_errors`` a model reads the texts of exceptions.
+
+        Raises:
+            UnfitSchemaError: a schema is unfit; the message names the tool.
+        """
+        self._servers: ToolServers = servers or NoServers()
+        self._expose_errors = expose_errors
+        self._payloads = payloads
+        self._redaction = RedactionThread()
+        self._retry = retry
+        self._approval_timeout_seconds = approval_timeout_seconds
+        self._registry = registry
+        self._policy = policy
+        self._checks = {spec.name: ArgumentCheck(spec) for spec in registry.specs()}
+
+    def usable(self) -> list[ToolSpec]:
+        """Return the tools that may be used, by name."""
+        return [spec for spec in self._registry.specs() if self._policy.allows(spec.name)]
+
+    def __contains__(self, name: object) -> bool:
+        """Tell whether a run may name a tool; whether a server has it shows at the call."""
+        if not isinstance(name, str) or not self._policy.allows(name):
+            return False
+        return self._registry.find(name) is not None or self._servers.serves(name)
+
+    @property
+    def servers(self) -> Sequence[str]:
+        """The names of the configured tool servers, sorted."""
+        return self._servers.names
+
+    async def tools_of(self, server: str) -> Sequence[ToolSpec]:
+        """Return the tools of a server that may be used, by name.
+
+        Raises:
+            ServerUnavailableError: it cannot be asked now, or is not configured.
+        """
+        offered = await self._servers.tools(server)
+        return [spec for spec in offered if self._policy.allows(spec.name)]
+
+    async def listings(self) -> Sequence[ServerListing]:
+        """Return what all servers offer at present, by name; they are asked side by side."""
+
+        async def listing(server: str) -> ServerListing:
+            try:
+                return ServerListing(server, await self.tools_of(server))
+            except ServerUnavailableError as error:
+                return ServerListing(server, problem=str(error))
+
+        async with asyncio.TaskGroup() as group:
+            asked = [group.create_task(listing(name)) for name in self._servers.names]
+        return [task.result() for task in asked]
+
+    def tool(self, name: str) -> Tool | None:
+        """Return the tool of that name here; None if there is none, or it may not be used."""
+        return self._registry.find(name) if self._policy.allows(name) else None
+
+    def problem(self, name: str, args: Mapping[str, Any]) -> str | None:
+        """Return what is wrong with the arguments of a tool that exists, or None.
+
+        The schema of a server's tool may change before a call is executed again: the call checks.
+        """
+        return self._checks[name].problem(args) if name in self._checks else None
+
+    async def run(
+        self,
+        context: FlowContext,
+        *,
+        name: str,
+        args: Mapping[str, Any],
+        key: str,
+        tool_context: ToolContext,
+        call_id: str | None = None,
+        requires_approval: bool = False,
+        succeeded: Callable[[str], object] | None = None,
+    ) -> ToolResult:
+        """Run a tool; whatever goes wrong with it is a dict with ``error`` and ``code``.
+
+        ``call_id`` is the id of the call in the reply of the model that asked for it, if one did.
+
+        With ``requires_approval``, or if the tool or the policy says so, a person is asked first,
+        who may change the arguments; a refusal is an error as well. ``succeeded`` gets the CallNode
+        of a call without an error.
+
+        Raises:
+            Stop: a limit or a cancel request keeps it from being run, or ended it.
+        """
+        tool = await self._find(name)
+        if tool is None:
+            return failure(f"There is no tool {redact_text(name, max_chars=60)!r}.", "unknown_tool")
+        problem = self.problem(name, args)
+        if problem is not None:
+            return failure(problem, "invalid_arguments")
+        path = context.path.call(key)
+        if requires_approval or self._policy.requires_approval(tool.spec):
+            refused, args = await self._approved(context, path, tool.spec, args)
+            if refused is not None:
+                return refused
+        call = await self._call(tool.spec, args, path, call_id)
+        keeper: ArtifactKeeper | None = context.services.get(ArtifactKeeper)
+        logged_with = context.run.logged_with
+        attempt = partial(_attempt, tool, args, tool_context, keeper, call.key.text, logged_with)
+        try:
+            answered = await context.calls.perform(
+                call, attempt, parent=context.trace_parent, scope=context.scope
+            )
+        except OutcomeUnknownError:
+            return failure(
+                "Outcome unknown: the tool had begun when its worker was lost.", "outcome_unknown"
+            )
+        except CallFailedError as failed:
+            timeout = failed.error_class == "TimeoutError"
+            said = str(failed) if self._expose_errors else failed.told
+            return failure(said, "timeout" if timeout else failed.error_class)
+        if succeeded is not None:
+            succeeded(answered.node_id)
+        result: ToolResult = answered.value
+        return result
+
+    async def _approved(
+        self, context: FlowContext, path: StepPath, spec: ToolSpec, args: Mapping[str, Any]
+    ) -> tuple[ToolResult | None, Mapping[str, Any]]:
+        """Return why a call may not be made, or None and the arguments that it may be made with."""
+        approvals: Approvals | None = context.services.get(Approvals)
+        if approvals is None:
+            message = "The call needs an approval, and nobody can be asked here."
+            return failure(message, "approval_unavailable"), args
+        question = Question(
+            subject=spec.name,
+            message=f"The run wants to call the tool {spec.name}.",
+            arguments=dict(args),
+            schema=spec.parameters,
+            timeout_seconds=self._approval_timeout_seconds,
+        )
+        decision = await approvals.decision(context, path, question)
+        if not decision.approved:
+            return failure(decision.refusal, f"approval_{decision.verdict.value}"), args
+        if decision.arguments is None:
+            return None, args
+        problem = self.problem(spec.name, decision.arguments)
+        if problem is not None:  # the tool has changed since somebody has changed them
+            return failure(problem, "invalid_arguments"), args
+        return None, decision.arguments
+
+    async def _find(self, name: str) -> Tool | None:
+        if name in self and self._registry.find(name) is None:
+            return await self._servers.find(name)
+        return self.tool(name)
+
+    async def _call(
+        self, spec: ToolSpec, args: Mapping[str, Any], key: StepPath, call_id: str | None
+    ) -> CallSpec:
+        asked = json.dumps([spec.name, args], sort_keys=True, default=str)
+        redact = partial(self._payloads.shown, dict(args), text_chars=MAX_TEXT_CHARS)
+        shown = await self._redaction.call(redact, len(asked))
+        # Some endpoints put thousands of characters of their own state into an id.
+        about = {"args": shown, "tool_call_id": call_id and call_id[:MAX_CODE_CHARS]}
+        return CallSpec(
+            key=key,
+            kind="tool",
+            name=spec.name,
+            request_hash=hashlib.sha256(asked.encode()).hexdigest()[:HASH_CHARS],
+            per_attempt={Dimension.TOOL_CALLS: 1},
+            external=spec.external,
+            repeatable=spec.idempotent,
+            retry=self._retry if spec.transient and spec.idempotent else ONE_ATTEMPT,
+            timeout_seconds=spec.timeout_seconds,
+            metadata={name: value for name, value in about.items() if value is not None},
+        )
+
+
+async def _attempt(
+    tool: Tool,
+    args: Mapping[str, Any],
+    context: ToolContext,
+    keeper: ArtifactKeeper | None,
+    call_key: str,
+    logged_with: Callable[[Exception], Exception | None],
+) -> Reply:
+    """Run the tool; a result with an error is a failed attempt, so that the trace shows it."""
+    sink = None if keeper is None else keeper.sink_of(call_key)
+    try:
+        given = context if sink is None else replace(context, artifacts=sink)
+        try:
+            result = dict(await tool.run(args, given))
+        except ToolRefusedError as refusal:
+            result = refusal.result()
+    except ArtifactTooLargeError as refusal:
+        raise AttemptError(str(refusal), error_class=TOO_LARGE, retryable=False) from refusal
+    except Exception as error:
+        log.warning(
+            "tool.broke", tool=tool.spec.name, call_key=call_key, exc_info=logged_with(error)
+        )
+        name = type(error).__name__
+        said = f"The tool broke: {message_of_error(error)}"
+        told = f"The tool broke ({name})."
+        raise AttemptError(said, error_class=name, retryable=False, told=told) from error
+    if "error" in result:
+        # It may quote arguments or data, and traces and events show it.
+        said = redact_text(str(result["error"]), max_chars=MAX_ERROR_CHARS)
+        code = redact_text(str(result.get("code", "error")), max_chars=MAX_CODE_CHARS)
+        raise AttemptError(
+            said,
+            error_class=code,
+            retryable=code in tool.spec.transient,
+            retry_after_seconds=_seconds(result.get("retry_after_seconds")),
+        )
+    if sink is None:
+        return Reply(result)
+    return Reply(with_references(result, sink.saved, context.run_id))
+
+
+def _seconds(asked: object) -> float | None:
+    """Return the wait that a tool asks for, in seconds; None unless it is a number."""
+    try:
+        return float(asked) if isinstance(asked, int | float) else None
+    except OverflowError:
+        return math.inf

@@ -1,0 +1,100 @@
+"""What is drawn, as it is sent to the process that draws.
+
+Everything that needs judgement (which prices, which words, which candles) is decided before, so
+that the drawing process only draws.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import date
+from enum import StrEnum
+from typing import Any
+
+from caseworker.tools.dates.calculation import MONTHS
+from caseworker.tools.ports import ToolRefusedError
+
+PIXELS_PER_INCH = 96
+"""What browsers count, so that a PNG and an SVG have the same size; all sizes are in pixels."""
+MIN_WIDTH, MAX_WIDTH, DEFAULT_WIDTH = 400, 2000, 900
+MIN_HEIGHT, MAX_HEIGHT, DEFAULT_HEIGHT = 260, 1400, 500
+MAX_POINTS = 25_000
+"""Values in one picture, of all its series together."""
+
+
+class Kind(StrEnum):
+    """What kind of picture it is."""
+
+    LINE = "line"
+    CANDLES = "candles"
+    DRAWDOWN = "drawdown"
+
+
+class Format(StrEnum):
+    """How the picture is written."""
+
+    PNG = "png"
+    SVG = "svg"
+
+    @property
+    def media_type(self) -> str:
+        """The IANA media type."""
+        return "image/png" if self is Format.PNG else "image/svg+xml"
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """Named values, one for each day of the picture."""
+
+    name: str
+    values: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Picture:
+    """One picture; sizes in pixels."""
+
+    kind: Kind
+    format: Format
+    title: str
+    subtitle: str
+    unit: str
+    """What the vertical axis counts."""
+    caption: str
+    days: tuple[int, ...]
+    """Proleptic Gregorian ordinals, ascending."""
+    series: tuple[Series, ...]
+    """Candles have four: open, high, low and close."""
+    day_width: float = 1.0
+    """How many days one candle stands for."""
+    width: int = DEFAULT_WIDTH
+    height: int = DEFAULT_HEIGHT
+
+    def __post_init__(self) -> None:
+        """Refuse what could take long to draw.
+
+        Raises:
+            ToolRefusedError: it has more than MAX_POINTS values.
+            ValueError: its size is outside the limits, or a series is not as long as its days.
+        """
+        if len(self.days) * len(self.series) > MAX_POINTS:
+            raise ToolRefusedError(
+                f"a picture may have {MAX_POINTS:,} values: choose narrower dates.",
+                code="too_large",
+            )
+        if not (MIN_WIDTH <= self.width <= MAX_WIDTH and MIN_HEIGHT <= self.height <= MAX_HEIGHT):
+            raise ValueError("the picture is too small or too large")
+        if not self.days or any(len(line.values) != len(self.days) for line in self.series):
+            raise ValueError("every series needs one value for each day")
+
+    @classmethod
+    def read(cls, read: Mapping[str, Any]) -> "Picture":
+        """Return the picture of which ``asdict`` and JSON made this."""
+        lines = tuple(Series(one["name"], tuple(one["values"])) for one in read["series"])
+        kind, form, days = Kind(read["kind"]), Format(read["format"]), tuple(read["days"])
+        return cls(**{**read, "kind": kind, "format": form, "days": days, "series": lines})
+
+
+def short_date(ordinal: int) -> str:
+    """Return a day as captions name it, such as 3 Jan 2012, whatever the locale."""
+    day = date.fromordinal(ordinal)
+    return f"{day.day} {MONTHS[day.month - 1][:3]} {day.year}"

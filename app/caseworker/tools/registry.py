@@ -1,0 +1,73 @@
+"""The tools of a process by name, and the policy that says which of them may be used."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from caseworker.tools.ports import Tool, ToolSpec
+
+
+class DuplicateToolError(ValueError):
+    """Two tools have the same name."""
+
+
+class ToolRegistry:
+    """Every tool of this process; built once and never changed.
+
+    Listings are sorted by name, so that prompts and traces do not depend on the order in which
+    tools were made.
+    """
+
+    def __init__(self, tools: Iterable[Tool] = ()) -> None:
+        """Take the tools.
+
+        Raises:
+            DuplicateToolError: two tools have the same name, or functions of the same name.
+        """
+        by_name: dict[str, Tool] = {}
+        for tool in tools:
+            name = tool.spec.name
+            if name in by_name:
+                raise DuplicateToolError(f"there are two tools named {name!r}")
+            by_name[name] = tool
+        _require_own_functions(tool.spec for tool in by_name.values())
+        self._by_name = dict(sorted(by_name.items()))
+
+    def find(self, name: str) -> Tool | None:
+        """Return the tool of that name, or None."""
+        return self._by_name.get(name)
+
+    def specs(self) -> tuple[ToolSpec, ...]:
+        """Return every spec, sorted by name."""
+        return tuple(tool.spec for tool in self._by_name.values())
+
+
+def _require_own_functions(specs: Iterable[ToolSpec]) -> None:
+    owners: dict[str, str] = {}
+    for spec in specs:
+        for name in {spec.name, *(function.name for function in spec.functions)}:
+            if (owner := owners.setdefault(name, spec.name)) != spec.name:
+                tools = f"the tools {owner!r} and {spec.name!r}"
+                raise DuplicateToolError(f"{tools} have functions of the same name, {name!r}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolPolicy:
+    """An allowlist and a denylist of tool names; a name on both lists is denied.
+
+    The policy does not know which tools exist.
+    """
+
+    allow: frozenset[str] | None = None
+    """The only names that may be used; None allows all, an empty set none."""
+    deny: frozenset[str] = frozenset()
+    approval: frozenset[str] = frozenset()
+    """Names of tools each call of which a person must approve; ``server.*`` is all of a server."""
+
+    def allows(self, name: str) -> bool:
+        """Return whether the tool of that name may be used."""
+        return name not in self.deny and (self.allow is None or name in self.allow)
+
+    def requires_approval(self, spec: ToolSpec) -> bool:
+        """Return whether a person must agree before a tool is called."""
+        server = f"{spec.name.partition('.')[0]}.*"
+        return spec.requires_approval or not self.approval.isdisjoint((spec.name, server))

@@ -1,0 +1,32 @@
+"""The tool that only answers."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from caseworker.tools.arguments import CheckedTool, object_of, text
+from caseworker.tools.ports import ToolContext, ToolFunction, ToolRefusedError, ToolResult, ToolSpec
+
+MAX_ANSWER_CHARS = 8192
+
+
+class Respond(CheckedTool):
+    """Passes an answer on, so that answering is recorded like any other action; a Tool."""
+
+    spec = ToolSpec(
+        name="respond",
+        deterministic=True,
+        description=(
+            "Gives the final answer as text. Use it for a question that needs no other tool; "
+            "returns the answer as it was given."
+        ),
+        parameters=object_of("answer", answer=text(MAX_ANSWER_CHARS)),
+        functions=(
+            ToolFunction(name="respond", description="if no tool is needed", takes="answer"),
+        ),
+    )
+
+    async def answer(self, args: Mapping[str, Any], context: ToolContext) -> ToolResult:
+        """Return ``{"answer": text}``."""
+        if not args["answer"].strip():
+            raise ToolRefusedError("'answer' must be text that is not blank")
+        return {"answer": args["answer"]}

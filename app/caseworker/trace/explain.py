@@ -1,0 +1,193 @@
+"""A run as a text that a person reads at a glance."""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from textwrap import wrap
+from typing import Any, Final
+
+from caseworker.trace.analysis import (
+    ModelCost,
+    ShownStatus,
+    TierCost,
+    costs_by_model,
+    costs_by_tier,
+    critical_path,
+    duration_ms,
+    time_shares,
+    waited_for_people_ms,
+)
+from caseworker.trace.call_rows import CallRows, called, sort_of
+from caseworker.trace.node import TAKEN_OVER, Node, estimated_of, made_by
+from caseworker.trace.payloads import NOTHING_KEPT, Payload
+from caseworker.trace.plain_text import counted, cut, duration, money, plain
+from caseworker.trace.snapshot import Snapshot
+
+WIDTH: Final = 98
+_TOP: Final = 5
+_FELT_MS: Final = 10
+"""The shortest wait in the queue that is worth a word."""
+
+_WAITS: Final = "waits, after"
+_OUTCOMES: Final[Mapping[ShownStatus, str]] = {
+    "waiting": "has not begun yet, after",
+    "running": "is running, after",
+    "completed": "completed in",
+    "failed": "failed after",
+    "halted": "was halted after",
+    "cancelled": "was cancelled after",
+}
+
+
+def explain(
+    snapshot: Snapshot,
+    *,
+    cancelled: bool = False,
+    waiting: bool = False,
+    max_nodes: int = 200,
+    payloads: Mapping[str, Payload] = NOTHING_KEPT,
+    skipped: Sequence[str] = (),
+    queued_ms: int = 0,
+) -> str:
+    """Describe a sound snapshot in lines of at most ``WIDTH`` columns.
+
+    Shown are the outcome and the totals, what stopped the run and what failed in it, the tree of
+    calls (its first ``max_nodes``) with what they asked and got as far as ``payloads`` know it, the
+    ``skipped`` steps, where the time went, the critical path, and the cost of each model. Every
+    error is told once. ``cancelled`` says that the run was, ``waiting`` that it waits for a person,
+    and ``queued_ms`` how long it waited to be begun. Control characters are shown as ``?``.
+    """
+    if snapshot["root_id"] is None:
+        return f"Run {plain(snapshot['chain_id'])} has not begun yet.\n"
+    root = snapshot["nodes"][snapshot["root_id"]]
+    rows = CallRows(snapshot, root, payloads, cancelled=cancelled, waiting=waiting)
+    sections = (
+        _headline(snapshot, root, _WAITS if waiting else _OUTCOMES[rows.status(root)], queued_ms),
+        _wrapped(rows.troubles()),
+        rows.tree(max_nodes),
+        _skipped(skipped),
+        _times(snapshot),
+        _critical_path(snapshot),
+        _costs(snapshot),
+    )
+    texts = ("\n".join(cut(line, WIDTH) for line in section) for section in sections)
+    return "\n\n".join(text for text in texts if text) + "\n"
+
+
+def _headline(snapshot: Snapshot, root: Node, outcome: str, queued_ms: int) -> Iterator[str]:
+    totals = snapshot["aggregates"]
+    nodes = snapshot["nodes"].values()
+    kinds = Counter(node["kind"] for node in nodes if _was_made(node))
+    retries = sum(node["retries_used"] for node in nodes if made_by(node) is None)
+    began = datetime.fromtimestamp(root["start_ts_ms"] / 1000, UTC)
+    lasted = duration(duration_ms(root, snapshot))
+    yield f"Run {plain(snapshot['chain_id'])} {outcome} {lasted}."
+    yield (
+        f"{_total_cost(snapshot)} · {counted(kinds['llm'], 'LLM call')} · "
+        f"{counted(kinds['tool'], 'tool call')} · "
+        f"{counted(retries, 'retry', 'retries')} · "
+        f"{totals['total_tokens_in']:,} tokens in, {totals['total_tokens_out']:,} out · "
+        f"depth {totals['max_depth']}"
+    )
+    queued = f", after {duration(queued_ms)} in the queue" if queued_ms >= _FELT_MS else ""
+    yield f"Began {began:%Y-%m-%d %H:%M:%S} UTC{queued}."
+    if waited_ms := waited_for_people_ms(snapshot):
+        yield f"Waited {duration(waited_ms)} for a person."
+    yield from _taken_over(snapshot)
+
+
+def _taken_over(snapshot: Snapshot) -> Iterator[str]:
+    """Yield what was not made, by the run that has made it, and what it had cost there."""
+    by_run: dict[str, list[Node]] = {}
+    for node in snapshot["nodes"].values():
+        if (run_id := made_by(node)) is not None:
+            by_run.setdefault(run_id, []).append(node)
+    for run_id, nodes in by_run.items():
+        calls = sum(node["kind"] != "system" for node in nodes)
+        cost = sum(_cost_there(node) for node in nodes)
+        what = f"{counted(calls, 'call')} and {counted(len(nodes) - calls, 'step')}"
+        yield f"Took over {what} from run {plain(run_id)}, which had cost {money(cost)}."
+
+
+def _wrapped(lines: Iterator[str]) -> Iterator[str]:
+    """Yield lines of which nothing is cut off: what went wrong is the point of them."""
+    for line in lines:
+        yield from wrap(line, WIDTH, subsequent_indent="  ")
+
+
+def _skipped(steps: Sequence[str]) -> Iterator[str]:
+    if steps:
+        text = f"Skipped, because every path to them was dead: {', '.join(map(plain, steps))}"
+        yield from wrap(text, WIDTH, subsequent_indent="  ")
+
+
+def _total_cost(snapshot: Snapshot) -> str:
+    """Return what a run cost, and how much of that is estimated or not known."""
+    nodes = snapshot["nodes"].values()
+    known = money(snapshot["aggregates"]["total_cost_usd"])
+    estimated = sum(estimated_of(node)[1] for node in nodes)
+    unknown = sum(node["cost_usd"] is None for node in nodes)
+    parts = [f"{money(estimated)} of it estimated"] if estimated else []
+    if unknown:
+        parts.append(f"beside {counted(unknown, 'call')} of unknown price")
+    return f"{known} ({', '.join(parts)})" if parts else known
+
+
+def _cost_there(node: Node) -> float:
+    """Return what a call had cost in the run that has made it, as far as that is known."""
+    made: Any = node["metadata"][TAKEN_OVER]
+    return float((made.get("usage") or {}).get("cost_usd") or 0)
+
+
+def _was_made(node: Node) -> bool:
+    """Return whether a call was made; one that was refused begins and ends at once."""
+    if made_by(node) is not None:
+        return False
+    return node["status"] != "halt" or node["end_ts_ms"] != node["start_ts_ms"]
+
+
+def _times(snapshot: Snapshot) -> Iterator[str]:
+    shares = [share for share in time_shares(snapshot) if share.own_ms]
+    total = sum(share.own_ms for share in shares)
+    if shares:
+        yield "Where the time went"
+    for share in shares[:_TOP]:
+        label = plain(sort_of(share.kind, share.name, share.model))
+        part = share.own_ms / total
+        bar = "█" * max(round(part * 20), 1)
+        count = f"{share.count}x"
+        yield f"  {cut(label, 44):44} {count:>6} {duration(share.own_ms):>8} {part:>4.0%} {bar}"
+
+
+def _critical_path(snapshot: Snapshot) -> Iterator[str]:
+    spent = Counter[str]()
+    for segment in critical_path(snapshot):
+        spent[segment.node_id] += segment.end_ms - segment.start_ms
+    if not spent:
+        return
+    yield "Critical path"
+    longest = {node_id for node_id, _ in spent.most_common(2 * _TOP)}
+    steps = [
+        f"{called(snapshot['nodes'][node_id])} {duration(ms)}"
+        for node_id, ms in spent.items()
+        if node_id in longest
+    ]
+    yield from wrap(" > ".join(steps), WIDTH, initial_indent="  ", subsequent_indent="  ")
+
+
+def _costs(snapshot: Snapshot) -> Iterator[str]:
+    models, tiers = costs_by_model(snapshot), costs_by_tier(snapshot)
+    if models:
+        yield "What each model cost"
+    for cost in models:
+        yield _cost(cost.model + (f", {cost.tier} tier" if cost.tier else ""), cost)
+    if len(tiers) < len(models):  # else each tier has one model, whose line shows both
+        yield "What each tier cost"
+        for of_tier in tiers:
+            yield _cost(of_tier.tier or "no tier", of_tier)
+
+
+def _cost(label: str, cost: ModelCost | TierCost) -> str:
+    tokens = f"{cost.tokens_in:,} tokens in, {cost.tokens_out:,} out"
+    count = f"{cost.count}x"
+    return f"  {cut(plain(label), 38):38} {count:>6} {tokens:>36} {money(cost.cost_usd):>9}"

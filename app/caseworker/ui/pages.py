@@ -1,0 +1,145 @@
+"""The viewer: a page that shows runs in a browser, as static files.
+
+The files hold no data and are served to anybody. What they show they ask of the API, with the
+credential of whoever looks, so that a browser sees what its user may see and nothing else.
+"""
+
+import hashlib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from html import escape
+from http import HTTPStatus
+from importlib import resources
+from types import MappingProxyType
+
+from starlette.datastructures import Headers
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Match, Route
+from starlette.types import Scope
+
+CONTENT_SECURITY_POLICY = "; ".join(
+    (
+        "default-src 'none'",
+        "script-src 'self'",
+        "style-src 'self'",
+        "img-src 'self' blob: data:",
+        "connect-src 'self'",
+        "base-uri 'none'",
+        "form-action 'none'",
+        "frame-ancestors 'none'",
+    )
+)
+"""Scripts and styles of this origin alone, none of them inline; pictures also from memory."""
+
+_HEADERS: Mapping[str, str] = MappingProxyType(
+    {
+        "Content-Security-Policy": CONTENT_SECURITY_POLICY,
+        "Cross-Origin-Opener-Policy": "same-origin",
+        "Referrer-Policy": "no-referrer",
+        "Cache-Control": "no-cache",
+    }
+)
+"""A copy may be kept, and is asked for again each time: a new release is seen at once."""
+
+_MEDIA_TYPES: Mapping[str, str] = MappingProxyType(
+    {".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
+)
+
+_SHELL = "index.html"
+
+_PAGES = (
+    *("/ui", "/ui/", "/ui/runs/{run_id}", "/ui/threads", "/ui/threads/{thread_id}"),
+    *("/ui/agents", "/ui/agents/{name}", "/ui/graphs", "/ui/graphs/{name}"),
+    *("/ui/schedules", "/ui/quotas", "/ui/evaluations"),
+)
+"""The addresses at which the viewer begins; it finds out by itself what to show there."""
+
+
+@dataclass(frozen=True, slots=True)
+class _File:
+    content: bytes
+    media_type: str
+
+    @property
+    def tag(self) -> str:
+        return f'"{hashlib.sha256(self.content).hexdigest()[:32]}"'
+
+
+def viewer_routes() -> list[BaseRoute]:
+    """Return the routes of the viewer; they must stand before the API's route of traces."""
+    files = _files()
+    shell = partial(_shell, template=files.pop(_SHELL).content.decode())
+    return [
+        *(Route(path, shell, include_in_schema=False) for path in _PAGES),
+        Route("/ui/static/{name}", partial(_static, files=files), include_in_schema=False),
+        _PageOfTrace("/runs/{run_id}/trace", shell, include_in_schema=False),
+    ]
+
+
+def prefers_html(accept: str) -> bool:
+    """Tell whether a client would rather read HTML than JSON, by its ``Accept`` header.
+
+    What treats both alike, such as ``*/*``, is a program: a browser names HTML first.
+    """
+    html, json = _quality(accept, "text/html"), _quality(accept, "application/json")
+    return html > json
+
+
+class _PageOfTrace(Route):
+    """The page of a run at the address of its trace, for those who would rather read HTML."""
+
+    def matches(self, scope: Scope) -> tuple[Match, Scope]:
+        found = super().matches(scope)
+        if found[0] is Match.FULL and b"format=" not in scope["query_string"]:
+            accepted = ",".join(Headers(scope=scope).getlist("accept"))
+            if prefers_html(accepted):
+                return found
+        return Match.NONE, {}
+
+
+def _quality(accept: str, media_type: str) -> float:
+    """Return how much a media type is wanted, from 0 to 1: the most specific range counts."""
+    found: dict[str, float] = {}
+    for each in accept.lower().split(","):
+        name, *parameters = (part.strip() for part in each.split(";"))
+        given = next((one[2:] for one in parameters if one.startswith("q=")), "1")
+        found[name] = float(given) if re.fullmatch(r"[01](\.[0-9]{0,3})?", given) else 0.0
+    ranges = (media_type, f"{media_type.partition('/')[0]}/*", "*/*")
+    return next((found[name] for name in ranges if name in found), 0.0)
+
+
+def _files() -> dict[str, _File]:
+    """Read all files of the viewer, by name."""
+    found = {}
+    for file in (resources.files("caseworker.ui") / "static").iterdir():
+        suffix = f".{file.name.rpartition('.')[2]}"
+        found[file.name] = _File(file.read_bytes(), _MEDIA_TYPES.get(suffix, "text/html"))
+    return found
+
+
+async def _shell(request: Request, *, template: str) -> Response:
+    """Return the page that loads the viewer, below the path that the service is served under."""
+    root = escape(request.scope.get("root_path", ""), quote=True)
+    page = _File(template.replace("{root}", root).encode(), "text/html")
+    return _answer(request, page, Vary="Accept")
+
+
+async def _static(request: Request, *, files: Mapping[str, _File]) -> Response:
+    """Return a script, a style sheet or a picture."""
+    file = files.get(request.path_params["name"])
+    if file is None:
+        raise HTTPException(HTTPStatus.NOT_FOUND)
+    return _answer(request, file)
+
+
+def _answer(request: Request, file: _File, **more: str) -> Response:
+    headers = {**_HEADERS, "ETag": file.tag, **more}
+    known = ",".join(request.headers.getlist("if-none-match"))
+    tags = {tag.strip().removeprefix("W/") for tag in known.split(",")}
+    if file.tag in tags or "*" in tags:
+        return Response(status_code=HTTPStatus.NOT_MODIFIED, headers=headers)
+    return Response(file.content, headers=headers, media_type=file.media_type)

@@ -1,0 +1,102 @@
+"""Where webhooks may be sent: the form of a URL, and the addresses that its host may have.
+
+A URL comes from a caller, who must not reach through this service what only this service can
+reach. Its form is narrow, so that no two parsers read it differently: a host is a name, a dotted
+quad or an IPv6 address in brackets. What the name resolves to is checked when it is called, and
+the address that was checked is the one that is called.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from ipaddress import ip_address
+
+from caseworker.observability.addresses import is_public
+
+MAX_URL_CHARS = 2000
+
+_LABEL = r"[A-Za-z0-9_](?:[A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?"
+_URL = re.compile(
+    rf"(?P<scheme>https?)://(?P<host>{_LABEL}(?:\.{_LABEL})*\.?|\[[0-9A-Fa-f:.]+\])"
+    r"(?::(?P<port>[0-9]{1,5}))?(?P<target>[/?][!-~]*)?",
+    re.ASCII,
+)
+_ENDS_IN_NUMBER = re.compile(r"(?:.*\.)?(?:[0-9]+|0[xX][0-9A-Fa-f]*)\.?", re.ASCII)
+"""Names that resolvers read as IPv4 addresses in other notations, such as 2130706433."""
+
+
+class AddressRefusedError(ValueError):
+    """The service does not send there; the message says why, without repeating what was sent."""
+
+
+@dataclass(frozen=True, slots=True)
+class WebhookUrl:
+    """A URL in the form that is taken."""
+
+    scheme: str
+    host: str
+    """A name, or an address without brackets."""
+    port: int
+    target: str
+    """Path and query."""
+
+    @property
+    def origin(self) -> str:
+        """The value of the Host header, and what may be shown of the URL."""
+        name = f"[{self.host}]" if ":" in self.host else self.host
+        usual = {"http": 80, "https": 443}[self.scheme]
+        return name if self.port == usual else f"{name}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UrlRules:
+    """What the operator lets webhooks be sent to."""
+
+    allow_http: bool = False
+    allow_private: bool = False
+    """Whether addresses of private networks, and of this machine, may be called."""
+
+    def read(self, url: str) -> WebhookUrl:
+        """Return the parts of a URL.
+
+        Raises:
+            AddressRefusedError: it is not one that webhooks are sent to.
+        """
+        found = _URL.fullmatch(url) if len(url) <= MAX_URL_CHARS else None
+        if found is None:
+            raise AddressRefusedError(
+                f"This must be a URL such as https://example.com/hook, of at most {MAX_URL_CHARS} "
+                "printable ASCII characters, without user, password or fragment."
+            )
+        scheme, host = found["scheme"], found["host"].strip("[]")
+        if scheme == "http" and not self.allow_http:
+            raise AddressRefusedError("This must begin with https:// (webhooks.allow_http).")
+        port = int(found["port"] or {"http": 80, "https": 443}[scheme])
+        if not 0 < port < 1 << 16 or "#" in (found["target"] or ""):
+            raise AddressRefusedError("This must have a port of 1 to 65535 and no fragment.")
+        self._require_plain(host)
+        target = found["target"] or "/"
+        return WebhookUrl(scheme, host, port, target if target[0] == "/" else f"/{target}")
+
+    def require_public(self, addresses: Sequence[str]) -> None:
+        """Refuse a host unless all that it resolves to may be called.
+
+        Raises:
+            AddressRefusedError: there is nothing, or something else among it.
+        """
+        if not addresses:
+            raise AddressRefusedError("The host has no address.")
+        if self.allow_private:
+            return
+        if not all(is_public(ip_address(each.partition("%")[0])) for each in addresses):
+            raise AddressRefusedError("The host has an address that is not public.")
+
+    def _require_plain(self, host: str) -> None:
+        """Refuse an address in an unusual notation, and one that is not public."""
+        try:
+            address = ip_address(host)
+        except ValueError:
+            if ":" in host or _ENDS_IN_NUMBER.fullmatch(host):
+                raise AddressRefusedError("An address must be written in its usual form.") from None
+            return
+        self.require_public([str(address)])
