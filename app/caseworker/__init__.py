@@ -1,0 +1,51 @@
+"""Runs agents and graphs inside hard limits; this is what code outside of the package may import.
+
+A name is imported when it is first used, so that one of them does not load the whole service.
+"""
+
+from importlib import import_module
+from typing import Any, Final
+
+_PUBLIC: Final = {
+    "control.budget": ("Budget", "Dimension"),
+    "control.ledger": ("Scope",),
+    "control.retry": ("ErrorPolicy",),
+    "control.stops": ("CancelledError", "Stop"),
+    "control.usage": ("BudgetExceededError", "ResourceUsage"),
+    "engine.cancellation": ("CancellationToken",),
+    "engine.concurrency": ("DeadlockError", "NodeLock"),
+    "engine.context": ("ExecutionContext", "FlowContext"),
+    "engine.events": ("Event",),
+    "engine.materializer": ("LinkCycleError",),
+    "engine.node": ("ExecutionResult", "Materializing", "Node", "NodeEvent"),
+    "engine.prepared": ("BoundNode",),
+    "engine.report": ("StepTimeoutError",),
+    "kernel.graph": ("Channel", "GraphError"),
+    "llm.ports": (
+        *("Message", "ModelEndpoint", "ModelError", "ModelProvider", "ModelReply"),
+        *("ModelRequest", "TokenUsage", "ToolCall"),
+    ),
+    "nodes.agent.definition": ("AgentDefinition",),
+    "nodes.function": ("FunctionNode",),
+    "runtime_api.agents": ("AgentResult", "run_agent"),
+    "runtime_api.executing": ("GraphRun",),
+    "runtime_api.graph": ("Graph", "Step"),
+    "tools.decorator": ("tool",),
+    "tools.ports": (
+        *("CrossChecked", "Tool", "ToolContext", "ToolFunction", "ToolRefusedError", "ToolResult"),
+        *("ToolSpec", "failure"),
+    ),
+    "tools.resources": ("ToolResources",),
+    "trace.execution_graph": ("ExecutionGraph",),
+    "trace.execution_trace": ("ExecutionTrace",),
+    "trace.step_trace": ("StepTrace",),
+}
+_MODULES: Final = {name: module for module, names in _PUBLIC.items() for name in names}
+
+__all__ = sorted(_MODULES)  # noqa: PLE0605
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)

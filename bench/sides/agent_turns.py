@@ -11,6 +11,14 @@ from typing import Any
 from bench.answering import answer
 from bench.servers import asking
 from bench.timing import seconds_each_awaited
+from caseworker import (
+    BoundNode,
+    Budget,
+    CancellationToken,
+    ExecutionContext,
+    Graph,
+    GraphRun,
+)
 from caseworker.bootstrap.agents import build_models, build_tools
 from caseworker.bootstrap.plugins import Toolbox
 from caseworker.engine.context import FlowContext
@@ -20,14 +28,6 @@ from caseworker.nodes.agent.execution import Agents
 from caseworker.nodes.agent.node import AgentData, AgentNode
 from caseworker.nodes.node_type import RunFacts
 from caseworker.observability.logs import configure_logging
-from caseworker.runtime_api import (
-    BoundNode,
-    Budget,
-    CancellationToken,
-    ExecutionContext,
-    Graph,
-    GraphRun,
-)
 from caseworker.settings.loader import load_settings
 from caseworker.settings.schema import Settings
 

@@ -6,7 +6,7 @@ import tracemalloc
 from time import process_time
 
 from bench.answering import answer
-from caseworker.runtime_api import ExecutionContext, FunctionNode, Graph
+from caseworker import ExecutionContext, FunctionNode, Graph
 
 
 def seconds(wide: int, deep: int) -> float:

@@ -8,7 +8,7 @@ from typing import Any
 
 from bench.answering import answer
 from bench.timing import seconds_each_awaited
-from caseworker.runtime_api import (
+from caseworker import (
     Budget,
     CancellationToken,
     ErrorPolicy,

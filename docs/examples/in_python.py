@@ -6,7 +6,7 @@ Run it with ``python docs/examples/in_python.py``; it needs no database and no m
 import asyncio
 from datetime import UTC, datetime
 
-from caseworker.runtime_api import (
+from caseworker import (
     Budget,
     ErrorPolicy,
     ExecutionContext,

@@ -5,8 +5,7 @@ from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any, assert_type
 
-from caseworker.llm.ports import ModelProvider
-from caseworker.runtime_api import (
+from caseworker import (
     AgentResult,
     Budget,
     BudgetExceededError,
@@ -22,6 +21,7 @@ from caseworker.runtime_api import (
     Stop,
     run_agent,
 )
+from caseworker.llm.ports import ModelProvider
 
 
 class Doubled:

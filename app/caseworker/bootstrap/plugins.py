@@ -236,6 +236,9 @@ def _loaded(point: EntryPoint, kind: str) -> Any:
     try:
         return point.load()
     except Exception as error:
+        reason, missing = message_of_error(error), getattr(error, "name", None) or ""
+        if isinstance(error, ModuleNotFoundError) and missing.partition(".")[0] == "app":
+            reason = f"it imports {missing}, but the package app is called caseworker now"
         raise StartupError(
-            f"The {kind} {point.name!r} ({point.value}) cannot be loaded: {message_of_error(error)}"
+            f"The {kind} {point.name!r} ({point.value}) cannot be loaded: {reason}"
         ) from error

@@ -36,13 +36,15 @@ def points(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, list[En
     }
 
 
-async def test_the_tool_runs(points: dict[str, list[EntryPoint]]) -> None:
-    """It is found, answers, and fails without raising."""
-    (tool,) = Toolbox(ToolSettings(), points["caseworker.tools"]).tools
+async def test_the_tools_run(points: dict[str, list[EntryPoint]]) -> None:
+    """They are found, answer, and fail without raising."""
+    tool, volume = Toolbox(ToolSettings(), points["caseworker.tools"]).tools
 
     assert (tool.spec.name, tool.spec.deterministic) == ("shipping_cost", True)
     assert await tool.run({"weight_kg": 3}, CONTEXT) == {"value": 9, "unit": "EUR"}
     assert (await tool.run({"weight_kg": 31}, CONTEXT))["code"] == "too_heavy"
+    box = {"width_cm": 20, "height_cm": 10, "depth_cm": 5}
+    assert await volume.run(box, CONTEXT) == {"value": 1.0}
 
 
 async def test_the_function_runs(points: dict[str, list[EntryPoint]]) -> None:

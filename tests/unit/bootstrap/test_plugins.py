@@ -59,6 +59,7 @@ def test_functions_are_found_by_name_and_plain_ones_get_a_thread() -> None:
     [
         (f"{HERE}:absent", "'x' .* cannot be loaded: AttributeError"),
         ("no.such.module:f", "'x' .* cannot be loaded: ModuleNotFoundError"),
+        ("app.tools.ports:f", "'x' .* cannot be loaded: .* package app is called caseworker now"),
         (f"{HERE}:no_function", "'x' .* cannot be called"),
     ],
 )

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from caseworker.runtime_api import FunctionNode
+from caseworker import FunctionNode
 
 
 def constant(value: Any) -> FunctionNode:

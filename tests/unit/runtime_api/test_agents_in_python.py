@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from caseworker.runtime_api import (
+from caseworker import (
     AgentResult,
     Budget,
     CancellationToken,

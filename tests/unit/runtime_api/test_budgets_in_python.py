@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from caseworker.control.budget import Dimension
-from caseworker.runtime_api import (
+from caseworker import (
     Budget,
     BudgetExceededError,
     CancellationToken,
@@ -21,6 +20,7 @@ from caseworker.runtime_api import (
     Graph,
     ResourceUsage,
 )
+from caseworker.control.budget import Dimension
 from tests.unit.runtime_api.functions import constant
 
 CALL = {Dimension.API_CALLS: 1}

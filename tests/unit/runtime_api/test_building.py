@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from caseworker.runtime_api import (
+from caseworker import (
     ErrorPolicy,
     ExecutionContext,
     FunctionNode,

@@ -9,10 +9,7 @@ from typing import Any
 
 import pytest
 
-from caseworker.engine.context import FlowContext
-from caseworker.engine.node import ExecutionResult
-from caseworker.engine.prepared import BoundNode
-from caseworker.runtime_api import (
+from caseworker import (
     Budget,
     BudgetExceededError,
     CancellationToken,
@@ -22,6 +19,9 @@ from caseworker.runtime_api import (
     FunctionNode,
     Graph,
 )
+from caseworker.engine.context import FlowContext
+from caseworker.engine.node import ExecutionResult
+from caseworker.engine.prepared import BoundNode
 
 
 def trace() -> ExecutionTrace:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from caseworker.runtime_api import ExecutionContext, FunctionNode, Graph, GraphError
+from caseworker import ExecutionContext, FunctionNode, Graph, GraphError
 from tests.unit.runtime_api.functions import constant, plus_one
 
 

@@ -4,8 +4,7 @@ import asyncio
 
 import pytest
 
-from caseworker.engine import driver
-from caseworker.runtime_api import (
+from caseworker import (
     Budget,
     BudgetExceededError,
     CancellationToken,
@@ -16,6 +15,7 @@ from caseworker.runtime_api import (
     Graph,
     ResourceUsage,
 )
+from caseworker.engine import driver
 from tests.unit.runtime_api.functions import constant
 
 

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from caseworker.runtime_api import (
+from caseworker import (
     Budget,
     ErrorPolicy,
     ExecutionContext,

@@ -9,8 +9,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from caseworker.engine import report
-from caseworker.runtime_api import (
+from caseworker import (
     Budget,
     BudgetExceededError,
     CancellationToken,
@@ -21,6 +20,7 @@ from caseworker.runtime_api import (
     FunctionNode,
     Graph,
 )
+from caseworker.engine import report
 from caseworker.trace.step_trace import StepRecord
 from tests.support.work import counted_calls
 

@@ -1,0 +1,126 @@
+"""Makes a tool of a function."""
+
+import asyncio
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any, get_type_hints, overload
+
+from pydantic import TypeAdapter, ValidationError
+from pydantic.json_schema import GenerateJsonSchema
+from pydantic_core import ArgsKwargs, to_jsonable_python
+
+from caseworker.tools.ports import ToolContext, ToolRefusedError, ToolResult, ToolSpec
+
+Function = Callable[..., Any]
+
+
+class FunctionTool:
+    """A tool that calls a function; a Tool. It can still be called like the function."""
+
+    def __init__(self, function: Function, **options: Any) -> None:
+        """Read name, description and arguments from ``function``; ``options`` are a ToolSpec's.
+
+        Raises:
+            TypeError: the function has no docstring, or an argument without a usable type.
+        """
+        self._function = function
+        hints = get_type_hints(function, include_extras=True)
+        hints.pop("return", None)
+        parameters = inspect.signature(function).parameters
+        self._context = next((name for name in hints if hints[name] is ToolContext), None)
+        names = [name for name in parameters if name != self._context]
+        for name in names:
+            if name not in hints or parameters[name].kind in _UNFIT:
+                raise TypeError(
+                    f"The argument {name!r} of the tool {function.__name__!r} needs a type, and"
+                    " must take one value by its name."
+                )
+        self._signature = inspect.Signature([parameters[name] for name in names])
+        self._arguments = TypeAdapter(self._checker({name: hints[name] for name in names}))
+        description = options.pop("description", None) or inspect.getdoc(function)
+        if not description:
+            raise TypeError(f"The tool {function.__name__!r} needs a docstring: models read it.")
+        self.spec = ToolSpec(
+            name=options.pop("name", None) or function.__name__,
+            description=description,
+            parameters=self._arguments.json_schema(schema_generator=_Untitled),
+            **options,
+        )
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the function."""
+        return self._function(*args, **kwargs)
+
+    async def run(self, args: Mapping[str, Any], context: ToolContext) -> ToolResult:
+        """Call the function with arguments of their types, a plain one in a thread.
+
+        A result that is not a dict is ``{"value": result}``.
+
+        Raises:
+            ToolRefusedError: an argument does not fit its type.
+        """
+        try:
+            values: dict[str, Any] = self._arguments.validate_python(ArgsKwargs((), dict(args)))
+        except ValidationError as error:
+            wrong = (f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())
+            raise ToolRefusedError(" ".join(wrong)) from None
+        if self._context is not None:
+            values = {**values, self._context: context}
+        if inspect.iscoroutinefunction(self._function):
+            result = await self._function(**values)
+        else:
+            result = await asyncio.to_thread(self._function, **values)
+        result = to_jsonable_python(result)
+        return result if isinstance(result, dict) else {"value": result}
+
+    def _checker(self, hints: Mapping[str, Any]) -> Callable[..., dict[str, Any]]:
+        """Return a function of these arguments that returns them by name, defaults included."""
+
+        def checked(*args: Any, **kwargs: Any) -> dict[str, Any]:
+            bound = self._signature.bind(*args, **kwargs)
+            bound.apply_defaults()
+            return bound.arguments
+
+        checked.__annotations__ = dict(hints)
+        checked.__signature__ = self._signature  # type: ignore[attr-defined]
+        return checked
+
+
+_UNFIT = {
+    inspect.Parameter.POSITIONAL_ONLY,
+    inspect.Parameter.VAR_POSITIONAL,
+    inspect.Parameter.VAR_KEYWORD,
+}
+
+
+class _Untitled(GenerateJsonSchema):
+    """Leaves out titles, which repeat the names of arguments."""
+
+    def kw_arguments_schema(self, arguments: Any, var_kwargs_schema: Any) -> dict[str, Any]:
+        schema = super().kw_arguments_schema(arguments, var_kwargs_schema)
+        for each in schema["properties"].values():
+            each.pop("title", None)
+        return schema
+
+
+@overload
+def tool(function: Function, /) -> FunctionTool: ...
+@overload
+def tool(**options: Any) -> Callable[[Function], FunctionTool]: ...
+def tool(
+    function: Function | None = None, /, **options: Any
+) -> FunctionTool | Callable[[Function], FunctionTool]:
+    """Make a tool of a function.
+
+    Models choose it by its name and its docstring, and fill in its arguments by their types::
+
+        @tool
+        def shipping_cost(weight_kg: float) -> dict[str, Any]:
+            "Returns the price in EUR of sending a parcel."
+
+    ``@tool(deterministic=True, timeout_seconds=30)`` sets fields of its :class:`ToolSpec`. An
+    argument of the type :class:`ToolContext` gets the context of the call and is not shown.
+    """
+    if function is not None:
+        return FunctionTool(function)
+    return lambda made: FunctionTool(made, **options)
