@@ -33,8 +33,6 @@ NOTE = "Writes to ``runs`` wait while"
 
 ALLOWED: Mapping[str, Mapping[str, str]] = {
     "20261126_1700": {"ban-drop-constraint": "its successor lets the same rows and more"},
-    "20261122_2001": {"ban-drop-not-null": "what the release before writes has the columns"},
-    "20261123_0800": {"ban-drop-constraint": "rows are written with the lock on their run alone"},
 }
 """By revision: what squawk finds and may stay, and why."""
 

@@ -13,9 +13,9 @@ from pathlib import Path
 from tests.support.processes import ChildProcess
 from tests.support.service import QUICK, ServiceProcess
 
-REVISION = "20261122_1910"
-"""The newest revision that it knows: it is the last code before tenants, approvals and quotas."""
-FOLLOWED_BY = "migrations/versions/20261122_2000_count_losses_without_progress.py"
+REVISION = "20261125_0300"
+"""The newest revision that it knows."""
+FOLLOWED_BY = "migrations/versions/20261126_1600_share_run_slots.py"
 """What the commit after it brought."""
 
 _ROOT = Path(__file__).parents[2]

@@ -6,15 +6,13 @@ from typing import Any
 import pytest
 
 from caseworker.adapters.postgres.brief import DIMENSIONS
-from caseworker.adapters.postgres.migrating import downgrade, upgrade
 from caseworker.control.budget import Dimension
 from caseworker.runs.ports import JournalWrite
 from caseworker.runs.run import CallRecord, EventRecord, Run, RunKey
 from caseworker.trace.node import NEW_NODE
-from tests.support.stores import Oracle, Stores, new_run, open_oracle, open_stores
+from tests.support.stores import Oracle, Stores, new_run
 
 KEY = RunKey("default", "case-1")
-BEFORE = "20261122_2000"
 
 
 def node(number: int, **values: Any) -> dict[str, Any]:
@@ -136,24 +134,6 @@ async def test_what_is_stored_in_few_bytes_is_read_as_it_was_written(
     assert await oracle.value(brief.format("calls")) == [1, 2, 3, 5, 1234568]
     assert await oracle.value(brief.format("events")) == [1, 2, 3, 7, 8, 9, 10, 11]
     assert await oracle.value("SELECT json_typeof(request) FROM calls WHERE seq = 2") == "array"
-
-
-async def test_rows_are_the_same_before_the_migration_and_after_it(database_url: str) -> None:
-    """Going back writes them out, and going forth again leaves them as they are."""
-    async with open_stores(database_url) as stores:
-        await written(stores)
-    downgrade(database_url, BEFORE)
-    async with open_oracle(database_url) as oracle:
-        types = await oracle.rows("SELECT type, once_key FROM events ORDER BY seq")
-        nodes = await oracle.rows("SELECT node FROM calls ORDER BY seq")
-    upgrade(database_url)
-
-    assert [(row["type"], row["once_key"]) for row in types] == [
-        (event.type, event.once_key) for event in EVENTS
-    ]
-    assert [row["node"] for row in nodes] == [each.node for each in CALLS]
-    async with open_stores(database_url) as stores:
-        await require_all(stores)
 
 
 async def test_a_text_that_is_journaled_later_takes_the_place_of_the_text_in_the_event(

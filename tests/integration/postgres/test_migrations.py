@@ -1,10 +1,12 @@
 """The schema: made by migrations, undone by them, and the same as the tables in the code."""
 
 import asyncio
+import gzip
 import itertools
 import subprocess
 from collections.abc import Iterator
 from importlib.resources import files
+from pathlib import Path
 
 import psycopg
 import pytest
@@ -52,11 +54,14 @@ ORDER BY 1, 2
 
 ALEMBIC_S_OWN = "alembic_version"
 
-BEFORE = "20261122_1910"
+BEFORE = "20261126_1710"
 """The revision after which the next one changes ``runs``."""
 
-BEFORE_WORKERS = "20261122_2200"
-"""The revision after which the next one changes ``workers``."""
+BEFORE_QUOTAS = "20261126_1730"
+"""The next revision: the one after it changes ``quotas``."""
+
+DUMPED = Path(__file__).parents[2] / "data" / "before_baseline.sql.gz"
+"""A database that the revisions have made which the baseline replaces, by pg_dump."""
 
 
 def objects(url: str) -> set[str]:
@@ -160,13 +165,28 @@ def test_what_is_not_written_down_is_seen(database_url: str, more: str) -> None:
     assert schema_of(database_url) != EXPECTED.read_text().splitlines()
 
 
-@pytest.mark.parametrize("revision", ["20200101_0000", "29990101_0000"])
+@pytest.mark.guarantee(16)
+def test_a_database_from_before_the_baseline_is_taken_over(empty_url: str) -> None:
+    """At the last revision before it, with a row of a run, which stays."""
+    with psycopg.connect(empty_url) as connection:
+        connection.execute(gzip.decompress(DUMPED.read_bytes()))
+        connection.execute("SET search_path = public")
+        connection.execute("INSERT INTO runs (tenant_id, run_id) VALUES ('default', 'kept')")
+    upgrade(empty_url)
+
+    assert schema_of(empty_url) == EXPECTED.read_text().splitlines()
+    with psycopg.connect(empty_url) as connection:
+        assert connection.execute("SELECT run_id FROM runs").fetchall() == [("kept",)]
+
+
+@pytest.mark.parametrize("revision", ["20261123_0800", "29990101_0000"])
 def test_an_unknown_revision_is_refused(database_url: str, revision: str) -> None:
     """The database of an older development version, or of a newer release."""
     with psycopg.connect(database_url) as connection:
         connection.execute("UPDATE alembic_version SET version_num = %s", [revision])
 
-    with pytest.raises(UnknownRevisionError, match=f"at revision {revision}"):
+    way_out = "migrate it to 20261125_0300 first" if revision < BEFORE else "use the release that"
+    with pytest.raises(UnknownRevisionError, match=f"at revision {revision}, .*{way_out}"):
         upgrade(database_url)
     assert is_served_by(database_url) == revision.startswith("2999")
 
@@ -189,7 +209,7 @@ def test_a_migration_gives_up_on_a_table_that_somebody_holds(empty_url: str) -> 
     upgrade(empty_url, BEFORE)
     before = (objects(empty_url), shapes(empty_url))
     with psycopg.connect(empty_url) as holder:
-        holder.execute("LOCK TABLE runs IN ACCESS SHARE MODE")
+        holder.execute("LOCK TABLE runs IN ROW EXCLUSIVE MODE")
         done = _db_upgrade(empty_url)
         assert done.returncode != 0
         assert "waited for a table that is locked, and changed nothing of it" in done.stderr
@@ -204,12 +224,12 @@ def test_each_revision_is_a_transaction_of_its_own(empty_url: str) -> None:
     """What was done before the one that fails stays, and its locks are not kept."""
     upgrade(empty_url, BEFORE)
     with psycopg.connect(empty_url) as holder:
-        holder.execute("LOCK TABLE workers IN ACCESS SHARE MODE")
+        holder.execute("LOCK TABLE quotas IN ACCESS SHARE MODE")
         with pytest.raises(TableLockedError):
             upgrade(empty_url)
         at = holder.execute("SELECT version_num FROM alembic_version").fetchone()
 
-    assert at == (BEFORE_WORKERS,)
+    assert at == (BEFORE_QUOTAS,)
 
 
 def _db_upgrade(url: str) -> "subprocess.CompletedProcess[str]":

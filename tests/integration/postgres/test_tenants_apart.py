@@ -230,5 +230,5 @@ async def test_a_user_who_may_not_use_the_role_does_without_until_it_may(
             assert len((await connection.execute(runs.select())).all()) == 1
         async with transaction(stores.engines.work) as connection:
             assert len((await connection.execute(runs.select())).all()) == 2
-    downgrade(plain_user, "20261122_2100")
+    downgrade(plain_user, "base")
     upgrade(plain_user)

@@ -22,7 +22,7 @@ from caseworker.adapters.postgres.engines import Pool, transaction
 _INSTALLED = Path(str(files("caseworker"))) / "migrations"
 _SCRIPTS = _INSTALLED if _INSTALLED.is_dir() else Path(__file__).parents[4] / "migrations"
 """The wheel has them in the package, a checkout of the repository at its top."""
-_REVISION_CHARS = len("20261123_0800")
+_REVISION_CHARS = len("20261125_0300")
 
 LOCK = 0x43617365
 """The advisory lock that lets one process migrate at a time."""
@@ -46,9 +46,15 @@ class UnknownRevisionError(MigrationError):
     """The database was migrated by other code than this; the message says what to do."""
 
     def __init__(self, revision: str) -> None:
+        oldest = min(our_revisions())
+        way_out = (
+            f"migrate it to {oldest} first, with the code that ends there (see docs/upgrading.md)"
+            if revision < oldest
+            else "use the release that migrated it"
+        )
         super().__init__(
-            f"the database is at revision {revision}, which this release does not know: use the"
-            " release that migrated it, or another, empty database"
+            f"the database is at revision {revision}, which this release does not know: {way_out},"
+            " or use another, empty database"
         )
 
 

@@ -1,58 +1,7 @@
-"""Keep how often models were asked, and whose turn is next.
-
-``caseworker_take_turn`` decides. It is a function because each of its statements must see what
-others have committed while it waited for the row of the model. Its arguments carry the limits,
-which are configured: ``burst`` is what may be taken at once, ``rate`` what comes back in a second.
-
-Nothing here has to outlive a crash of the database: the tables are not logged, and a model without
-a row begins with its whole burst.
-
-Revision: 20261122_2600
-Revises: 20261122_2500
-"""
-
-from alembic import op
-
-revision = "20261122_2600"
-down_revision = "20261122_2500"
-branch_labels = None
-depends_on = None
-
-TABLES = (
-    """CREATE UNLOGGED TABLE provider_limits (
-        model text PRIMARY KEY,
-        requests double precision NOT NULL,
-        tokens double precision NOT NULL,
-        refilled_at timestamptz NOT NULL,
-        served double precision NOT NULL DEFAULT 0
-    )""",
-    "COMMENT ON COLUMN provider_limits.refilled_at IS 'In the future while the model is paused.'",
-    """COMMENT ON COLUMN provider_limits.served IS
-        'The last place that had its turn, in seconds of the capacity of the model.'""",
-    """CREATE UNLOGGED TABLE provider_turns (
-        model text NOT NULL,
-        tenant_id text NOT NULL,
-        process text NOT NULL,
-        place double precision NOT NULL,
-        requests double precision NOT NULL,
-        tokens double precision NOT NULL,
-        due_at timestamptz NOT NULL,
-        PRIMARY KEY (model, tenant_id, process)
-    )""",
-    """COMMENT ON COLUMN provider_turns.place IS
-        'Who has the lowest is next. Each tenant goes on from its last place, or from the one that '
-        'had its turn last, so tenants alternate whoever has come first.'""",
-    """COMMENT ON COLUMN provider_turns.due_at IS
-        'When it asks again; whoever is late is passed by.'""",
-)
-
-TAKE_TURN = """
-CREATE FUNCTION caseworker_take_turn(
-    of_model text, tenant text, by_process text,
-    of_requests double precision, burst_requests double precision, rate_requests double precision,
-    of_tokens double precision, burst_tokens double precision, rate_tokens double precision,
-    unused_tokens double precision, longest_wait double precision, at_time timestamptz
-) RETURNS double precision LANGUAGE plpgsql AS $$
+-- Takes a turn of a model with a rate limit for a tenant, or says how many seconds to wait for it.
+CREATE OR REPLACE FUNCTION caseworker_take_turn(of_model text, tenant text, by_process text, of_requests double precision, burst_requests double precision, rate_requests double precision, of_tokens double precision, burst_tokens double precision, rate_tokens double precision, unused_tokens double precision, longest_wait double precision, at_time timestamptz) RETURNS double precision
+    LANGUAGE plpgsql
+    AS $$
 DECLARE
     model provider_limits;
     ahead record;
@@ -110,19 +59,4 @@ BEGIN
         served = model.served, refilled_at = greatest(l.refilled_at, now_at)
     WHERE l.model = of_model;
     RETURN wait;
-END $$
-"""
-
-
-def upgrade() -> None:
-    op.execute("SET LOCAL lock_timeout = '5s'")
-    for statement in (*TABLES, TAKE_TURN):
-        op.execute(statement)
-    op.execute("SELECT caseworker_keep_tenants_apart()")
-
-
-def downgrade() -> None:
-    op.execute("SET LOCAL lock_timeout = '5s'")
-    op.execute("DROP FUNCTION caseworker_take_turn")
-    op.execute("DROP TABLE provider_turns")
-    op.execute("DROP TABLE provider_limits")
+END $$;

@@ -1,0 +1,12 @@
+-- Deletes what hangs on runs by no foreign key, when runs are deleted.
+CREATE OR REPLACE FUNCTION caseworker_erase_with_runs() RETURNS trigger
+    LANGUAGE plpgsql
+    AS $$
+BEGIN
+    DELETE FROM calls USING erased
+    WHERE calls.tenant_id = erased.tenant_id AND calls.run_id = erased.run_id;
+    DELETE FROM events USING erased
+    WHERE events.tenant_id = erased.tenant_id AND events.run_id = erased.run_id;
+    RETURN NULL;
+END
+$$;
