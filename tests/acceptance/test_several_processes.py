@@ -4,7 +4,7 @@ import os
 import re
 import signal
 import socket
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 
 import httpx
@@ -40,8 +40,15 @@ def _pid_of_owner(database_url: str, run_id: str) -> int:
     return int(pid)
 
 
-def _gone(pids: set[int]) -> bool:
-    return not any(psutil.pid_exists(pid) for pid in pids)
+def _gone(service: ServiceProcess, pids: set[int]) -> bool:
+    """Return whether no process of the service has these numbers; others may have them again."""
+
+    def session_of(pid: int) -> int | None:
+        with suppress(ProcessLookupError):
+            return os.getsid(pid)
+        return None
+
+    return all(session_of(pid) != service.child.pid for pid in pids)
 
 
 async def test_two_processes_share_a_port_and_their_work(
@@ -83,7 +90,7 @@ async def test_two_processes_share_a_port_and_their_work(
         assert f'"pid": {here}, "status": -9' in service.child.stderr
         assert service.child.stdout.count("listens on") == 1
         assert await service.child.terminate() == 0
-        assert _gone(pids)
+        assert _gone(service, pids)
 
 
 async def test_processes_end_with_their_supervisor(database_url: str) -> None:
@@ -100,7 +107,7 @@ async def test_processes_end_with_their_supervisor(database_url: str) -> None:
         service.child.signal(signal.SIGKILL)
 
         async def all_gone() -> bool:
-            return _gone(pids)
+            return _gone(service, pids)
 
         await eventually(all_gone)
 
@@ -119,7 +126,7 @@ async def test_a_terminal_ends_all_of_them_at_once(
         await provider.wait_for_arrivals(4, "6 times 7")
         os.killpg(service.child.pid, signal.SIGINT)
         assert await service.child.wait() == 0
-        assert _gone(pids)
+        assert _gone(service, pids)
         logged = service.child.stderr
         assert [logged.count(f"process.{end}") for end in ("closed", "killed")] == [2, 0]
         assert "Traceback" not in logged

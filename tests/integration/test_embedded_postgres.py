@@ -77,13 +77,13 @@ def test_the_server_stops_with_its_last_handle(data_dir: Path) -> None:
     """Two handles of one process are two owners, and starting twice is starting once."""
     first, second = EmbeddedPostgres(data_dir), EmbeddedPostgres(data_dir)
     url = first.start()
-    pid = postmaster_pid(data_dir)
+    server = psutil.Process(postmaster_pid(data_dir))
 
     assert second.start() == first.start() == url
     second.stop()
-    assert postmaster_pid(data_dir) == pid
+    assert postmaster_pid(data_dir) == server.pid
     first.stop()
-    assert not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    assert not server.is_running() or server.status() == psutil.STATUS_ZOMBIE
     first.stop()
 
 

@@ -32,11 +32,13 @@ class ForkedProcess:
 
     def __init__(self, parent: "Preloaded", pid: int) -> None:
         self.pid = pid
+        self.code: int | None = None
         self._parent = parent
 
     def poll(self) -> int | None:
         """Return the exit code (negative: the signal), or None while it runs."""
-        return self._parent.exit_code_of(self.pid)
+        self._parent.read(seconds=0)
+        return self.code
 
     def wait(self) -> int:
         """Wait for its end and return the exit code."""
@@ -60,8 +62,9 @@ class Preloaded:
             stdout=subprocess.PIPE,
         )
         self._lines = b""
-        self._pids: list[int] = []
-        self._codes: dict[int, int] = {}
+        self._began: list[ForkedProcess] = []
+        self._running: dict[int, ForkedProcess] = {}
+        """By number, which the system gives to another process after the end."""
 
     def start(
         self, arguments: Sequence[str], *, env: Mapping[str, str], cwd: Path, out: Path, err: Path
@@ -72,14 +75,9 @@ class Preloaded:
         assert self._process.stdin is not None
         self._process.stdin.write(line.encode() + b"\n")
         self._process.stdin.flush()
-        while not self._pids:
-            self._read(seconds=60)
-        return ForkedProcess(self, self._pids.pop())
-
-    def exit_code_of(self, pid: int) -> int | None:
-        """Return how a fork ended, None while it runs."""
-        self._read(seconds=0)
-        return self._codes.get(pid)
+        while not self._began:
+            self.read(seconds=60)
+        return self._began.pop()
 
     def close(self) -> None:
         """End it and every fork."""
@@ -89,7 +87,7 @@ class Preloaded:
         self._process.wait()
         self._process.stdout.close()
 
-    def _read(self, *, seconds: float) -> None:
+    def read(self, *, seconds: float) -> None:
         """Take in what it has said; wait for that at the most this long."""
         assert self._process.stdout is not None
         source = self._process.stdout.fileno()
@@ -100,9 +98,10 @@ class Preloaded:
             *lines, self._lines = (self._lines + piece).split(b"\n")
             for said in map(json.loads, lines):
                 if "code" in said:
-                    self._codes[said["ended"]] = said["code"]
+                    self._running.pop(said["ended"]).code = said["code"]
                 else:
-                    self._pids.append(said["began"])
+                    self._began.append(ForkedProcess(self, said["began"]))
+                    self._running[said["began"]] = self._began[-1]
             seconds = 0
 
 

@@ -222,7 +222,9 @@ class ChildProcess:
 
     def _end(self) -> None:
         if self._process is not None:
-            _kill_group(self._process.pid)
+            ended = self._process.poll() is not None
+            if not (ended and psutil.pid_exists(self._process.pid)):  # else it is another's number
+                _kill_group(self._process.pid)
             self._process.wait()
             if self._process.stdin is not None:
                 self._process.stdin.close()
