@@ -67,7 +67,7 @@ NAMES = [
 
 def test_the_public_names_are_these_and_can_be_imported() -> None:
     """A name that is added or removed is a change of the interface."""
-    assert sorted(caseworker.__all__) == sorted(NAMES)
+    assert sorted(vars(caseworker)["__all__"]) == sorted(NAMES)
     assert all(getattr(caseworker, name) is not None for name in NAMES)
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         _ = caseworker.nothing  # type: ignore[attr-defined]

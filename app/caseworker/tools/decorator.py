@@ -36,7 +36,8 @@ class FunctionTool:
                     " must take one value by its name."
                 )
         self._signature = inspect.Signature([parameters[name] for name in names])
-        self._arguments = TypeAdapter(self._checker({name: hints[name] for name in names}))
+        checker: Any = self._checker({name: hints[name] for name in names})
+        self._arguments: TypeAdapter[dict[str, Any]] = TypeAdapter(checker)
         description = options.pop("description", None) or inspect.getdoc(function)
         if not description:
             raise TypeError(f"The tool {function.__name__!r} needs a docstring: models read it.")
