@@ -19,25 +19,34 @@ from weakref import WeakKeyDictionary
 DEFAULT_CEILING = 64
 MOST_CHARS_ON_LOOP = 2000
 """How long a text may be that is redacted on the event loop."""
+PAUSE = 2
+"""How many times as long as a long text took the next one waits for its turn."""
 
 T = TypeVar("T")
 
 
 class RedactionThread:
-    """Redacts long texts outside the event loop, one after the other.
+    """Redacts long texts outside the event loop, one after the other, with pauses.
 
-    Several threads would compete with the loop for the interpreter's lock.
+    Several threads, or one without pauses, would compete with the loop for the interpreter's lock.
     """
 
     def __init__(self) -> None:
         self._turn = asyncio.Lock()
+        self._pauses_until = 0.0
 
     async def call(self, redact: Callable[[], T], chars: int) -> T:
         """Call ``redact``, in the thread if it works on more than a few characters."""
         if chars <= MOST_CHARS_ON_LOOP:
             return redact()
+        clock = asyncio.get_running_loop().time
         async with self._turn:
-            return await asyncio.to_thread(redact)
+            await asyncio.sleep(self._pauses_until - clock())
+            began = clock()
+            try:
+                return await asyncio.to_thread(redact)
+            finally:
+                self._pauses_until = clock() + PAUSE * (clock() - began)
 
 
 class StepSlots:

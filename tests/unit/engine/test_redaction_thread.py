@@ -1,0 +1,48 @@
+"""Long texts are redacted beside the event loop, one at a time."""
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable
+from itertools import pairwise
+
+from caseworker.engine.concurrency import MOST_CHARS_ON_LOOP, PAUSE, RedactionThread
+
+
+async def test_short_texts_are_redacted_at_once_and_long_ones_in_a_thread() -> None:
+    """A short one does not wait for the long one before it."""
+    thread, begun, may_end = RedactionThread(), threading.Event(), threading.Event()
+
+    def slow() -> int:
+        begun.set()
+        may_end.wait(150)
+        return threading.get_ident()
+
+    long = asyncio.create_task(thread.call(slow, MOST_CHARS_ON_LOOP + 1))
+    await asyncio.to_thread(begun.wait, 150)
+    short = await thread.call(threading.get_ident, MOST_CHARS_ON_LOOP)
+    may_end.set()
+
+    assert short == threading.get_ident()
+    assert await long != short
+
+
+async def test_long_texts_take_turns_with_pauses() -> None:
+    """So that one tenant's texts do not take the interpreter's lock from the requests of others."""
+    thread = RedactionThread()
+    spans: list[tuple[float, float]] = []
+
+    def taking(seconds: float) -> Callable[[], None]:
+        def redact() -> None:
+            began = time.monotonic()
+            time.sleep(seconds)
+            spans.append((began, time.monotonic()))
+
+        return redact
+
+    async with asyncio.TaskGroup() as tasks:
+        for _ in range(3):
+            tasks.create_task(thread.call(taking(0.02), MOST_CHARS_ON_LOOP + 1))
+
+    pauses = [began - ended for (_, ended), (began, _) in pairwise(spans)]
+    assert [pause > 0.9 * PAUSE * 0.02 for pause in pauses] == [True, True]
