@@ -1,6 +1,7 @@
 """The log and a metric say which step or request held the event loop."""
 
 import asyncio
+import sys
 import time
 from typing import Any
 
@@ -10,6 +11,8 @@ from structlog.testing import capture_logs
 from caseworker.nodes import router
 from tests.support.tenants import Tenants, open_tenants
 
+NAMES_IT = sys.version_info >= (3, 13)
+"""Before, a thread could not read the variables of another one without a risk for the process."""
 ROUTES = [{"when": {"path": "default", "op": "exists"}, "to": "a"}]
 GRAPH = {"steps": [{"id": "slow", "type": "router", "data": {"routes": ROUTES}}], "edges": []}
 
@@ -39,10 +42,11 @@ async def test_a_step_that_holds_the_loop_is_logged_with_its_run(
     """With the step, the seconds and the line of code."""
     monkeypatch.setattr(router.RouterData, "taken", lambda *_: list(hold()))
     async with open_tenants(database_url, executes=True) as tenants:
-        line = await line_about(tenants, kind="step", step_id="slow")
+        line = await line_about(tenants, kind="step")
         metrics = (await tenants.client.get("/metrics")).text
 
-    assert line["run_id"]
+    if NAMES_IT:
+        assert (bool(line["run_id"]), line["step_id"]) == (True, "slow")
     assert line["seconds"] >= 0.1
     assert line["detail"].startswith("caseworker.nodes.router:")
     assert 'caseworker_event_loop_holds_total{by="step"} 1.0' in metrics
@@ -54,6 +58,8 @@ async def test_a_request_that_holds_the_loop_is_logged_with_its_route(
     """With the method and the route, and without what the caller sent."""
     monkeypatch.setattr("caseworker.api.routes.runs.metadata_filter", hold)
     async with open_tenants(database_url) as tenants:
-        line = await line_about(tenants, kind="request", method="GET")
+        line = await line_about(tenants, kind="request")
 
-    assert line["route"] == "/runs"
+    assert line["detail"].startswith("caseworker.api.")
+    if NAMES_IT:
+        assert (line["method"], line["route"]) == ("GET", "/runs")

@@ -1,17 +1,18 @@
 """Logs which step or request held the event loop.
 
 A thread checks a timestamp that the loop renews. When the loop is late, the thread reads the stack
-that runs on the loop's thread at that moment. It walks outwards until it finds the context of a
-step or the scope of a request.
+that runs on the loop's thread at that moment. It walks outwards until it finds a step or a request.
+Which one it is, the log says with Python 3.13 and later; before, it says the kind and the place.
 """
 
 import asyncio
 import sys
 import threading
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from types import FrameType
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 import structlog
 from prometheus_client import CollectorRegistry, Counter
@@ -23,6 +24,9 @@ log = structlog.get_logger(__name__)
 HELD_SECONDS: Final = 0.1
 """How long one callback may run before it is logged."""
 BEAT_SECONDS: Final = 0.02
+_LOCALS_ARE_SAFE: Final = sys.version_info >= (3, 13)
+"""Whether a thread may read the local variables of another one that runs. Older Pythons change the
+frame when they are read, which has ended a process by a segmentation fault."""
 
 
 class LoopWatch:
@@ -97,14 +101,26 @@ def _holder(frame: FrameType | None) -> Holder:
         module = str(frame.f_globals.get("__name__", ""))
         if place is None and module.startswith("caseworker."):
             place = f"{module}:{frame.f_lineno}"
-        if module.startswith(("caseworker.", "fastapi.", "starlette.")):
-            context, scope = frame.f_locals.get("context"), frame.f_locals.get("scope")
-            if isinstance(context, FlowContext):
-                run_id, step_id = context.run_id, context.path.text
-                return Holder(kind="step", place=place, run_id=run_id, step_id=step_id)
-            if isinstance(scope, dict) and scope.get("type") == "http":
-                route = getattr(scope.get("route"), "path", None)
-                method = str(scope["method"])
-                return Holder(kind="request", place=place, method=method, route=route)
+        if _LOCALS_ARE_SAFE:
+            if module.startswith(("caseworker.", "fastapi.", "starlette.")):
+                found = _named(place, frame.f_locals)
+                if found is not None:
+                    return found
+        elif module == "caseworker.engine.step_runner":
+            return Holder(kind="step", place=place)
+        elif module == "caseworker.api.request_envelope":
+            return Holder(kind="request", place=place)
         frame = frame.f_back
     return Holder(kind="other", place=place)
+
+
+def _named(place: str | None, found: Mapping[str, Any]) -> Holder | None:
+    """Return the step or request that local variables belong to, if they do."""
+    context, scope = found.get("context"), found.get("scope")
+    if isinstance(context, FlowContext):
+        run_id, step_id = context.run_id, context.path.text
+        return Holder(kind="step", place=place, run_id=run_id, step_id=step_id)
+    if isinstance(scope, dict) and scope.get("type") == "http":
+        route = getattr(scope.get("route"), "path", None)
+        return Holder(kind="request", place=place, method=str(scope["method"]), route=route)
+    return None
