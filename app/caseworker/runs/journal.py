@@ -262,13 +262,17 @@ class RunJournal:
             self._idle.set()
 
     async def _write_next(self) -> Permission:
+        """Store what has changed; once the journal is closed, only ask.
+
+        The end has taken the calls then: their events must not be stored without them.
+        """
         self._sent = sent = _Sent(self._revision, frozenset(self._unwritten))
         try:
             write = JournalWrite(
                 key=self._run.key,
                 fence=self._run.fence,
-                calls=self._changes(),
-                events=self._events.unconfirmed(),
+                calls=() if self._closed else self._changes(),
+                events=() if self._closed else self._events.unconfirmed(),
             )
             permission = await self._store.write(write)
         except BaseException:

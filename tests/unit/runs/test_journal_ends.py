@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 
 from caseworker.control.budget import Dimension
+from caseworker.engine.events import Event
 from caseworker.engine.ports import CallOutcome
-from caseworker.runs.journal import LostRunError
+from caseworker.runs.journal import SOON_SECONDS, LostRunError
 from caseworker.runs.ports import Permission
 from caseworker.runs.run import CallRecord
 from caseworker.trace.execution_graph import ExecutionGraph
@@ -30,6 +31,31 @@ def test_the_end_brings_what_may_not_be_stored_yet() -> None:
         run.journal.touch()
         await asyncio.sleep(5)
         assert len(run.store.writes) == 1
+
+    run_story(story)
+
+
+@pytest.mark.parametrize("other_write_first", [False, True], ids=["at once", "behind another"])
+def test_a_write_that_was_due_at_the_end_stores_no_event_without_its_call(
+    other_write_first: bool,
+) -> None:
+    """The end carries both. If the process is lost in between, the step did not end yet."""
+
+    async def story() -> None:
+        run = Open(Store(seconds=1))
+        if other_write_first:
+            run.begin("another")
+            await asyncio.sleep(SOON_SECONDS + 0.01)
+        asking = asyncio.create_task(run.journal.barrier(external=True))
+        node = run.begin("first")
+        run.end(node, "first")
+        run.journal.emit(Event(type="step.completed", step_id="first", node_id=node))
+        at_end = {record.node["name"] for record in run.journal.close()}
+        await asking
+        stored = {name for at in range(len(run.store.writes)) for name in run.store.names(at)}
+        assert "first" in at_end - stored
+        assert [event for write in run.store.writes for event in write.events] == []
+        assert [event.type for event in run.journal.unstored_events()] == ["step.completed"]
 
     run_story(story)
 
