@@ -14,7 +14,7 @@ from caseworker.access.errors import InvalidCredentialError
 from caseworker.access.keys import ApiKey, IssuedKey, Keys, KeyStore
 from caseworker.adapters.postgres.engines import Pool
 from caseworker.adapters.postgres.keys import PostgresKeys
-from caseworker.runs.errors import StoreUnavailableError
+from caseworker.observability.store_errors import StoreUnavailableError
 from tests.support.api import Api
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

@@ -12,7 +12,7 @@ from fastapi import FastAPI
 
 from caseworker.adapters.postgres.runs import PostgresRuns
 from caseworker.api import event_stream
-from caseworker.runs.errors import StoreUnavailableError
+from caseworker.observability.store_errors import StoreUnavailableError
 from caseworker.runs.event_log import EventLog, run_ended
 from caseworker.runs.ports import JournalWrite
 from caseworker.runs.run import EventRecord, RunKey, RunStatus

@@ -8,7 +8,7 @@ import pytest
 import pytest_asyncio
 
 from caseworker.adapters.postgres.definitions import PostgresDefinitions
-from caseworker.runs.errors import StoreUnavailableError
+from caseworker.observability.store_errors import StoreUnavailableError
 from tests.support.api import Api, client_of
 from tests.support.graph_checks import ShapeChecks
 from tests.support.graph_documents import containing, flat, named

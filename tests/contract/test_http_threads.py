@@ -8,7 +8,8 @@ import pytest
 
 from caseworker.adapters.postgres.runs import PostgresRuns
 from caseworker.chats.service import Chats
-from caseworker.runs.errors import StoreUnavailableError, TooManyPendingCancelsError
+from caseworker.observability.store_errors import StoreUnavailableError
+from caseworker.runs.errors import TooManyPendingCancelsError
 from tests.support.api import Api, client_of
 from tests.support.threads import AGENT, ThreadClient
 

@@ -19,12 +19,8 @@ from caseworker.chats.thread import (
     ThreadStore,
 )
 from caseworker.nodes.nesting import DefinitionKind
-from caseworker.runs.errors import (
-    IdempotencyMismatchError,
-    InvalidRunError,
-    RunConflictError,
-    StoreUnavailableError,
-)
+from caseworker.observability.store_errors import StoreUnavailableError
+from caseworker.runs.errors import IdempotencyMismatchError, InvalidRunError, RunConflictError
 from caseworker.runs.ports import Accepted, RunStore
 from caseworker.runs.run import NewRun, RunStatus
 from caseworker.runs.service import RunService

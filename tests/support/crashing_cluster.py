@@ -19,8 +19,9 @@ from caseworker.control.budget import Budget
 from caseworker.engine.approvals import Verdict
 from caseworker.engine.prepared import PreparedGraph
 from caseworker.engine.supervision import Supervisor
+from caseworker.observability.store_errors import StoreUnavailableError
 from caseworker.runs.approvals import Deciding, RunApprovals
-from caseworker.runs.errors import ApprovalDecidedError, StoreUnavailableError
+from caseworker.runs.errors import ApprovalDecidedError
 from caseworker.runs.executor import RunExecutor
 from caseworker.runs.heartbeat import Heartbeat, Loops
 from caseworker.runs.run import (

@@ -29,7 +29,7 @@ from caseworker.engine.context import FlowContext
 from caseworker.engine.node import ExecutionResult
 from caseworker.engine.step_path import StepPath
 from caseworker.engine.supervision import Supervisor
-from caseworker.runs.errors import StoreUnavailableError
+from caseworker.observability.store_errors import StoreUnavailableError
 from caseworker.runs.executor import RunExecutor
 from caseworker.runs.heartbeat import Heartbeat, Loops
 from caseworker.runs.ports import Accepted, CancelStatus

@@ -7,8 +7,7 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import Final
 
-DEFAULT_TENANT: Final = "default"
-"""That of callers without a key, of the operator, and of the agents in the operator's folder."""
+from caseworker.runs.run import DEFAULT_TENANT
 
 TENANT_FORM: Final = r"[A-Za-z0-9._:-]{1,64}"
 """What tenants may be called."""

@@ -19,7 +19,7 @@ import structlog
 from caseworker.access.authentication import Identity
 from caseworker.access.caller import MAX_NAME_CHARS, Caller, Scope, is_tenant, with_implied
 from caseworker.access.errors import InvalidCredentialError
-from caseworker.runs.errors import StoreUnavailableError
+from caseworker.observability.store_errors import StoreUnavailableError
 
 log = structlog.get_logger(__name__)
 

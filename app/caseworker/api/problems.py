@@ -35,6 +35,7 @@ from caseworker.chats.thread import (
     ThreadNotFoundError,
 )
 from caseworker.control.budget import json_number
+from caseworker.observability.store_errors import StoreUnavailableError
 from caseworker.runs.errors import (
     ApprovalDecidedError,
     ApprovalNotFoundError,
@@ -52,7 +53,6 @@ from caseworker.runs.errors import (
     RunNotFoundError,
     SourceNotEndedError,
     SourceNotFoundError,
-    StoreUnavailableError,
     TooManyPendingCancelsError,
 )
 from caseworker.runs.quotas import QuotaExceededError, RateState

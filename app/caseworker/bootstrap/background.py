@@ -7,8 +7,9 @@ from caseworker.adapters.postgres.accept_and_cancel import StoreLimits
 from caseworker.adapters.postgres.connections import Patience
 from caseworker.adapters.postgres.dispatch import QueueDispatch
 from caseworker.adapters.postgres.engines import Engines
+from caseworker.adapters.postgres.run_statements import DELIVER, WEBHOOKS_QUEUE
 from caseworker.adapters.postgres.schedules import FIRE, SCHEDULES_QUEUE, PostgresSchedules
-from caseworker.adapters.postgres.webhooks import DELIVER, WEBHOOKS_QUEUE, PostgresWebhooks
+from caseworker.adapters.postgres.webhooks import PostgresWebhooks
 from caseworker.adapters.queue.background import (
     RESCUE_SECONDS,
     BackgroundQueue,

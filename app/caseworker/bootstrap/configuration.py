@@ -65,7 +65,7 @@ def database_errors() -> Iterator[None]:
     from sqlalchemy.exc import DBAPIError
 
     from caseworker.adapters.postgres.connections import reason_of
-    from caseworker.runs.errors import StoreUnavailableError
+    from caseworker.observability.store_errors import StoreUnavailableError
 
     try:
         yield

@@ -48,9 +48,9 @@ from caseworker.bootstrap.telemetry import Telemetry
 from caseworker.engine.supervision import Supervisor
 from caseworker.llm.gateway import ModelGateway
 from caseworker.nodes.function import BlockingPool
+from caseworker.observability.store_errors import StoreUnavailableError
 from caseworker.runs.approvals import RunApprovals
 from caseworker.runs.artifacts import ArtifactLimits, ArtifactReading, RunArtifacts
-from caseworker.runs.errors import StoreUnavailableError
 from caseworker.runs.executor import ExecutorLimits, RunExecutor
 from caseworker.runs.heartbeat import Heartbeat, Loops
 from caseworker.runs.payloads import PayloadReading

@@ -17,7 +17,6 @@ from caseworker_client import AsyncCaseworkerClient
 from fastapi import FastAPI
 from pydantic import SecretStr
 
-from caseworker.access.caller import DEFAULT_TENANT
 from caseworker.adapters.providers.recorded import Recorder
 from caseworker.api.application import build_api
 from caseworker.api.http_protocol import ConnectionLimits, bounded_by
@@ -31,6 +30,7 @@ from caseworker.bootstrap.supervisor import Place
 from caseworker.bootstrap.worker import health_served
 from caseworker.harness.runner import RETRY
 from caseworker.runs.definitions import Definitions
+from caseworker.runs.run import DEFAULT_TENANT
 from caseworker.settings.schema import Settings
 from caseworker.ui.pages import viewer_routes
 

@@ -32,12 +32,8 @@ from caseworker.chats.thread import (
 )
 from caseworker.engine.supervision import shielded
 from caseworker.llm.ports import Message
-from caseworker.runs.errors import (
-    IdempotencyMismatchError,
-    InvalidRunError,
-    RunNotFoundError,
-    StoreUnavailableError,
-)
+from caseworker.observability.store_errors import StoreUnavailableError
+from caseworker.runs.errors import IdempotencyMismatchError, InvalidRunError, RunNotFoundError
 from caseworker.runs.ports import Accepted, CancelStatus
 from caseworker.runs.run import TERMINAL, NewRun, Run, RunStatus
 from caseworker.runs.service import ACCEPT_GRACE_SECONDS, RunService

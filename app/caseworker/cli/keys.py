@@ -10,11 +10,12 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from caseworker.access.caller import DEFAULT_TENANT, MAX_NAME_CHARS, OPERATOR, Scope, is_tenant
+from caseworker.access.caller import MAX_NAME_CHARS, OPERATOR, Scope, is_tenant
 from caseworker.access.errors import KeyConflictError, KeyNotFoundError
 from caseworker.access.keys import MAX_OVERLAP, ApiKey, IssuedKey
 from caseworker.bootstrap.commands import with_keys
 from caseworker.cli.output import AsJson, fail, out, show, show_json, startup_errors
+from caseworker.runs.run import DEFAULT_TENANT
 
 cli = typer.Typer(no_args_is_help=True, help="Make, list, replace and revoke API keys.")
 

@@ -22,7 +22,8 @@ from typing import Protocol
 
 from caseworker.engine.cancellation import CancellationToken
 from caseworker.engine.supervision import shielded
-from caseworker.runs.errors import ArtifactNotFoundError, RunNotFoundError, StoreUnavailableError
+from caseworker.observability.store_errors import StoreUnavailableError
+from caseworker.runs.errors import ArtifactNotFoundError, RunNotFoundError
 from caseworker.runs.journal import lost_run
 from caseworker.runs.run import Run, RunKey
 from caseworker.tools.artifacts import ArtifactTooLargeError, SavedArtifact, artifact_name

@@ -69,17 +69,6 @@ class QueueFullError(Exception):
         """How the tenant stands to its rate, if that is limited."""
 
 
-class StoreUnavailableError(Exception):
-    """The database did not answer in time; nothing is known to have been stored."""
-
-
-class WriteFailedError(Exception):
-    """The database was there, and could not carry out one write, however often it was asked."""
-
-    def __init__(self, size_bytes: int) -> None:
-        super().__init__(f"The database could not store a write of {size_bytes} bytes.")
-
-
 class InvalidRunError(ValueError):
     """A request that cannot be run; names the field and what to do."""
 

@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from caseworker.control.stops import HandOver
-from caseworker.runs.errors import StoreUnavailableError
+from caseworker.observability.store_errors import StoreUnavailableError
 from caseworker.runs.run import RunKey
 
 Answer = TypeVar("Answer")

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from enum import StrEnum
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Final
 
 from caseworker.control.budget import Budget
 from caseworker.control.stops import CancelledError
@@ -20,6 +20,9 @@ from caseworker.engine.prepared import PreparedGraph
 from caseworker.nodes.chat import ChatInput
 from caseworker.nodes.nesting import DefinitionKind
 from caseworker.runs.quotas import Queueing
+
+DEFAULT_TENANT: Final = "default"
+"""The tenant of callers without a key, of the operator, and of agents in the operator's folder."""
 
 
 class RunStatus(StrEnum):

@@ -9,7 +9,7 @@ import pytest
 from caseworker.adapters.postgres.accept_and_cancel import MAX_RECEIPT_CALLS
 from caseworker.adapters.postgres.connections import Connection
 from caseworker.adapters.postgres.engines import transaction
-from caseworker.runs.errors import StoreUnavailableError
+from caseworker.observability.store_errors import StoreUnavailableError
 from caseworker.runs.ports import JournalWrite
 from caseworker.runs.run import RunKey, RunStatus
 from tests.support.limits import patience, pool_sizes, store_limits

@@ -14,7 +14,8 @@ from sqlalchemy.exc import DBAPIError
 from caseworker.adapters.postgres.connections import is_away, is_contended, is_passing
 from caseworker.adapters.postgres.engines import transaction
 from caseworker.adapters.postgres.json_text import dump
-from caseworker.runs.errors import InvalidRunError, StoreUnavailableError
+from caseworker.observability.store_errors import StoreUnavailableError
+from caseworker.runs.errors import InvalidRunError
 from caseworker.runs.ports import JournalWrite, RunFilter
 from caseworker.runs.run import CallRecord, RunKey
 from tests.support.stores import (

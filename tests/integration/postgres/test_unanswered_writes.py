@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from caseworker.adapters.postgres.journal import LARGE_BYTES
-from caseworker.runs.errors import WriteFailedError
+from caseworker.observability.store_errors import WriteFailedError
 from caseworker.runs.ports import JournalWrite
 from caseworker.runs.run import RunStatus
 from tests.integration.postgres.broken import open_world, refusal

@@ -5,7 +5,8 @@ from dataclasses import replace
 import pytest
 
 from caseworker.adapters.postgres.engines import transaction
-from caseworker.runs.errors import QueueFullError, StoreUnavailableError
+from caseworker.observability.store_errors import StoreUnavailableError
+from caseworker.runs.errors import QueueFullError
 from caseworker.runs.quotas import Queueing
 from caseworker.runs.run import RunKey
 from tests.support.database import proxied, upstream_of

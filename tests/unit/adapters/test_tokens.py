@@ -19,7 +19,7 @@ from caseworker.access.caller import Scope
 from caseworker.access.errors import InvalidCredentialError
 from caseworker.adapters import tokens as module
 from caseworker.adapters.tokens import IssuedTokens, IssuerKeys, JwksFile, JwksUrl, TokenRules
-from caseworker.runs.errors import StoreUnavailableError
+from caseworker.observability.store_errors import StoreUnavailableError
 
 RSA = RSAKey.generate_key(2048, {"kid": "rsa"})
 EC = ECKey.generate_key("P-256", {"kid": "ec"})

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from caseworker.engine.cancellation import CancellationToken
+from caseworker.observability.store_errors import StoreUnavailableError
 from caseworker.runs.artifacts import (
     PAUSES_SECONDS,
     SMALL_BYTES,
@@ -21,7 +22,6 @@ from caseworker.runs.artifacts import (
     NoRoomForArtifactError,
     RunArtifacts,
 )
-from caseworker.runs.errors import StoreUnavailableError
 from caseworker.runs.journal import LostRunError
 from caseworker.runs.run import RunKey
 from caseworker.tools.artifacts import ArtifactTooLargeError, stem_of

@@ -17,7 +17,7 @@ from caseworker.adapters.postgres.connections import Connection, Patience
 from caseworker.adapters.postgres.group_commit import GroupCommit, Later
 from caseworker.adapters.postgres.json_text import dump
 from caseworker.nodes.nesting import DefinitionKind
-from caseworker.runs.errors import StoreUnavailableError
+from caseworker.observability.store_errors import StoreUnavailableError
 from caseworker.runs.graphs import DefinitionVersion
 from caseworker.runs.run import DefinitionRef
 

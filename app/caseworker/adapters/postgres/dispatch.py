@@ -11,7 +11,7 @@ from procrastinate.jobs import Job
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from caseworker.adapters.postgres.connections import is_passing
-from caseworker.runs.errors import StoreUnavailableError
+from caseworker.observability.store_errors import StoreUnavailableError
 from caseworker.runs.run import RunKey
 
 EXECUTE = "execute_run"

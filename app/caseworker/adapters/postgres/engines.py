@@ -14,7 +14,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
 
 from caseworker.adapters.postgres.connections import Connection, Patience, is_passing
 from caseworker.engine.fair_slots import FairSlots
-from caseworker.runs.errors import StoreUnavailableError
+from caseworker.observability.store_errors import StoreUnavailableError
 
 PULSE_SECONDS = 2.0
 """How long a heartbeat waits for a connection, and for an answer: a silent connection must be

@@ -34,7 +34,7 @@ from caseworker.adapters.postgres.connections import (
     is_broken_off,
     is_contended,
 )
-from caseworker.runs.errors import StoreUnavailableError, WriteFailedError
+from caseworker.observability.store_errors import StoreUnavailableError, WriteFailedError
 
 Write = TypeVar("Write")
 Answer = TypeVar("Answer")

@@ -36,7 +36,8 @@ from caseworker.adapters.postgres.write_documents import (
     ends_of,
     events_of,
 )
-from caseworker.runs.errors import QueueFullError, StoreUnavailableError
+from caseworker.observability.store_errors import StoreUnavailableError
+from caseworker.runs.errors import QueueFullError
 from caseworker.runs.notifying import RunNotifier
 from caseworker.runs.ports import FinishResult, JournalWrite, Permission
 from caseworker.runs.run import FinishRun, RunStatus

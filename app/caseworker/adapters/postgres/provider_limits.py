@@ -12,7 +12,7 @@ import structlog
 from caseworker.adapters.postgres.engines import Pool, transaction
 from caseworker.llm.ports import RateLimit
 from caseworker.llm.turns import Allowance
-from caseworker.runs.errors import StoreUnavailableError
+from caseworker.observability.store_errors import StoreUnavailableError
 
 log = structlog.get_logger(__name__)
 

@@ -13,7 +13,6 @@ from typing import Any
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from caseworker.access.caller import DEFAULT_TENANT
 from caseworker.adapters.postgres.engines import Pool, transaction
 from caseworker.adapters.postgres.rows import Row
 from caseworker.runs.errors import InvalidRunError
@@ -27,7 +26,7 @@ from caseworker.runs.quotas import (
     RateState,
     TenantQuota,
 )
-from caseworker.runs.run import NewRun
+from caseworker.runs.run import DEFAULT_TENANT, NewRun
 
 RETRY_SECONDS = 2
 """When to ask again for a place in the queue."""

@@ -14,7 +14,8 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from caseworker.adapters.postgres.engines import Engines, Pool, transaction
 from caseworker.adapters.postgres.run_statements import FENCE_UNUSED, STORED_BYTES
 from caseworker.adapters.postgres.tables import messages, metadata, of_run, runs
-from caseworker.runs.errors import RunNotEndedError, RunNotFoundError, StoreUnavailableError
+from caseworker.observability.store_errors import StoreUnavailableError
+from caseworker.runs.errors import RunNotEndedError, RunNotFoundError
 from caseworker.runs.retention import Days, Record
 from caseworker.runs.run import TERMINAL, RunKey
 

@@ -8,8 +8,6 @@ Runs are looked up one by one, by LATERAL: in a join the planner, which knows no
 a batch, reads the whole of a table that was small when it made its plan.
 """
 
-from caseworker.adapters.postgres.webhooks import ANNOUNCE_FINISHED
-
 OWNED = "('running')"
 """The statuses of a run that has an owner."""
 
@@ -150,6 +148,24 @@ STORED_BYTES = f"""{_size("runs.request runs.metadata runs.result")}
 Rows that the same statement writes are not counted. Files are counted by themselves.
 """
 
+WEBHOOKS_QUEUE = "webhooks"
+DELIVER = "deliver_webhook"
+"""The task of a job."""
+
+_ANNOUNCE_FINISHED = f"""deliveries AS (
+    INSERT INTO webhook_deliveries (tenant_id, run_id, type, url)
+    SELECT tenant_id, run_id, 'run.' || status, webhook ->> 'url' FROM finished
+    WHERE webhook IS NOT NULL AND webhook -> 'events' ? ('run.' || status)
+    RETURNING tenant_id, delivery_id
+), deliveries_queued AS (
+    INSERT INTO procrastinate_jobs (queue_name, task_name, queueing_lock, args)
+    SELECT '{WEBHOOKS_QUEUE}', '{DELIVER}', 'webhook/' || delivery_id,
+        jsonb_build_object('tenant', tenant_id, 'delivery_id', delivery_id)
+    FROM deliveries
+)
+"""  # noqa: S608
+"""The parts of a statement that store the deliveries, with a job each, of the runs in ``finished``;
+of runs without a webhook they do nothing."""
 
 # -- what owners do ----------------------------------------------------------------------------
 
@@ -223,7 +239,7 @@ WITH ended AS MATERIALIZED (
     INSERT INTO stored_runs (tenant_id, run_id, bytes)
     SELECT tenant_id, run_id, stored_bytes FROM finished
     ON CONFLICT (tenant_id, run_id) DO UPDATE SET bytes = excluded.bytes
-), {ANNOUNCE_FINISHED}
+), {_ANNOUNCE_FINISHED}
 SELECT tenant_id, run_id, fence, finished_at, frees_place FROM finished
 """  # noqa: S608
 

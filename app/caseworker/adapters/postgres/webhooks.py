@@ -11,6 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from caseworker.adapters.postgres.dispatch import QueueDispatch, ServiceJob
 from caseworker.adapters.postgres.engines import Engines, transaction
 from caseworker.adapters.postgres.rows import Row, decode_cursor, instant_and_id, page_of
+from caseworker.adapters.postgres.run_statements import DELIVER, WEBHOOKS_QUEUE
 from caseworker.adapters.postgres.tables import webhook_deliveries
 from caseworker.webhooks.delivery import (
     Answer,
@@ -23,25 +24,6 @@ from caseworker.webhooks.delivery import (
     SecretInfo,
 )
 from caseworker.webhooks.signing import SecretBox
-
-WEBHOOKS_QUEUE = "webhooks"
-DELIVER = "deliver_webhook"
-"""The task of a job."""
-
-ANNOUNCE_FINISHED = f"""deliveries AS (
-    INSERT INTO webhook_deliveries (tenant_id, run_id, type, url)
-    SELECT tenant_id, run_id, 'run.' || status, webhook ->> 'url' FROM finished
-    WHERE webhook IS NOT NULL AND webhook -> 'events' ? ('run.' || status)
-    RETURNING tenant_id, delivery_id
-), deliveries_queued AS (
-    INSERT INTO procrastinate_jobs (queue_name, task_name, queueing_lock, args)
-    SELECT '{WEBHOOKS_QUEUE}', '{DELIVER}', 'webhook/' || delivery_id,
-        jsonb_build_object('tenant', tenant_id, 'delivery_id', delivery_id)
-    FROM deliveries
-)
-"""  # noqa: S608
-"""The parts of a statement that store the deliveries, with a job each, of the runs in ``finished``;
-of runs without a webhook they do nothing."""
 
 _BEGIN = """
 UPDATE webhook_deliveries SET attempts = attempts + 1, last_attempt_at = now.at,

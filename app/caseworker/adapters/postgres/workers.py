@@ -32,7 +32,7 @@ from caseworker.adapters.postgres.dispatch import QUEUE, QueueDispatch
 from caseworker.adapters.postgres.engines import Engines, Pool, transaction
 from caseworker.adapters.postgres.rows import cancel_request_from_row, key_from_row
 from caseworker.adapters.postgres.run_statements import OWNED, OWNED_BY, TAKE_LOST
-from caseworker.runs.errors import StoreUnavailableError
+from caseworker.observability.store_errors import StoreUnavailableError
 from caseworker.runs.observing import RunObservers
 from caseworker.runs.ports import Beat
 from caseworker.runs.run import RunKey

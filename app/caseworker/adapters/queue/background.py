@@ -25,7 +25,7 @@ from caseworker.adapters.queue.worker import (
     take_jobs,
     wake_when_told,
 )
-from caseworker.runs.errors import StoreUnavailableError
+from caseworker.observability.store_errors import StoreUnavailableError
 
 log = structlog.get_logger(__name__)
 

@@ -18,7 +18,7 @@ from prometheus_client import (
 )
 
 from caseworker.adapters.postgres.engines import Engines, transaction
-from caseworker.runs.errors import StoreUnavailableError
+from caseworker.observability.store_errors import StoreUnavailableError
 from caseworker.runs.executor import RunExecutor
 from caseworker.runs.quotas import STORED, QuotaStore
 

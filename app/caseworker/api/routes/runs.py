@@ -42,7 +42,8 @@ from caseworker.api.run_views import (
     view_of,
 )
 from caseworker.api.webhook_views import require_secret
-from caseworker.runs.errors import GraphRefusedError, StoreUnavailableError
+from caseworker.observability.store_errors import StoreUnavailableError
+from caseworker.runs.errors import GraphRefusedError
 from caseworker.runs.ports import Accepted, RunFilter
 from caseworker.runs.run import Run
 from caseworker.runs.service import RunService

@@ -17,7 +17,7 @@ from caseworker.adapters.postgres.group_commit import (
     GroupCommit,
     Later,
 )
-from caseworker.runs.errors import WriteFailedError
+from caseworker.observability.store_errors import WriteFailedError
 from tests.support.seeded_loop import run
 
 
