@@ -33,9 +33,9 @@ _TRACE = ".trace.jsonl"
 class OutputFolder:
     """The output files: ``metrics.json``, ``report.md``, ``log.jsonl`` and one trace for each case.
 
-    A trace, ``<case id>.trace.jsonl``, has one object a line, each with ``type`` and ``run_id``:
-    first ``run`` (run, case and outcome), then a ``log`` for each entry of the case's log, then a
-    ``call`` for each call node in the order of creation.
+    A trace, ``<case id>.trace.jsonl``, has one object a line, each with ``type`` and ``run_id``.
+    The first is a ``run`` (run, case and outcome). A ``log`` follows for each entry of the case's
+    log, then a ``call`` for each call node in the order of creation.
     """
 
     def __init__(self, path: Path) -> None:

@@ -69,7 +69,7 @@ class Runner:
         self._interrupted = False
 
     async def run(self, cases: Sequence[EvalCase], finished: Finished) -> None:
-        """Run every case as often as configured; an exception from ``finished`` aborts everything.
+        """Run every case as often as configured; stop at the first exception from ``finished``.
 
         Runs in progress are cancelled on every exit. Trials of runs that were cut off in this way
         are not reported, because they say nothing about the service.

@@ -24,10 +24,10 @@ MAX_PAUSE_SECONDS = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Allowance:
-    """The share of a rate limit: ``burst`` units at once, then ``per_second``.
+    """The permitted use of one rate limit: ``burst`` units at once, then ``per_second``.
 
-    Together they never exceed the limit in any minute. For units taken in larger pieces, such as
-    tokens, the last request may exceed it by the amount that it takes above ``burst``.
+    Together they never exceed the limit in any minute. Units such as tokens are taken several at a
+    time. There, the last request may exceed the limit by the amount that it takes above ``burst``.
     """
 
     burst: float
@@ -71,7 +71,7 @@ class Turns:
             self._notify(self._limits.leave(limit, tenant))
 
     def give_back(self, limit: RateLimit, tokens: int) -> None:
-        """Record unused tokens and wake the queue of this model that would wake next."""
+        """Record unused tokens; if there are any, wake the queue of this model that is due next."""
         if limit.tokens_per_minute is None:
             return
         self._unused[limit.model] = self._unused.get(limit.model, 0) + tokens

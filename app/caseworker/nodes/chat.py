@@ -4,8 +4,8 @@ The flow of the executed graph determines which agents receive the whole chat. A
 agent before it is an *entry agent* and receives the chat. Every other agent receives the values
 that flow to it.
 
-The tools that a user provides are offered to an entry agent if there is a chat start before it and
-every chat start before it permits them. Graphs inside steps belong to the surrounding flow. The
+An entry agent is offered the tools that a user provides only if a chat start comes before it. Every
+chat start before it must permit them. Graphs inside steps belong to the surrounding flow. The
 agents of a map process its items, so they are not entry agents.
 """
 

@@ -61,7 +61,7 @@ class ArtifactSink(Protocol):
         ...
 
     async def save(self, name_stem: str, media_type: str, data: bytes) -> SavedArtifact:
-        """Store a file under the name from ``artifact_name``, with the next free number.
+        """Store a file under the name from ``artifact_name``, with a distinct number.
 
         Saving the same bytes under the same stem again stores one file, so that calls can be
         repeated.

@@ -1,4 +1,4 @@
-"""JSON Schemas written by API callers, model users or MCP servers.
+"""JSON Schemas from untrusted sources: API callers and MCP servers.
 
 Compiling and validating hold the GIL, so both are limited in advance. The constructor limits bytes,
 depth, patterns and expansion through ``$ref``. Each validation is limited by the size of the

@@ -111,7 +111,7 @@ def tool(**options: Any) -> Callable[[Function], FunctionTool]: ...
 def tool(
     function: Function | None = None, /, **options: Any
 ) -> FunctionTool | Callable[[Function], FunctionTool]:
-    """Make a tool of a function.
+    """Turn a function into a tool.
 
     Models choose it by its name and its docstring, and fill in its arguments by their types::
 

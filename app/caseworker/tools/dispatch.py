@@ -115,7 +115,7 @@ class ToolDispatch:
         return [spec for spec in offered if self._policy.allows(spec.name)]
 
     async def listings(self) -> Sequence[ServerListing]:
-        """Return the current tools of all servers, by server name, from concurrent queries."""
+        """Query all servers concurrently and return their current tools, by server name."""
 
         async def listing(server: str) -> ServerListing:
             try:

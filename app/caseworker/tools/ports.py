@@ -43,8 +43,7 @@ class ToolSpec:
     """The functions offered to planners instead of the whole tool; empty offers the tool itself. A
     tool with one short list of arguments needs none."""
     external: bool = False
-    """True if a call has effects outside this process, so it must be journaled before it is
-    made."""
+    """True if a call reaches outside this process, so it must be journaled before it is made."""
     idempotent: bool = True
     """True if a call whose outcome is unknown may be repeated."""
     deterministic: bool = False

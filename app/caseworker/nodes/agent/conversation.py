@@ -78,7 +78,7 @@ class Conversation:
         raise ConversationTooLongError(before, max_tokens)
 
     def replace(self, cut: Cut, summary: Message | None = None) -> None:
-        """Drop the messages of a cut from the window; insert a summary if there is one."""
+        """Drop the messages of a cut from the window and insert the summary, if given."""
         head = self._head()
         between = () if summary is None else (summary,)
         self._window = MessageLog([*cut.kept[:head], *between, *cut.kept[head:]])

@@ -33,7 +33,7 @@ class Answer:
     output: Any
     raw: str
     valid: bool | None
-    """None if there is no schema."""
+    """None if no schema is required."""
     problem: str | None = None
     """The schema violation, if there is one."""
 

@@ -77,7 +77,7 @@ class ToolOffer:
         """The JSON Schema of a second plan."""
 
     def call(self, planned: Action) -> Action:
-        """Translate a planned action to the tool call that it stands for."""
+        """Translate a planned action to a tool call."""
         function = self._functions.get(planned.tool)
         if function is None:
             return planned

@@ -36,7 +36,7 @@ _OURS = frozenset(
         *("decision", "reason", "act_steps"),
     }
 )
-"""Log details that never contain external text; all others are redacted."""
+"""Log details that never contain external text; all other details are redacted."""
 
 
 @dataclass(frozen=True, slots=True)

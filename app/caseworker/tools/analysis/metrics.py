@@ -166,7 +166,7 @@ def _max_drawdown(observed: Observations, options: Options) -> Finding:
 
 
 def _moving_average(observed: Observations, options: Options) -> Finding:
-    """Return the mean of the latest ``window`` values, with the latest means before it."""
+    """Return the mean of the latest ``window`` values, and the most recent earlier means."""
     window, values = options.window, observed.values
     ends = range(max(window, len(values) - RECENT + 1), len(values) + 1)
     recent = [{**observed.at(end - 1), "value": fmean(values[end - window : end])} for end in ends]

@@ -132,7 +132,7 @@ def whole_months_between(start: date, end: date) -> tuple[int, int]:
 
 
 def count_of_business_days(start: date, end: date) -> int:
-    """Return the number of days from Monday to Friday in a range that includes both ends."""
+    """Count the weekdays (Monday to Friday) from ``start`` to a later ``end``, inclusive."""
     weeks, rest = divmod((end - start).days + 1, 7)
     beginning = start.weekday()
     left = sum((beginning + number) % 7 < _WORKING_DAYS for number in range(rest))

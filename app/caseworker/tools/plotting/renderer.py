@@ -1,8 +1,8 @@
 """Draws charts for coroutines in a separate process, with a time limit and cancellation.
 
-Reasons for a process: drawing holds the GIL for 60 to 150 ms at a time, the libraries take 65 MB
-and up to a second to import, and a thread with a drawing that hangs or grows could not be killed.
-Starting a new process for each chart would cost half a second each.
+A process is used for three reasons. Drawing holds the GIL for 60 to 150 ms at a time. The libraries
+take 65 MB and up to a second to import. A drawing that hangs or grows could not be killed in a
+thread. Starting a new process for each chart would cost half a second each.
 """
 
 import asyncio
