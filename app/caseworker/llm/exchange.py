@@ -232,7 +232,7 @@ class Exchanges:
                 if delta.text:
                     show(delta)
         says = reply.text.strip() or (reply.tool_calls and request.tools)
-        if reply.incomplete is None and not says:  # calls count only where tools were offered
+        if reply.incomplete is None and not says:  # tool calls count only if tools were offered
             reply = replace(reply, incomplete=Incomplete.EMPTY)
         usage, spent = metering.answered(reply)
         if reply.repairs:

@@ -175,7 +175,7 @@ async def _result_of(found: Awaitable[Any]) -> ExecutionResult:
 
 
 def is_awaitable(value: Any) -> bool:
-    """Return whether a value is awaitable, optimized for the common types, which are not."""
+    """Return whether a value is awaitable, optimised for the common types, which are not."""
     kind = type(value)
     if kind in _VALUES:  # hasattr is slow for a missing attribute
         return False

@@ -53,7 +53,7 @@ class InnerStep:
 
 
 def _read_by(method: str) -> GetPydanticSchema:
-    """Return a validator that calls a method of the context; see the module docstring."""
+    """Return a field annotation that parses with a method of the validation context."""
 
     def read(value: Any, info: ValidationInfo) -> Any:
         found = getattr(info.context, method)(value, info.field_name)

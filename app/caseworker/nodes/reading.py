@@ -88,7 +88,7 @@ class StepData(BaseModel):
 
 
 def read_by(read: Callable[[Any], Any]) -> GetPydanticSchema:
-    """Return a validator that only calls ``read``, regardless of the field's type."""
+    """Return a field annotation that validates only with ``read``, regardless of the type."""
     return GetPydanticSchema(lambda *_: core_schema.no_info_plain_validator_function(read))
 
 
@@ -134,7 +134,7 @@ def message_of(error: Mapping[str, Any]) -> str:
 
 
 def _parsed(kind: type | None, wanted: str, parse: Callable[[Any], Any]) -> GetPydanticSchema:
-    """Return a validator that parses values of type ``kind`` and shows the parser's errors."""
+    """Return a field annotation that parses values of type ``kind`` and shows parser errors."""
 
     def read(value: Any) -> Any:
         if kind is not None and not isinstance(value, kind):

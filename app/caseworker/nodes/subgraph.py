@@ -145,7 +145,7 @@ class MapData(GivenOutputs):
     """The path of the list of items."""
     graph: GraphField | None = None
     """The graph to execute for each item, with the item as input ``default`` and its number as
-    ``index``. The result of an item is the object of the graph's outputs."""
+    ``index``. The result of an item is an object with the graph's outputs by handle."""
     step: StepField | None = None
     """The step to execute for each item, with the same inputs; its output ``default`` is the result
     of the item."""

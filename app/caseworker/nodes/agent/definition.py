@@ -111,7 +111,7 @@ def _read_agent(value: Any) -> "AgentDefinition | AgentReference":
 
 
 def as_use(value: Any) -> Any:
-    """Normalize an entry of the tool list: a string names a tool."""
+    """Normalise an entry of the tool list: a string names a tool."""
     return {"tool": value} if isinstance(value, str) else value
 
 
@@ -205,7 +205,7 @@ class ConversationSpec(StepData):
     max_tokens: Annotated[int, Field(ge=MIN_WINDOW_TOKENS, le=MAX_LIMIT)] | None = None
     """Maximum estimated tokens to send; null is unlimited."""
     policy: Literal["trim", "summarise", "refuse"] = "trim"
-    """Drop the oldest messages, have the model summarize them, or fail."""
+    """Drop the oldest messages, have the model summarise them, or fail."""
 
 
 class AgentInputError(ValueError):

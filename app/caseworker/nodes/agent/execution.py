@@ -316,7 +316,7 @@ def _error_of(ended: BaseException) -> dict[str, str]:
 
 
 def text_of(asked: Any) -> str:
-    """Return an agent's input as message text; JSON values are serialized."""
+    """Return an agent's input as message text; JSON values are serialised."""
     return asked if isinstance(asked, str) else compact(asked)
 
 

@@ -16,7 +16,7 @@ from caseworker.nodes.agent.definition import ConversationSpec
 
 @dataclass(frozen=True, slots=True)
 class Shortening:
-    """Trims or summarizes the conversation of one agent."""
+    """Trims or summarises the conversation of one agent."""
 
     context: FlowContext
     spec: ConversationSpec
@@ -29,7 +29,7 @@ class Shortening:
     async def fit(self, number: int, activity: TurnActivity, *, last: bool) -> None:
         """Trim the conversation to the token limit and emit an event if messages were dropped.
 
-        Before the ``last`` turn, which needs the last call, messages are not summarized.
+        Before the ``last`` turn, which needs the last call, messages are not summarised.
         """
         spec, conversation = self.spec, self.conversation
         if spec.max_tokens is None:

@@ -182,7 +182,8 @@ def _recomputed(
     """Return whether repeated actions reproduce the answer; None if none can be repeated.
 
     Every repeatable action of the pass must give the same finding. A number that the pass wrote
-    down without computing it must be the finding of some action of the case, if there are any.
+    down without computing it must be one that an action of the case found, if any action found a
+    number.
     """
     repeated = [found for found in answer.basis if not found.failed and recompute(found)]
     if not all(_repeats(found, recompute, same) for found in repeated):

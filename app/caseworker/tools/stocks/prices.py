@@ -109,7 +109,7 @@ class PriceSource(Protocol):
 
 
 def asking(spec: ToolSpec, source: PriceSource) -> ToolSpec:
-    """Adapt a tool's spec to ``source``: with an external source, calls may be retried."""
+    """Adapt a tool's spec; an external source makes it external, retryable, nondeterministic."""
     transient = frozenset({UNAVAILABLE} if source.external else ())
     deterministic = spec.deterministic and not source.external
     return replace(spec, external=source.external, transient=transient, deterministic=deterministic)
