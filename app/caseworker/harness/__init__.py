@@ -1,1 +1,1 @@
-"""Measures how well the service answers a data set, by the HTTP API that every caller uses."""
+"""Measures how well the service answers a data set, through its public HTTP API."""

@@ -1,8 +1,8 @@
-"""The ``eval`` command: its options, its progress bar, and its exit codes.
+"""The ``eval`` command: its options, progress bar and exit codes.
 
-Exit code 0: the targets are met, or ``--no-gate``. 1: a target was missed. 2: nothing was measured,
-because of the options, the data set or the service. 130: it was interrupted; what is under way was
-cancelled, and what had ended is written.
+Exit code 0: all targets are met, or ``--no-gate``. 1: a target was missed. 2: nothing was measured
+because of the options, the data set or the service. 130: the evaluation was interrupted; running
+cases were cancelled, and the finished ones are written.
 """
 
 import sys
@@ -40,7 +40,7 @@ _share = partial(_target, max=1)
 
 
 class WithClient(Protocol):
-    """Opens a client of a URL, or of the application in this process, and has it used."""
+    """Opens a client for a URL, or for the application in this process, and runs code with it."""
 
     def __call__(
         self,
@@ -51,16 +51,16 @@ class WithClient(Protocol):
         record: Path | None,
         about: Mapping[str, Any],
     ) -> Evaluation:
-        """Return what ``use`` makes of the client, which is closed then.
+        """Call ``use`` with an open client, close the client, and return the result of ``use``.
 
-        Warnings go to the file ``log``. ``record`` is where the models' replies are kept, headed by
-        ``about``.
+        Warnings go to the file ``log``. ``record`` is the file in which to store the models'
+        replies, with ``about`` as its header.
         """
         ...
 
 
 def evaluation_command(with_client: WithClient) -> Callable[..., None]:
-    """Return the command that evaluates whatever ``with_client`` opens."""
+    """Return the command that evaluates the service which ``with_client`` connects to."""
 
     def command(
         dataset: Annotated[
@@ -199,7 +199,7 @@ def _read(
 ) -> tuple[Dataset, Metrics | None]:
     try:
         cases = load_dataset(dataset)
-        cases.selected(**selection)  # refused now rather than once the service has started
+        cases.selected(**selection)  # fail before the service starts
         return cases, None if compare is None else read_metrics(compare)
     except DatasetError as error:
         _refuse(str(error))
@@ -208,7 +208,7 @@ def _read(
 def _evaluated(
     plan: Plan, with_client: WithClient, url: str | None, record: Path | None
 ) -> Evaluation:
-    """Evaluate with a progress bar, which is shown on a terminal alone."""
+    """Run the evaluation with a progress bar, which is shown only on a terminal."""
     console = Console(stderr=True)
     columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     try:

@@ -1,10 +1,10 @@
-"""Whether an answer is the right one, by a comparison of the harness's own.
+"""Compares an answer with the expected one, independently of the service's own verifier.
 
-The service judges itself with a verifier; what measures the service must not borrow it. Like the
-verifier, this compares numbers exactly and dates by the day. Unlike it, it reads dates by a grammar
-of its own, in three written forms, without a date library; a weekday that stands before a date has
-to be that date's; and of two texts, compatible characters are equal and a final full stop does not
-count. It has no tolerance and strips no words and no units: ``42 apples`` is not ``42``.
+The service judges itself with its verifier, so the harness must not reuse that code. Like the
+verifier, this module compares numbers exactly and dates by day. Unlike it, it parses dates with its
+own grammar of three written forms, without a date library. A weekday in front of a date must match
+the date. Text is compared after NFKC normalisation, without case, and without a final full stop.
+There is no tolerance, and words and units are kept: ``42 apples`` is not ``42``.
 """
 
 import re
@@ -26,7 +26,7 @@ _DAY_FIRST = re.compile(_WEEKDAY + r"(?P<day>\d\d?) (?P<month>[a-z]+),? (?P<year
 
 
 def same_answer(answer: str, gold: str) -> bool:
-    """Tell whether ``answer`` says what ``gold`` says."""
+    """Return whether two answers are equal as text, as numbers or as dates."""
     one, other = _folded(answer), _folded(gold)
     if one == other:
         return True

@@ -1,4 +1,4 @@
-"""Data sets: JSON arrays of cases, checked before anything runs."""
+"""Data sets: JSON arrays of cases, validated before any case runs."""
 
 import hashlib
 import json
@@ -21,10 +21,10 @@ _MOST_MISTAKES = 20
 _WORDS = {"extra_forbidden": "this field is not known", "missing": "this field is required"}
 
 Word = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,79}$")]
-"""Fit for a file name on any system."""
+"""Safe as a file name on every system."""
 
 CaseId = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,31}$")]
-"""Fit for a file name and, with the id of the evaluation around it, for the id of a run."""
+"""Safe as a file name; short enough to be combined with the evaluation ID into a run ID."""
 
 
 def _sendable(text: str) -> str:
@@ -39,43 +39,44 @@ Text = Annotated[str, AfterValidator(_sendable)]
 
 
 class DatasetError(Exception):
-    """A data set cannot be used; the message names every case at fault."""
+    """A data set cannot be used; the message names every invalid case."""
 
 
 class EvalCase(BaseModel, extra="forbid", frozen=True):
-    """A question, and what its answer must be like."""
+    """A question with the criteria for its answer."""
 
     id: CaseId
-    """Names the case and its trace file; unique without regard to case."""
+    """ID of the case, which also names its trace file; unique regardless of case."""
     input: Text
-    """May be blank or too long: that such input is refused is worth testing."""
+    """The input; may be blank or too long, to test that the service rejects it."""
     expected_tools: tuple[Text, ...] = ()
     gold_answer: Text | None = None
-    """The right answer; without one, the service's own verification has to do."""
+    """The correct answer; without one, the service's own verification decides."""
     family: Word = "general"
     difficulty: Difficulty = "medium"
-    """The latency target is about ``easy`` cases: one tool, one action."""
+    """Only ``easy`` cases count for the latency target: one tool, one action."""
     mode: Mode | None = None
     timezone: Text | None = None
     tags: tuple[Text, ...] = ()
     expect: Literal["answer", "refused"] = "answer"
-    """``refused``: right is whatever does not claim a verified answer."""
+    """``refused``: any outcome is correct except a verified answer."""
     needs_model: bool = False
-    """The built-in planner cannot read it; left out where the service has no other planner."""
+    """Whether the built-in planner cannot solve it; skipped if the service has only that
+    planner."""
 
     def is_called(self, pattern: str) -> bool:
-        """Tell whether the id, family, difficulty or a tag fits; ``*`` stands for anything."""
+        """Return whether the ID, family, difficulty or a tag matches a pattern with ``*``."""
         names = (self.id, self.family, self.difficulty, *self.tags)
         return any(fnmatchcase(name, pattern) for name in names)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dataset:
-    """Cases in the order of their file."""
+    """The cases in file order."""
 
     name: str
     sha256: str
-    """Of the whole file, whatever was selected from it."""
+    """SHA-256 of the whole file, regardless of any selection."""
     cases: tuple[EvalCase, ...]
 
     def selected(
@@ -88,9 +89,10 @@ class Dataset:
         limit: int | None = None,
         with_models: bool = True,
     ) -> "Dataset":
-        """Return the data set with fewer cases; patterns are those of ``EvalCase.is_called``.
+        """Return the data set with a subset of its cases.
 
-        ``sample`` draws so many of them at random, the same ones for the same ``sample_seed``.
+        ``only`` and ``skip`` are patterns for ``EvalCase.is_called``. ``sample`` is the number of
+        cases to draw at random; the same ``sample_seed`` draws the same cases.
 
         Raises:
             DatasetError: no case is left.
@@ -117,10 +119,10 @@ _CASES = TypeAdapter(tuple[EvalCase, ...])
 
 
 def load_dataset(path: Path) -> Dataset:
-    """Read a data set.
+    """Load and validate a data set.
 
     Raises:
-        DatasetError: the file is missing, is no JSON array of cases, or is empty.
+        DatasetError: the file is missing, is not a JSON array of valid cases, or is empty.
     """
     try:
         raw = path.read_bytes()

@@ -1,4 +1,4 @@
-"""One evaluation from beginning to end, and the folder that it leaves behind."""
+"""One evaluation from start to finish, and its output folder."""
 
 import asyncio
 import json
@@ -20,10 +20,10 @@ from caseworker.harness.results import Result, Trial, result_of, trace_nodes
 from caseworker.harness.runner import Runner, RunOptions
 
 Progress = Callable[[int], None]
-"""Called as soon as a trial has ended, with the number of trials that there will be."""
+"""Called after each trial with the total number of trials."""
 
 BUILTIN_PLANNER = "offline"
-"""What the service calls its planner that is no model."""
+"""The provider name that the service reports for its built-in planner."""
 
 METRICS = "metrics.json"
 REPORT = "report.md"
@@ -31,11 +31,11 @@ _TRACE = ".trace.jsonl"
 
 
 class OutputFolder:
-    """``metrics.json``, ``report.md``, a ``<case id>.trace.jsonl`` for each case, ``log.jsonl``.
+    """The output files: ``metrics.json``, ``report.md``, ``log.jsonl`` and one trace for each case.
 
-    A trace has one object a line, each with ``type`` and ``run_id``: first ``run`` (the run, the
-    case, the outcome), then a ``log`` for each entry of the case's log, then a ``call`` for each
-    CallNode in the order of creation.
+    A trace, ``<case id>.trace.jsonl``, has one object a line, each with ``type`` and ``run_id``.
+    The first is a ``run`` (run, case and outcome). A ``log`` follows for each entry of the case's
+    log, then a ``call`` for each call node in the order of creation.
     """
 
     def __init__(self, path: Path) -> None:
@@ -43,10 +43,10 @@ class OutputFolder:
         self.log = path / "log.jsonl"
 
     def prepare(self) -> None:
-        """Create the folder and remove what an earlier evaluation left in it.
+        """Create the folder and delete the output of an earlier evaluation.
 
         Raises:
-            OSError: that is not possible.
+            OSError: the folder cannot be created or cleared.
         """
         self.path.mkdir(parents=True, exist_ok=True)
         for pattern in (METRICS, REPORT, f"*{_TRACE}"):
@@ -62,7 +62,7 @@ class OutputFolder:
                 file.write(f"{line}\n")
 
     def finish(self, metrics: Metrics, report: str) -> None:
-        """Write what the evaluation came to."""
+        """Write ``metrics.json`` and ``report.md``."""
         text = json.dumps(metrics, indent=2, ensure_ascii=False)
         (self.path / METRICS).write_text(f"{text}\n", encoding="utf-8")
         (self.path / REPORT).write_text(report, encoding="utf-8")
@@ -70,25 +70,25 @@ class OutputFolder:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What to evaluate, and what is expected of it."""
+    """What to evaluate, and the targets."""
 
     dataset: Dataset
-    """All cases of the file; which of them are run, ``selection`` and the service decide."""
+    """All cases of the file; ``selection`` and the service's models decide which of them run."""
     folder: OutputFolder
     evaluation_id: str
     run: RunOptions = field(default_factory=RunOptions)
     targets: Targets = field(default_factory=Targets)
     earlier: Metrics | None = None
-    """Metrics of an earlier evaluation."""
+    """The metrics of an earlier evaluation to compare with."""
     selection: Mapping[str, Any] = field(default_factory=dict)
     """Arguments of ``Dataset.selected``."""
     all_cases: bool = False
-    """Whether cases that need a model are run where the service has none, too."""
+    """Whether to run cases that need a model even if the service has none."""
     left_out: int = 0
-    """How many cases were left out because they need a model."""
+    """Number of cases skipped because they need a model."""
 
     def for_models(self, tiers: Mapping[str, Mapping[str, Any]]) -> "Plan":
-        """Return the plan with the chosen cases alone, for a service with these models.
+        """Return the plan with only the selected cases, for a service with these models.
 
         Raises:
             DatasetError: no case is left.
@@ -105,7 +105,7 @@ class Plan:
 
     @property
     def conditions(self) -> dict[str, Any]:
-        """What is asked of the service and how, as the metrics and a recording keep it."""
+        """The data set and run options, as stored in the metrics and in recordings."""
         return {
             "dataset": {
                 "name": self.dataset.name,
@@ -123,27 +123,27 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """What came of it."""
+    """The metrics and missed targets of an evaluation."""
 
     metrics: Metrics
     misses: list[Miss]
 
 
 def new_evaluation_id() -> str:
-    """Return an id of 25 characters, made of the time and a few random digits."""
+    """Return a 25-character ID made of the time and four random hex digits."""
     return f"eval-{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
 
 
 async def evaluate(plan: Plan, service: AsyncCaseworkerClient, progress: Progress) -> Evaluation:
-    """Run the cases, write the folder, and log a warning for every target that was missed.
+    """Run the cases, write the output folder, and log a warning for each missed target.
 
-    An evaluation that is interrupted writes what it has and judges nothing.
+    An interrupted evaluation writes its results so far and checks no targets.
 
     Raises:
         DatasetError: no case is left.
-        CancelledError: it was interrupted; the runs under way were cancelled.
-        ServiceUnreachableError: nobody answers.
-        ApiError: what answers is not the service.
+        CancelledError: it was interrupted; runs in progress were cancelled.
+        ServiceUnreachableError: the service does not respond.
+        ApiError: the response is not from the service.
         OSError: the folder cannot be written.
     """
     version = await service.service_version()
@@ -160,7 +160,7 @@ async def evaluate(plan: Plan, service: AsyncCaseworkerClient, progress: Progres
 
 
 class _Record:
-    """What an evaluation has measured so far."""
+    """The results of an evaluation so far."""
 
     def __init__(self, plan: Plan, version: str, progress: Progress) -> None:
         self._plan = plan
@@ -170,14 +170,14 @@ class _Record:
         self._began, self._clock = datetime.now(UTC), time.monotonic()
 
     def add(self, trial: Trial) -> None:
-        """Judge a trial that has ended and keep its trace."""
+        """Judge a finished trial, append its trace to the output, and report progress."""
         result = result_of(trial)
         self._plan.folder.add(trial, result)
         self._results.append(result)
         self._progress(len(self._plan.dataset.cases) * self._plan.run.repeat)
 
     def conclude(self, *, interrupted: bool = False) -> Evaluation:
-        """Write what was measured, in the order of the data set; judge it unless interrupted."""
+        """Write the results in data set order; check the targets unless interrupted."""
         plan = self._plan
         places = {case.id: place for place, case in enumerate(plan.dataset.cases)}
         results = sorted(self._results, key=lambda each: (places[each.case.id], each.repeat))

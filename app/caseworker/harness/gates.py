@@ -1,7 +1,7 @@
-"""What an evaluation must reach, and how much worse than an earlier one it may be.
+"""Target values of an evaluation, and the regression allowed against an earlier one.
 
-A figure that could not be measured, such as the latency of easy cases where there are none, misses
-no target.
+A figure that was not measured, such as the latency of easy cases if there are none, misses no
+target.
 """
 
 import json
@@ -17,28 +17,29 @@ from caseworker.harness.metrics import FORMAT, HEADLINES, Metrics
 log = structlog.get_logger(__name__)
 
 _LEAST_GROWTH_SECONDS = 0.1
-"""Latencies that differ by less do not differ: they are noise."""
+"""Latency differences below this are treated as noise."""
 _CLAIMED = ": wrong answers passed off as verified"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Targets:
-    """Limits that count as kept when they are reached exactly; None asks for nothing."""
+    """Target limits, inclusive; None disables a limit."""
 
     min_success: float = 0.95
     max_escalation_rate: float = 0.15
     max_p95_latency_easy_seconds: float = 2.0
     max_mean_cost_usd: float | None = None
-    """Mean cost of a case."""
+    """Mean cost of a case in US dollars."""
     max_mean_tokens: float | None = None
     """Mean tokens of a case, input and output."""
     max_falsely_verified: int = 0
-    """Wrong answers that the service passed off as verified, and claims of one where it should have
-    refused."""
+    """Maximum number of wrong answers reported as verified, including verified answers to inputs
+    that should have been refused."""
     max_success_drop: float = 0.02
-    """From an earlier evaluation to this one, as a difference of shares."""
+    """Maximum drop from the earlier evaluation, as a difference of shares."""
     max_latency_growth: float = 1.5
-    """Likewise, as a factor, of the 95th percentile of easy cases."""
+    """Maximum growth factor of the 95th percentile latency of easy cases, from the earlier
+    evaluation."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,12 +47,12 @@ class Miss:
     """A target that was missed."""
 
     target: str
-    """The name of the figure in metrics.json."""
+    """The name of the figure in ``metrics.json``."""
     message: str
 
 
 def missed(metrics: Metrics, targets: Targets, earlier: Metrics | None = None) -> list[Miss]:
-    """Return every target that the metrics miss, also those that compare with earlier metrics."""
+    """Return every missed target, including regressions against earlier metrics."""
     found = [*_above(metrics, targets)]
     success, least = metrics["success@1"], targets.min_success
     if success < least:
@@ -61,10 +62,10 @@ def missed(metrics: Metrics, targets: Targets, earlier: Metrics | None = None) -
 
 
 def read_metrics(path: Path) -> Metrics:
-    """Read the metrics of an earlier evaluation.
+    """Load the metrics of an earlier evaluation.
 
     Raises:
-        DatasetError: the file is missing or holds no metrics that can be compared.
+        DatasetError: the file is missing, or its metrics are not comparable.
     """
     try:
         found = json.loads(path.read_bytes())

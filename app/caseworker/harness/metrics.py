@@ -1,8 +1,8 @@
-"""The figures of an evaluation: one JSON object, comparable from run to run.
+"""The figures of an evaluation: one JSON object, comparable between evaluations.
 
-Latencies are in seconds. Success is a share of all trials. What concerns
-runs (escalation, calls, tokens, cost) is a mean over the trials that ran: input that the service
-did not take has none. A trial is a case run once; without ``--repeat``, that is every case.
+Latencies are in seconds. Success is a share of all trials. Run figures (escalation, calls, tokens,
+cost) are means over the trials that ran; rejected input has no run. A trial is one run of a case;
+without ``--repeat``, each case has exactly one.
 """
 
 import math
@@ -16,7 +16,7 @@ from caseworker.harness.dataset import EASY
 from caseworker.harness.results import Outcome, Result, Tokens
 
 FORMAT = 1
-"""Raised when a key changes its meaning; metrics of different formats are not compared."""
+"""Incremented when a key changes its meaning; metrics of different formats are not compared."""
 
 Metrics = dict[str, Any]
 
@@ -24,14 +24,14 @@ HEADLINES = (
     *("success@1", "escalation_rate", "p95_latency_easy", "avg_llm_small", "avg_llm_big"),
     *("avg_tool_calls", "avg_act_steps", "mean_tokens_per_case", "mean_cost_usd_per_case"),
 )
-"""The figures that are shown first, and compared."""
+"""The figures that reports show first and compare."""
 
 _TIERS = ("small", "big")
 _FALSE = frozenset({Outcome.WRONG_ANSWER, Outcome.CLAIMED})
 
 
 def metrics_of(results: Sequence[Result], about: Mapping[str, Any]) -> Metrics:
-    """Return the figures of trials, which stand in the order of their data set."""
+    """Compute the figures of trials, which must be in data set order."""
     ran = [result for result in results if result.ran]
     used = [result.counters for result in ran]
     return {
@@ -69,7 +69,7 @@ def metrics_of(results: Sequence[Result], about: Mapping[str, Any]) -> Metrics:
 
 
 def percentile(values: Sequence[float], percent: float) -> float | None:
-    """Return the smallest value that ``percent`` of all do not exceed (nearest rank), rounded."""
+    """Return the nearest-rank percentile, rounded to four decimals; None without values."""
     if not values:
         return None
     return round(sorted(values)[max(0, math.ceil(percent / 100 * len(values)) - 1)], 4)
@@ -101,7 +101,7 @@ def _spent(ran: Sequence[Result]) -> dict[str, Any]:
 
 
 def _cost(costs: Iterable[float | None]) -> float | None:
-    """Return the sum of costs; None if one of them is not known."""
+    """Return the sum of costs, or None if any of them is unknown."""
     known = list(costs)
     return None if None in known else round(sum(cost for cost in known if cost is not None), 8)
 

@@ -1,4 +1,4 @@
-"""An evaluation as a page to read, compared with an earlier one, and as lines on a terminal."""
+"""Renders an evaluation as a Markdown report with a comparison, and as a terminal summary."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -24,7 +24,7 @@ def report_of(
     misses: Sequence[Miss],
     earlier: Metrics | None = None,
 ) -> str:
-    """Return the report in Markdown."""
+    """Return the report as Markdown."""
     groups = (
         *("", "trials", "succeeded", "verified", "verified and wrong", "right, not verified"),
         *("success@1", "escalation rate", "p95 seconds"),
@@ -49,7 +49,7 @@ def report_of(
 
 
 def summary_of(metrics: Metrics, folder: Path) -> str:
-    """Return the figures, success by family, and where the rest is, as lines for a terminal."""
+    """Return the figures, the success by family and the report path as lines for a terminal."""
     counts, about = metrics["counts"], metrics["evaluation"]
     rows = [
         *(
@@ -138,7 +138,7 @@ def _slowest(results: Sequence[Result]) -> str:
 
 
 def _comparison(metrics: Metrics, earlier: Metrics) -> str:
-    """Return how two evaluations differ; figures that one of them lacks stay blank."""
+    """Return a comparison of two evaluations; a figure missing in one of them stays blank."""
     figures = [(name, earlier[name], metrics[name]) for name in HEADLINES]
     rows = [
         (name, before, now, "" if None in (before, now) else f"{now - before:+.4g}")
@@ -163,12 +163,12 @@ def _comparison(metrics: Metrics, earlier: Metrics) -> str:
 
 
 def _steady(metrics: Metrics) -> dict[str, bool]:
-    """Return whether each case succeeded every time."""
+    """Return, for each case ID, whether every trial succeeded."""
     return {case["id"]: case["succeeded"] == case["trials"] for case in metrics["cases"]}
 
 
 def _differences(now: Mapping[str, Any], before: Mapping[str, Any]) -> Iterator[str]:
-    """Return what makes the two hard to compare."""
+    """Yield the differences in conditions that limit the comparison."""
     if any(now["dataset"][name] != before["dataset"][name] for name in ("sha256", "cases")):
         yield "- The two did not run the same cases: figures of all cases differ for that alone."
     for name in _CONDITIONS:
@@ -186,7 +186,7 @@ def _table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
 
 
 def _cell(value: object) -> str:
-    """Return a value on one line that cannot break out of its cell."""
+    """Return a value as a single line, escaped for a table cell."""
     text = "" if value is None else " ".join(str(value).split())
     shown = redact_text(text, max_chars=_MOST_CHARS)
     return shown.replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;")

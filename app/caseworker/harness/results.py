@@ -1,4 +1,4 @@
-"""One case run once (a trial): what came back, in figures, and whether it was right."""
+"""Judges trials: each is one run of a case, with its figures and whether it was correct."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,102 +14,102 @@ from caseworker.harness.dataset import EvalCase
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
-    """A case run once."""
+    """One run of a case, before it is judged."""
 
     case: EvalCase
     repeat: int
-    """From 1."""
+    """The number of the repetition, from 1."""
     run_id: str
     seconds: float = 0.0
-    """From the request to the answer, as the caller felt it."""
+    """Client-side latency in seconds, from the request to the final response."""
     run: Mapping[str, Any] | None = None
-    """The finished run; None if there is none."""
+    """The finished run; None if no run was created or it did not finish."""
     trace: Mapping[str, Any] | None = None
     refusal: str | None = None
-    """Why the service did not take the input."""
+    """Why the service rejected the input."""
     error: str | None = None
-    """What kept the case from being measured."""
+    """Why the case could not be measured."""
 
 
 class Outcome(StrEnum):
-    """How a trial ended; only ``success`` is right."""
+    """How a trial ended; only ``success`` counts as correct."""
 
     SUCCESS = "success"
     WRONG_ANSWER = "wrong_answer"
-    """Completed and verified, and yet not the gold answer."""
+    """Completed and verified, but different from the gold answer."""
     NOT_VERIFIED = "not_verified"
     HALTED = "halted"
-    """A limit stopped it."""
+    """Stopped by a limit."""
     TOOLS_NOT_USED = "tools_not_used"
-    """Right, but the trace shows no successful call of a tool that was expected."""
+    """Correct, but the trace shows no successful call of an expected tool."""
     CLAIMED = "claimed"
-    """It should have been refused, and the run claims a verified answer."""
+    """Should have been refused, but the run reports a verified answer."""
     INPUT_REFUSED = "input_refused"
     ERROR = "error"
-    """It could not be measured, was cancelled, or something broke."""
+    """Could not be measured, was cancelled, or failed with an error."""
 
 
 class Tokens(BaseModel, frozen=True):
-    """What was used and what it cost."""
+    """Token usage and cost."""
 
     input: int = 0
     output: int = 0
     cost_usd: float | None = 0.0
-    """None if the price of a model is not known."""
+    """None if the price of a model is unknown."""
 
 
 class Counters(BaseModel, frozen=True):
-    """What a run has used, as its result counts it."""
+    """The usage counters of a run, as in its result."""
 
     llm_calls_small: int = 0
     llm_calls_big: int = 0
     tool_calls: int = 0
     act_steps: int = 0
     tokens: Mapping[str, Tokens] = {}
-    """By tier, and in ``total``."""
+    """Token usage by tier, and in total under ``total``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """One trial, judged."""
+    """A judged trial."""
 
     case: EvalCase
     repeat: int
     run_id: str
     outcome: Outcome
     detail: str
-    """What happened, for people."""
+    """A human-readable explanation of the outcome."""
     client_seconds: float
     ran: bool
-    """Whether there was a run at all."""
+    """Whether a run was created and finished."""
     answer: str | None
     verified: bool
     finish_reason: str | None
     service_seconds: float | None
-    """From acceptance to the end, by the service's clock."""
+    """Duration in seconds from acceptance to the end, by the service's clock."""
     counters: Counters
     models: Mapping[str, str]
-    """By tier: provider and model."""
+    """Provider and model by tier."""
 
     @property
     def succeeded(self) -> bool:
-        """Whether it is right."""
+        """Whether the trial counts as correct."""
         return self.outcome is Outcome.SUCCESS
 
     @property
     def right(self) -> bool:
-        """Whether the answer is the right one, verified or not; False where none is known."""
+        """Whether the answer equals the gold answer, verified or not; False if there is none."""
         gold = self.case.gold_answer
         return gold is not None and self.answer is not None and same_answer(self.answer, gold)
 
     @property
     def escalated(self) -> bool:
-        """Whether the big tier was called."""
+        """Whether a model of the big tier was called."""
         return self.counters.llm_calls_big > 0
 
 
 def result_of(trial: Trial) -> Result:
-    """Judge a trial and take its figures from the run."""
+    """Judge a trial and extract its figures from the run."""
     outcome, detail = _judged(trial)
     run = trial.run or {}
     found = run.get("result") or {}
@@ -135,7 +135,7 @@ def result_of(trial: Trial) -> Result:
 
 
 def trace_nodes(trace: Mapping[str, Any] | None) -> list[Mapping[str, Any]]:
-    """Return the CallNodes of a trace in the order of their creation."""
+    """Return the call nodes of a trace in the order of creation."""
     nodes = (trace or {}).get("snapshot", {}).get("nodes", {}).values()
     return sorted(nodes, key=lambda node: int(node["node_id"].lstrip("n")))
 
@@ -184,14 +184,14 @@ def _judged_answer(trial: Trial, answer: str | None) -> tuple[Outcome, str]:
 
 
 def _model_failure(trace: Mapping[str, Any] | None) -> str | None:
-    """Return why the last model that was asked gave no reply, if it gave none."""
+    """Return why the last model call failed, or None if it did not fail."""
     asked = [node for node in trace_nodes(trace) if node["kind"] == "llm"]
     failed = bool(asked) and asked[-1]["status"] == "fail"
     return asked[-1].get("stop_reason") if failed else None
 
 
 def _cause(run: Mapping[str, Any]) -> str:
-    """Return what stopped a run, or the last error that a tool reported."""
+    """Return what stopped a run, else the last error of a tool, else the status."""
     if stop := run.get("stop"):
         parts = (stop.get(name) for name in ("kind", "dimension", "reason"))
         return ", ".join(str(part) for part in parts if part)

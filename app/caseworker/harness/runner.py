@@ -1,4 +1,4 @@
-"""Runs the cases of a data set against the service, several at a time."""
+"""Runs the cases of a data set against the service, with limited concurrency."""
 
 import asyncio
 import math
@@ -20,36 +20,39 @@ from caseworker.harness.results import Trial
 
 _LONGEST_WAIT_SECONDS = 20
 _LAST_SECONDS = 10
-"""How long an interrupted evaluation waits for the end of the runs that it has cancelled."""
+"""How long an interrupted evaluation waits for its cancelled runs to end."""
 _REFUSALS = frozenset({400, 413, 422})
 
 RETRY = RetryPolicy(attempts=6)
-"""For the client of an evaluation: one lost answer must not spoil a trial."""
+"""Retry policy of an evaluation's client, so that one lost response does not spoil a trial."""
 
 EvalProtocol = Literal["blind", "with_gold"]
 
 Finished = Callable[[Trial], None]
-"""Called with each trial as soon as it has ended, in whatever order they end."""
+"""Called with each trial as soon as it has finished, in order of completion."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunOptions:
-    """How the cases are run."""
+    """Options for running the cases."""
 
     mode: Mode | None = None
-    """For cases that name none; None leaves it to the service."""
+    """The mode of cases without their own; None uses the service's default."""
     seed: int | None = None
     repeat: int = 1
     concurrency: int = 4
     timeout_seconds: float = 120.0
-    """How long one case may take before it is cancelled and counted as an error."""
+    """Time limit of a case; after it the run is cancelled and counted as an error."""
     protocol: EvalProtocol = "blind"
-    """Whether the service's verifier sees the gold answers (``with_gold``), or has to do with what
-    any caller without the answer gives it. The harness itself compares with them either way."""
+    """Whether the service's verifier receives the gold answers (``with_gold``) or not (``blind``).
+    The harness compares with them in both cases."""
 
 
 class Runner:
-    """Posts cases and waits for them. A lost answer is asked for again under the same run id."""
+    """Posts cases and waits for their runs.
+
+    A lost response is requested again under the same run ID.
+    """
 
     def __init__(
         self,
@@ -58,7 +61,7 @@ class Runner:
         *,
         evaluation_id: str,
     ) -> None:
-        """Run cases under ids that begin with ``evaluation_id``, at most 25 characters."""
+        """Create a runner; run IDs start with ``evaluation_id``, at most 25 characters."""
         self._service = service
         self._options = options
         self._evaluation_id = evaluation_id
@@ -66,28 +69,28 @@ class Runner:
         self._interrupted = False
 
     async def run(self, cases: Sequence[EvalCase], finished: Finished) -> None:
-        """Run every case as often as wanted; what ``finished`` raises ends it.
+        """Run every case as often as configured; stop at the first exception from ``finished``.
 
-        However it ends, the runs under way are cancelled. Trials whose runs were cut off like this
-        are not reported: they say nothing about the service.
+        Runs in progress are cancelled on every exit. Trials of runs that were cut off in this way
+        are not reported, because they say nothing about the service.
 
         Raises:
-            CancelledError: it was interrupted.
+            CancelledError: the evaluation was interrupted.
         """
         jobs = iter(
             [(case, repeat) for case in cases for repeat in range(1, self._options.repeat + 1)]
         )
         workers = asyncio.create_task(self._workers(jobs, finished), name="workers")
         try:
-            # The requests of the workers outlive a cancellation: those of a run that is cancelled
-            # on the service come to their end, and none is torn in the middle of its transaction.
+            # Shield the workers from a cancellation: requests for runs that _interrupt() cancels
+            # on the service can then finish, and none is aborted inside a transaction.
             await asyncio.shield(workers)
         except BaseException:
             await self._interrupt(workers)
             raise
 
     async def _interrupt(self, workers: asyncio.Task[None]) -> None:
-        """Cancel what is under way on the service, then end the workers."""
+        """Cancel the runs in progress on the service, then stop the workers."""
         self._interrupted = True
         try:
             async with asyncio.timeout(_LAST_SECONDS):
@@ -140,7 +143,7 @@ class Runner:
         return replace(trial, seconds=trial.seconds or time.monotonic() - began, error=cause)
 
     async def _ended(self, body: Mapping[str, Any]) -> Run | None:
-        """Return the finished run, or None, and cancel it, if it takes too long."""
+        """Return the finished run; cancel it and return None if it exceeds the time limit."""
         until = time.monotonic() + self._options.timeout_seconds
         while (left := until - time.monotonic()) > 0:
             wait_seconds = min(_LONGEST_WAIT_SECONDS, math.ceil(left))
@@ -154,7 +157,7 @@ class Runner:
         try:
             await self._service.cancel_run(run_id, reason=reason)
         except (ApiError, ServiceUnreachableError):
-            return  # nothing more can be done about it from here
+            return  # best effort
 
     def _body(self, case: EvalCase, repeat: int, run_id: str) -> dict[str, Any]:
         wanted = {
@@ -173,7 +176,7 @@ class Runner:
 
 
 def run_id_of(evaluation_id: str, case: EvalCase, repeat: int) -> str:
-    """Return the id of a run; a recording finds the case again by what follows the first colon."""
+    """Return the run ID; recordings identify the case by the text after the first colon."""
     return f"{evaluation_id}:{case.id}" if repeat == 1 else f"{evaluation_id}:{case.id}:{repeat}"
 
 

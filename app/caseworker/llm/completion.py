@@ -1,4 +1,4 @@
-"""What a model answered, as its callers use it."""
+"""The model's answer as agents and steps receive it."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,17 +12,17 @@ class ModelAnswerIncomplete(Exception):  # noqa: N818 - the class of the failure
     """A model's answer is not complete."""
 
     def __init__(self, incomplete: Incomplete, said: str | None = None) -> None:
-        """Say why; ``said`` is the message of the provider or the model, if it sent one."""
+        """Build the message; ``said`` is the explanation of the provider or the model, if any."""
         reason = f"The answer of the model is not complete (incomplete: {incomplete.value})."
         super().__init__(f"{reason} {said}" if said else reason)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Completion:
-    """What a model answered and what that cost; it may be replayed from the journal."""
+    """A model's answer with its token usage and cost; it may be replayed from the journal."""
 
     text: str
-    """Where JSON was asked for, the JSON alone if there is any."""
+    """The reply text. If JSON was requested, only the JSON part, provided the reply has one."""
     provider: str
     """The provider of the model that answered, which may be a fallback."""
     model: str
@@ -34,29 +34,32 @@ class Completion:
     tokens_reasoning: int = 0
     """The part of ``tokens_out`` that was spent on reasoning."""
     cost_usd: Decimal | None
-    """None if the model's price is not known."""
+    """None if the model's price is unknown."""
     finish_reason: str | None = None
-    """Why the model stopped writing, in its provider's word."""
+    """Why the model stopped writing, in the provider's own term."""
     incomplete: Incomplete | None = None
     """Why the answer is not complete; None if it is."""
     incomplete_reason: str | None = None
-    """What the provider or the model said about it, such as the text of a refusal."""
+    """The provider's or the model's explanation for an incomplete answer, such as a refusal
+    text."""
     repairs: tuple[str, ...] = ()
     """The kinds of faults in the provider's reply that were repaired."""
     estimated: bool = False
     """Whether tokens and cost are estimates, because the provider sent no counts."""
     tool_calls: tuple[ToolCall, ...] = ()
-    """What the model wants to have called, in its order."""
+    """The tool calls that the model requests, in its order."""
     thinking: str = ""
-    """What the model has shown of its reasoning."""
+    """The reasoning that the model exposed."""
     provider_state: Mapping[str, Any] | None = None
-    """What its provider wants to see again; see :attr:`Message.provider_state`."""
+    """Opaque provider data to send back with this message; see :attr:`Message.provider_state`."""
     call_key: str | None = None
-    """Of the call with which this very text is journaled."""
+    """The key of the journaled call whose result is exactly ``text``; None if JSON was
+    extracted."""
     node_id: str = ""
-    """The CallNode of the call: the parent of the calls that the model asks for."""
+    """The call node of this call; it becomes the parent of the tool calls that the model
+    requests."""
     failed: tuple[str, ...] = ()
-    """The CallNodes of the calls that failed before, in other forms or of other models."""
+    """The call nodes of earlier failed calls for this answer, in other forms or to other models."""
 
     def require_complete(self) -> None:
         """Raise ModelAnswerIncomplete if the answer is not complete."""
@@ -65,7 +68,7 @@ class Completion:
 
     @property
     def message(self) -> Message:
-        """The answer as the assistant's message of the next prompt."""
+        """The answer as an assistant message for the next prompt."""
         return Message(
             role="assistant",
             content=self.text,
@@ -76,10 +79,10 @@ class Completion:
 
     @property
     def tokens_estimated(self) -> int:
-        """The part of the tokens that was estimated."""
+        """Tokens that are estimated: all of them or 0."""
         return self.tokens_in + self.tokens_out if self.estimated else 0
 
     @property
     def cost_usd_estimated(self) -> Decimal:
-        """The part of the cost that was estimated."""
+        """The cost in US dollars that is estimated: all of it or 0."""
         return (self.cost_usd or Decimal(0)) if self.estimated else Decimal(0)

@@ -1,4 +1,4 @@
-"""One model asked in one form: a call of its own in trace, journal and budget."""
+"""One request to one model in one reply form: a separate call in trace, journal and budget."""
 
 import hashlib
 import json
@@ -41,7 +41,7 @@ from caseworker.trace.payloads import Payloads
 log = structlog.get_logger(__name__)
 
 OnDelta = Callable[[int, Delta], None]
-"""Called with the number of the attempt, from 1, and a part of its reply."""
+"""Called with the attempt number, from 1, and a part of that attempt's reply."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,20 +51,21 @@ class Exchange:
     model: ChatModel
     request: ModelRequest
     name: str
-    """Its name in the trace."""
+    """The name of the call in the trace."""
     key: StepPath
-    """Its path in the run, the same whenever the run is executed again."""
+    """The path of the call in the run; it is the same each time the run is executed."""
     metadata: Mapping[str, Any]
     wants_json: bool = False
-    """Whether the reply must be JSON, in whatever form it is asked for."""
+    """Whether the reply must be JSON, regardless of the reply form."""
     log: MessageLog | None = None
-    """The conversation that it asks with, if the messages of the request are those of a log."""
+    """The conversation log, if the request sends exactly the messages of a log."""
 
     @cached_property
     def request_hash(self) -> str:
-        """Identifies the request; a recorded reply to another request is not replayed.
+        """Return the hash of the request; a recorded reply to a different request is not replayed.
 
-        It is the beginning of the SHA-256 of a JSON document; a log has read its messages already.
+        It is a prefix of the SHA-256 of a JSON document. A message log supplies the hash state of
+        the messages that it has already read.
         """
         request, schema = self.request, self.request.json_schema
         asked: dict[str, Any] = {
@@ -88,18 +89,18 @@ class Exchange:
 
     @cached_property
     def parameters(self) -> Mapping[str, Any]:
-        """What a trace shows of the request beside its messages."""
+        """The request parameters that a trace shows in addition to the messages."""
         request, external = self.request, self.model.provider.external
         return {
             "max_output_tokens": request.max_output_tokens,
             "temperature": request.temperature,
             "seed": request.seed,
-            "json_schema": request.json_schema if external else None,  # others do not read it
+            "json_schema": request.json_schema if external else None,  # other providers ignore it
             "tools": [tool.name for tool in request.tools] or None,
         }
 
     def note_stored(self) -> None:
-        """Note in the log that the prompt is stored."""
+        """Record in the log that a journaled call stores the prompt up to this point."""
         log, count = self.log, len(self.request.messages)
         if log is None or (log.stored is not None and log.stored.messages > count):
             return
@@ -111,7 +112,7 @@ class Exchange:
 
 
 class Exchanges:
-    """Performs exchanges through the run's gateway, metered and priced."""
+    """Executes model requests through the run's call gateway, with token estimates and prices."""
 
     def __init__(
         self, list_price: ListPrice, retry: RetryPolicy, payloads: Payloads, turns: Turns | None
@@ -130,12 +131,12 @@ class Exchanges:
         once: Mapping[Dimension, Amount],
         on_delta: OnDelta | None = None,
     ) -> Completion:
-        """Ask; ``once`` is charged in addition to the attempts, as soon as the first one begins.
+        """Send the request, with retries; ``once`` is charged with the first attempt.
 
-        ``on_delta`` gets the parts of the reply as they come, and none of a reply that is replayed.
+        ``on_delta`` receives the parts of the reply as they arrive. A replayed reply has no parts.
 
         Raises:
-            CallFailedError: the model failed, its retries included; its class is a ``ModelFault``
+            CallFailedError: the model failed after all retries; the error class is a ``ModelFault``
                 or ``TimeoutError``.
             Stop: a limit or a cancel request prevented or ended the call.
         """
@@ -231,7 +232,7 @@ class Exchanges:
                 if delta.text:
                     show(delta)
         says = reply.text.strip() or (reply.tool_calls and request.tools)
-        if reply.incomplete is None and not says:  # calls count only where tools were offered
+        if reply.incomplete is None and not says:  # tool calls count only if tools were offered
             reply = replace(reply, incomplete=Incomplete.EMPTY)
         usage, spent = metering.answered(reply)
         if reply.repairs:
@@ -250,7 +251,7 @@ class Exchanges:
         return partial(self._turns.turn, chosen.limit, context.run.tenant)
 
     async def _shown(self, exchange: Exchange) -> Mapping[str, Any] | None:
-        """Return what a trace keeps of a request: of a conversation, what it adds."""
+        """Return the request as the trace stores it; for a conversation, only the new messages."""
         stored = None if exchange.log is None else exchange.log.stored
         added = exchange.request.messages[stored.messages if stored else 0 :]
         messages = [
@@ -269,7 +270,7 @@ _METERED = (Dimension.TOKENS, Dimension.COST_USD)
 
 
 def _noted(reply: ModelReply, usage: TokenUsage, asked: str) -> dict[str, Any]:
-    """Return what the call's node says of an answer; what is usual is left out."""
+    """Return the attributes that the answer adds to the call node; defaults are omitted."""
     about = {
         "repairs": list(reply.repairs),
         "finish_reason": reply.finish_reason and storable(reply.finish_reason),
@@ -280,7 +281,7 @@ def _noted(reply: ModelReply, usage: TokenUsage, asked: str) -> dict[str, Any]:
 
 
 def _journaled(reply: ModelReply, usage: TokenUsage, spent: Spent) -> dict[str, Any]:
-    """Return an answer as it is journaled: what is empty is left out."""
+    """Return the journal record of an answer; empty fields are omitted."""
     about = {
         "cost_usd": None if spent.cost_usd is None else str(spent.cost_usd),
         "finish_reason": reply.finish_reason and storable(reply.finish_reason),
@@ -307,7 +308,7 @@ def _shown_message(message: Message) -> dict[str, Any]:
 
 
 def completion_of(exchange: Exchange, answered: Answered) -> Completion:
-    """Return an answer as it was journaled, or the JSON in it."""
+    """Build the completion from a journaled answer; keep only the JSON if it was requested."""
     value: Mapping[str, Any] = answered.value
     cost, incomplete = value.get("cost_usd"), value.get("incomplete")
     text = read_json(value["text"]) if exchange.wants_json else value["text"]

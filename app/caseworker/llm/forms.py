@@ -1,9 +1,10 @@
-"""How a model is asked for JSON: by a schema, by JSON mode, or by the prompt alone.
+"""How a model is asked for JSON: with a schema, in JSON mode, or by the prompt alone.
 
-Not every endpoint has all three. The best form is tried first; an endpoint that refuses its
-parameter is asked again in the next simpler one, and from then on starts there. So does one that
-accepts the parameter and still replies with prose, from the next question on. What a form does not
-enforce is stated in the prompt, and text around the JSON of a reply is cut off.
+Not every endpoint supports all three forms. The strictest form is tried first. If the endpoint
+rejects its parameter, the request is repeated in the next simpler form, and later requests start
+there. Later requests also start in a simpler form if an endpoint accepts the parameter but replies
+with prose. Constraints that a form does not enforce are added to the prompt. Text around the JSON
+in a reply is removed.
 """
 
 import hashlib
@@ -18,12 +19,12 @@ from typing import Any
 from caseworker.llm.ports import Message, ModelRequest
 
 MAX_REPLY_CHARS = 1_000_000
-"""A longer reply is not searched for JSON."""
+"""Replies longer than this are not searched for JSON."""
 
 NO_CHARACTER = re.compile("[\0\ud800-\udfff]")
-"""NUL, which no database stores, and halves of a surrogate pair, which no encoding sends."""
+"""NUL, which the database cannot store, and lone surrogates, which UTF-8 cannot encode."""
 _MAX_TRIES = 100
-"""So many braces of a reply are looked at; each may take time that grows with the reply."""
+"""Maximum number of opening braces to try in a reply; each try may be linear in its length."""
 _FENCE = re.compile(r"^ {0,3}```([A-Za-z0-9]*)[ \t]*$", re.MULTILINE)
 _BLACK = re.compile(r"\S")
 _DECODER = json.JSONDecoder()
@@ -37,19 +38,19 @@ _STATED = "Your whole reply must be that one JSON value, without prose and witho
 
 
 class StatedSchema(dict[str, Any]):
-    """A JSON Schema that says what the messages say already; no form repeats it in the prompt.
+    """A JSON Schema that the messages already state, so no form adds it to the prompt.
 
-    It is made once for many requests and never changed.
+    Build it once and share it between requests; it is never changed.
     """
 
     @cached_property
     def text(self) -> str:
-        """It as JSON, written down once."""
+        """The schema as canonical JSON text, computed once."""
         return json.dumps(self, ensure_ascii=False, sort_keys=True)
 
     @cached_property
     def digest(self) -> str:
-        """What tells it from another one, worked out once."""
+        """The SHA-256 of ``text`` in hex, computed once."""
         return hashlib.sha256(self.text.encode()).hexdigest()
 
 
@@ -57,20 +58,20 @@ class ReplyForm(StrEnum):
     """One way to ask for JSON, from the strictest to the simplest."""
 
     SCHEMA = "schema"
-    """The protocol's own parameter carries the schema."""
+    """The schema is sent in the protocol's own parameter."""
     JSON = "json"
-    """JSON mode: the protocol guarantees an object; the prompt describes it."""
+    """JSON mode: the protocol guarantees an object, and the prompt states the schema."""
     TEXT = "text"
-    """The prompt alone asks for it."""
+    """Only the prompt asks for JSON."""
 
     @property
     def simplicity(self) -> int:
-        """The position in the order of the members, from 0."""
+        """The position of the form in the order of the members, from 0 for the strictest."""
         return list(ReplyForm).index(self)
 
 
 class StructuredOutput(StrEnum):
-    """The configured form, or the best that the endpoint has."""
+    """The configured reply form; AUTO uses the strictest form that the endpoint supports."""
 
     AUTO = "auto"
     SCHEMA = "schema"
@@ -79,9 +80,9 @@ class StructuredOutput(StrEnum):
 
 
 def forms_for(configured: StructuredOutput, schema: Mapping[str, Any]) -> tuple[ReplyForm, ...]:
-    """Return the forms in which a reply can be asked for, the best one first.
+    """Return the forms in which to request a reply, the strictest first.
 
-    JSON mode yields objects only, so any other document is asked for by the prompt.
+    JSON mode yields objects only, so a schema of any other type falls back to the prompt.
     """
     is_object = schema.get("type") == "object"
     if configured is StructuredOutput.AUTO:
@@ -92,7 +93,7 @@ def forms_for(configured: StructuredOutput, schema: Mapping[str, Any]) -> tuple[
 
 
 def in_form(request: ModelRequest, form: ReplyForm) -> ModelRequest:
-    """Return the request, which carries a schema, in one of the forms."""
+    """Return the request converted to a form; without a schema it is returned unchanged."""
     if form is ReplyForm.SCHEMA or request.json_schema is None:
         return request
     instruction = _STATED
@@ -108,12 +109,12 @@ def in_form(request: ModelRequest, form: ReplyForm) -> ModelRequest:
 
 
 def storable(text: str) -> str:
-    """Return what a provider wrote, with U+FFFD for what cannot be stored or sent on."""
+    """Return the text with NUL and lone surrogates replaced by U+FFFD."""
     return NO_CHARACTER.sub("\ufffd", text)
 
 
 def storable_json(value: Any) -> Any:
-    """Return the same of every text in a JSON value."""
+    """Apply ``storable`` to every string in a JSON value, including the keys."""
     if isinstance(value, str):
         return storable(value)
     if isinstance(value, Mapping):
@@ -124,19 +125,19 @@ def storable_json(value: Any) -> Any:
 
 
 def read_json(reply: str) -> str:
-    """Return the JSON in a reply, or the reply itself where there is none."""
+    """Return the JSON part of a reply, or the whole reply if it has none."""
     found = json_part(reply)
     return reply if found is None else found
 
 
 def is_prose(reply: str) -> bool:
-    """Return whether a reply holds no JSON at all, not even one that breaks off."""
+    """Return whether a non-blank reply contains no JSON, not even a truncated start of it."""
     begun = any(mark in reply for mark in "{[")
     return bool(reply.strip()) and not begun and json_part(reply) is None
 
 
 def _instructed(messages: tuple[Message, ...], instruction: str) -> tuple[Message, ...]:
-    """Add an instruction to the system message; many local models allow only one."""
+    """Append an instruction to the system message; many local models allow only one."""
     if messages and messages[0].role == "system":
         content = f"{messages[0].content}\n{instruction}\n"
         return (Message(role="system", content=content), *messages[1:])
@@ -144,11 +145,11 @@ def _instructed(messages: tuple[Message, ...], instruction: str) -> tuple[Messag
 
 
 def json_part(reply: str) -> str | None:
-    """Return the JSON in a reply that may have words around it; None if there is none.
+    """Extract the JSON from a reply that may have text around it; return None if there is none.
 
-    It is the whole reply, or the first fenced block that is JSON, or the first complete JSON
-    object. A reply that breaks off inside an object has none, whatever complete objects stand
-    within it. Nothing is repaired.
+    The result is the whole reply, else the first fenced block that is JSON, else the first complete
+    JSON object. A reply that is cut off inside an object yields None, even if complete objects are
+    nested in it. Broken JSON is not repaired.
     """
     if len(reply) > MAX_REPLY_CHARS:
         return None
@@ -158,7 +159,7 @@ def json_part(reply: str) -> str | None:
 
 
 def _fenced(reply: str) -> Iterator[str]:
-    """Yield what stands in fences; the first one opens, the next one without a word closes."""
+    """Yield the contents of code fences; a fence ends at the next fence without a language tag."""
     begin: int | None = None
     for fence in _FENCE.finditer(reply):
         if begin is None:
@@ -185,7 +186,7 @@ def _first_object(text: str) -> str | None:
             _, end = _DECODER.raw_decode(text, start)
         except json.JSONDecodeError as error:
             if error.msg.startswith("Unterminated string") or not _BLACK.search(text, error.pos):
-                return None  # the reply ends inside the value that it began
+                return None  # the reply is cut off inside this value
             start = text.find("{", max(start + 1, error.pos))
         except (ValueError, RecursionError):
             return None

@@ -1,11 +1,12 @@
-"""How agents ask models: by name, through the run's call gateway, metered.
+"""Calls models by name through the run's call gateway, with retries, fallbacks and charges.
 
-A *logical call* is one question to a model and counts once. It may take several exchanges: a model
-that does not support a form of structured output is asked again in a simpler one, and when a model
-cannot answer at all, its next fallback is asked. Each exchange is a call of its own, with
-its own retries, estimate and price, so the trace shows which models were asked and what that cost.
-What the process has learned about an endpoint never contradicts a journal: a run that is executed
-again starts with the form that its own journal holds.
+A *logical call* is one request by an agent or step and is counted once. It may need several
+exchanges. If a model does not support a form of structured output, the request is repeated in a
+simpler form. If a model fails, its next fallback is called. Each exchange is a separate call with
+its own retries, estimate and price, so the trace shows which models were called at which cost.
+
+The form that a process has learned for an endpoint never overrides a journal: a run that is
+executed again starts with the form in its own journal.
 """
 
 from collections.abc import Mapping, Sequence
@@ -36,7 +37,7 @@ log = structlog.get_logger(__name__)
 __all__ = ["ChatModel", "Completion", "ModelAnswerIncomplete", "ModelGateway", "Tier"]
 
 _SIMPLER_FORM = frozenset({ModelFault.FORM_UNSUPPORTED, ModelFault.SCHEMA_REFUSED})
-"""Failures of one form that a simpler one need not have."""
+"""Failures that a simpler form may avoid."""
 
 _EXHAUSTED = _SIMPLER_FORM | {
     ModelFault.UNAVAILABLE,
@@ -44,35 +45,35 @@ _EXHAUSTED = _SIMPLER_FORM | {
     ModelFault.UNREADABLE_REPLY,
     "TimeoutError",
 }
-"""Failures of one model that another one need not have."""
+"""Failures of a model after which its next fallback is called."""
 
 
 @dataclass(slots=True, kw_only=True)
 class _LogicalCall:
-    """One question to a model and its progress."""
+    """A logical call in progress."""
 
     context: FlowContext
     tier: Tier | None
-    """For which it counts."""
+    """The tier whose calls are counted; None if the model belongs to no tier."""
     name: str
     key: StepPath
     log: MessageLog | None
     request: ModelRequest
-    """As it was asked for, whichever model answers it."""
+    """The original request, before it is adapted to a model and a form."""
     on_delta: OnDelta | None
     once: Mapping[Dimension, Amount]
-    """Still to be charged; nothing once the first exchange was made."""
+    """Charges due with the next exchange; empty after the first one."""
     attempts: int = 0
     failed: tuple[str, ...] = ()
-    """The CallNodes of the calls that have failed."""
+    """The call nodes of failed exchanges."""
 
     def key_of(self, number: int, form: ReplyForm) -> StepPath:
-        """Return the path of the question to the ``number``-th model, from 0, in one form."""
+        """Return the call path for the model at index ``number`` in one reply form."""
         key = self.key.call("fallback", number) if number else self.key
         return key if form is ReplyForm.SCHEMA else key.call(form.value)
 
     def exchange(self, chosen: ChatModel, number: int, form: ReplyForm) -> Exchange:
-        """Return the question to the ``number``-th model, from 0, in one form."""
+        """Build the request for the model at index ``number`` in one reply form."""
         asked = self.request
         longest, temperature = asked.max_output_tokens, asked.temperature
         whole = replace(
@@ -100,7 +101,7 @@ class _LogicalCall:
         )
 
     def on_delta_from_here(self) -> OnDelta | None:
-        """Return what gets the parts of a further exchange: its attempts count on."""
+        """Return a callback for the next exchange that continues the numbering of attempts."""
         if (on_delta := self.on_delta) is None:
             return None
         before = self.attempts
@@ -108,7 +109,7 @@ class _LogicalCall:
 
 
 class ModelGateway:
-    """Asks the configured models."""
+    """Calls the configured models by name."""
 
     def __init__(
         self,
@@ -118,18 +119,18 @@ class ModelGateway:
         payloads: Payloads = REDACTED,
         turns: Turns | None = None,
     ) -> None:
-        """Ask these models by their names; traces keep of prompts what ``payloads`` says.
+        """Create a gateway for these models; ``payloads`` decides how traces store prompts.
 
-        Models whose use is limited are asked when it is the caller's turn among ``turns``.
+        Calls to rate-limited models wait for a slot from ``turns``.
         """
         self.table = models if isinstance(models, ModelTable) else ModelTable(models)
         self._turns = turns
         self._exchanges = Exchanges(list_price, retry, payloads, turns)
         self._learned: dict[tuple[int, str], ReplyForm] = {}
-        """The best form that an endpoint was found to have, by provider and model."""
+        """The strictest form known to work for an endpoint, by provider identity and model."""
 
     async def aclose(self) -> None:
-        """Close the providers' connections."""
+        """Flush pending rate-limit updates and close the providers' connections."""
         if self._turns is not None:
             await self._turns.aclose()
         models = (model for first in self.table.values() for model in first.chain)
@@ -154,22 +155,26 @@ class ModelGateway:
         fallbacks: Sequence[str] = (),
         charge: Charge = NOTHING,
     ) -> Completion:
-        """Ask a model and its fallbacks; ``max_output_tokens`` can only narrow what is configured.
+        """Call a model, then its fallbacks if it fails; ``max_output_tokens`` only lowers limits.
 
-        ``name`` is what the trace calls it; ``key`` is its path inside the step, the same whenever
-        the run is executed again. ``on_delta`` asks for a stream: it gets each part of the reply as
-        it comes, with the number of the attempt, from 1; a later attempt begins the reply anew, and
-        a replayed call has no parts. ``temperature`` takes the place of the configured one.
-        ``model`` names the model that is asked first, left out that of the tier; ``fallbacks`` name
-        those that are asked next, before those of the configuration. A name is one of the table, or
-        that of a provider for a model of the tier.
+        ``name`` is the name of the call in the trace. ``key`` is its path inside the step, the same
+        each time the run is executed. ``on_delta`` requests a stream: it receives each part of the
+        reply with the attempt number, from 1. A later attempt restarts the reply, and a replayed
+        call has no parts. ``temperature`` overrides the configured one.
+
+        ``model`` is the first model to call (default: the tier's). ``fallbacks`` are called next,
+        before the configured fallbacks. A name is either a key of the model table or a model name
+        of the tier's provider.
+
         ``charge`` is charged once with the call.
-        Of ``messages`` that are a ``MessageLog``, a call stores and hashes only what it adds.
+
+        If ``messages`` is a ``MessageLog``, each call stores and hashes only the messages added
+        since the previous call.
 
         Raises:
-            CallFailedError: no model has answered, retries included; it holds the last failure and
-                the number of all attempts.
-            ModelNotConfiguredError: there is no such model, or the tenant may not use it.
+            CallFailedError: every model failed after all retries; holds the last failure and the
+                total number of attempts.
+            ModelNotConfiguredError: the model is unknown, or the tenant may not use it.
             Stop: a limit or a cancel request prevented or ended the call.
         """
         table = self.table.restricted(context.services.get(AllowedModels))
@@ -211,7 +216,7 @@ class ModelGateway:
                 raise
 
     async def _ask(self, asked: _LogicalCall, chosen: ChatModel, number: int) -> Completion:
-        """Ask one model, in a simpler form where it does not support a better one."""
+        """Call one model, retrying in a simpler form if it does not support the current one."""
         forms = list(self._forms_for(asked, chosen, number))
         while True:
             form = forms.pop(0)
@@ -238,12 +243,12 @@ class ModelGateway:
     def _forms_for(
         self, asked: _LogicalCall, chosen: ChatModel, number: int
     ) -> Sequence[ReplyForm]:
-        """Return the forms to try, starting with the one that the run or the process arrived at."""
+        """Return the forms to try, from the one that the journal or this process has settled on."""
         if asked.request.json_schema is None:
             return (ReplyForm.SCHEMA,)
         forms = forms_for(chosen.structured_output, asked.request.json_schema)
         for at in reversed(range(len(forms))):
-            # An earlier execution of the run may have asked this already.
+            # An earlier execution of the run may have journaled this request.
             before = asked.context.calls.journal.recorded(asked.key_of(number, forms[at]).text)
             if before is None or before.outcome is CallOutcome.NOT_MADE:
                 continue

@@ -1,9 +1,9 @@
-"""The messages of a conversation that only grows, so that each call pays for what it adds.
+"""An append-only message list that makes each call of a conversation cost only its new messages.
 
-The hash of a request, the estimate of its tokens and what is stored of it would each read all
-messages again with every call. A log remembers how far they were read, and which call has stored
-them: the next one stores what is new, says after how many messages of that conversation it stands,
-and names the calls whose results are among it instead of repeating them.
+Hashing a request, estimating its tokens and storing it would otherwise read all messages again in
+every call. The log keeps the hash state, the size, and the call that stored the conversation so
+far. The next call stores only the new messages and the number of messages before them. Messages
+that are results of journaled calls are stored as references to those calls.
 """
 
 import hashlib
@@ -18,40 +18,40 @@ from caseworker.llm.pricing import message_bytes
 
 @dataclass(frozen=True, slots=True)
 class StoredPrompt:
-    """How much of a log is stored already, and what a further call need not repeat."""
+    """How much of a log is already stored, and with which request parameters."""
 
     call_key: str
-    """Of the call that has stored the beginning."""
+    """The call that stored the first messages of the log."""
     messages: int
     parameters: Mapping[str, Any]
 
 
 class MessageLog(Sequence[Message]):
-    """Messages that are added to and never changed.
+    """An append-only sequence of messages.
 
-    To leave some out, begin another log with the rest.
+    To drop messages, create a new log from the rest.
     """
 
     __slots__ = ("_hashed", "_hashed_head", "_hasher", "_messages", "size_bytes", "stored")
 
     def __init__(self, messages: Iterable[Message] = ()) -> None:
-        """Begin with messages."""
+        """Create a log with these messages."""
         self._messages: list[Message] = []
         self._hasher = hashlib.sha256()
         self._hashed, self._hashed_head = 0, ""
         self.size_bytes = 0
-        """Of all texts, in UTF-8."""
+        """The size of all messages in UTF-8 bytes."""
         self.stored: StoredPrompt | None = None
-        """None until a call that asked with it has ended."""
+        """None until a call with the log's messages has completed."""
         self.add(*messages)
 
     def add(self, *messages: Message) -> None:
-        """Go on."""
+        """Append messages."""
         self._messages += messages
         self.size_bytes += sum(map(message_bytes, messages))
 
     def hashed(self, head: str, count: int) -> "hashlib._Hash":
-        """Return a hash that has read ``head`` and the first ``count`` messages as JSON."""
+        """Return a hash of ``head`` and the first ``count`` messages as JSON."""
         if head != self._hashed_head or count < self._hashed:
             self._hasher, self._hashed, self._hashed_head = hashlib.sha256(head.encode()), 0, head
         for at in range(self._hashed, count):
@@ -72,6 +72,6 @@ class MessageLog(Sequence[Message]):
 
 
 def message_json(message: Message) -> str:
-    """Return a message as the hash of a request reads it."""
+    """Return the JSON text of a message for the request hash."""
     said = [message.role, message.content, *filter(None, (message.extras(),))]
     return json.dumps(said, sort_keys=True)

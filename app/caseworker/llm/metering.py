@@ -1,8 +1,8 @@
-"""What the attempts of one exchange cost, before they are made and after.
+"""The estimated and the real cost of the attempts of one exchange.
 
-Before: an estimate from above, made smaller where the budget has no room for it. After: what the
-provider counted; an estimate where it was sent and the answer, or its counts, were lost; nothing
-where nothing was sent.
+Before an attempt: an upper estimate, reduced if the remaining budget is smaller. Afterwards: the
+provider's counts; an estimate if the request was sent but the answer or its counts were lost; zero
+if nothing was sent.
 """
 
 import asyncio
@@ -34,9 +34,9 @@ from caseworker.llm.table import ChatModel
 
 
 class Metering:
-    """The request of one exchange, as large as its budget allows, and what it costs.
+    """Sizes one request to its budget and computes the cost of each attempt.
 
-    An attempt at a provider that is not external costs nothing.
+    Attempts at a provider that is not external cost nothing.
     """
 
     def __init__(
@@ -47,10 +47,10 @@ class Metering:
         *,
         messages_bytes: int | None = None,
     ) -> None:
-        """Meter attempts at ``request``, which asks for ``model.min_output_tokens`` at least.
+        """Prepare attempts that request at least ``model.min_output_tokens`` output tokens.
 
-        Fewer only where the request itself asks for fewer. ``messages_bytes`` is the size of its
-        messages, where it is known.
+        They request fewer only if ``request`` itself sets a lower limit. ``messages_bytes`` is the
+        size of the messages, if known.
         """
         self._model = model
         self._request = request
@@ -61,14 +61,14 @@ class Metering:
             self._full = estimate_tokens(request, messages_bytes=messages_bytes)
         self._least = min(model.min_output_tokens, self._full.tokens_out)
         self._allowed = self._full
-        """The estimate of the next attempt, or of the one that is made."""
+        """The estimate for the current or the next attempt."""
         self._delivery = Delivery()
         self._began = 0.0
         self.estimate = self._spent(self._full)
-        """Of the request as it is."""
+        """The estimate for the full request, before it is fitted to a budget."""
 
     def refusal(self, scope: Scope) -> Stop | None:
-        """Return the stop of a call whose cost is limited and whose price is not known."""
+        """Return a stop if the scope limits cost and the model's price is unknown, else None."""
         if self.estimate.cost_usd is not None or not scope.requires_prices():
             return None
         unknown = PriceUnknownError(self._model.provider.name, self._model.model)
@@ -81,9 +81,9 @@ class Metering:
         return Stop(cause)
 
     def fit(self, room: Room) -> Spent:
-        """Ask for as many output tokens as there is room for; return the estimate of that.
+        """Lower the output limit to the remaining budget and return the estimate for it.
 
-        The cost is linear in them.
+        The cost is linear in the number of output tokens.
         """
         most, tokens, cost = self._full.tokens_out, room(Dimension.TOKENS), room(Dimension.COST_USD)
         if tokens is not None:
@@ -97,7 +97,7 @@ class Metering:
         return self._spent(self._allowed)
 
     def next_attempt(self) -> ModelRequest:
-        """Return the request of an attempt that begins now."""
+        """Start an attempt and return its request."""
         self._delivery = Delivery()
         self._began = asyncio.get_running_loop().time()
         request = replace(self._request, delivery=self._delivery)
@@ -106,20 +106,20 @@ class Metering:
         return request
 
     def lost(self) -> Spent:
-        """Return what the attempt has cost if there is no answer to it any more."""
+        """Return the charge for an attempt whose answer will never arrive."""
         if not self._delivery.sent or not self._external:
             return FREE
         seconds = asyncio.get_running_loop().time() - self._began
         return self._spent(estimate_lost(self._allowed, seconds), estimated=True)
 
     def failed(self, error: ModelError) -> Spent:
-        """Return what a failed attempt has cost: nothing, if the provider refused the request."""
+        """Return the charge for a failed attempt: nothing if the provider rejected the request."""
         written = error.fault is ModelFault.UNREADABLE_REPLY
         refused = error.status is not None and error.status >= 400 and not written
         return FREE if refused else self.lost()
 
     def answered(self, reply: ModelReply) -> tuple[TokenUsage, Spent]:
-        """Return the tokens of an answer and what they cost."""
+        """Return the token usage and cost of an answer; estimate both if it has no counts."""
         if reply.usage is not None:
             return reply.usage, self._spent(reply.usage)
         usage = estimate_unmetered(self._allowed, reply)
@@ -134,7 +134,7 @@ class Metering:
         )
 
     def _cost_usd(self, usage: TokenUsage) -> Decimal | None:
-        """Return what tokens cost; None if that is not known."""
+        """Return the cost in US dollars, or None if the price is unknown."""
         if not self._external:
             return Decimal(0)
         if (price := self._model.price) is not None:

@@ -1,4 +1,4 @@
-"""The port of model providers: what is sent, what comes back, and how an attempt fails."""
+"""The model provider port: requests, replies and failures of one attempt."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -8,18 +8,18 @@ from typing import Any, Literal, Protocol
 Role = Literal["system", "user", "assistant", "tool"]
 
 MAX_REPLY_BYTES = 1024 * 1024
-"""The longest reply of a provider that is read, unless the configuration says otherwise."""
+"""Default limit for the size of a provider's reply in bytes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolCall:
-    """A tool that a model wants to have called."""
+    """A tool call that a model requests."""
 
     id: str
-    """As the model names the call; the message with its result repeats it."""
+    """The model's ID for the call; the message with the result repeats it."""
     name: str
     arguments: str
-    """JSON as the model wrote it, which may be broken."""
+    """The arguments as the model wrote them: JSON that may be malformed."""
 
     def to_json(self) -> dict[str, str]:
         """Return it as JSON."""
@@ -28,16 +28,16 @@ class ToolCall:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolDefinition:
-    """A tool as a model is offered it."""
+    """A tool as offered to a model."""
 
     name: str
-    """Letters, digits, ``_`` and ``-``, at most 64: what every protocol takes."""
+    """Letters, digits, ``_`` and ``-``, at most 64: accepted by every protocol."""
     description: str
     parameters: Mapping[str, Any]
-    """JSON Schema of the arguments: an object."""
+    """JSON Schema of the arguments; its type is object."""
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as JSON; the schema is not copied."""
+        """Return it as JSON; the schema is shared, not copied."""
         return {"name": self.name, "description": self.description, "parameters": self.parameters}
 
 
@@ -48,22 +48,23 @@ class Message:
     role: Role
     content: str
     tool_calls: tuple[ToolCall, ...] = ()
-    """What an assistant wants to have called, in order."""
+    """The tool calls that an assistant message requests, in order."""
     tool_call_id: str | None = None
-    """Of a ``tool`` message: the call whose result it is."""
+    """For a ``tool`` message: the ID of the call that produced the result."""
     tool_name: str | None = None
-    """Of a ``tool`` message: the tool that was called."""
+    """For a ``tool`` message: the name of the tool."""
     provider_state: Mapping[str, Any] | None = None
-    """JSON that the provider of an assistant's message wants to see again with it, such as the
-    signature of its thinking; others ignore it."""
+    """JSON that the provider needs back with an assistant message, such as the signature of its
+    thinking; other providers ignore it."""
     result_of: str | None = field(default=None, compare=False)
-    """The key of the journaled call that has brought it: of an assistant's message the call of the
-    model whose answer it is, of a ``tool`` message the call whose result its content is, as compact
-    JSON and unabridged. It is not sent; what is stored of the message names the call instead."""
+    """The key of the journaled call that produced the message: for an assistant message the model
+    call, for a ``tool`` message the tool call. The content of a ``tool`` message is then that
+    result as compact, complete JSON. The key is not sent; stored messages refer to the call by
+    it."""
 
     @property
     def reference(self) -> dict[str, Any] | None:
-        """What is stored of it where the call that has brought it is stored; None if none has."""
+        """The stored form of a message that a journaled call produced: a reference; else None."""
         if self.result_of is None:
             return None
         if self.role == "assistant":
@@ -71,7 +72,7 @@ class Message:
         return {"role": self.role, **self.extras(), "result_of": self.result_of}
 
     def extras(self) -> dict[str, Any]:
-        """Return what it carries beside role and content, as JSON; nothing if it is plain text."""
+        """Return the fields beyond role and content as JSON; empty for plain text."""
         extras: dict[str, Any] = {}
         if self.tool_calls:
             extras["tool_calls"] = [call.to_json() for call in self.tool_calls]
@@ -86,7 +87,7 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class Delta:
-    """A part of a reply that is still being written."""
+    """A part of a streamed reply."""
 
     kind: Literal["content", "thinking"]
     text: str
@@ -94,12 +95,12 @@ class Delta:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestOrigin:
-    """Which call of which run makes a request. It is not sent; recordings are keyed by it."""
+    """The run and call that make a request. It is not sent; recordings are keyed by it."""
 
     run_id: str
     call: str
-    """The path of the call in its run, such as ``case/small/1/plan``: the same whenever the same
-    run is executed again."""
+    """The path of the call in its run, such as ``case/small/1/plan``; the same each time the run is
+    executed."""
     attempt: int = 1
     """From 1; every retry is another attempt."""
 
@@ -108,8 +109,8 @@ class RequestOrigin:
 class Delivery:
     """Whether a request may have reached the provider, as far as this process knows.
 
-    A provider that can tell sets ``sent`` to False before it connects, and to True as soon as the
-    first byte of the body is about to leave. What was not sent costs nothing.
+    A provider that can observe this sets ``sent`` to False before it connects, and to True just
+    before it sends the first byte of the body. A request that was not sent costs nothing.
     """
 
     sent: bool = True
@@ -117,30 +118,30 @@ class Delivery:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelRequest:
-    """What one provider attempt sends."""
+    """The request of one provider attempt."""
 
     messages: tuple[Message, ...]
     json_schema: Mapping[str, Any] | None = None
-    """The JSON Schema that the reply must follow; None asks for text."""
+    """The JSON Schema that the reply must follow; None requests text."""
     json_object: bool = False
-    """Ask for the provider's JSON mode, which takes no schema."""
+    """Whether to request the provider's JSON mode, which takes no schema."""
     tools: tuple[ToolDefinition, ...] = ()
-    """The tools that the model may ask to have called."""
+    """The tools that the model may call."""
     max_output_tokens: int | None = None
     temperature: float | None = None
     seed: int | None = None
     timeout_seconds: float | None = None
-    """Limit of this attempt."""
+    """The time limit of this attempt."""
     origin: RequestOrigin | None = field(default=None, compare=False)
     delivery: Delivery | None = field(default=None, compare=False, repr=False)
-    """Where the provider notes that it sends the request."""
+    """Where the provider records that the request was sent."""
     on_delta: Callable[[Delta], None] | None = field(default=None, compare=False, repr=False)
-    """Asks for a stream: called with each part as it comes, in order. The reply holds all of it."""
+    """Requests a stream: called with each part in order. The reply still holds the whole text."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenUsage:
-    """Tokens of one provider attempt, as the provider counts them."""
+    """Token counts of one provider attempt, as reported by the provider."""
 
     tokens_in: int
     tokens_out: int
@@ -160,16 +161,16 @@ class Incomplete(StrEnum):
     REFUSAL = "refusal"
     """The model refused to answer."""
     EMPTY = "empty"
-    """It has no text and no tool call."""
+    """The answer has neither text nor a tool call."""
     CANCELLED = "cancelled"
-    """A stop of the run ended it, or its provider failed."""
+    """A stop of the run or a provider failure ended it."""
     TIMEOUT = "timeout"
-    """The time was over before it ended."""
+    """The time limit expired before it ended."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelReply:
-    """What a provider answered."""
+    """A provider's reply."""
 
     text: str
     model: str
@@ -177,16 +178,16 @@ class ModelReply:
     usage: TokenUsage | None
     """None if the provider sent no counts; the call is then charged at an estimate."""
     finish_reason: str | None = None
-    """Why the model stopped, in its provider's word."""
+    """Why the model stopped, in the provider's own term."""
     incomplete: Incomplete | None = None
-    """None only if the answer is complete."""
+    """Why the answer is incomplete; None if it is complete."""
     incomplete_reason: str | None = None
-    """What the provider or the model said about it, such as the text of a refusal."""
+    """The provider's or the model's explanation for it, such as a refusal text."""
     tool_calls: tuple[ToolCall, ...] = ()
     """The tools to call, in the model's order. In an incomplete answer the arguments may be cut
     off: ``""`` or broken JSON; such a call must not be made."""
     thinking: str = ""
-    """What the model has shown of its reasoning."""
+    """The reasoning that the model exposed."""
     provider_state: Mapping[str, Any] | None = None
     """See :attr:`Message.provider_state`."""
     repairs: tuple[str, ...] = ()
@@ -194,31 +195,31 @@ class ModelReply:
 
 
 class ModelFault(StrEnum):
-    """The class of a failed attempt, as traces show it."""
+    """The error class of a failed attempt, as shown in traces."""
 
     UNAVAILABLE = "ModelUnavailable"
     """Network, timeout or provider failure; the same attempt may succeed later."""
     MISCONFIGURED = "ModelMisconfigured"
-    """The configured key, account, model or endpoint is not accepted."""
+    """The endpoint rejects the configured key, account, model or URL."""
     FORM_UNSUPPORTED = "StructuredOutputUnsupported"
-    """The endpoint does not know the parameter that asks for JSON."""
+    """The endpoint does not support the parameter that requests JSON."""
     SCHEMA_REFUSED = "SchemaRefused"
-    """The endpoint knows the parameter and refuses this schema."""
+    """The endpoint supports the parameter but rejects this schema."""
     UNREADABLE_REPLY = "ModelReplyUnreadable"
-    """The model has written what its endpoint cannot read, such as a broken call of a tool. Asked
-    the same, it would write the same."""
+    """The model wrote output that its endpoint cannot parse, such as a malformed tool call.
+    Repeating the request would give the same result."""
     REFUSED = "ModelRequestRefused"
-    """The request itself is invalid, and would be for every model."""
+    """The request itself is invalid, for any model."""
 
 
 _MISCONFIGURED = frozenset({401, 402, 403, 404, *range(300, 400)})
 
 
 class ModelError(Exception):
-    """A provider attempt that failed.
+    """A failed provider attempt.
 
-    The message is safe to log: it names the kind of failure, and repeats what the provider wrote
-    only redacted and cut.
+    The message is safe to log: it names the kind of failure and quotes the provider only redacted
+    and truncated.
     """
 
     def __init__(
@@ -231,76 +232,77 @@ class ModelError(Exception):
         fault: ModelFault | None = None,
         raw_reply: str | None = None,
     ) -> None:
-        """Describe a failure; ``fault`` follows from the rest unless it is given."""
+        """Describe a failure; ``fault`` defaults to the class implied by the other arguments."""
         super().__init__(message)
         self.retryable = retryable
         """True for network errors, timeouts and HTTP 408, 409, 429 and 5xx."""
         ours = ModelFault.MISCONFIGURED if status in _MISCONFIGURED else ModelFault.REFUSED
         self.fault = fault or (ModelFault.UNAVAILABLE if retryable else ours)
         self.status = status
-        """The HTTP status, where there was one."""
+        """The HTTP status, if a response arrived."""
         self.retry_after_seconds = retry_after_seconds
-        """The provider's ``Retry-After``."""
+        """The provider's ``Retry-After`` in seconds."""
         self.raw_reply = raw_reply
-        """The beginning of the body of the reply, as it came, if one came."""
+        """The start of the response body, unchanged, if one arrived."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelEndpoint:
-    """What the configuration says about the provider of one model; factories of providers get it.
+    """The configuration of one model's endpoint, passed to provider factories.
 
-    A factory is registered as an entry point of the group ``caseworker.providers``. It raises a
-    ``ValueError`` or ``OSError``, whose message is shown, if the provider cannot work like this.
+    Factories are entry points of the group ``caseworker.providers``. A factory raises
+    ``ValueError`` or ``OSError`` if it cannot use the configuration; the message is shown to the
+    operator.
     """
 
     model: str
     base_url: str | None = None
     api_key: str | None = field(default=None, repr=False)
     max_reply_bytes: int = MAX_REPLY_BYTES
-    """The longest reply that may be read, unfolded."""
+    """The maximum size of a reply in bytes, after decompression."""
     recording: str | None = None
-    """The file of a recording, for the provider that replays one."""
+    """The recording file, for the provider that replays one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RateLimit:
-    """How often a model may be asked, by all processes together."""
+    """The rate limit of a model, shared by all processes."""
 
     model: str
-    """The model with its provider and endpoint: what has the same name shares the limit."""
+    """Identifies the model with its provider and endpoint; equal names share the limit."""
     requests_per_minute: int | None = None
     tokens_per_minute: int | None = None
-    """Input and output tokens; a request counts as what it may take, and then as what it took."""
+    """Input and output tokens per minute. A request takes its maximum first and is corrected to its
+    real usage."""
 
 
 class RateLimits(Protocol):
-    """Keeps for all processes how often models were asked, and whose turn is next.
+    """Grants rate slots of models, shared by all processes and fair between tenants.
 
-    Tenants take turns: who waits is overtaken by one call of each other tenant, not by many. A
-    process has one place for each model and tenant; a place that is not asked for in time lets
-    others pass.
+    A waiting tenant is overtaken by at most one call of each other tenant. A process holds one
+    queue position for each model and tenant. A position that is not polled in time is skipped.
     """
 
     async def take(self, limit: RateLimit, tenant: str, tokens: int, *, unused: int = 0) -> float:
-        """Take a turn for a request of at most ``tokens``; return 0, or the seconds to wait.
+        """Request a rate slot for at most ``tokens`` tokens; return 0 if granted, else the delay.
 
-        Whoever has to wait keeps a place and asks again then; a database that is away has to be
-        waited for like others' turns. ``unused`` are tokens that earlier requests have taken and
-        did not need; negative, if they needed more.
+        The delay is in seconds. The caller keeps its queue position and must ask again after the
+        delay. An unavailable database also results in a delay. ``unused`` corrects earlier
+        requests: the tokens that they took but did not use, or a negative number if they used more.
         """
         ...
 
     async def leave(self, limit: RateLimit, tenant: str) -> None:
-        """Give up the place of this process."""
+        """Release the queue position of this process."""
         ...
 
     async def pause(self, limit: RateLimit, seconds: float) -> None:
-        """Give nobody a turn for so long, because the provider wants it."""
+        """Block the model for all processes for ``seconds`` (provider back-off)."""
         ...
 
 
 class ModelProvider(Protocol):
-    """Answers prompts; one attempt a call, retries belong to the caller.
+    """Sends prompts to a model; each call is a single attempt, and the caller retries.
 
     Cancelling the task that awaits ``complete`` ends the attempt and closes its connection.
     """
@@ -316,9 +318,9 @@ class ModelProvider(Protocol):
         ...
 
     async def complete(self, model: str, request: ModelRequest) -> ModelReply:
-        """Make one attempt, or raise ModelError: refused, failed, cut off or too late."""
+        """Make one attempt; raise ModelError if it is refused, fails, is cut off or times out."""
         ...
 
     async def aclose(self) -> None:
-        """Close connections; called once, when the process stops."""
+        """Close all connections; called once, at shutdown."""
         ...

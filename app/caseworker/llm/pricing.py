@@ -1,4 +1,4 @@
-"""What model calls cost, and what they are estimated at before they are made."""
+"""Prices of model calls, and token estimates made before a call."""
 
 import json
 import math
@@ -11,16 +11,14 @@ from caseworker.llm.forms import StatedSchema
 from caseworker.llm.ports import Message, ModelReply, ModelRequest, TokenUsage
 
 ListPrice = Callable[[str, str, TokenUsage], Decimal]
-"""Returns the public price in US dollars of one attempt at a provider's model.
-
-Raises ``PriceUnknownError`` for a model without one; an unknown price is never taken to be zero.
-"""
+"""Returns the public price in US dollars of one attempt at a provider's model. Raises
+``PriceUnknownError`` for an unlisted model; an unknown price is never treated as zero."""
 
 DEFAULT_OUTPUT_TOKENS = 1024
 """Output tokens assumed for a request that sets no limit."""
 
 MOST_TOKENS_PER_SECOND = 200
-"""What an answer that was lost can have come to by then; few models write faster."""
+"""Upper bound for the output of a lost answer; few models write faster."""
 
 _MILLION = Decimal(1_000_000)
 _BYTES_PER_TOKEN = 3
@@ -28,20 +26,20 @@ _TOKENS_PER_MESSAGE = 8
 
 
 class PriceUnknownError(LookupError):
-    """The price of a model is not known, so a limit on cost cannot be kept with it."""
+    """The price of a model is unknown, so a cost limit cannot be enforced for it."""
 
     def __init__(self, provider: str, model: str) -> None:
         super().__init__(f"the price of the model {model!r} of {provider} is not known")
 
 
 def no_list_price(provider: str, model: str, usage: TokenUsage) -> Decimal:
-    """Raise PriceUnknownError, in a process without a list of prices."""
+    """Raise PriceUnknownError; used by a process without a price list."""
     raise PriceUnknownError(provider, model)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenPrice:
-    """What a model costs, in US dollars per million tokens.
+    """The price of a model in US dollars per million tokens.
 
     Raises:
         ValueError: a price is negative, NaN or infinite.
@@ -50,7 +48,7 @@ class TokenPrice:
     usd_per_million_in: Decimal
     usd_per_million_out: Decimal
     usd_per_million_cached: Decimal | None = None
-    """Input tokens that the provider read from its cache; None: no discount."""
+    """Price of input tokens read from the provider's cache; None means no discount."""
 
     def __post_init__(self) -> None:
         for price in (self.usd_per_million_in, self.usd_per_million_out, self._cached):
@@ -63,7 +61,7 @@ class TokenPrice:
         return self.usd_per_million_in if cached is None else cached
 
     def cost_usd(self, usage: TokenUsage) -> Decimal:
-        """Return the price of these tokens."""
+        """Return the cost of a token usage in US dollars."""
         cached = min(usage.tokens_cached, usage.tokens_in)
         fresh = usage.tokens_in - cached
         cost = fresh * self.usd_per_million_in + cached * self._cached
@@ -71,19 +69,20 @@ class TokenPrice:
 
 
 def message_bytes(message: Message) -> int:
-    """Return the UTF-8 bytes of a message."""
+    """Return the size of a message in UTF-8 bytes."""
     extras = message.extras()
     return _bytes(message.content) + (_bytes(_json(extras)) if extras else 0)
 
 
 def estimate_tokens(request: ModelRequest, *, messages_bytes: int | None = None) -> TokenUsage:
-    """Estimate the tokens of an attempt from above, before it is made.
+    """Estimate the maximum token usage of an attempt before it is made.
 
-    Input: the UTF-8 bytes of the messages, the schema and the tools, three to a token, and eight
-    tokens a message or tool for its frame. English comes to four characters a token and more, so
-    it is overstated by a third; digits, JSON and code come to three; a Chinese character has three
-    bytes and is about one token. Output: all that the request allows, or ``DEFAULT_OUTPUT_TOKENS``.
-    ``messages_bytes`` is the size of the messages, where it is known.
+    Input: three UTF-8 bytes a token for messages, schema and tools, plus eight tokens of overhead
+    for each message and tool. English text has four or more characters a token, so it is
+    overestimated by about a third. Digits, JSON and code have about three. A Chinese character has
+    three bytes and is about one token. Output: the request's limit, or ``DEFAULT_OUTPUT_TOKENS``.
+
+    ``messages_bytes`` is the size of the messages, if known.
     """
     if messages_bytes is None:
         messages_bytes = sum(map(message_bytes, request.messages))
@@ -102,17 +101,17 @@ def estimate_tokens(request: ModelRequest, *, messages_bytes: int | None = None)
 
 
 def estimate_lost(estimate: TokenUsage, seconds: float) -> TokenUsage:
-    """Estimate what an attempt has used whose answer was lost ``seconds`` after it was sent.
+    """Estimate the usage of an attempt whose answer was lost ``seconds`` after it was sent.
 
-    ``estimate`` is that of the whole attempt. The provider has read the prompt, and has written no
-    more than fits into that time.
+    ``estimate`` is the estimate for the whole attempt. The provider has read the whole prompt; the
+    output is limited by the elapsed time.
     """
     written = math.ceil(max(0.0, seconds) * MOST_TOKENS_PER_SECOND)
     return replace(estimate, tokens_out=min(estimate.tokens_out, written))
 
 
 def estimate_unmetered(estimate: TokenUsage, reply: ModelReply) -> TokenUsage:
-    """Estimate what an attempt has used that was answered without counts."""
+    """Estimate the usage of an attempt that was answered without token counts."""
     arguments = (call.arguments for call in reply.tool_calls)
     written = _tokens(sum(map(_bytes, (reply.text, reply.thinking, *arguments))))
     return replace(estimate, tokens_out=min(estimate.tokens_out, written))

@@ -1,4 +1,4 @@
-"""The configured models by name. A tier is a name as well, and may be another name of a model."""
+"""The configured models by name. A tier is also a name and may be an alias of another model."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
@@ -12,52 +12,52 @@ from caseworker.llm.pricing import TokenPrice
 
 
 class Tier(StrEnum):
-    """The names of the models that cases call: first the small one, then the big one."""
+    """The names of the models that cases call: the small one first, then the big one."""
 
     SMALL = "small"
     BIG = "big"
 
 
 BUILT_IN = "offline"
-"""The provider that is the built-in planner: it is used only where no model is configured."""
+"""The provider name of the built-in planner, which is used only if no model is configured."""
 
 CALLS_OF = {Tier.SMALL: Dimension.LLM_CALLS_SMALL, Tier.BIG: Dimension.LLM_CALLS_BIG}
-"""What counts the logical calls of a tier."""
+"""The budget dimension that counts the logical calls of a tier."""
 
 
 class ModelNotConfiguredError(LookupError):
-    """No model that the tenant of a run may use has the name that it asks for."""
+    """The requested model name is unknown, or the run's tenant may not use it."""
 
 
 class AllowedModels(tuple[str, ...]):
-    """A service of runs whose tenant may use these names of models alone."""
+    """A run service: the model names to which the run's tenant is restricted."""
 
     __slots__ = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChatModel:
-    """A model and how it is asked."""
+    """A configured model with its request settings."""
 
     provider: ModelProvider
     model: str
     name: str | None = None
-    """Under which it is configured: that of a tier for its fallbacks too; None: it is unlisted."""
+    """The configured name; fallbacks of a tier carry the tier's name. None: an unlisted model."""
     max_output_tokens: int
     min_output_tokens: int
-    """What it is asked for at least, however little the budget of a call has left."""
+    """The minimum output limit to request, even if less budget remains."""
     timeout_seconds: float
     structured_output: StructuredOutput
-    """How it is asked for JSON."""
+    """The reply form for JSON requests."""
     temperature: float | None = None
     price: TokenPrice | None = None
-    """The stated price; None leaves that to the list of prices."""
+    """The configured price; None uses the price list."""
     limit: RateLimit | None = None
-    """How often it may be asked, by all processes together; None: as often as anybody wants."""
+    """The rate limit shared by all processes; None means unlimited."""
     capabilities: tuple[str, ...]
-    """What it takes or does beside text, as far as that is configured."""
+    """Supported features beyond text, as far as configured."""
     fallbacks: tuple["ChatModel", ...] = ()
-    """Models that are asked, in this order, when this one cannot answer."""
+    """Models to call, in this order, if this one fails."""
 
     @property
     def chain(self) -> tuple["ChatModel", ...]:
@@ -66,13 +66,13 @@ class ChatModel:
 
 
 class ModelTable(dict[str, ChatModel]):
-    """The first models of all names; tiers without a model have no entry. It is never changed."""
+    """The first model of each name; a tier without a model has no entry. It is never changed."""
 
     allow_unlisted = False
-    """Whether callers may name others of a tier's provider."""
+    """Whether callers may name unlisted models of a tier's provider."""
 
     def restricted(self, allowed: Collection[str] | None) -> "ModelTable":
-        """Return the models of these names alone, fallbacks included; None: all models."""
+        """Return a table of only these model names, fallbacks included; None keeps all models."""
         if allowed is None:
             return self
         may = {self[name].name for name in allowed if name in self}
@@ -86,9 +86,9 @@ class ModelTable(dict[str, ChatModel]):
     def chain(
         self, tier: Tier, name: str | None = None, fallbacks: Sequence[str] = ()
     ) -> Sequence[ChatModel]:
-        """Return the models to ask, in order: the named ones, then the configured fallbacks.
+        """Return the models to call, in order: the named ones, then the configured fallbacks.
 
-        A name is one of the table, or that of a provider for a model of the tier.
+        A name is either a key of the table or a model name of the tier's provider.
 
         Raises:
             ModelNotConfiguredError: a name is neither.
@@ -101,14 +101,14 @@ class ModelTable(dict[str, ChatModel]):
         return tuple(first.values())
 
     def tier_of(self, tier: Tier, name: str | None = None) -> Tier | None:
-        """Return the tier for which calls of a model count; None: they count for none."""
+        """Return the tier that counts calls of a model, or None if no tier does."""
         if name is None or name not in self:
             return tier
         used = (each for each in Tier if self.get(each) is self[name])
         return Tier(name) if name in CALLS_OF else next(used, None)
 
     def counted(self, tier: Tier, name: str | None = None) -> tuple[Dimension, ...]:
-        """Return what counts a logical call of a model."""
+        """Return the budget dimensions that count a logical call of a model."""
         counts_for = self.tier_of(tier, name)
         return (*(CALLS_OF[each] for each in Tier if each is counts_for), Dimension.LLM_CALLS)
 

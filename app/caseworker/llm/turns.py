@@ -1,10 +1,10 @@
-"""How the calls of this process wait for their turns at models that may only be asked so often.
+"""How calls of this process wait for rate slots of models with a rate limit.
 
-All processes share what a model may be asked in a minute, and the place where that is kept decides
-who is next among tenants. Calls of the same tenant for the same model form a **line** in each
-process, and only one call of a line asks at a time: it takes its turn, and the next one is called
-at once; or it is told when to ask again, and the line sleeps until then. So what waits costs
-nothing, however many calls there are, and leaves the line at once when its run is stopped.
+All processes share the rate limit of a model, and the shared store decides which tenant is next.
+Within a process, the calls of one tenant for one model form a queue, the **line**. Only the call at
+its head requests a slot at a time. If the slot is granted, the next call is woken at once;
+otherwise the line sleeps for the returned delay. Waiting calls therefore cause no queries of their
+own, and a call leaves the line as soon as its run is stopped.
 """
 
 import asyncio
@@ -17,17 +17,17 @@ from caseworker.llm.ports import ModelError, RateLimit, RateLimits
 
 TOO_MANY_REQUESTS = 429
 USUAL_PAUSE_SECONDS = 1.0
-"""After a refusal that does not say for how long."""
+"""Pause after a refusal without a ``Retry-After``."""
 MAX_PAUSE_SECONDS = 60.0
-"""A provider that asks for a longer pause is asked again after this one: limits are by minute."""
+"""Longest pause; a longer ``Retry-After`` is cut to it because limits are per minute."""
 
 
 @dataclass(frozen=True, slots=True)
 class Allowance:
-    """What may be taken of one limit: ``burst`` at once, and ``per_second`` from then on.
+    """The permitted use of one rate limit: ``burst`` units at once, then ``per_second``.
 
-    Together that is never more than the limit in any minute; of what is taken piece by piece, such
-    as tokens, the last request may pass it by what it takes above ``burst``.
+    Together they never exceed the limit in any minute. Units such as tokens are taken several at a
+    time. There, the last request may exceed the limit by the amount that it takes above ``burst``.
     """
 
     burst: float
@@ -35,43 +35,43 @@ class Allowance:
 
     @classmethod
     def of(cls, per_minute: int, *, burst_seconds: int) -> "Allowance":
-        """Return the allowance of a limit that lets through at once what comes in some seconds."""
+        """Derive the allowance; the burst is the amount that accrues in ``burst_seconds``."""
         burst = max(1, per_minute * burst_seconds // 60)
         return cls(burst, (per_minute + 1 - burst) / 60)
 
 
 class Turns:
-    """All lines of this process."""
+    """The queues of this process for all rate-limited models and tenants."""
 
     def __init__(self, limits: RateLimits) -> None:
         self._limits = limits
         self._lines: dict[tuple[str, str], _Line] = {}
         self._unused: dict[str, int] = {}
-        """Tokens that requests have taken and not needed, by model, until somebody asks."""
+        """Tokens taken but not used, by model; reported with the next request for a slot."""
         self._notices: set[asyncio.Task[None]] = set()
 
     def turn(self, limit: RateLimit, tenant: str) -> "ModelTurn":
-        """Return the turn of one attempt."""
+        """Return the rate slot request of one attempt."""
         return ModelTurn(self, limit, tenant)
 
     def line(self, limit: RateLimit, tenant: str) -> "_Line":
-        """Return the line of a tenant's calls for a model."""
+        """Return the queue of a tenant's calls for a model."""
         return self._lines.setdefault((limit.model, tenant), _Line())
 
     async def ask(self, limit: RateLimit, tenant: str, tokens: int) -> float:
-        """Ask for a turn; return 0, or the seconds to wait."""
+        """Request a rate slot; return 0 if granted, else the seconds to wait."""
         unused = self._unused.pop(limit.model, 0)
         return await self._limits.take(limit, tenant, tokens, unused=unused)
 
     def leave(self, limit: RateLimit, tenant: str) -> None:
-        """Note that a line is idle; its place is given up if it has one."""
+        """Remove an idle queue and release its shared position, if it holds one."""
         line = self._lines.pop((limit.model, tenant))
         line.sleep(None)
         if line.has_place:
             self._notify(self._limits.leave(limit, tenant))
 
     def give_back(self, limit: RateLimit, tokens: int) -> None:
-        """Note tokens that were not needed; whoever would ask next here may ask now."""
+        """Record unused tokens; if there are any, wake the queue of this model that is due next."""
         if limit.tokens_per_minute is None:
             return
         self._unused[limit.model] = self._unused.get(limit.model, 0) + tokens
@@ -84,14 +84,14 @@ class Turns:
             min(asleep)[2].call_next()
 
     def refused(self, limit: RateLimit, error: ModelError) -> None:
-        """Pause a model for all processes, if its provider has said that it is asked too often."""
+        """Pause the model for all processes if the provider reported too many requests."""
         asked = error.retry_after_seconds or 0.0
         if error.status == TOO_MANY_REQUESTS or asked > 0:
             seconds = min(asked if asked > 0 else USUAL_PAUSE_SECONDS, MAX_PAUSE_SECONDS)
             self._notify(self._limits.pause(limit, seconds))
 
     async def aclose(self) -> None:
-        """Wait for what is still to be told to others."""
+        """Wait for pending releases and pauses to be stored."""
         if self._notices:
             await asyncio.wait(self._notices)
 
@@ -103,27 +103,27 @@ class Turns:
 
 @dataclass(slots=True, eq=False)
 class _Line:
-    """The calls of one tenant in this process that wait for one model."""
+    """The queue of one tenant's calls in this process for one model."""
 
     waiting: "OrderedDict[ModelTurn, asyncio.Future[None]]" = field(default_factory=OrderedDict)
     called: "ModelTurn | None" = None
-    """Who asks now, or was called to."""
+    """The call that requests a slot now, or was woken to do so."""
     has_place: bool = False
-    """Whether a place is kept for the line, as far as this process knows."""
+    """Whether the shared store holds a position for this queue, as far as this process knows."""
     _timer: asyncio.TimerHandle | None = None
 
     @property
     def is_idle(self) -> bool:
-        """Whether nobody waits or asks."""
+        """Whether no call waits for or requests a slot."""
         return self.called is None and not self.waiting
 
     @property
     def wakes_at(self) -> float | None:
-        """When the first in the line asks, on the clock of the loop; None if it need not wait."""
+        """When the timer wakes the head, in event loop time; None without a timer or waiters."""
         return None if self._timer is None or not self.waiting else self._timer.when()
 
     def sleep(self, seconds: float | None) -> None:
-        """Have nobody called for so long; None: until somebody is called otherwise."""
+        """Set the timer that wakes the head after ``seconds``; None only cancels it."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -131,7 +131,7 @@ class _Line:
             self._timer = asyncio.get_running_loop().call_later(seconds, self.call_next)
 
     def call_next(self) -> None:
-        """Call the first in the line, unless somebody is called already."""
+        """Wake the head of the queue, unless a call is already active."""
         self.sleep(None)
         if self.called is None and self.waiting:
             self.called, woken = self.waiting.popitem(last=False)
@@ -139,7 +139,7 @@ class _Line:
                 woken.set_result(None)
 
     def join(self, turn: "ModelTurn", *, first: bool) -> "asyncio.Future[None]":
-        """Stand in the line; return what is done when the turn is called."""
+        """Enqueue a call; return a future that is done when it is woken."""
         woken = self.waiting[turn] = asyncio.get_running_loop().create_future()
         self.waiting.move_to_end(turn, last=not first)
         if self._timer is None:
@@ -148,7 +148,7 @@ class _Line:
 
 
 class ModelTurn:
-    """Implements the engine's turn for one attempt at asking a model."""
+    """A request for one rate slot of a model; implements the engine's turn."""
 
     def __init__(self, turns: Turns, limit: RateLimit, tenant: str) -> None:
         self._turns = turns
@@ -162,13 +162,13 @@ class ModelTurn:
         return self._turns.line(self._limit, self._tenant)
 
     async def take(self, tokens: int) -> bool:
-        """Take the turn; False if others are first, or nobody's turn is now."""
+        """Try to take the slot; return False if other calls are ahead or none is available now."""
         line = self._line
         if line.called is not self:
             if not line.is_idle:
                 return False
             line.called = self
-        line.has_place = True  # as far as is known if nobody hears the answer
+        line.has_place = True  # assume so: the answer is lost if this call is cancelled
         seconds = await self._turns.ask(self._limit, self._tenant, tokens)
         line.called, line.has_place = None, seconds > 0
         if seconds > 0:
@@ -181,17 +181,17 @@ class ModelTurn:
         return True
 
     async def wait(self) -> None:
-        """Wait until it is called."""
+        """Wait until the queue wakes this call."""
         await self._line.join(self, first=self._was_first)
 
     def step_aside(self) -> None:
-        """Let the next one ask, and be the first again afterwards."""
+        """Let the next call request a slot; this call returns to the head of the queue."""
         if self._line.called is self:
             self._line.called, self._was_first = None, True
             self._line.call_next()
 
     def leave(self) -> None:
-        """Leave the line."""
+        """Leave the queue."""
         line = self._line
         line.waiting.pop(self, None)
         if line.called is self:
@@ -200,7 +200,7 @@ class ModelTurn:
         self._leave_if_idle()
 
     def settle(self, tokens: int) -> None:
-        """Give back what was taken and not needed."""
+        """Record the difference between the tokens taken and the tokens used."""
         self._turns.give_back(self._limit, self._taken - tokens)
 
     def _leave_if_idle(self) -> None:

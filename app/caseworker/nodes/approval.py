@@ -1,4 +1,4 @@
-"""The step type ``approval``: a person decides which way a run goes on."""
+"""The step type ``approval``: a person decides how a run continues."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any
@@ -24,38 +24,38 @@ MAX_MESSAGE_CHARS = 10_000
 
 
 class NotApprovedError(Exception):
-    """A person has refused, or nobody has approved in time, and no edge leads on from there."""
+    """A person rejected the request or did not respond in time, and no edge handles it."""
 
 
 class ApprovalData(StepData):
-    """What a person is asked."""
+    """The question for the person who decides."""
 
     message: TextField
-    """What the person reads; at most 10,000 characters of it are kept."""
+    """The text for the person; at most 10,000 characters are kept."""
     arguments: ObjectField | None = None
-    """What the person looks at; left out, the inputs of the step by handle."""
+    """The values for the person to review. Default: the step's inputs by handle."""
     changes: dict[str, Any] | None = None
-    """JSON Schema, of type object, of the arguments that the person may put in the place of those;
-    left out: they may not be changed."""
+    """JSON Schema of type object for arguments that the person may submit instead. Default: no
+    changes are allowed."""
     timeout_seconds: Annotated[float, Field(gt=0, le=MAX_TIMEOUT_SECONDS)] = DEFAULT_TIMEOUT_SECONDS
-    """How long the person may take; then it counts as refused."""
+    """Time limit for the decision in seconds; after it, the request counts as refused."""
 
 
 class ApprovalNode:
-    """Asks a person and sends what was approved, or why not, on."""
+    """Requests an approval and outputs the approved arguments or the rejection."""
 
     async def execute(
         self, data: ApprovalData, inputs: Mapping[str, Any], context: FlowContext
     ) -> ExecutionResult:
-        """Put the arguments on ``approved``, or the decision on ``refused``.
+        """Put the approved arguments on ``approved``, or the decision on ``refused``.
 
-        The question is the same in every attempt of the step: it is asked once.
+        All attempts of the step share the same request, so it is made only once.
 
         Raises:
-            MissingValueError: a template has a place for which there is no value.
+            MissingValueError: a template refers to a value that does not exist.
             NotApprovedError: it was not approved, and no flow edge leaves from ``refused``.
-            LookupError: nobody can be asked here.
-            Stop: the run is suspended until somebody decides, or ended.
+            LookupError: this run has no approval service.
+            Stop: the run is suspended until a decision, or ended.
         """
         args = data.arguments
         question = Question(
@@ -79,7 +79,7 @@ class ApprovalNode:
 
 
 def approval_type() -> NodeType:
-    """Return the type of steps that ask a person."""
+    """Return the step type that requests approvals."""
 
     def faults(data: ApprovalData) -> list[Fault]:
         if data.changes is None:

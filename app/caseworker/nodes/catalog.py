@@ -1,4 +1,4 @@
-"""Every type of step that graphs can be made of, and the one way from a graph's JSON to a graph."""
+"""The catalog of step types, which parses and validates graphs."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
@@ -12,11 +12,11 @@ from caseworker.nodes.nesting import DefinitionReference, references_in
 from caseworker.nodes.node_type import NodeType
 
 GRAPH = "graph"
-"""The id of a graph that nobody has named."""
+"""The ID of a graph without a name."""
 
 
 class GraphProblemsError(ValueError):
-    """A graph that cannot be executed."""
+    """A graph with errors, which cannot be executed."""
 
     def __init__(self, problems: Sequence[Problem]) -> None:
         errors = [problem for problem in problems if problem.severity is Severity.ERROR]
@@ -24,20 +24,20 @@ class GraphProblemsError(ValueError):
         more = len(errors) - 3
         super().__init__(shown + (f" and {more} more" if more > 0 else ""))
         self.problems = tuple(problems)
-        """All of them, warnings included."""
+        """All problems, including warnings."""
 
 
 class DuplicateTypeError(ValueError):
-    """Two types of step have the same name."""
+    """Two step types have the same name."""
 
 
 class NodeCatalog:
-    """The types of step of a process; built once and never changed."""
+    """The step types of a process; built once and never changed."""
 
     def __init__(self, types: Iterable[NodeType], models: ModelTable | None = None) -> None:
-        """Take the types, or raise DuplicateTypeError for two of one name.
+        """Register the types; raise DuplicateTypeError if two have the same name.
 
-        ``models`` are those that may be named; None: any.
+        ``models`` are the models that graphs may name; None permits any.
         """
         self._models = models
         self._types: dict[str, NodeType] = {}
@@ -54,30 +54,30 @@ class NodeCatalog:
     def examine(
         self, graph: Mapping[str, Any], allowed: Collection[str] | None = None
     ) -> tuple[PreparedGraph | None, tuple[Problem, ...]]:
-        """Return a graph in its JSON form ready to be executed, unless it has errors.
+        """Validate a graph; return it ready for execution, unless it has errors, and its problems.
 
-        With it come all its problems, each with its place. Of the models only those that are
-        ``allowed`` may be named.
+        Each problem has its position in the graph. ``allowed`` restricts the models that may be
+        named.
         """
         models = None if self._models is None else self._models.restricted(allowed)
         found, problems = read(self._types, graph, GRAPH, models)
         return None if found is None else found.prepared, problems
 
     def prepare(self, graph: Mapping[str, Any], *, graph_id: str) -> PreparedGraph:
-        """Return a graph ready to be executed, or raise GraphProblemsError."""
+        """Return a graph ready for execution, or raise GraphProblemsError."""
         found, problems = read(self._types, graph, graph_id, self._models)
         if found is None:
             raise GraphProblemsError(problems)
         return found.prepared
 
     def references(self, graph: Mapping[str, Any]) -> Sequence[DefinitionReference]:
-        """Return the graphs and agents that stand inside a graph by name only."""
+        """Return the references to registered graphs and agents inside a graph."""
         return tuple(references_in(graph, self._nesting))
 
     def describe(self) -> list[dict[str, Any]]:
-        """Return what can be said of each type, by name, as JSON."""
+        """Return the descriptions of all types as JSON, sorted by name."""
         return [self._types[name].describe() for name in sorted(self._types)]
 
     def schema(self) -> dict[str, Any]:
-        """Return the JSON Schema of a graph; ``describe`` has those of the data of steps."""
+        """Return the JSON Schema of a graph; ``describe`` has the schemas of step data."""
         return GraphSpec.model_json_schema()

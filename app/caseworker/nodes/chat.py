@@ -1,10 +1,12 @@
-"""Chats as steps see them: what was said so far, who may see it, and the step type ``chat_start``.
+"""Chat input of steps: the messages, the steps that receive them, and the type ``chat_start``.
 
-Who sees the whole chat follows from the flow of the graph that is executed. An agent with no agent
-before it is an *entry agent*: it is given the chat. Every other agent is given what flows to it.
-The tools that a user brings along are offered to entry agents behind chat starts that let them
-through: all of them must, and without any chat start none are offered. Graphs inside steps belong
-to the flow around them. The agents of a map work on its items, so they are no entry agents.
+The flow of the executed graph determines which agents receive the whole chat. An agent without an
+agent before it is an *entry agent* and receives the chat. Every other agent receives the values
+that flow to it.
+
+An entry agent is offered the tools that a user provides only if a chat start comes before it. Every
+chat start before it must permit them. Graphs inside steps belong to the surrounding flow. The
+agents of a map process its items, so they are not entry agents.
 """
 
 from collections.abc import Mapping
@@ -26,10 +28,10 @@ from caseworker.nodes.reading import StepData
 
 CHAT_START = "chat_start"
 INPUTS = "inputs"
-"""The output handle of the values that a thread gives to the variables of its agent."""
+"""The output handle for the values that a thread provides for the variables of its agent."""
 
 _Seen = frozenset[str]
-"""What stands before a step in the flow."""
+"""The kinds of steps before a step in the flow."""
 
 _NOTHING: _Seen = frozenset()
 _AGENT, _TOOLS, _NO_TOOLS = (frozenset({seen}) for seen in ("agent", "tools", "no tools"))
@@ -37,13 +39,13 @@ _AGENT, _TOOLS, _NO_TOOLS = (frozenset({seen}) for seen in ("agent", "tools", "n
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChatInput:
-    """What was said in a chat, and what its user brings along; a service of runs in chats."""
+    """The messages of a chat and the tools that its user provides; a service of chat runs."""
 
     thread_id: str
     messages: tuple[Message, ...]
-    """Oldest first; the last one is what the user says now."""
+    """In chronological order; the last one is the user's new message."""
     user_tools: tuple[Mapping[str, Any], ...] = ()
-    """As the tools of an agent are named, agents among them in full."""
+    """In the form of an agent's tool list, with agents embedded."""
 
     def to_json(self) -> dict[str, Any]:
         """Return it as JSON."""
@@ -56,7 +58,7 @@ class ChatInput:
 
     @classmethod
     def of_json(cls, stored: Mapping[str, Any]) -> Self:
-        """Return what :meth:`to_json` has made JSON of."""
+        """Restore a chat from the result of :meth:`to_json`."""
         return cls(
             thread_id=stored["thread_id"],
             messages=tuple(_message(one) for one in stored["messages"]),
@@ -70,27 +72,28 @@ def _message(stored: Mapping[str, Any]) -> Message:
 
 
 class ChatScope:
-    """Which steps of a graph see the chat, and whose user's tools they may use; by their paths."""
+    """Determines which steps receive the chat and the user's tools, by their paths."""
 
     def __init__(self, graph: PreparedGraph) -> None:
         self._before: dict[tuple[str, ...], _Seen] = {}
         self._walk(graph, (), _NOTHING)
 
     def is_entry_agent(self, path: StepPath) -> bool:
-        """Return whether no agent stands before the step in the flow."""
+        """Return whether there is no agent before the step in the flow."""
         seen = self._before.get(_place(path))
         return seen is not None and not seen & _AGENT
 
     def include_user_tools(self, path: StepPath) -> bool:
-        """Return whether chat starts stand before the step, and all let the user's tools through.
+        """Return whether the step may use the user's tools.
 
-        An agent behind another one is given none.
+        It must be an entry agent with at least one chat start before it, and all of them must
+        permit the tools.
         """
         seen = self._before.get(_place(path), _NOTHING)
         return self.is_entry_agent(path) and bool(seen & _TOOLS) and not seen & _NO_TOOLS
 
     def _walk(self, graph: PreparedGraph, place: tuple[str, ...], around: _Seen) -> _Seen:
-        """Note what stands before each step; return what stands before whatever comes next."""
+        """Record the kinds of steps before each step; return those before the next step."""
         after: dict[str, _Seen] = {}
         incoming = graph.topology.incoming
         for step_id in graph.topology.order():
@@ -113,7 +116,7 @@ class ChatScope:
 
 
 def _has_agent(work: BoundNode | InnerStep | None) -> bool:
-    """Return whether something that works is an agent, or contains one."""
+    """Return whether a node is an agent or contains one."""
     if isinstance(work, InnerStep):
         work = work.work
     if work is None:
@@ -132,29 +135,29 @@ def _active(inner: InnerGraph) -> list[BoundNode]:
 
 
 def _place(path: StepPath) -> tuple[str, ...]:
-    """Return the ids of the steps around a step and its own, whichever attempt it is."""
+    """Return the IDs of the enclosing steps and the step itself, without attempt numbers."""
     return tuple(part.partition("~")[0] for part in path.text.split("/"))
 
 
 def chat_services(chat: ChatInput | None, graph: PreparedGraph) -> Mapping[type, Any]:
-    """Return the services of a run of a graph, none outside of chats."""
+    """Return the chat services for a run of a graph; empty outside of chats."""
     return {} if chat is None else {ChatInput: chat, ChatScope: ChatScope(graph)}
 
 
 class ChatStartData(StepData):
-    """How a chat enters the graph."""
+    """Settings of the step at which a chat enters the graph."""
 
     include_user_tools: bool = Field(True, alias="includeUserTools")
-    """Whether the tools that the user brings along are offered to the agents behind it."""
+    """Whether the tools that the user provides are offered to the agents behind this step."""
 
 
 class ChatStartNode:
-    """Gives what the user says now."""
+    """Outputs the user's new message."""
 
     async def execute(
         self, data: ChatStartData, inputs: Outputs, context: FlowContext
     ) -> ExecutionResult:
-        """Return the newest message of the chat; outside of chats, what the step is given."""
+        """Return the newest chat message, or outside of chats the step's input."""
         chat = context.services.get(ChatInput)
         said = inputs.get(DEFAULT_HANDLE) if chat is None else chat.messages[-1].content
         given = {INPUTS: inputs[INPUTS]} if INPUTS in inputs else {}
@@ -162,7 +165,7 @@ class ChatStartNode:
 
 
 def chat_start_type() -> NodeType:
-    """Return the type of steps at which a chat enters a graph."""
+    """Return the step type at which a chat enters a graph."""
     return NodeType(
         name=CHAT_START,
         description="Where a chat enters the graph: the newest message of the user leaves on"

@@ -19,7 +19,7 @@ DEFAULT_THREADS = 8
 
 
 class BlockingPool:
-    """A bounded number of threads; further functions wait for a free one."""
+    """A thread pool of limited size; further functions are queued."""
 
     def __init__(self, max_threads: int = DEFAULT_THREADS) -> None:
         self._threads = ThreadPoolExecutor(max_threads, thread_name_prefix="blocking")
@@ -27,8 +27,8 @@ class BlockingPool:
     async def run(self, fn: Callable[..., Result], *args: Any) -> Result:
         """Run a function in a thread, with the context variables of the caller.
 
-        A cancel does not wait for the thread: a function that has not begun never
-        begins, and what one that has begun returns is dropped.
+        Cancellation does not wait for the thread: a queued function is dropped, and the result of a
+        running one is discarded.
         """
         context = contextvars.copy_context()
         return await asyncio.get_running_loop().run_in_executor(
@@ -36,38 +36,38 @@ class BlockingPool:
         )
 
     def close(self) -> None:
-        """Begin nothing more; threads that are at work are not waited for."""
+        """Reject new functions and drop queued ones, without waiting for running threads."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
 
 def _called(fn: Callable[..., Result], *args: Any) -> Result:
     try:
         return fn(*args)
-    except StopIteration as error:  # no future can carry it
+    except StopIteration as error:  # a future cannot raise StopIteration
         raise RuntimeError("The function raised StopIteration.") from error
 
 
 Function = Callable[[ExecutionContext], Any]
-"""Returns a value, or something to await for one."""
+"""Returns a value or an awaitable."""
 
 
 class ContextualNode(Protocol):
-    """A node that takes one context and knows nothing of handles."""
+    """A node that takes a single context and does not use handles."""
 
     @property
     def id(self) -> str:
-        """Names the node; several steps may use it."""
+        """ID of the node; several steps may use it."""
         ...
 
     def execute(self, context: ExecutionContext) -> Any:
-        """Return the output of a step, or something to await for it."""
+        """Return the output of a step, or an awaitable for it."""
         ...
 
 
 class FunctionNode:
     """A function as a node.
 
-    A plain function is called where it stands; one that blocks belongs into a thread.
+    A synchronous function runs on the event loop; mark it as ``blocking`` if it blocks.
     """
 
     def __init__(
@@ -78,17 +78,16 @@ class FunctionNode:
         persistent: bool = False,
         blocking: bool = False,
     ) -> None:
-        """Make a node of ``fn``.
+        """Create a node that calls ``fn``.
 
-        A ``persistent`` node has a state of its own, so one step at a time works with it. A
-        ``blocking`` one is called in a thread.
+        A ``persistent`` node has its own state, so only one step at a time uses it. A ``blocking``
+        function is called in a thread.
 
-        A plain function runs in the context of its graph's task: a context variable that it sets
-        may be seen by later steps. Return what they are to know.
+        A synchronous function runs in the context of its graph's task, so later steps may see
+        context variables that it sets. Pass data to later steps through the return value.
 
         Raises:
-            ValueError: ``fn`` is a generator function, which has no result, or a coroutine function
-                and should be called in a thread.
+            ValueError: ``fn`` is a generator function, or a coroutine function marked as blocking.
         """
         if inspect.isgeneratorfunction(fn) or inspect.isasyncgenfunction(fn):
             raise ValueError(f"The function of node {id!r} is a generator: return a list instead.")
@@ -99,18 +98,18 @@ class FunctionNode:
         self.persistent = persistent
         self.blocking = blocking
         self.lock = NodeLock(id) if persistent else None
-        """Held by the one step that works with a persistent node."""
+        """Held by the step that uses a persistent node."""
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.id!r})"
 
     async def execute(self, context: ExecutionContext) -> Any:
-        """Call the function and return what it, or what it awaits, returns."""
+        """Call the function and return its result, awaited if necessary."""
         found = self.begin(context)
         return await found if is_awaitable(found) else found
 
     def begin(self, context: ExecutionContext) -> Any:
-        """Call the function; return its value, or something to await for it."""
+        """Call the function; return its value or an awaitable."""
         if not self.blocking:
             return self.fn(context)
         pool = None if context.flow is None else context.flow.services.get(BlockingPool)
@@ -120,7 +119,7 @@ class FunctionNode:
 
 
 class ContextNode:
-    """Executes a contextual node as a node of the engine: the one adapter between the two.
+    """Adapts a contextual node to the engine's node interface.
 
     The step's only output is ``default``.
     """
@@ -131,7 +130,7 @@ class ContextNode:
         self.node = node
         self._input = step_input
         self._begin: Function = node.execute
-        if type(node) is FunctionNode:  # a subclass may have another idea of executing
+        if type(node) is FunctionNode:  # a subclass may override execute
             self._begin = node.begin if node.blocking else node.fn
 
     def execute(self, data: Any, inputs: Outputs, context: FlowContext) -> Execution:
@@ -147,10 +146,10 @@ class ContextNode:
 
 
 def execution_context(context: FlowContext, step_input: Any) -> ExecutionContext:
-    """Return the context of a step for a contextual node.
+    """Build the context of a step for a contextual node.
 
-    Where a graph is executed from Python, the context of its caller is a service of the run: its
-    session, trace, results and, for steps without an input of their own, its input are shared.
+    If a graph is executed from Python, the caller's context is a service of the run. Its session,
+    trace and results are shared, and so is its input for steps without their own.
     """
     caller = context.run.services.get(ExecutionContext, _NOBODY)
     upstream = dict(caller.upstream)
@@ -176,9 +175,9 @@ async def _result_of(found: Awaitable[Any]) -> ExecutionResult:
 
 
 def is_awaitable(value: Any) -> bool:
-    """Return quickly whether something must be awaited; what a step returns hardly ever must."""
+    """Return whether a value is awaitable, optimised for the common types, which are not."""
     kind = type(value)
-    if kind in _VALUES:  # asking for an attribute that is missing is dear
+    if kind in _VALUES:  # hasattr is slow for a missing attribute
         return False
     return kind is CoroutineType or hasattr(kind, "__await__")
 

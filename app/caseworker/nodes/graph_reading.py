@@ -1,8 +1,8 @@
-"""Reads a graph from its JSON form, and finds everything that is wrong with it at once.
+"""Parses a graph from JSON and reports all of its problems at once.
 
-Steps and edges are read one by one. What cannot be read is reported, and replaced by a stand-in
-that nothing else finds fault with, so that whatever could be read is still checked as a whole, each
-problem with its own place. What may only come from the gap is reported once the gap is closed.
+Steps and edges are parsed one by one. An unreadable part is reported and replaced by a placeholder
+that causes no further problems. The rest is still checked as a whole, and each problem has its own
+position. Problems that the missing part may cause are reported only once it is readable.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -28,13 +28,13 @@ Part = TypeVar("Part", bound=StepData)
 
 _ANYTHING = Traits()
 _NOBODY, _NOWHERE = "?source", "?target"
-"""Stand-in steps between which unreadable edges lead; no step can have such an id."""
+"""Placeholder steps at the ends of unreadable edges; these are not valid step IDs."""
 _UNREADABLE = Edge(source=_NOBODY, target=_NOWHERE, channel=Channel.LINK)
 
 
 @dataclass(frozen=True, slots=True)
 class _Reader:
-    """Reads what stands at one place of a graph; all readers of a graph share its problems."""
+    """Parses one position of a graph; all readers of a graph share one list of problems."""
 
     types: Types
     problems: list[Problem]
@@ -44,16 +44,16 @@ class _Reader:
     depth: int = 0
 
     def at(self, *places: str, deeper: int = 0) -> "_Reader":
-        """Return the reader of a place inside this one."""
+        """Return a reader for a nested position."""
         at = joined(self.place, *places)
         return replace(self, place=at, depth=self.depth + deeper)
 
     def tell(self, message: str, *places: str) -> None:
-        """Report what is wrong at a place inside this one."""
+        """Report a problem at a nested position."""
         self.problems.append(Problem(joined(self.place, *places), message))
 
     def part(self, kind: type[Part], value: Any, context: "_Reader | None" = None) -> Part | None:
-        """Read a part; None if it has errors, which are reported."""
+        """Parse a part; report its errors and return None if it has any."""
         if isinstance(value, Mapping) and not isinstance(value, dict):
             value = dict(value)
         try:
@@ -63,7 +63,7 @@ class _Reader:
             return None
 
     def graph(self, value: Any, field: str) -> InnerGraph | None:
-        """Read the graph at a field of the data that stands here."""
+        """Parse the graph in a field of this data."""
         inner = self.at(field, deeper=1)
         if is_reference(value):
             inner.tell("A graph that is only named must be put here in full, with its steps.")
@@ -71,13 +71,13 @@ class _Reader:
         return read_graph(inner, value) if inner._allowed() else None
 
     def step(self, value: Any, field: str) -> InnerStep | None:
-        """Read the ``{type, data}`` at a field of the data that stands here."""
+        """Parse the ``{type, data}`` object in a field of this data."""
         inner = self.at(field, deeper=1)
         spec = inner.part(WorkSpec, value) if inner._allowed() else None
         return None if spec is None else inner.free_work(spec)
 
     def free_work(self, spec: WorkSpec) -> InnerStep | None:
-        """Read work that no edge leads to: it must be of a type that executes."""
+        """Parse a node without edges: its type must be executable."""
         kind = self.types.get(spec.type)
         if kind is None:
             self.tell(f"There is no step type {quoted(spec.type)}.", "type")
@@ -88,7 +88,7 @@ class _Reader:
         return self.work(kind, spec.data)
 
     def work(self, kind: NodeType, data: Mapping[str, Any]) -> InnerStep | None:
-        """Read the data of a step."""
+        """Parse the data of a step."""
         before = len(self.problems)
         inner = self.at("data")
         found = inner.part(kind.data, data, inner)
@@ -111,7 +111,7 @@ class _Reader:
 
 @dataclass(frozen=True, slots=True)
 class _ReadStep:
-    """A step as far as it could be read."""
+    """A step as far as it could be parsed."""
 
     step: Step
     traits: Traits | None
@@ -122,9 +122,9 @@ class _ReadStep:
 def read(
     types: Types, graph: Any, graph_id: str, models: ModelTable | None = None
 ) -> tuple[InnerGraph | None, tuple[Problem, ...]]:
-    """Read a graph; return it, unless it has errors, and all its problems.
+    """Parse a graph; return it, unless it has errors, and all its problems.
 
-    ``models`` are those that may be named; None: any.
+    ``models`` are the models that may be named; None permits any.
     """
     reader = _Reader(types, [], graph_id, models)
     found = read_graph(reader, graph)
@@ -132,7 +132,7 @@ def read(
 
 
 def read_graph(reader: _Reader, value: Any) -> InnerGraph | None:
-    """Read the graph at the reader's place; None if it has errors, which are reported."""
+    """Parse the graph at the reader's position; report its errors and return None if it has any."""
     before = len(reader.problems)
     frame = reader.part(GraphFrame, value)
     raw = value if isinstance(value, Mapping) else {}
@@ -195,7 +195,7 @@ def _step(reader: _Reader, value: Any, index: int) -> _ReadStep:
 
 
 def _stand_in(reader: _Reader, value: Any, index: int) -> _ReadStep:
-    """Return a step in the place of one that cannot be read, as much like it as is known."""
+    """Return a placeholder for an unreadable step, with its known properties."""
     given = value if isinstance(value, Mapping) else {}
     step_id, type_name, data = given.get("id"), given.get("type"), given.get("data")
     kind = reader.types.get(type_name) if isinstance(type_name, str) else None
@@ -203,7 +203,7 @@ def _stand_in(reader: _Reader, value: Any, index: int) -> _ReadStep:
         reader.tell(f"There is no step type {quoted(type_name)}.", "type")
     if kind is not None and isinstance(data, Mapping):
         reader.work(kind, data)
-    with suppress(ValidationError):  # it is reported already
+    with suppress(ValidationError):  # already reported
         _policy(reader.at("policy"), PolicySpec.model_validate(given.get("policy")))
     step = Step(id=step_id if isinstance(step_id, str) else f"?{index}", type="")
     return _ReadStep(step, kind.usual_traits if kind else _ANYTHING, stands_in=True)
@@ -241,9 +241,9 @@ def _entry(value: Any) -> tuple[str, ...] | None:
 def _problems_despite_gaps(
     graph: Graph, steps: Sequence[_ReadStep], types: Types
 ) -> Iterator[Problem]:
-    """Yield what is wrong with the whole, whatever the unreadable parts turn out to be.
+    """Yield the problems that exist regardless of the unreadable parts.
 
-    Which steps are executed, and which one after the other, is not known yet.
+    Which steps are executed, and in which order, is not known yet.
     """
     if not steps:
         return
@@ -256,7 +256,7 @@ def _problems_despite_gaps(
 
 
 def _traits_of(steps: Sequence[_ReadStep]) -> Callable[[Step], Traits | None]:
-    """Return a function that gives the traits of these very steps; two of them may share an id."""
+    """Return a lookup of traits by step object, because two steps may share an ID."""
     found = {id(one.step): one.traits for one in steps}
     return lambda step: found[id(step)]
 

@@ -1,7 +1,7 @@
-"""The JSON form of a graph, part by part.
+"""The JSON form of a graph.
 
-The parts are read one by one and not as one document, so that a mistake in one of them does not
-hide those in the others.
+Its parts are parsed one by one and not as one document, so that an error in one part does not hide
+errors in others.
 """
 
 import re
@@ -36,70 +36,70 @@ MAX_ERROR_NAMES = 32
 
 
 class WorkSpec(StepData):
-    """A node type and what it is configured with."""
+    """A node type with its configuration."""
 
     type: TypeName
     data: dict[str, Any]
 
 
 class PolicySpec(StepData):
-    """What happens when a step fails; ranges are the policy's own business."""
+    """How to handle failures of a step."""
 
     on_error: Literal["fail", "retry", "skip", "fallback"] = "fail"
-    """Once the attempts are used up."""
+    """What to do after the last attempt."""
     retry_count: int = 0
-    """Attempts after the first."""
+    """Number of attempts after the first."""
     retry_delay_ms: int = 1000
     retry_backoff: Annotated[float, Field(allow_inf_nan=False)] = 2.0
     timeout_ms: int | None = None
-    """The time of one attempt; null is unlimited."""
+    """Time limit of one attempt; null is unlimited."""
     fallback_value: Any = None
-    """The output of a step that is skipped."""
+    """The output of a skipped step."""
     retry_on: Annotated[list[ErrorName], Field(max_length=MAX_ERROR_NAMES)] | None = None
-    """Error classes, or codes of tools, after which further attempts are made; null: all."""
+    """Error classes, or error codes of tools, that are retried; null: all."""
     no_retry_on: Annotated[list[ErrorName], Field(max_length=MAX_ERROR_NAMES)] = Field(
         default_factory=list
     )
-    """Error classes, or codes of tools, after which no further attempt is made."""
+    """Error classes, or error codes of tools, that are not retried."""
     fallback: WorkSpec | None = None
-    """Works in place of a step that failed, on the same inputs."""
+    """Runs instead of a failed step, on the same inputs."""
 
     def policy(self) -> ErrorPolicy:
-        """Return the policy; its fallback stands here and not there.
+        """Return the policy, with ``fallback`` as its ``fallback_node``.
 
         Raises:
-            ValueError: a value is out of its range, or two contradict each other; the message
-                begins with the name of the field.
+            ValueError: a value is out of range, or two contradict each other; the message starts
+                with the name of the field.
         """
         given = dict(self)
         return ErrorPolicy(fallback_node=given.pop("fallback"), **given)
 
 
 class StepSpec(StepData):
-    """A placed unit of work."""
+    """A step of a graph."""
 
     id: StepId
     type: TypeName
-    """Names the node type that executes the step."""
+    """The node type that executes the step."""
     data: dict[str, Any]
-    """What the type says."""
+    """The configuration for the node type."""
     policy: PolicySpec | None = None
     sub_budget: Budget | None = None
-    """What the step may spend, within what is left around it."""
+    """Limits for the step, within the remaining budget of its scope."""
 
 
 class EdgeData(StepData):
-    """What travels on an edge; there is no default."""
+    """The channel of an edge; it is required."""
 
     channel: Literal["flow", "link"]
     """``flow`` routes values, ``link`` materialises dependencies."""
 
 
 class EdgeSpec(StepData):
-    """Joins an output handle of one step to an input handle of another."""
+    """Connects an output handle of one step to an input handle of another."""
 
     id: Annotated[str, Field(min_length=1, max_length=128)] | None = None
-    """A name for people."""
+    """A name for human readers."""
     source: StepId
     source_handle: HandleName = DEFAULT_HANDLE
     target: StepId
@@ -108,21 +108,21 @@ class EdgeSpec(StepData):
 
 
 class GraphFrame(StepData):
-    """A graph whose steps and edges are still to be read."""
+    """A graph whose steps and edges are not parsed yet."""
 
     steps: list[Any]
     edges: list[Any]
     entry: list[StepId] | None = None
-    """Where to begin; left out, at the steps that no flow edge leads to."""
+    """The steps to start with. Default: the steps without an incoming flow edge."""
     max_parallel: Annotated[int, Field(ge=1, le=MAX_PARALLEL)] = 1
-    """How many steps may be executed at once."""
+    """Maximum number of steps that run concurrently."""
     name: Any = None
-    """Of a registered graph that was put here; means nothing."""
+    """The name of a registered graph whose definition was copied here; has no effect."""
     version: Any = None
 
 
 class GraphSpec(GraphFrame):
-    """A graph: steps, and the edges that join them."""
+    """A graph: its steps and the edges between them."""
 
     steps: list[StepSpec]
     edges: list[EdgeSpec]

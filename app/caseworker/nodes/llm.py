@@ -1,4 +1,4 @@
-"""A step that asks a model."""
+"""A step that calls a model."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, Literal, Self
@@ -32,31 +32,31 @@ from caseworker.nodes.toolset import TOOLS, Toolset, linked_tools
 from caseworker.trace.frozen_json import ValueLimits
 
 MAX_TURNS = 10
-"""Of a step with tools: more is for agents."""
+"""Maximum turns of a step with tools; use an agent for more."""
 
 _ANSWER, _REPROMPT = "answer", "reprompt"
-"""What the calls are named; their keys end so."""
+"""The names of the calls, also used in their keys."""
 
 
 class LlmData(StepData):
-    """What a model is asked."""
+    """The request to a model."""
 
     prompt: TextField
     """The user message."""
     system: TextField | None = None
     """The system message."""
     model: ModelSpec | None = None
-    """Which model is asked, and how, as of an agent: ``{name, options}`` or ``{tier, options}``."""
+    """The model and its options, as in an agent: ``{name, options}`` or ``{tier, options}``."""
     tier: Literal["small", "big"] | None = None
-    """Short for ``model.tier``: small if left out."""
+    """Shorthand for ``model.tier``. Default: small."""
     output_schema: SchemaField | None = None
-    """The answer is then JSON that follows this; a reply that does not is asked for once more."""
+    """JSON Schema of the answer; a reply that violates it is requested once more."""
     max_output_tokens: Annotated[int, Field(ge=1, le=MAX_LIMIT)] | None = None
-    """Short for ``model.options.max_output_tokens``."""
+    """Shorthand for ``model.options.max_output_tokens``."""
     allow_incomplete: bool = False
-    """Whether an answer that is cut off, withheld, refused or empty is taken as it is."""
+    """Whether to accept an answer that is cut off, withheld, refused or empty."""
     seed: Annotated[int, Field(ge=-MAX_LIMIT - 1, le=MAX_LIMIT)] | None = None
-    """Makes sampling repeatable where the provider supports it; left out, the run's own."""
+    """Makes sampling repeatable if the provider supports it. Default: the run's seed."""
 
     @model_validator(mode="after")
     def _says_nothing_twice(self) -> Self:
@@ -66,19 +66,19 @@ class LlmData(StepData):
 
     @property
     def asked(self) -> ModelSpec:
-        """Which model is asked, and how."""
+        """The model to call, with its options."""
         longest = self.max_output_tokens
         return self.model or ModelSpec(tier=self.tier or "small", max_output_tokens=longest)
 
     def messages(self, inputs: Outputs, limits: ValueLimits) -> list[Message]:
-        """Return the messages with the values of the inputs; raises as templates do."""
+        """Return the rendered messages; raises the errors of templates."""
         asked = [Message(role="user", content=self.prompt.render(inputs, limits))]
         if self.system is None:
             return asked
         return [Message(role="system", content=self.system.render(inputs, limits)), *asked]
 
     def agent(self) -> AgentDefinition:
-        """Return the agent that the step is where tools are linked to it."""
+        """Return the agent that executes the step if tools are linked to it."""
         schema = self.output_schema
         return AgentDefinition(
             name="llm",
@@ -92,26 +92,26 @@ class LlmData(StepData):
 
 
 class LlmNode:
-    """Asks the model of its step, through the gateway and inside the limits of the run."""
+    """Calls the model of its step through the gateway, within the limits of the run."""
 
     def __init__(self, agents: Agents) -> None:
-        """Let ``agents`` work where tools are linked."""
+        """Create the node; ``agents`` executes steps with linked tools."""
         self._agents = agents
 
     async def execute(
         self, data: LlmData, inputs: Outputs, context: FlowContext
     ) -> ExecutionResult:
-        """Ask the model; its answer is the output ``default``.
+        """Call the model and put its answer on ``default``.
 
-        With tools that are linked it may take some turns: the model is asked again with the results
-        of the calls that it wants.
+        With linked tools this may take several turns: the model is called again with the results of
+        the tool calls that it requests.
 
         Raises:
-            MissingValueError: the prompt has a place for which there is no value.
+            MissingValueError: the prompt refers to a value that does not exist.
             ModelAnswerIncomplete: the answer is cut off, withheld, refused or empty.
-            UnfitReplyError: the answer does not follow its schema, also when it was asked again.
-            CallFailedError: the provider failed, its retries included.
-            Stop: a limit or a cancel request keeps it from being asked, or ended it.
+            UnfitReplyError: the answer violates its schema, also when requested again.
+            CallFailedError: the provider failed after all retries.
+            Stop: a limit or a cancel request prevented or ended the call.
         """
         messages, schema = data.messages(inputs, context.limits), data.output_schema
         linked = await linked_tools(context)
@@ -165,7 +165,7 @@ async def _ask(data: LlmData, context: FlowContext, messages: Sequence[Message],
 
 
 def _so_far(of: Completion | AgentState, text: str) -> dict[str, Any]:
-    """Return what a step that fails has to show: its text, named as that of an agent."""
+    """Return the partial result of a failed step, with the field names of an agent's result."""
     about = {
         "incomplete": of.incomplete and of.incomplete.value,
         "incomplete_reason": of.incomplete_reason,
@@ -185,7 +185,7 @@ def _unknown(data: Mapping[str, Any], models: ModelTable | None) -> Iterator[Fau
 
 
 def llm_type(agents: Agents) -> NodeType:
-    """Return the type of steps that ask a model; ``agents`` work for those with linked tools."""
+    """Return the step type that calls a model; ``agents`` executes steps with linked tools."""
     return NodeType(
         name="llm",
         description="Asks a model. Its answer leaves on default: text, or JSON"

@@ -1,4 +1,4 @@
-"""Which model an agent or a step asks, as their definitions say it."""
+"""The model of an agent or a step, as written in definitions."""
 
 from collections.abc import Iterator
 from typing import Annotated, Any, Literal
@@ -17,27 +17,27 @@ ModelName = Annotated[str, Field(min_length=1, max_length=128)]
 
 
 class ModelOptions(StepData):
-    """How a model is asked."""
+    """Options for model calls."""
 
     temperature: Annotated[float, Field(ge=0, le=2, allow_inf_nan=False)] | None = None
     max_output_tokens: Annotated[int, Field(ge=1, le=MAX_LIMIT)] | None = None
-    """The longest answer; it can only narrow what is configured for the model."""
+    """Maximum output tokens; it can only lower the limit configured for the model."""
 
 
 class ModelSpec(ModelOptions):
-    """Which model is asked, and how; options may stand here or in ``options``."""
+    """The model to call, with options either here or in ``options``."""
 
     tier: Literal["small", "big"] = "small"
     name: ModelName | None = None
-    """A configured model; left out, that of the tier. A model of the tier may be named as its
-    provider names it."""
+    """The name of a configured model. Default: the model of the tier. A model of the tier may also
+    be given by its provider's name for it."""
     fallbacks: Annotated[list[ModelName], Field(max_length=MAX_FALLBACKS)] = Field(
         default_factory=list
     )
-    """Further models, by such names, that are asked in this order when one cannot answer."""
+    """Names of models to call, in this order, if one fails."""
     options: ModelOptions = Field(default_factory=ModelOptions)
     stream: bool = True
-    """Whether answers are shown while they are written."""
+    """Whether answers are streamed while they are written."""
 
     @model_validator(mode="after")
     def _says_nothing_twice(self) -> "ModelSpec":
@@ -47,7 +47,7 @@ class ModelSpec(ModelOptions):
 
     @property
     def asked(self) -> dict[str, Any]:
-        """Which model the gateway asks, and how."""
+        """The model arguments for the gateway."""
         given, options = self, self.options
         longest, temperature = given.max_output_tokens, given.temperature
         return {
@@ -59,7 +59,7 @@ class ModelSpec(ModelOptions):
         }
 
     def faults(self, models: ModelTable) -> Iterator[Fault]:
-        """Yield what names a model that is not configured."""
+        """Yield the names of models that are not configured."""
         tier = Tier(self.tier)
         if self.name not in models and tier not in models:
             yield "model.tier", no_model(tier, models)
@@ -75,7 +75,7 @@ class ModelSpec(ModelOptions):
 
 
 def no_model(tier: Tier, models: ModelTable) -> str:
-    """Return what to configure for a tier without a model."""
+    """Return the message for a tier without a model, with the settings to change."""
     return (
         f"No {tier} model is configured: set models.{tier}, or models.{tier}.use to one of:"
         f" {listed(models)}."

@@ -1,7 +1,7 @@
-"""Graphs and steps that stand in the data of other steps.
+"""Graphs and steps nested in the data of other steps.
 
-They are read with the data they stand in, by the reader of that data, which comes along as the
-context of the validation.
+They are parsed together with the enclosing data, by the reader that is passed as validation
+context.
 """
 
 from collections.abc import Hashable, Iterator, Mapping, Set
@@ -18,16 +18,16 @@ from caseworker.kernel.validation import Traits
 from caseworker.nodes.reading import reported
 
 MAX_NESTING = 8
-"""How many graphs may stand in one another, the outermost included; the step of a map is one."""
+"""Maximum nesting depth of graphs, including the outermost; the step of a map counts as one."""
 
 
 @dataclass(frozen=True)
 class InnerGraph:
-    """A graph that was read and checked."""
+    """A parsed and validated graph."""
 
     prepared: PreparedGraph
     traits: Mapping[str, Traits]
-    """Of its steps, by id."""
+    """The traits of its steps, by ID."""
 
     @cached_property
     def holds(self) -> frozenset[Hashable]:
@@ -38,14 +38,14 @@ class InnerGraph:
 
     @cached_property
     def ends(self) -> tuple[str, ...]:
-        """The steps from which no value travels on."""
+        """The steps without outgoing edges."""
         topology = self.prepared.topology
         return tuple(step_id for step_id in topology.active if step_id not in topology.outgoing)
 
 
 @dataclass(frozen=True, slots=True)
 class InnerStep:
-    """A step without a place of its own, read and checked."""
+    """A parsed and validated step without an ID."""
 
     type: str
     work: BoundNode
@@ -53,7 +53,7 @@ class InnerStep:
 
 
 def _read_by(method: str) -> GetPydanticSchema:
-    """Return what reads a field by a method of the validation's context: see the module."""
+    """Return a field annotation that parses with a method of the validation context."""
 
     def read(value: Any, info: ValidationInfo) -> Any:
         found = getattr(info.context, method)(value, info.field_name)
@@ -75,7 +75,7 @@ GraphField = Annotated[
         }
     ),
 ]
-"""A graph inside a step."""
+"""A graph nested in a step."""
 
 StepField = Annotated[
     InnerStep,
@@ -89,15 +89,15 @@ StepField = Annotated[
         }
     ),
 ]
-"""A step inside a step."""
+"""A step nested in a step."""
 
 
 Place = tuple[str | int, ...]
-"""Keys and indexes, from the outermost graph on."""
+"""Keys and indexes from the outermost graph inward."""
 
 
 class DefinitionKind(StrEnum):
-    """What can be registered under a name."""
+    """The kinds of definitions that can be registered."""
 
     GRAPH = "graph"
     AGENT = "agent"
@@ -105,27 +105,27 @@ class DefinitionKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class DefinitionReference:
-    """A definition that must be put in the place of its name before a graph can be used."""
+    """A reference to a registered definition, to be resolved before the graph is used."""
 
     place: Place
-    """Where the object with the name stands."""
+    """The position of the reference in the graph."""
     kind: DefinitionKind
     name: str
     version: int | None = None
-    """None: the newest."""
+    """None: the newest version."""
 
 
 def is_reference(given: Any) -> TypeGuard[Mapping[str, Any]]:
-    """Return whether this names a registered definition: a name, at most a version, and no more."""
+    """Return whether a value is a reference: a name with an optional version, and no more."""
     return isinstance(given, Mapping) and "name" in given and given.keys() <= {"name", "version"}
 
 
 def references_in(
     graph: Any, nesting: Set[str], place: Place = (), depth: int = 0
 ) -> Iterator[DefinitionReference]:
-    """Yield what is only named inside ``graph``; what cannot be read is passed over.
+    """Yield the references inside ``graph``; unreadable parts are skipped.
 
-    ``nesting`` are the types whose steps have graphs or agents in their data.
+    ``nesting`` are the step types whose data may contain graphs or agents.
     """
     steps = graph.get("steps") if isinstance(graph, Mapping) else None
     if not isinstance(steps, list) or depth >= MAX_NESTING:
@@ -141,7 +141,7 @@ def references_in(
 def _in_work(
     work: Any, nesting: Set[str], place: Place, depth: int
 ) -> Iterator[DefinitionReference]:
-    """Look into something that has data: a step, a fallback, the step of a map."""
+    """Search an object with ``type`` and ``data``: a step, a fallback, or the step of a map."""
     if not isinstance(work, Mapping) or depth >= MAX_NESTING:
         return
     data, kind = work.get("data"), work.get("type")
@@ -157,9 +157,9 @@ def _in_work(
 
 
 def agents_in(agent: Any, place: Place = (), depth: int = 0) -> Iterator[DefinitionReference]:
-    """Yield the agents that are only named in the JSON of an agent, or by it itself.
+    """Yield the references to agents inside the JSON of an agent, or the reference that it is.
 
-    What cannot be read is passed over.
+    Unreadable parts are skipped.
     """
     if not isinstance(agent, Mapping) or depth > MAX_NESTING:
         return

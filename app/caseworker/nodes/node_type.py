@@ -1,4 +1,4 @@
-"""What a graph may be made of, and what the steps of a run must know of it."""
+"""Step types, and the facts about a run that its steps can use."""
 
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -15,10 +15,10 @@ from caseworker.llm.table import ModelTable
 from caseworker.nodes.reading import StepData
 
 Fault = tuple[str, str]
-"""A place inside the data of a step, and what is wrong there."""
+"""A position inside the data of a step, and an error message."""
 
 NONE: frozenset[str] = frozenset()
-"""No handle at all."""
+"""No handles."""
 
 ONE_OUTPUT = Handles(flow_outputs=frozenset({DEFAULT_HANDLE}), link_inputs=NONE, link_outputs=NONE)
 """Any inputs, the output ``default``, and no links."""
@@ -26,47 +26,47 @@ ONE_OUTPUT = Handles(flow_outputs=frozenset({DEFAULT_HANDLE}), link_inputs=NONE,
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunFacts:
-    """A service of every run: the same whenever the run is executed again."""
+    """A service of every run; equal each time the run is executed."""
 
     now: datetime
-    """The aware time from which relative dates start: when the run was accepted."""
+    """The timezone-aware reference time for relative dates: when the run was accepted."""
     timezone: str | None = None
-    """IANA name of the zone that its caller asked for; None: the configured one."""
+    """IANA name of the time zone that the caller requested; None: the configured one."""
     seed: int | None = None
-    """What its caller wants sampling to start from."""
+    """The sampling seed that the caller requested."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeType:
-    """A type of step: how its data is read, how it may be joined, and what executes it."""
+    """A step type: its data model, its handles, and the node that executes it."""
 
     name: str
     description: str
-    """For people: what it does with its inputs, and what it produces."""
+    """Documentation for users: how it uses its inputs, and what it produces."""
     node: Node
     data: type[StepData]
     handles: Handles = ONE_OUTPUT
     executes: bool = True
     """False: its steps can only be linked."""
     faults: Callable[[Any], Iterable[Fault]] = lambda _: ()
-    """Finds in data that was read what its model cannot know, such as names that do not exist."""
+    """Finds errors in parsed data that the data model cannot detect, such as unknown names."""
     unknown: Callable[[Mapping[str, Any], ModelTable | None], Iterable[Fault]] = lambda *_: ()
-    """Finds names that do not exist in the JSON of data, whether or not it can be read. The models
-    are those that may be named; None: any."""
+    """Finds unknown names in the JSON of data, whether or not it is valid. The table holds the
+    models that may be named; None permits any."""
     flow_outputs: Callable[[Any], Names] | None = None
-    """Finds the output handles of a step in its data; None: they are those of ``handles``."""
+    """Returns the output handles of a step with this data; None: those of ``handles``."""
     holds: Callable[[Any], frozenset[Hashable]] = lambda _: frozenset()
-    """Finds the persistent nodes that a step uses."""
+    """Returns the persistent nodes that a step uses."""
     lock: Callable[[Any], NodeLock | None] = lambda _: None
-    """Finds the lock that a step holds while it works."""
+    """Returns the lock that a step holds while it runs."""
 
     @property
     def usual_traits(self) -> Traits:
-        """What holds for its steps, as far as that is known without their data."""
+        """The traits of its steps, as far as they are known without data."""
         return Traits(handles=self.handles, executes=self.executes)
 
     def traits_of(self, data: Any) -> Traits:
-        """Return what holds for a step with this data."""
+        """Return the traits of a step with this data."""
         handles = self.handles
         if self.flow_outputs is not None:
             handles = replace(handles, flow_outputs=self.flow_outputs(data))
@@ -77,7 +77,7 @@ class NodeType:
         return BoundNode(self.node, data, self.lock(data))
 
     def describe(self) -> dict[str, Any]:
-        """Return what its users must know, as JSON."""
+        """Return the documentation for users as JSON."""
         return {
             "name": self.name,
             "description": self.description,
@@ -89,5 +89,5 @@ class NodeType:
 
 
 def _names(handles: frozenset[str] | None) -> list[str] | None:
-    """Return the names in order; None means any."""
+    """Return the names sorted; None means any."""
     return None if handles is None else sorted(handles)

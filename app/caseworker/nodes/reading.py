@@ -1,7 +1,7 @@
-"""How the parts of a graph are read: strictly, with problems in our own words.
+"""Strict parsing of the parts of a graph, with error messages of our own.
 
-The words of the validation library are not used: some of them quote what was sent. Every message
-here is made of our own words and of limits that stand in our own schema.
+Pydantic's messages are not used, because some of them quote the input. All messages here consist of
+fixed text and limits from our schemas.
 """
 
 import re
@@ -32,9 +32,9 @@ from caseworker.nodes.templates import (
 )
 
 OWN: Final = "caseworker"
-"""The type of errors whose messages are ours."""
+"""The error type for our own messages."""
 REPORTED: Final = "caseworker_reported"
-"""The type of errors that only say that a problem was reported elsewhere."""
+"""The error type of placeholders for problems that are already reported."""
 
 MESSAGES: Mapping[str, str] = {
     "missing": "This field is required.",
@@ -65,18 +65,18 @@ MESSAGES: Mapping[str, str] = {
     "list_type": "This must be a JSON array.",
     "recursion_loop": "This is nested too deeply.",
 }
-"""What the kinds of error of the validation library are called here."""
+"""Our messages by pydantic error type."""
 OTHER = "This value is not accepted here."
 
 _WORD = "[A-Za-z]{1,24}[0-9]{0,2}"
 _NAME = f"{_WORD}(?:_{_WORD}){{0,4}}"
 _PLAIN_NAME = re.compile(rf"{_NAME}(?:\.{_NAME})?", re.ASCII)
-"""Words joined by underscores and at most one dot; tokens and keys, which mix letters and digits,
-do not fit."""
+"""Words joined by underscores, with at most one dot. Tokens and keys do not match, because they mix
+letters and digits."""
 
 
 class StepData(BaseModel):
-    """What the steps of one type are configured with; the base of every part of a graph."""
+    """Configuration of a step; the base class of every part of a graph."""
 
     model_config = ConfigDict(
         strict=True,
@@ -88,33 +88,33 @@ class StepData(BaseModel):
 
 
 def read_by(read: Callable[[Any], Any]) -> GetPydanticSchema:
-    """Return what makes a field's value by ``read`` alone, whatever its type looks like."""
+    """Return a field annotation that validates only with ``read``, regardless of the type."""
     return GetPydanticSchema(lambda *_: core_schema.no_info_plain_validator_function(read))
 
 
 def refusal(message: str) -> PydanticCustomError:
-    """Return an error with a message of our own, for validators to raise."""
+    """Return an error with our own message, for validators to raise."""
     template: LiteralString = "{message}"
     return PydanticCustomError(OWN, template, {"message": message})
 
 
 def reported() -> PydanticCustomError:
-    """Return the error of a validator that has reported its problems itself."""
+    """Return the error for a validator that has reported its problems itself."""
     return PydanticCustomError(REPORTED, "reported")
 
 
 def problems_in(error: ValidationError, place: str) -> Iterator[Problem]:
-    """Yield what is wrong with something that stands at ``place``."""
+    """Yield the problems of a validation error for the data at ``place``."""
     for one in error.errors(include_url=False, include_input=False):
         if one["type"] != REPORTED:
             yield Problem(joined(place, field_of(one["loc"])), message_of(one))
 
 
 def field_of(names: Iterable[str | int]) -> str:
-    """Return a dotted place.
+    """Return a dotted path.
 
-    A key that somebody made up is shown only if it looks like a name, so that nothing that was sent
-    by mistake comes back.
+    A key chosen by the caller is shown only if it looks like a name, so that data sent by mistake
+    is not echoed.
     """
     return ".".join(
         str(name) if isinstance(name, int) or _PLAIN_NAME.fullmatch(name) else "*" for name in names
@@ -122,19 +122,19 @@ def field_of(names: Iterable[str | int]) -> str:
 
 
 def joined(*places: str) -> str:
-    """Return places that stand in one another as one; empty ones are left out."""
+    """Join nested positions with dots; empty ones are omitted."""
     return ".".join(place for place in places if place)
 
 
 def message_of(error: Mapping[str, Any]) -> str:
-    """Return what the validation library found, in our words."""
+    """Return our message for a pydantic error."""
     if error["type"] == OWN:
         return str(error["msg"])
     return MESSAGES.get(error["type"], OTHER).format_map(error.get("ctx") or {})
 
 
 def _parsed(kind: type | None, wanted: str, parse: Callable[[Any], Any]) -> GetPydanticSchema:
-    """Return what reads a value of a ``kind`` by ``parse``, whose refusals are shown."""
+    """Return a field annotation that parses values of type ``kind`` and shows parser errors."""
 
     def read(value: Any) -> Any:
         if kind is not None and not isinstance(value, kind):
@@ -158,14 +158,14 @@ TextField = Annotated[
     _parsed(str, "string", TextTemplate.parse),
     WithJsonSchema({"type": "string", "description": "Text; ${path} puts a value into it."}),
 ]
-"""A text with places for values."""
+"""A text template."""
 
 JsonField = Annotated[
     JsonTemplate,
     _parsed(None, "", JsonTemplate),
     WithJsonSchema({"description": "Any JSON; ${path} in its strings puts a value there."}),
 ]
-"""JSON with places for values."""
+"""A JSON template."""
 
 ObjectField = Annotated[
     JsonTemplate,
@@ -174,7 +174,7 @@ ObjectField = Annotated[
         {"type": "object", "description": "An object; ${path} in its strings puts a value there."}
     ),
 ]
-"""A JSON object with places for values."""
+"""A JSON object template."""
 
 PathField = Annotated[
     Path,
@@ -185,7 +185,7 @@ PathField = Annotated[
 
 
 def usual_path() -> Any:
-    """Return the default of a path: the usual input."""
+    """Return the default of a path field: the input ``default``."""
     return Field(
         default_factory=lambda: DEFAULT_PATH, json_schema_extra={"default": DEFAULT_HANDLE}
     )
@@ -196,4 +196,4 @@ HandleName = Annotated[
     AfterValidator(_handle),
     Field(json_schema_extra={"pattern": f"^{HANDLE.pattern}$"}),
 ]
-"""Names an input or an output of a step."""
+"""The name of an input or output of a step."""

@@ -1,6 +1,6 @@
-"""A step that calls a function which the service was built with.
+"""A step that calls a Python function registered in this process.
 
-Functions come from the process alone; a graph can name one, and nothing else.
+Functions come only from the process; a graph can merely name one.
 """
 
 from collections.abc import Iterable
@@ -19,29 +19,29 @@ from caseworker.nodes.reading import JsonField, StepData
 
 
 class FunctionData(StepData):
-    """Which function, and what for."""
+    """The function to call and its input."""
 
     name: Annotated[str, Field(min_length=1, max_length=128)]
-    """A function that is registered in this process."""
+    """The name of a function registered in this process."""
     args: JsonField | None = None
-    """Its input; left out, it is the input default of the step."""
+    """The input of the function. Default: the step's input ``default``."""
 
 
 class RegisteredFunctions:
-    """Calls the functions of a process by name."""
+    """Calls registered functions by name."""
 
     def __init__(self, functions: Iterable[FunctionNode]) -> None:
-        """Take the functions, which are known by the ids of their nodes."""
+        """Register the functions under the IDs of their nodes."""
         self._functions = {function.id: function for function in functions}
 
     async def execute(
         self, data: FunctionData, inputs: Outputs, context: FlowContext
     ) -> ExecutionResult:
-        """Call the function of a step; what it returns is the output ``default``.
+        """Call the function of a step and put its result on ``default``.
 
         Raises:
-            MissingValueError: the arguments have a place for which there is no value.
-            Exception: whatever the function raises.
+            MissingValueError: the arguments refer to a value that does not exist.
+            Exception: the function raised it.
         """
         given = inputs.get(DEFAULT_HANDLE)
         if data.args is not None:
@@ -50,13 +50,13 @@ class RegisteredFunctions:
         return ExecutionResult({DEFAULT_HANDLE: found})
 
     def faults(self, data: FunctionData) -> list[Fault]:
-        """Return what is wrong with a step: its function may not exist."""
+        """Return an error if the function of a step does not exist."""
         if data.name in self._functions:
             return []
         return [("name", f"No function {quoted(data.name)} is registered here.")]
 
     def lock(self, data: FunctionData) -> NodeLock | None:
-        """Return the lock of a persistent function."""
+        """Return the lock of a persistent function, else None."""
         return self._functions[data.name].lock
 
     def holds(self, data: FunctionData) -> frozenset[Any]:
@@ -66,7 +66,7 @@ class RegisteredFunctions:
 
 
 def function_type(functions: Iterable[FunctionNode]) -> NodeType:
-    """Return the type of steps that call one of these functions."""
+    """Return the step type that calls one of these functions."""
     registered = RegisteredFunctions(functions)
     return NodeType(
         name="function",

@@ -1,4 +1,4 @@
-"""JSON that a model was asked for: the schema it must follow, and how its reply is read."""
+"""JSON replies of models: parsing, and validation against a schema."""
 
 from collections.abc import Iterator
 from typing import Annotated, Any
@@ -16,14 +16,14 @@ MAX_FAULTS = 3
 
 
 class UnfitReplyError(ValueError):
-    """A reply that is no JSON or does not follow its schema; the message quotes nothing of it."""
+    """A reply that is not JSON or violates its schema; the message quotes nothing of it."""
 
 
 class ReplySchema(CallerSchema):
-    """A JSON Schema that the reply of a model must follow."""
+    """A JSON Schema for the reply of a model."""
 
     def read(self, reply: str) -> Any:
-        """Return the JSON of a reply, or raise UnfitReplyError."""
+        """Parse and validate a reply, or raise UnfitReplyError."""
         value = _json_in(reply)
         try:
             errors = self.errors(value, len(reply))
@@ -48,7 +48,7 @@ def _shown(error: ValidationError) -> str:
 
 
 def _json_in(reply: str) -> Any:
-    """Return the value in a reply."""
+    """Parse the JSON of a reply and reject values that cannot be stored."""
     if len(reply) > MAX_REPLY_CHARS:
         raise UnfitReplyError(f"The reply is longer than {MAX_REPLY_CHARS} characters.")
     try:
@@ -65,7 +65,7 @@ def _json_in(reply: str) -> Any:
 
 
 def _inside(value: Any) -> Iterator[Any]:
-    """Yield what stands in a value; refuse what no database stores."""
+    """Yield the nested values; reject text that the database cannot store."""
     if isinstance(value, str):
         if NO_CHARACTER.search(value):
             raise UnfitReplyError("A text in the reply holds a character that is none.")

@@ -1,12 +1,11 @@
-"""A step that sends a value on by conditions on its inputs.
+"""A step that routes a value by conditions on its inputs.
 
-Conditions are data: nothing in them is ever executed. A value that is not there meets no condition
-but ``missing``. Values of kinds that cannot be compared make a comparison false, and so does true
-or false in the place of a number. A text that is a number, as exact results are, counts as that
-number where it is compared with one.
+Conditions are data and are never executed. A missing value satisfies only ``missing``. Comparing
+values of incompatible types is false, and so is comparing a boolean with a number. A numeric text,
+as in exact results, is treated as a number when compared with one.
 
-A caller chooses both the conditions and the values. Their product is bounded: a comparison charges
-its cost before it is made, and a step that exceeds MAX_COMPARISONS fails.
+The caller chooses both the conditions and the values, so the total work is limited. Each comparison
+charges its cost in advance, and a step that exceeds MAX_COMPARISONS fails.
 """
 
 import asyncio
@@ -35,14 +34,14 @@ _TEXTS = frozenset({"starts_with", "ends_with"})
 _ORDERS = frozenset({"gt", "ge", "lt", "le"})
 _COMPARISONS = frozenset(get_args(_Comparison))
 MAX_COMPARISONS = 50_000
-"""Comparisons of single values in one step; they take less than 100 ms."""
+"""Maximum comparisons of single values in one step; they take less than 100 ms."""
 YIELD_AFTER = 2000
-"""Comparisons after which a step lets other tasks run."""
+"""Number of comparisons after which a step yields to other tasks."""
 
 _CHARS_PER_COMPARISON = 200
-"""Characters of a text that take as long as the comparison of one value."""
+"""Number of text characters that cost as much as one comparison."""
 _LONGEST_NUMBER = 1000
-"""Characters; a longer text is no number here."""
+"""Characters; a longer text is not treated as a number."""
 
 _Several = Annotated[list["Condition"], Field(min_length=1, max_length=100)]
 
@@ -51,10 +50,10 @@ class Condition(StepData):
     """``{path, op, value}``, or one of ``{all: [...]}``, ``{any: [...]}`` and ``{not: ...}``."""
 
     path: PathField | None = None
-    """What is looked at."""
+    """The path of the value to test."""
     op: Operator | None = None
     value: Any = None
-    """What it is compared with: a JSON value, taken as it stands."""
+    """The JSON value to compare with; it is not a template."""
     all_: _Several | None = Field(default=None, alias="all")
     any_: _Several | None = Field(default=None, alias="any")
     not_: "Condition | None" = Field(default=None, alias="not")
@@ -86,7 +85,7 @@ class Condition(StepData):
             raise refusal("This op needs a list or a string as its value.")
 
     def holds(self, inputs: Mapping[str, Any], work: "Work") -> bool:
-        """Return whether the inputs of a step meet the condition.
+        """Return whether the inputs of a step satisfy the condition.
 
         Raises:
             TooManyComparisonsError: the step has exhausted ``work``.
@@ -106,7 +105,7 @@ class Condition(StepData):
         if self.op in _COMPARISONS and _is_number(self.value):
             work.charge_text(found)
             number = _number_in(found)
-            if number is not None:  # a float counts by its digits: 0.1 is more than 1/10
+            if number is not None:  # compare floats by their shortest digits
                 return _OPERATORS[self.op](number, Decimal(str(self.value)), work)
         return _OPERATORS[self.op](found, self.value, work)
 
@@ -122,7 +121,7 @@ class TooManyComparisonsError(ValueError):
 
 
 class Work:
-    """Comparisons that one step has made."""
+    """Counts the comparisons of one step."""
 
     __slots__ = ("done",)
 
@@ -130,18 +129,18 @@ class Work:
         self.done = 0
 
     def charge(self, comparisons: int) -> None:
-        """Count comparisons before they are made, or raise TooManyComparisonsError."""
+        """Charge comparisons in advance, or raise TooManyComparisonsError."""
         self.done += comparisons
         if self.done > MAX_COMPARISONS:
             raise TooManyComparisonsError
 
     def charge_text(self, value: Any) -> None:
-        """Count one comparison, and more for a long text."""
+        """Charge one comparison, and more for a long text."""
         self.charge(1 + (len(value) // _CHARS_PER_COMPARISON if isinstance(value, str) else 0))
 
 
 def same(one: Any, other: Any, work: Work) -> bool:
-    """Return whether two JSON values are equal; 1 is 1.0, but neither is true."""
+    """Return whether two JSON values are equal; 1 equals 1.0, but neither equals true."""
     left = [(one, other)]
     while left:
         a, b = left.pop()
@@ -172,7 +171,7 @@ def _is_number(value: Any) -> bool:
 
 
 def _number_in(value: Any) -> Decimal | None:
-    """Return the number that a text is; None for anything else."""
+    """Return the value of a numeric text; None for anything else."""
     if not isinstance(value, str) or len(value) > _LONGEST_NUMBER:
         return None
     try:
@@ -196,7 +195,7 @@ def _ordered(compare: Callable[[Any, Any], bool]) -> _Operation:
 
 
 def _contains(whole: Any, part: Any, work: Work) -> bool:
-    """Return whether a list has an item, a text a part, an object a key."""
+    """Return whether a list has an item, a text a substring, or an object a key."""
     if isinstance(whole, list):
         if isinstance(part, Mapping | list):
             return any(same(item, part, work) for item in whole)
@@ -236,7 +235,7 @@ _OPERATORS: Mapping[str, _Operation] = {
 
 
 class Route(StepData):
-    """Where a value goes, and when."""
+    """A condition and the output that it selects."""
 
     when: Condition
     to: HandleName
@@ -244,20 +243,20 @@ class Route(StepData):
 
 
 class RouterData(StepData):
-    """The routes of a value."""
+    """The routes of a router step."""
 
     routes: Annotated[list[Route], Field(min_length=1, max_length=100)]
-    """Tried in their order."""
+    """Evaluated in order."""
     otherwise: HandleName | None = None
-    """The output handle where no route applies; left out, the value goes nowhere."""
+    """The output handle if no route matches. Default: the value is not sent."""
     mode: Literal["first", "all"] = "first"
-    """Whether the first route that applies is taken, or all that do."""
+    """Whether to take only the first matching route, or all of them."""
     value: PathField = usual_path()
-    """What is sent on."""
+    """The path of the value to send."""
 
     @property
     def ways(self) -> frozenset[str]:
-        """The handles on which a value may leave."""
+        """The handles on which the value can leave."""
         named = {route.to for route in self.routes}
         return frozenset(named if self.otherwise is None else {*named, self.otherwise})
 
@@ -273,12 +272,12 @@ class RouterData(StepData):
 
 
 class RouterNode:
-    """Routes the value of its step; a branch without a value is dead."""
+    """Routes the value of its step; branches that receive no value are skipped."""
 
     async def execute(
         self, data: RouterData, inputs: Mapping[str, Any], context: FlowContext
     ) -> ExecutionResult:
-        """Put the value on the handles whose conditions the inputs meet.
+        """Put the value on the handles of the matching routes.
 
         Raises:
             MissingValueError: there is no value to send.
@@ -298,7 +297,7 @@ class RouterNode:
 
 
 def router_type() -> NodeType:
-    """Return the type of steps that send a value on by conditions."""
+    """Return the step type that routes a value by conditions."""
     return NodeType(
         name="router",
         description="Sends its input on to the handles whose conditions it meets."

@@ -1,4 +1,4 @@
-"""Steps that execute graphs: one graph on its inputs, or the same for every item of a list."""
+"""Steps that execute graphs: once on the inputs, or once for each item of a list."""
 
 from collections import Counter
 from collections.abc import Hashable, Iterator, Mapping
@@ -28,22 +28,23 @@ from caseworker.observability.errors import message_of_error
 
 
 class OutputSpec(StepData):
-    """Where an output comes from."""
+    """The source of an output."""
 
     step: StepId
     """A step of the inner graph."""
     handle: HandleName
-    """One of its output handles."""
+    """An output handle of that step."""
 
 
 class GivenOutputs(StepData):
-    """Which values of an inner graph leave the step; the base of data with such a graph."""
+    """The outputs of an inner graph; the base class of data with such a graph."""
 
     outputs: dict[HandleName, OutputSpec] | None = None
-    """What leaves the graph, by handle; left out, whatever its one last step gives."""
+    """The sources of the outputs, by handle. Default: the outputs of the graph's single last
+    step."""
 
     def faults_of(self, graph: InnerGraph) -> Iterator[Fault]:
-        """Yield what is wrong with the outputs."""
+        """Yield the errors in the outputs."""
         ends, active = graph.ends, frozenset(graph.prepared.topology.active)
         if self.outputs is None:
             if len(ends) != 1:
@@ -61,18 +62,18 @@ class GivenOutputs(StepData):
     async def executed(
         self, graph: InnerGraph, inputs: Outputs, context: FlowContext
     ) -> ExecutionResult:
-        """Execute the graph within the limits of the step: calls and slots are the run's.
+        """Execute the graph within the step's limits; calls and slots are shared with the run.
 
         Raises:
-            Exception: what made one of its steps fail.
-            Stop: a limit or a cancel request ended it. What was produced until then is kept.
+            Exception: one of its steps failed.
+            Stop: a limit or a cancel request ended it. The outputs so far are kept.
         """
         execution = GraphExecution.inside(context, graph.prepared, inputs)
         context.keep(lambda: self._given(graph, execution.outputs()))
         return ExecutionResult(self._given(graph, await execution.result()))
 
     def _given(self, graph: InnerGraph, produced: Mapping[str, Outputs]) -> dict[str, Any]:
-        """Return the outputs; one that a dead path leads to is absent."""
+        """Return the outputs; an output whose source produced no value is absent."""
         if self.outputs is None:
             return dict(produced.get(graph.ends[0], {}))
         return {
@@ -83,14 +84,14 @@ class GivenOutputs(StepData):
 
 
 class SubgraphData(GivenOutputs):
-    """A graph and what it gives."""
+    """A graph to execute and its outputs."""
 
     graph: GraphField
-    """Its first steps get the inputs of this step, by handle."""
+    """The graph; its first steps receive the inputs of this step, by handle."""
 
     @property
     def flow_outputs(self) -> Names:
-        """The handles on which something may leave."""
+        """The output handles of the step."""
         if self.outputs is not None:
             return frozenset(self.outputs)
         return self.graph.traits[self.graph.ends[0]].handles.flow_outputs
@@ -107,7 +108,7 @@ class SubgraphNode:
 
 
 def subgraph_type() -> NodeType:
-    """Return the type of steps that are graphs."""
+    """Return the step type that executes a graph."""
     return NodeType(
         name="subgraph",
         description="Executes a graph on its inputs, within the limits of the run."
@@ -122,39 +123,41 @@ def subgraph_type() -> NodeType:
 
 
 ITEMS = "items"
-"""The output handle of how many items are completed, failed and so on."""
+"""The output handle with the numbers of completed, failed and other items."""
 MAX_ERROR_CHARS = 200
-"""Of the error of an item."""
+"""Maximum characters of an item's error."""
 
 INDEX = "index"
-"""The input handle on which the number of an item comes, from 0."""
+"""The input handle with the index of an item, from 0."""
 
 DEFAULT_MAX_ITEMS = 1000
 HIGHEST_MAX_ITEMS = 10_000
 
 
 class UnfitListError(ValueError):
-    """What should be a list of items is none, or is too long."""
+    """The value is not a list of items, or the list is too long."""
 
 
 class MapData(GivenOutputs):
-    """What is done, and for which items: either a graph or a step."""
+    """The list and the work for each item: either a graph or a step."""
 
     over: PathField = usual_path()
-    """Where the list of items is."""
+    """The path of the list of items."""
     graph: GraphField | None = None
-    """Executed for each item, which it gets as default beside its number as index. The result of
-    an item are the outputs of the graph, by handle."""
+    """The graph to execute for each item, with the item as input ``default`` and its number as
+    ``index``. The result of an item is an object with the graph's outputs by handle."""
     step: StepField | None = None
-    """Executed for each item in the same way; its output default is the result of the item."""
+    """The step to execute for each item, with the same inputs; its output ``default`` is the result
+    of the item."""
     max_parallel: Annotated[int, Field(ge=1, le=MAX_PARALLEL)] = 1
-    """How many items may be worked on at once."""
+    """Maximum number of items that are processed concurrently."""
     max_items: Annotated[int, Field(ge=0, le=HIGHEST_MAX_ITEMS)] = DEFAULT_MAX_ITEMS
-    """A longer list is a failure of the step."""
+    """Maximum length of the list; the step fails for a longer one."""
 
     on_item_error: Literal["fail", "skip", "collect"] = "fail"
-    """When an item fails: ``fail`` cancels the others and fails the step; ``skip`` and ``collect``
-    put null in its place and go on. ``items`` counts it as skipped, or has its error."""
+    """If an item fails: ``fail`` cancels the other items and fails the step; ``skip`` and
+    ``collect`` use null as its result and continue. ``items`` counts it as skipped or holds its
+    error."""
 
     @model_validator(mode="after")
     def _has_one_form(self) -> "MapData":
@@ -172,7 +175,7 @@ class MapData(GivenOutputs):
         return frozenset() if self.step is None else self.step.traits.holds
 
     def faults(self) -> Iterator[Fault]:
-        """Yield what is wrong with the outputs, and with items that keep each other waiting."""
+        """Yield the errors in the outputs, and concurrency that persistent nodes do not permit."""
         if self.graph is not None:
             yield from self.faults_of(self.graph)
         if self.holds and self.max_parallel > 1:
@@ -181,7 +184,7 @@ class MapData(GivenOutputs):
             yield "max_parallel", message
 
     def items_in(self, inputs: Outputs) -> list[Any]:
-        """Return the items, or raise UnfitListError: they are no list or too many."""
+        """Return the items, or raise UnfitListError if they are not a list or too many."""
         items = self.over.value_in(inputs)
         if not isinstance(items, list):
             raise UnfitListError(f"The value at {self.over.text} is no list.")
@@ -195,9 +198,9 @@ class MapData(GivenOutputs):
     def graph_for(
         self, items: list[Any], inputs: Outputs, graph_id: str, known: Mapping[str, Outputs]
     ) -> PreparedGraph:
-        """Return a graph of one step for each item, named by its number.
+        """Build a graph with one step for each item, whose ID is the index.
 
-        ``known`` are the results of items that were worked on in an earlier attempt.
+        ``known`` are the results of items that an earlier attempt completed.
         """
         kind = "subgraph" if self.step is None else self.step.type
         policy = None if self.on_item_error == "fail" else _GO_ON
@@ -213,7 +216,7 @@ class MapData(GivenOutputs):
         return PreparedGraph(graph, prepared)
 
     def outputs_of(self, reports: Mapping[str, StepReport], count: int) -> dict[str, Any]:
-        """Return the results in the order of the items, null where there is none, and ``items``."""
+        """Return the results in item order, null for a missing one, and the counts in ``items``."""
         results: list[Any] = []
         failed: list[dict[str, Any]] = []
         counts = Counter[str]()
@@ -249,7 +252,7 @@ class _Item:
 
 
 class _ItemNode:
-    """Works on one item of a list."""
+    """Processes one item of a list."""
 
     def execute(self, data: _Item, inputs: Outputs, context: FlowContext) -> Execution:
         if data.known is not None:
@@ -264,22 +267,22 @@ _ITEM = _ItemNode()
 
 
 class MapNode:
-    """Executes one graph with a step for each item: slots, siblings and limits are the engine's."""
+    """Executes a graph with one step for each item, so that the engine applies slots and limits."""
 
     reports = frozenset({ITEMS})
-    """What it kept on these handles stays where its policy puts up with a failure."""
+    """Outputs on these handles are kept if the error policy tolerates a failure."""
 
     async def execute(
         self, data: MapData, inputs: Outputs, context: FlowContext
     ) -> ExecutionResult:
-        """Work on all items; their results, in the order of the items, are the output ``default``.
+        """Process all items; put their results on ``default``, in item order.
 
-        How many are completed, failed, skipped and so on is the output ``items``.
+        The output ``items`` has the numbers of completed, failed, skipped and other items.
 
         Raises:
             MissingValueError: there is no list of items.
-            UnfitListError: it is no list, or too long.
-            Exception: what made the work on one of them fail; the others are cancelled.
+            UnfitListError: the value is not a list, or it is too long.
+            Exception: an item failed; the other items are cancelled.
         """
         items = data.items_in(inputs)
         if not items:
@@ -301,9 +304,9 @@ class MapNode:
 
 
 def _answered_before(context: FlowContext, count: int) -> dict[str, Outputs]:
-    """Return the results of items in earlier attempts of the step, to which more may be added.
+    """Return the mutable results of items that earlier attempts of the step completed.
 
-    They are known from this execution of the run, or from the journal of an earlier one.
+    They come from this execution of the run, and from the journal for earlier executions.
     """
     *earlier, _ = context.path.attempts()
     answered: dict[str, Outputs] = context.state.setdefault(f"map:{context.path.attempts()[0]}", {})
@@ -316,7 +319,7 @@ def _answered_before(context: FlowContext, count: int) -> dict[str, Outputs]:
 
 
 def map_type() -> NodeType:
-    """Return the type of steps that do the same for every item of a list."""
+    """Return the step type that processes each item of a list."""
     return NodeType(
         name="map",
         description="Executes a graph or a step for each item of a list, in parallel if"

@@ -1,12 +1,11 @@
-"""Texts and JSON with places for values: ``${path}``.
+"""Text and JSON templates with ``${path}`` placeholders.
 
-A template is read once, when its graph is checked. Rendering puts values into its places and looks
-at nothing twice: what a value holds is never read as a template, and nothing is ever evaluated.
-``$${`` stands for ``${`` itself.
+A template is parsed once, when its graph is checked. Rendering substitutes values in a single pass:
+values are never parsed as templates, and nothing is evaluated. ``$${`` is an escaped ``${``.
 
-A path such as ``default.items.0.price`` leads into the inputs of a step. The first name is an input
-handle; the others are keys of objects and indexes of lists. It finds JSON values and nothing else:
-no attribute is read and nothing is called, whatever a name looks like.
+A path such as ``default.items.0.price`` refers to a value in the inputs of a step. The first name
+is an input handle; the others are object keys and list indexes. A path only finds JSON values: it
+reads no attributes and calls nothing, whatever its names are.
 """
 
 import json
@@ -37,15 +36,15 @@ class _Missing:
 
 
 MISSING: Final = _Missing()
-"""What a path finds where there is nothing; null is something."""
+"""The result of a path without a value; null is a value."""
 
 
 class PathError(ValueError):
-    """A text that is no path; the message says what one looks like."""
+    """A text that is not a valid path; the message describes the syntax."""
 
 
 class MissingValueError(LookupError):
-    """The inputs of a step hold nothing where a path leads."""
+    """The inputs of a step have no value at a path."""
 
     def __init__(self, path: "Path") -> None:
         super().__init__(f"There is no value at {path.text}.")
@@ -53,14 +52,14 @@ class MissingValueError(LookupError):
 
 @dataclass(frozen=True, slots=True)
 class Path:
-    """A way into the inputs of a step."""
+    """A path to a value in the inputs of a step."""
 
     text: str
     names: tuple[str, ...]
 
     @classmethod
     def parse(cls, text: str) -> "Path":
-        """Read a path, or raise PathError."""
+        """Parse a path, or raise PathError."""
         names = tuple(text.split("."))
         if len(text) > MAX_PATH_CHARS or len(names) > MAX_PATH_NAMES:
             raise PathError(
@@ -74,7 +73,7 @@ class Path:
         return cls(text, names)
 
     def find(self, inputs: Mapping[str, Any]) -> Any:
-        """Return the value that the path leads to, or ``MISSING``."""
+        """Return the value at the path, or ``MISSING``."""
         value: Any = inputs
         for name in self.names:
             if isinstance(value, Mapping):
@@ -87,7 +86,7 @@ class Path:
         return value
 
     def value_in(self, inputs: Mapping[str, Any]) -> Any:
-        """Return the value that the path leads to, or raise MissingValueError."""
+        """Return the value at the path, or raise MissingValueError."""
         value = self.find(inputs)
         if value is MISSING:
             raise MissingValueError(self)
@@ -98,11 +97,11 @@ DEFAULT_PATH = Path(DEFAULT_HANDLE, (DEFAULT_HANDLE,))
 
 
 class TemplateError(ValueError):
-    """A template that cannot be read; the message says what to do."""
+    """A template with a syntax error; the message states the fix."""
 
 
 class TooMuchTextError(ValueError):
-    """The values of a template are too large to be put into it."""
+    """The values to substitute are too large."""
 
     def __init__(self, max_chars: int) -> None:
         super().__init__(
@@ -112,12 +111,12 @@ class TooMuchTextError(ValueError):
 
 
 def compact(value: Any) -> str:
-    """Return a JSON value as the shortest text."""
+    """Return a JSON value as compact text."""
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
 class TextTemplate:
-    """A text with places; whatever is put there becomes text, objects and lists compact JSON."""
+    """A text template; values are converted to text, objects and lists to compact JSON."""
 
     __slots__ = ("_parts",)
 
@@ -126,45 +125,45 @@ class TextTemplate:
 
     @classmethod
     def parse(cls, text: str) -> "TextTemplate":
-        """Read a template, or raise TemplateError."""
+        """Parse a template, or raise TemplateError."""
         return cls(_parts(text))
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The first name of each place, in order."""
+        """The first name of each path, in order."""
         return tuple(part.names[0] for part in self._parts if isinstance(part, Path))
 
     def render(self, inputs: Mapping[str, Any], limits: ValueLimits = USUAL_LIMITS) -> str:
-        """Return the text with the values of ``inputs``, which may be as large as one value.
+        """Return the text with values substituted, up to the maximum size of one value.
 
         Raises:
-            MissingValueError: there is no value for a place; the message names it.
+            MissingValueError: a path has no value; the message names it.
             TooMuchTextError: the values are too large.
         """
         return _Rendering(inputs, limits).text(self._parts)
 
 
 class JsonTemplate:
-    """A JSON value whose strings may have places.
+    """A JSON value whose strings may contain placeholders.
 
-    A string that is one place and nothing else becomes the value itself, of whatever kind. Keys
-    have no places.
+    A string that is only one placeholder becomes the value itself, of any type. Keys have no
+    placeholders.
     """
 
     __slots__ = ("_render", "constant")
 
     def __init__(self, value: Any) -> None:
-        """Read a template, or raise TemplateError."""
+        """Parse a template, or raise TemplateError."""
         self._render, self.constant = _read(value, 0)
-        """True if it has no places."""
+        """True if it has no placeholders."""
 
     def render(self, inputs: Mapping[str, Any], limits: ValueLimits = USUAL_LIMITS) -> Any:
-        """Return a new value with those of ``inputs``; raises as :class:`TextTemplate` does."""
+        """Return a new value with values substituted; raises as :class:`TextTemplate` does."""
         return self._render(_Rendering(inputs, limits))
 
 
 class _Rendering:
-    """One rendering: what may still be put in, and the texts that were already made."""
+    """The state of one rendering: the remaining size, and a cache of texts by path."""
 
     __slots__ = ("_inputs", "_left", "_max_chars", "_texts")
 
@@ -180,7 +179,7 @@ class _Rendering:
         value = path.value_in(self._inputs)
         if isinstance(value, bool | int | float) or value is None:
             return value
-        self._text_at(path)  # it counts as much as if it were written out
+        self._text_at(path)  # charge its size as if written out
         return value
 
     def _text_at(self, path: Path) -> str:
@@ -198,7 +197,7 @@ _Render = Callable[[_Rendering], Any]
 
 
 def _read(value: Any, depth: int) -> tuple[_Render, bool]:
-    """Return what renders a value, and whether it has no places."""
+    """Return a render function for a value, and whether the value has no placeholders."""
     if depth > MAX_DEPTH:
         raise TemplateError("This is nested too deeply.")
     if isinstance(value, Mapping):
@@ -222,7 +221,7 @@ def _read(value: Any, depth: int) -> tuple[_Render, bool]:
 
 
 def _parts(text: str) -> list[str | Path]:
-    """Return the texts and places of a template; texts that meet are one."""
+    """Return the literal texts and paths of a template; adjacent literals are merged."""
     parts: list[str | Path] = []
     literal, end = "", 0
     for place in _PLACE.finditer(text):

@@ -1,4 +1,4 @@
-"""Steps that use tools: one that runs a tool, and one that names tools for others."""
+"""Step types for tools: one that runs a tool, and one that links tools to other steps."""
 
 from collections.abc import Container, Hashable, Mapping
 from dataclasses import dataclass
@@ -22,33 +22,33 @@ ToolName = Annotated[str, Field(min_length=1, max_length=128)]
 
 
 def _unknown(name: str) -> str:
-    """Return what to say of a tool that does not exist or is denied: the same."""
+    """Return the same message for a tool that does not exist and for one that is denied."""
     return f"There is no tool {quoted(name)} that may be used; GET /tools lists those there are."
 
 
 TOOLS = "tools"
-"""The handle on which toolsets leave a step, and on which they enter one."""
+"""The link handle of toolsets, both as an output and as an input."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServerTools:
-    """The tools of a server, or some of them."""
+    """The tools of a server, or a selection of them."""
 
     server: str
     allow: tuple[str, ...] | None = None
-    """The only ones that may be used, by the names that the server gives; None: all."""
+    """The only tools that may be used, by the server's own names; None: all."""
     requires_approval: bool = False
-    """Whether a person must approve each call of theirs."""
+    """Whether a person must approve each call of these tools."""
 
 
 @dataclass(frozen=True, slots=True)
 class Toolset:
-    """Tools, each once, in the order in which they were named."""
+    """Distinct tools, in the order in which they were named."""
 
     names: tuple[str, ...] = ()
     servers: tuple[ServerTools, ...] = ()
     agents: tuple[Hashable, ...] = ()
-    """Agents that are tools; nothing here looks into them."""
+    """Agents that are used as tools; opaque here."""
 
     def __or__(self, other: "Toolset") -> "Toolset":
         return Toolset(
@@ -66,21 +66,21 @@ class ServerUse(StepData):
 
     server: Annotated[str, Field(min_length=1, max_length=64)]
     allow: Annotated[list[ToolName], Field(max_length=128)] | None = None
-    """The only tools that may be used, by the names that the server gives; left out: all."""
+    """The only tools that may be used, by the server's own names. Default: all."""
     requires_approval: bool = False
     """Whether a person must approve each call of its tools before it is made."""
 
 
 class ToolsetData(StepData):
-    """Which tools."""
+    """The tools of a toolset step."""
 
     tools: Annotated[list[ToolName], Field(max_length=128)] = Field(default_factory=list)
-    """Their names, as GET /tools lists them."""
+    """Their names, as listed by GET /tools."""
     mcp: Annotated[list[ServerUse], Field(max_length=16)] = Field(default_factory=list)
     """Servers whose tools belong to the set; agents and models can use them."""
 
     def toolset(self) -> Toolset:
-        """Return them, each once."""
+        """Return the toolset without duplicates."""
         servers = (
             ServerTools(m.server, None if m.allow is None else tuple(m.allow), m.requires_approval)
             for m in self.mcp
@@ -89,12 +89,12 @@ class ToolsetData(StepData):
 
 
 class ToolsetNode:
-    """Materialises the tools of its step, and of the toolsets that are linked to it."""
+    """Materialises the tools of its step and of the toolsets linked to it."""
 
     async def execute(
         self, data: ToolsetData, inputs: Mapping[str, Any], context: FlowContext
     ) -> ExecutionResult:
-        """Raise TypeError: a toolset does nothing by itself."""
+        """Raise TypeError: a toolset cannot be executed."""
         raise TypeError("A toolset can only be linked.")
 
     async def materialize(
@@ -107,10 +107,10 @@ class ToolsetNode:
 
 
 async def linked_tools(context: FlowContext) -> Toolset | None:
-    """Return all the tools that are linked to a step; None if it has no such link.
+    """Return all tools linked to a step; None if it has no such link.
 
     Raises:
-        TypeError: something else is linked there.
+        TypeError: a linked value is not a toolset.
     """
     found = await context.runtime.resolve_links(context.node_id, TOOLS)
     if not found:
@@ -124,9 +124,9 @@ async def linked_tools(context: FlowContext) -> Toolset | None:
 
 
 def toolset_type(known: Container[str], servers: Container[str] = ()) -> NodeType:
-    """Return the type of steps that name tools for others.
+    """Return the step type that links tools to other steps.
 
-    ``known`` are the tools that may be used, ``servers`` the tool servers that are configured.
+    ``known`` contains the permitted tools, ``servers`` the configured tool servers.
     """
 
     def faults(data: ToolsetData) -> list[Fault]:
@@ -159,53 +159,53 @@ def toolset_type(known: Container[str], servers: Container[str] = ()) -> NodeTyp
 
 
 ERROR = "error"
-"""The handle on which a tool's error leaves, where somebody waits for it there."""
+"""The output handle for a tool's error, if an edge leaves from it."""
 
 MAX_REASON_CHARS = 300
 _CALL = "call"
-"""Ends the key of the call."""
+"""The last part of the call's key."""
 
 
 class ToolFailedError(Exception):
-    """A tool returned an error, and no edge leads on from there."""
+    """A tool returned an error, and no edge handles it."""
 
     def __init__(self, tool: str, result: ToolResult, *, deterministic: bool = False) -> None:
-        """Say which ``tool`` failed; a ``deterministic`` one fails again, unless it had no time."""
+        """Build the message; a ``deterministic`` tool is retryable only after a timeout."""
         reason = redact_text(str(result["error"]), max_chars=MAX_REASON_CHARS)
         self.error_class = str(result.get("code", "error"))
-        """The code of the error."""
+        """The error code of the tool."""
         self.retryable = not deterministic or self.error_class == "timeout"
         super().__init__(f"Tool {tool} failed ({self.error_class}): {reason}")
 
 
 class ToolData(StepData):
-    """Which tool, and what for."""
+    """The tool to call and its arguments."""
 
     tool: ToolName
-    """Its name, as GET /tools lists it."""
+    """The name of the tool, as listed by GET /tools."""
     args: ObjectField | None = None
-    """Its arguments; left out, they are the inputs of the step by handle."""
+    """The arguments. Default: the inputs of the step, by handle."""
     requires_approval: bool = False
     """Whether a person must approve the call before it is made."""
 
 
 class ToolNode:
-    """Uses the tool of its step, inside the limits of the run."""
+    """Calls the tool of its step, within the limits of the run."""
 
     def __init__(self, tools: ToolDispatch, *, timezone: str) -> None:
-        """Use ``tools``; ``timezone`` is the zone of runs that ask for none."""
+        """Create the node; ``timezone`` is the default time zone of runs."""
         self._tools = tools
         self._timezone = timezone
 
     async def execute(
         self, data: ToolData, inputs: Mapping[str, Any], context: FlowContext
     ) -> ExecutionResult:
-        """Use the tool; what it returns is the output ``default``.
+        """Call the tool and put its result on ``default``.
 
         Raises:
             MissingValueError: an argument has no value.
             ToolFailedError: the tool returned an error, and no flow edge leaves from ``error``.
-            Stop: a limit or a cancel request keeps it from being used, or ended it.
+            Stop: a limit or a cancel request prevented or ended the call.
         """
         args = dict(inputs) if data.args is None else data.args.render(inputs, context.limits)
         result = await self._tools.run(
@@ -229,7 +229,7 @@ class ToolNode:
 
 
 def tool_context(context: FlowContext, timezone: str) -> ToolContext:
-    """Return what a tool may know of a run, whose zone is ``timezone`` if it asks for none."""
+    """Build the tool context of a run; ``timezone`` is the default time zone."""
     facts = context.service(RunFacts)
     zone = facts.timezone or timezone
     now = facts.now.astimezone(ZoneInfo(zone))
@@ -237,7 +237,7 @@ def tool_context(context: FlowContext, timezone: str) -> ToolContext:
 
 
 def tool_type(tools: ToolDispatch, *, timezone: str) -> NodeType:
-    """Return the type of steps that use a tool; ``timezone`` is that of runs that ask for none."""
+    """Return the step type that calls a tool; ``timezone`` is the default time zone of runs."""
 
     def faults(data: ToolData) -> list[Fault]:
         if data.tool not in tools:

@@ -1,4 +1,4 @@
-"""The JSON Schemas of the arguments of tools: how they are written, and how they are checked."""
+"""JSON Schemas of tool arguments: functions to build them, and a validator."""
 
 import json
 import re
@@ -15,16 +15,16 @@ from caseworker.trace.json_values import copy_object
 
 MAX_PROBLEMS = 3
 MAX_LISTED_CHARS = 5000
-"""Of a longer value only the first error is found."""
+"""For a longer value only the first error is reported."""
 _MASK = "the value"
 _NOT_JSON = "The arguments are not plain JSON, or are nested too deeply: simplify them."
 _TOO_LONG = "The arguments are too long, or too deep, for so large a schema: shorten them."
 _NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
-"""An escaped NUL in a JSON text, which no database text can hold."""
+"""An escaped NUL in a JSON text, which the database cannot store as text."""
 
 
 def object_of(required: str, **properties: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the schema of an object of these properties alone; ``required`` names some of them."""
+    """Return the schema of an object with only these properties; ``required`` lists names."""
     return {
         "type": "object",
         "additionalProperties": False,
@@ -34,27 +34,27 @@ def object_of(required: str, **properties: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def text(most: int, description: str = "", *, least: int = 1) -> dict[str, Any]:
-    """Return the schema of a text of ``least`` to ``most`` characters."""
+    """Return the schema of a string of ``least`` to ``most`` characters."""
     return _described({"type": "string", "minLength": least, "maxLength": most}, description)
 
 
 def whole(lowest: int, highest: int, description: str = "") -> dict[str, Any]:
-    """Return the schema of a whole number, which JSON may hold as 2 or as 2.0."""
+    """Return the schema of an integer; JSON may write it as 2 or as 2.0."""
     return _described({"type": "integer", "minimum": lowest, "maximum": highest}, description)
 
 
 def choice(options: Iterable[str], description: str = "") -> dict[str, Any]:
-    """Return the schema of one of several words."""
+    """Return the schema of an enumeration of strings."""
     return _described({"type": "string", "enum": list(options)}, description)
 
 
 def day(description: str = "") -> dict[str, Any]:
-    """Return the schema of a date as YYYY-MM-DD."""
+    """Return the schema of a date in the form YYYY-MM-DD."""
     return _described({"type": "string", "format": "date"}, description)
 
 
 def items(of: Mapping[str, Any], least: int, most: int, description: str = "") -> dict[str, Any]:
-    """Return the schema of a list of ``least`` to ``most`` items."""
+    """Return the schema of an array of ``least`` to ``most`` items."""
     found = {"type": "array", "items": of, "minItems": least, "maxItems": most}
     return _described(found, description)
 
@@ -64,24 +64,24 @@ def _described(schema: dict[str, Any], description: str) -> dict[str, Any]:
 
 
 class UnfitSchemaError(ValueError):
-    """A tool's own JSON Schema is broken, refers elsewhere or accepts unknown arguments."""
+    """A tool's JSON Schema is invalid, refers to other documents or allows unknown arguments."""
 
 
 class ArgumentCheck:
-    """The compiled schema of one tool.
+    """Validates the arguments of one tool against its compiled schema.
 
-    A message names the argument and says what to do. It never repeats a value: arguments may hold
-    what must not reach a log.
+    A message names the argument and the fix. It never repeats a value, because arguments may
+    contain sensitive data that must not be logged.
     """
 
     def __init__(self, spec: ToolSpec, *, foreign: bool = False) -> None:
         """Compile the schema.
 
-        A ``foreign`` schema was written by a caller or an MCP server: it is bounded, and may accept
-        unknown arguments.
+        A ``foreign`` schema comes from a caller or an MCP server: its size and work are limited,
+        and it may allow unknown arguments.
 
         Raises:
-            UnfitSchemaError: the schema is unfit; the message names the tool.
+            UnfitSchemaError: the schema is unusable; the message names the tool.
         """
         schema = dict(spec.parameters)
         strict = schema.get("additionalProperties") is False
@@ -102,7 +102,7 @@ class ArgumentCheck:
             raise UnfitSchemaError(f"the schema of tool {spec.name!r} is unfit: {error}") from error
 
     def problem(self, args: Mapping[str, Any]) -> str | None:
-        """Return what is wrong with ``args``, or None."""
+        """Return one message about the errors in ``args``, or None if they are valid."""
         problems = [message for _, message in self.problems(args)]
         if not problems:
             return None
@@ -111,7 +111,7 @@ class ArgumentCheck:
         return " ".join(shown) + (f" And {more} more." if more else "")
 
     def problems(self, args: Mapping[str, Any]) -> list[tuple[str, str]]:
-        """Return what is wrong with ``args``: each a dotted place, and what to do."""
+        """Return the errors in ``args``, each as a dotted path and a message with the fix."""
         text = _stored(args)
         if text is None:
             return [("", _NOT_JSON)]
@@ -154,7 +154,7 @@ class ArgumentCheck:
 
 
 class CheckedTool(ABC):
-    """What the built-in tools share: arguments that fit the schema, and refusals as results."""
+    """Base class of the built-in tools: validates arguments and returns refusals as results."""
 
     spec: ToolSpec
 
@@ -162,7 +162,7 @@ class CheckedTool(ABC):
         self._check = ArgumentCheck(self.spec)
 
     async def run(self, args: Mapping[str, Any], context: ToolContext) -> ToolResult:
-        """Run the tool; arguments that it cannot use end in a failure dict with the reason."""
+        """Run the tool; invalid arguments and refusals return a failure dict with the reason."""
         problem = self._check.problem(args)
         if problem is not None:
             return failure(problem, "invalid_arguments")
@@ -173,17 +173,17 @@ class CheckedTool(ABC):
 
     @abstractmethod
     async def answer(self, args: Mapping[str, Any], context: ToolContext) -> ToolResult:
-        """Return the result for arguments that follow the schema.
+        """Return the result for arguments that match the schema.
 
         Raises:
-            ToolRefusedError: there is none.
+            ToolRefusedError: the tool has no result for these arguments.
         """
 
 
 def _errors_in(validator: Draft202012Validator, value: Any, chars: int) -> list[ValidationError]:
-    """Return the errors of a value of ``chars`` characters; only the first one of a long value.
+    """Return the errors of a value of ``chars`` characters; only the first one for a long value.
 
-    The library makes all errors at once, and half a million of them take seconds.
+    The library builds all errors at once, which takes seconds for half a million of them.
     """
     if validator.is_valid(value):
         return []
@@ -193,12 +193,12 @@ def _errors_in(validator: Draft202012Validator, value: Any, chars: int) -> list[
 
 
 def is_storable(value: Mapping[str, Any]) -> bool:
-    """Return whether a journal can hold an object: no NaN, NUL, lone surrogate or deep nest."""
+    """Return whether the journal can store an object: no NaN, NUL, lone surrogate or deep nest."""
     return _stored(value) is not None
 
 
 def _stored(args: Mapping[str, Any]) -> str | None:
-    """Return the arguments as a journal holds them; None for NaN, NUL or lone surrogates."""
+    """Return the JSON text of the arguments, or None if the journal cannot store it."""
     try:
         text = json.dumps(copy_object(args), ensure_ascii=False)
         text.encode()

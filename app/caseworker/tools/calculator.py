@@ -1,4 +1,4 @@
-"""The calculator tool: written expressions, evaluated exactly where that is possible."""
+"""The calculator tool: evaluates text expressions, exactly where possible."""
 
 import ast
 from collections.abc import Mapping
@@ -18,19 +18,19 @@ from caseworker.tools.ports import ToolContext, ToolFunction, ToolResult, ToolSp
 
 MAX_LENGTH = 1000
 MAX_OPERATIONS_DEEP = 100
-"""Operations that wait for one another, such as the terms of one long sum."""
+"""Maximum depth of nested operations, such as the terms of one long sum."""
 
 _CHARACTERS = f"^([0-9a-zA-Z+*/^%!(), .-]|{RESULT_PLACE})+$"
-"""What a planner may write in an expression; it keeps a small model from never ending it."""
+"""Characters that a planner may write in an expression; stops a small model from endless output."""
 
 
 class Calculator(CheckedTool):
-    """Exact decimal arithmetic on written expressions; a Tool.
+    """Exact decimal arithmetic on text expressions; a Tool.
 
     The result is ``{"value": text, "expression": text, "exact": bool}``: the value in plain decimal
-    digits without exponent, separators or needless zeros, what was evaluated in Python's notation,
-    and False where the value is rounded. Refusals have the codes ``invalid_expression``,
-    ``division_by_zero``, ``undefined`` (no real result, such as ``sqrt(-1)``) or ``too_large``.
+    digits without exponent, separators or trailing zeros, the evaluated expression in Python
+    notation, and False if the value is rounded. Error codes are ``invalid_expression``,
+    ``division_by_zero``, ``undefined`` (no real result, such as ``sqrt(-1)``) and ``too_large``.
     """
 
     spec = ToolSpec(
@@ -83,7 +83,7 @@ class Calculator(CheckedTool):
         machine.nodes = {kind: machine.nodes[kind] for kind in allowed}
         machine.nodes[ast.Constant] = lambda node: _written_number(machine.expr, node)
         self._machine = machine
-        """Keeps the expression that it works on; nothing waits while it does."""
+        """Holds the expression being evaluated; safe because evaluation never awaits."""
 
     async def answer(self, args: Mapping[str, Any], context: ToolContext) -> ToolResult:
         """Return the value of ``args["expression"]``."""
@@ -94,7 +94,7 @@ class Calculator(CheckedTool):
     async def agrees(
         self, args: Mapping[str, Any], result: ToolResult, context: ToolContext
     ) -> bool | None:
-        """Return whether Python's integers and floats come to the value, too."""
+        """Return whether Python's integers and floats give the same value."""
         return arithmetic.agrees(result["expression"], result["value"])
 
     def _value(self, expression: str) -> Real:
@@ -110,7 +110,7 @@ class Calculator(CheckedTool):
 
 
 def _written_number(expression: str, node: ast.Constant) -> Fraction:
-    """Read a number from its own digits: Python's float would already have rounded it."""
+    """Parse a number from its source text, because Python's float is already rounded."""
     return Fraction(expression[node.col_offset : node.end_col_offset])
 
 

@@ -13,7 +13,7 @@ from caseworker.tools.dates.reader import MAX_LENGTH, DateReader
 from caseworker.tools.ports import ToolContext, ToolFunction, ToolResult, ToolSpec
 
 MAX_AMOUNT = 4_000_000
-"""More days than there are between the first and the last date."""
+"""More than the number of days between the earliest and the latest date."""
 
 _DATE = text(
     MAX_LENGTH,
@@ -52,10 +52,10 @@ _FUNCTIONS = (
 class Calendar(CheckedTool):
     """Date arithmetic on structured arguments; a Tool.
 
-    The result is ``{"value": ISO date or number, "text": in words, "timezone": zone, …}``. The
-    zone is the argument ``timezone`` if there is one and the run's zone otherwise; a converted time
-    has the zone that it was converted to. Refusals have the codes ``invalid_date``,
-    ``ambiguous_date``, ``unknown_timezone``, ``invalid_arguments`` or ``out_of_range``.
+    The result is ``{"value": ISO date or number, "text": in words, "timezone": zone, …}``. The zone
+    is the argument ``timezone``, else the run's zone; a converted time has its target zone. Error
+    codes are ``invalid_date``, ``ambiguous_date``, ``unknown_timezone``, ``invalid_arguments`` and
+    ``out_of_range``.
     """
 
     spec = ToolSpec(
@@ -100,7 +100,7 @@ class Calendar(CheckedTool):
     )
 
     def __init__(self) -> None:
-        """Load and warm the date parser, which takes about 0.3 s."""
+        """Load and warm up the date parser, which takes about 0.3 s."""
         super().__init__()
         self._reader = DateReader()
 
@@ -113,5 +113,5 @@ class Calendar(CheckedTool):
     async def agrees(
         self, args: Mapping[str, Any], result: ToolResult, context: ToolContext
     ) -> bool | None:
-        """Return whether counting by day numbers comes to the value, too."""
+        """Return whether counting by day numbers gives the same value."""
         return dates.agrees(args, result, context)

@@ -1,7 +1,7 @@
-"""JSON Schemas that were written by callers, models' users or MCP servers.
+"""JSON Schemas from untrusted sources: API callers and MCP servers.
 
-Compiling and checking hold the interpreter, so both are bounded beforehand. The constructor bounds
-bytes, depth, patterns and expansion through ``$ref``. Each check is bounded by the size of the
+Compiling and validating hold the GIL, so both are limited in advance. The constructor limits bytes,
+depth, patterns and expansion through ``$ref``. Each validation is limited by the size of the
 instance times the size of the schema.
 """
 
@@ -13,27 +13,27 @@ from jsonschema_rs import Draft202012Validator, RegexOptions, ValidationError
 from caseworker.tools.schema_size import SchemaSize
 
 MAX_COMPILED_BYTES: Final = 64 * 1024
-"""Compiled size of one pattern; every character of a text may visit all of it."""
+"""Maximum compiled size of a pattern; each character of a text may visit all of it."""
 MAX_WORK: Final = 20_000_000
-"""Characters of an instance times the schema's size, in checks of a subschema."""
+"""Maximum of instance characters times schema size, in subschema checks."""
 MAX_ERRORS: Final = 4000
-"""Possible errors up to which all are listed; the library needs about 30 us for each."""
+"""Maximum number of possible errors for listing them all; the library needs about 30 us each."""
 
 _MASK = "the value"
 
 
 class TooMuchWorkError(ValueError):
-    """An instance is too large for its schema."""
+    """Validating the instance would take too long."""
 
 
 class CallerSchema:
     """A compiled JSON Schema (draft 2020-12) without references to other documents."""
 
     def __init__(self, schema: Mapping[str, Any], *, formats: bool = False) -> None:
-        """Measure and compile a schema; ``formats`` says whether ``format`` is checked.
+        """Measure and compile a schema; ``formats`` enables validation of ``format``.
 
         Raises:
-            ValueError: it is not a schema, exceeds a limit, or refers to another document. The
+            ValueError: the schema is invalid, exceeds a limit, or refers to another document. The
                 message names the limit and quotes nothing.
         """
         self.schema = schema
@@ -56,11 +56,11 @@ class CallerSchema:
     def errors(self, value: Any, chars: int) -> list[ValidationError] | None:
         """Return the errors of a JSON value that has ``chars`` characters; empty if it is valid.
 
-        Only the first error is returned if there may be many. None: it is invalid, and even the
-        first error takes too long to find.
+        Return only the first error if there may be many, and None for an invalid value if even
+        finding the first error would take too long.
 
         Raises:
-            TooMuchWorkError: the check would take too long.
+            TooMuchWorkError: the validation would take too long.
         """
         values, depth = _extent(value)
         if self._size.work(chars, depth) > MAX_WORK:
@@ -75,7 +75,7 @@ class CallerSchema:
 
 
 def first_error(validator: Draft202012Validator, value: Any) -> list[ValidationError]:
-    """Return the first error of a value as a list, empty if it is valid."""
+    """Return a list with the first error of a value; empty if it is valid."""
     try:
         validator.validate(value)
     except ValidationError as error:
@@ -84,7 +84,7 @@ def first_error(validator: Draft202012Validator, value: Any) -> list[ValidationE
 
 
 def _extent(value: Any) -> tuple[int, int]:
-    """Return the number of values in a value, and its depth."""
+    """Return the number of nested values and the depth of a value."""
     level, values, depth = [value], 0, 0
     while level:
         values += len(level)

@@ -17,7 +17,7 @@ MAX_ROWS: Final = 400
 DEFAULT_ROWS: Final = 60
 DEFAULT_FIELDS: Final = ("close", "adjusted_close")
 DECIMALS = 4
-"""Of adjusted prices; prices as traded are shown as they are."""
+"""Decimals of adjusted prices; traded prices are not rounded."""
 FIELDS: Mapping[str, str] = MappingProxyType(
     {
         "open": "opening price",
@@ -28,7 +28,7 @@ FIELDS: Mapping[str, str] = MappingProxyType(
         "volume": "volume",
     }
 )
-"""The fields of a day, and what each is called in words."""
+"""The fields of a trading day, with their names in sentences."""
 
 _SPEC = ToolSpec(
     name="data_fetch_stock",
@@ -70,14 +70,14 @@ class DataFetchStock(PriceTool):
     """Daily prices from a PriceSource; a Tool.
 
     The result is ``{"symbol", "source", "currency", "start", "end", "count", "columns", "rows",
-    "rows_omitted", "summary", "text"}``, where ``start`` and ``end`` are the first and the last
-    trading day found. A single day also has ``value``: the first field on that day.
+    "rows_omitted", "summary", "text"}``; ``start`` and ``end`` are the first and the last trading
+    day found. For a single day it also has ``value``: the first requested field on that day.
     """
 
     offer = _SPEC
 
     async def answer(self, args: Mapping[str, Any], context: ToolContext) -> ToolResult:
-        """Return the prices that ``args`` ask for."""
+        """Return the prices that ``args`` request."""
         fields = list(args.get("fields", DEFAULT_FIELDS))
         limit = int(args.get("max_points", DEFAULT_ROWS))
         series = await fetched(self._source, symbol_of(args["symbol"]), args)
@@ -108,7 +108,7 @@ class DataFetchStock(PriceTool):
     async def agrees(
         self, args: Mapping[str, Any], result: ToolResult, context: ToolContext
     ) -> bool | None:
-        """Return whether the days, picked out of all there are, say the same."""
+        """Return whether the same days, selected from the whole series, give the same summary."""
         return await prices.days_agree(self._source, args, result)
 
 

@@ -1,4 +1,4 @@
-"""Makes a tool of a function."""
+"""Turns a function into a tool."""
 
 import asyncio
 import inspect
@@ -15,10 +15,10 @@ Function = Callable[..., Any]
 
 
 class FunctionTool:
-    """A tool that calls a function; a Tool. It can still be called like the function."""
+    """A tool that calls a function; a Tool. The function itself remains callable."""
 
     def __init__(self, function: Function, **options: Any) -> None:
-        """Read name, description and arguments from ``function``; ``options`` are a ToolSpec's.
+        """Read name, description and arguments from ``function``; ``options`` are ToolSpec fields.
 
         Raises:
             TypeError: the function has no docstring, or an argument without a usable type.
@@ -53,12 +53,12 @@ class FunctionTool:
         return self._function(*args, **kwargs)
 
     async def run(self, args: Mapping[str, Any], context: ToolContext) -> ToolResult:
-        """Call the function with arguments of their types, a plain one in a thread.
+        """Call the function with validated arguments; a synchronous function runs in a thread.
 
-        A result that is not a dict is ``{"value": result}``.
+        A result that is not a dict is returned as ``{"value": result}``.
 
         Raises:
-            ToolRefusedError: an argument does not fit its type.
+            ToolRefusedError: an argument does not match its type.
         """
         try:
             values: dict[str, Any] = self._arguments.validate_python(ArgsKwargs((), dict(args)))
@@ -75,7 +75,7 @@ class FunctionTool:
         return result if isinstance(result, dict) else {"value": result}
 
     def _checker(self, hints: Mapping[str, Any]) -> Callable[..., dict[str, Any]]:
-        """Return a function of these arguments that returns them by name, defaults included."""
+        """Return a function with this signature that returns its arguments, with defaults."""
 
         def checked(*args: Any, **kwargs: Any) -> dict[str, Any]:
             bound = self._signature.bind(*args, **kwargs)
@@ -95,7 +95,7 @@ _UNFIT = {
 
 
 class _Untitled(GenerateJsonSchema):
-    """Leaves out titles, which repeat the names of arguments."""
+    """Omits titles, which only repeat the names of arguments."""
 
     def kw_arguments_schema(self, arguments: Any, var_kwargs_schema: Any) -> dict[str, Any]:
         schema = super().kw_arguments_schema(arguments, var_kwargs_schema)
@@ -111,7 +111,7 @@ def tool(**options: Any) -> Callable[[Function], FunctionTool]: ...
 def tool(
     function: Function | None = None, /, **options: Any
 ) -> FunctionTool | Callable[[Function], FunctionTool]:
-    """Make a tool of a function.
+    """Turn a function into a tool.
 
     Models choose it by its name and its docstring, and fill in its arguments by their types::
 

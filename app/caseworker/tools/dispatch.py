@@ -1,4 +1,4 @@
-"""How agents use tools: through the run's call gateway, and only those that are allowed.
+"""Runs tools for agents through the run's call gateway, restricted by the allowlist.
 
 The allowlist is enforced here, where a tool is run, and not in a prompt.
 """
@@ -51,7 +51,7 @@ ONE_ATTEMPT = RetryPolicy(
 )
 
 TOO_LARGE = "too_large"
-"""The code of a tool whose file may not be kept."""
+"""The error code if a tool's file exceeds the size limit."""
 
 MAX_ERROR_CHARS = 1000
 MAX_CODE_CHARS = 60
@@ -71,14 +71,14 @@ class ToolDispatch:
         expose_errors: bool,
         servers: ToolServers | None = None,
     ) -> None:
-        """Use the tools that ``policy`` allows; traces show arguments as ``payloads`` says.
+        """Create a dispatcher; ``payloads`` decides how traces store arguments.
 
-        ``retry`` is for tools that name transient failures; all others get one attempt.
-        ``approval_timeout_seconds`` is how long a person may take to approve a call. ``servers``
-        have tools of their own. With ``expose_errors`` a model reads the texts of exceptions.
+        ``retry`` applies to tools that declare transient failures; all others get a single attempt.
+        ``approval_timeout_seconds`` is the time limit for a person to approve a call. ``servers``
+        provide additional tools. With ``expose_errors`` models see the messages of exceptions.
 
         Raises:
-            UnfitSchemaError: a schema is unfit; the message names the tool.
+            UnfitSchemaError: a schema is unusable; the message names the tool.
         """
         self._servers: ToolServers = servers or NoServers()
         self._expose_errors = expose_errors
@@ -91,11 +91,11 @@ class ToolDispatch:
         self._checks = {spec.name: ArgumentCheck(spec) for spec in registry.specs()}
 
     def usable(self) -> list[ToolSpec]:
-        """Return the tools that may be used, by name."""
+        """Return the allowed tools, sorted by name."""
         return [spec for spec in self._registry.specs() if self._policy.allows(spec.name)]
 
     def __contains__(self, name: object) -> bool:
-        """Tell whether a run may name a tool; whether a server has it shows at the call."""
+        """Return whether a run may use this name; a server's tool list is checked at the call."""
         if not isinstance(name, str) or not self._policy.allows(name):
             return False
         return self._registry.find(name) is not None or self._servers.serves(name)
@@ -106,16 +106,16 @@ class ToolDispatch:
         return self._servers.names
 
     async def tools_of(self, server: str) -> Sequence[ToolSpec]:
-        """Return the tools of a server that may be used, by name.
+        """Return the allowed tools of a server, sorted by name.
 
         Raises:
-            ServerUnavailableError: it cannot be asked now, or is not configured.
+            ServerUnavailableError: the server is unreachable or not configured.
         """
         offered = await self._servers.tools(server)
         return [spec for spec in offered if self._policy.allows(spec.name)]
 
     async def listings(self) -> Sequence[ServerListing]:
-        """Return what all servers offer at present, by name; they are asked side by side."""
+        """Query all servers concurrently and return their current tools, by server name."""
 
         async def listing(server: str) -> ServerListing:
             try:
@@ -128,13 +128,14 @@ class ToolDispatch:
         return [task.result() for task in asked]
 
     def tool(self, name: str) -> Tool | None:
-        """Return the tool of that name here; None if there is none, or it may not be used."""
+        """Return the local tool of that name, or None if it is unknown or not allowed."""
         return self._registry.find(name) if self._policy.allows(name) else None
 
     def problem(self, name: str, args: Mapping[str, Any]) -> str | None:
-        """Return what is wrong with the arguments of a tool that exists, or None.
+        """Return a message about invalid arguments of a local tool, or None.
 
-        The schema of a server's tool may change before a call is executed again: the call checks.
+        The arguments of a server's tool are checked by the call itself, because its schema may
+        change before the call is executed again.
         """
         return self._checks[name].problem(args) if name in self._checks else None
 
@@ -150,16 +151,15 @@ class ToolDispatch:
         requires_approval: bool = False,
         succeeded: Callable[[str], object] | None = None,
     ) -> ToolResult:
-        """Run a tool; whatever goes wrong with it is a dict with ``error`` and ``code``.
+        """Run a tool; every failure is returned as a dict with ``error`` and ``code``.
 
-        ``call_id`` is the id of the call in the reply of the model that asked for it, if one did.
-
-        With ``requires_approval``, or if the tool or the policy says so, a person is asked first,
-        who may change the arguments; a refusal is an error as well. ``succeeded`` gets the CallNode
-        of a call without an error.
+        ``call_id`` is the ID of the call in the model's reply, if a model requested it. If
+        ``requires_approval``, the tool or the policy demands it, a person must approve the call
+        first and may change its arguments; a rejection is also an error result. ``succeeded`` is
+        called with the call node of a call without an error.
 
         Raises:
-            Stop: a limit or a cancel request keeps it from being run, or ended it.
+            Stop: a limit or a cancel request prevented or ended the call.
         """
         tool = await self._find(name)
         if tool is None:
@@ -196,7 +196,7 @@ class ToolDispatch:
     async def _approved(
         self, context: FlowContext, path: StepPath, spec: ToolSpec, args: Mapping[str, Any]
     ) -> tuple[ToolResult | None, Mapping[str, Any]]:
-        """Return why a call may not be made, or None and the arguments that it may be made with."""
+        """Wait for an approval; return an error result or None, and the arguments to use."""
         approvals: Approvals | None = context.services.get(Approvals)
         if approvals is None:
             message = "The call needs an approval, and nobody can be asked here."
@@ -214,7 +214,7 @@ class ToolDispatch:
         if decision.arguments is None:
             return None, args
         problem = self.problem(spec.name, decision.arguments)
-        if problem is not None:  # the tool has changed since somebody has changed them
+        if problem is not None:  # the schema changed after the approval
             return failure(problem, "invalid_arguments"), args
         return None, decision.arguments
 
@@ -229,7 +229,7 @@ class ToolDispatch:
         asked = json.dumps([spec.name, args], sort_keys=True, default=str)
         redact = partial(self._payloads.shown, dict(args), text_chars=MAX_TEXT_CHARS)
         shown = await self._redaction.call(redact, len(asked))
-        # Some endpoints put thousands of characters of their own state into an id.
+        # Some endpoints encode thousands of characters of state in an ID.
         about = {"args": shown, "tool_call_id": call_id and call_id[:MAX_CODE_CHARS]}
         return CallSpec(
             key=key,
@@ -253,7 +253,7 @@ async def _attempt(
     call_key: str,
     logged_with: Callable[[Exception], Exception | None],
 ) -> Reply:
-    """Run the tool; a result with an error is a failed attempt, so that the trace shows it."""
+    """Run the tool; a result with an error is raised as a failed attempt, so the trace shows it."""
     sink = None if keeper is None else keeper.sink_of(call_key)
     try:
         given = context if sink is None else replace(context, artifacts=sink)
@@ -272,7 +272,7 @@ async def _attempt(
         told = f"The tool broke ({name})."
         raise AttemptError(said, error_class=name, retryable=False, told=told) from error
     if "error" in result:
-        # It may quote arguments or data, and traces and events show it.
+        # The error may quote arguments or data, and it appears in traces and events.
         said = redact_text(str(result["error"]), max_chars=MAX_ERROR_CHARS)
         code = redact_text(str(result.get("code", "error")), max_chars=MAX_CODE_CHARS)
         raise AttemptError(
@@ -287,7 +287,7 @@ async def _attempt(
 
 
 def _seconds(asked: object) -> float | None:
-    """Return the wait that a tool asks for, in seconds; None unless it is a number."""
+    """Return the delay that a tool requests, in seconds; None if it is not a number."""
     try:
         return float(asked) if isinstance(asked, int | float) else None
     except OverflowError:

@@ -1,14 +1,14 @@
-"""How tools are offered to a planner: as functions with few arguments, each by name and type.
+"""Presents tools to planners as functions with few, typed arguments.
 
-A tool that names no functions is offered as one, under its own name and with its own schema. A tool
-with many operations names a function for each use, so that a model chooses between short lists of
-arguments, all of which it has to give. A function is shown in two forms: a *signature*, one line of
-a prompt, and a *closed schema*, which an endpoint holds a reply to.
+A tool without declared functions is offered as a single function with its own name and schema. A
+tool with many operations declares one function for each use, so that a model chooses between short
+lists of mostly required arguments. A function has two forms: a *signature*, one line of a prompt,
+and a *closed schema*, which an endpoint enforces on a reply.
 
-A closed schema uses only what OpenAI's strict mode and the grammars of llama.cpp both know: every
-property is required, one that may be left out is nullable, and no object takes further properties.
-What a schema says beyond that is left to the check of the arguments. A schema with parts that
-cannot be closed, such as an object of any properties, keeps them open.
+A closed schema uses only what both OpenAI's strict mode and the grammars of llama.cpp support:
+every property is required, an optional one is nullable, and no object allows other properties.
+Constraints beyond that are checked by the argument validation. Parts that cannot be closed, such as
+an object with arbitrary properties, stay open.
 """
 
 import re
@@ -19,39 +19,39 @@ from typing import Any
 from caseworker.tools.ports import ToolFunction, ToolSpec
 
 MAX_ITEMS = 50
-"""A longest or shortest list beyond this is left to the check: grammars write repetitions out."""
+"""Larger list limits are left to the argument check, because grammars expand repetitions."""
 
 RESULT_PLACE = r"\$\{result\.[12]\}"
-"""Matches what stands in an argument for the result of an earlier action of a plan."""
+"""Matches the placeholder for the result of an earlier action of a plan."""
 
 _KEPT = frozenset({"type", "enum", "const", "description", "minimum", "maximum"})
 _FORMATS = frozenset({"date", "time", "date-time", "uuid"})
 _ANCHORED = re.compile(r"\^(?!.*\(\?).*\$", re.DOTALL)
-"""A pattern of the whole text, without the groups that look around."""
+"""A pattern that is anchored at both ends and has no lookaround or other special group."""
 _NULL = {"type": "null"}
 
 Schema = Mapping[str, Any] | bool
-"""A JSON Schema, which may also be true: any value."""
+"""A JSON Schema; true allows any value."""
 
 
 @dataclass(frozen=True, slots=True)
 class Function:
-    """A tool, or one use of it, as a planner calls it."""
+    """A tool, or one use of it, as a function that planners call."""
 
     name: str
     tool: str
     description: str
     parameters: Mapping[str, Any]
-    """JSON Schema of the arguments: an object that refuses unknown properties."""
+    """JSON Schema of the arguments: an object without additional properties."""
     fixed: Mapping[str, Any] = field(default_factory=dict)
-    """Arguments that the tool gets beside those that are given."""
+    """Constant arguments that are always passed to the tool."""
     places: Mapping[str, Any] = field(default_factory=dict)
     """See ``ToolFunction.places``."""
 
     def arguments(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the arguments of the tool for those of the function.
+        """Convert the arguments of the function to those of the tool.
 
-        Null stands for an argument that is left out, unless null is a value of its own.
+        Null means that an optional argument is omitted, unless its schema allows null.
         """
         known = self.parameters.get("properties", {})
         required = self.parameters.get("required", ())
@@ -68,7 +68,7 @@ class Function:
     def signature(self, known: Iterable[str] = ()) -> str:
         """Return one line such as ``calendar.add(date, amount: int, unit?: days|weeks) - …``.
 
-        Of an argument among ``known`` only the name is shown: a line above shows its type.
+        Arguments in ``known`` are shown without their type, because an earlier line shows it.
         """
         required = self.parameters.get("required", ())
         shown = (
@@ -80,14 +80,14 @@ class Function:
 
 
 def functions_of(spec: ToolSpec) -> tuple[Function, ...]:
-    """Return the functions as which a tool is offered."""
+    """Return the functions through which planners use a tool."""
     if not spec.functions:
         return (Function(spec.name, spec.name, _first_sentence(spec), spec.parameters),)
     return tuple(_function(spec, use) for use in spec.functions)
 
 
 def signatures(functions: Iterable[Function]) -> str:
-    """Return the functions a line each; the type of an argument that many share is shown once."""
+    """Return one line for each function; the type of a shared argument is shown only once."""
     lines: list[str] = []
     shown: set[tuple[str, str]] = set()
     for function in functions:
@@ -99,7 +99,7 @@ def signatures(functions: Iterable[Function]) -> str:
 
 
 def closed(schema: Schema) -> dict[str, Any]:
-    """Return a schema in the terms of strict endpoints and grammars; see the module."""
+    """Reduce a schema to what strict endpoints and grammars support; see the module docstring."""
     if isinstance(schema, bool):
         return {}
     kind = schema.get("type")
@@ -146,7 +146,7 @@ def _takes_null(schema: Schema) -> bool:
 
 
 def _function(spec: ToolSpec, use: ToolFunction) -> Function:
-    """Return a function whose arguments are those of the tool by the names that it takes."""
+    """Build a function with the arguments that it takes from the tool or declares itself."""
     known = {**spec.parameters.get("properties", {}), **use.schemas}
     names = use.takes.split()
     return Function(
@@ -170,7 +170,7 @@ def _first_sentence(spec: ToolSpec) -> str:
 
 
 def _type(schema: Schema) -> str:
-    """Return how a signature shows what an argument is; a text is nothing but its name."""
+    """Return the type suffix of an argument in a signature; empty for text."""
     shown = _shown(schema)
     return "" if shown == "text" else f": {shown}"
 
@@ -199,7 +199,7 @@ _PLACE = re.compile(r"\{(\w+)\}", re.ASCII)
 
 
 def texts_in(value: Any) -> Iterator[str]:
-    """Yield the texts in a JSON value, but not those in keys."""
+    """Yield all strings in a JSON value except keys."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, Mapping | list):

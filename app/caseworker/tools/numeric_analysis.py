@@ -1,4 +1,4 @@
-"""The tool that works out figures from prices or numbers."""
+"""The tool that computes figures from prices or numbers."""
 
 from collections.abc import Mapping
 from statistics import StatisticsError
@@ -37,7 +37,7 @@ _FIGURES = (
     *("mean", "max", "min", "median", "total_return", "annualized_return", "volatility"),
     *("max_drawdown", "change", "best_day", "worst_day"),
 )
-"""The metrics that planners are offered."""
+"""The metrics offered to planners."""
 _FIELDS = (ADJUSTED_CLOSE, *(name for name in FIELDS if name != ADJUSTED_CLOSE))
 _SPEC = ToolSpec(
     name="numeric_analysis",
@@ -102,18 +102,18 @@ _PRICE_ARGS = ("start", "end", "field", "price")
 
 
 class NumericAnalysis(PriceTool):
-    """One metric of one or two series, or of several stocks; a Tool.
+    """One metric of one or two series, or a comparison of stocks; a Tool.
 
     The result is ``{"metric", "value", "unit", "formula", "observations", "start", "end", "source",
-    "text", …}`` with the details of the metric. Returns, volatility and drawdowns are in percent,
-    everywhere; every metric is defined where it is computed. Of several stocks the value is the
-    symbol that comes first, and ``ranking`` holds the figure of each.
+    "text", …}`` with the details of the metric. Returns, volatility and drawdowns are always in
+    percent; each metric is defined where it is computed. For a comparison the value is the symbol
+    that ranks first, and ``ranking`` holds the figure of each stock.
     """
 
     offer = _SPEC
 
     async def answer(self, args: Mapping[str, Any], context: ToolContext) -> ToolResult:
-        """Return the figure that ``args["metric"]`` names."""
+        """Compute the metric ``args["metric"]``."""
         metric = args["metric"]
         decimals = int(args["decimals"]) if "decimals" in args else None
         try:
@@ -132,7 +132,7 @@ class NumericAnalysis(PriceTool):
     async def agrees(
         self, args: Mapping[str, Any], result: ToolResult, context: ToolContext
     ) -> bool | None:
-        """Return whether another formula on the same days gives the figure, too."""
+        """Return whether another formula on the same days gives the same figure."""
         return await prices.metric_agrees(self._source, args, result)
 
     async def _single(self, args: Mapping[str, Any]) -> ToolResult:
@@ -173,13 +173,13 @@ class NumericAnalysis(PriceTool):
     async def _together(
         self, args: Mapping[str, Any], least: int, most: int
     ) -> tuple[Observations, ...]:
-        """Return the prices of several symbols on the days that all of them have."""
+        """Return the prices of several symbols, restricted to their common days."""
         symbols = symbols_of(args["symbols"], least, most)
         return common(*[await priced(self._source, symbol, args) for symbol in symbols])
 
 
 def _allow(args: Mapping[str, Any], *names: str) -> None:
-    """Refuse arguments other than ``names`` and those of every metric."""
+    """Refuse arguments other than ``names`` and those common to all metrics."""
     if unused := sorted(args.keys() - {*_ALWAYS, *names}):
         raise ToolRefusedError(f"{', '.join(unused)} cannot be used here: leave it out")
 

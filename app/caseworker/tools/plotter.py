@@ -1,4 +1,4 @@
-"""The tool that draws prices."""
+"""The tool that draws price charts."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -58,27 +58,27 @@ _SPEC = ToolSpec(
 
 
 class Plotter(PriceTool):
-    """Pictures of prices, kept as artifacts; a Tool.
+    """Price charts stored as artifacts; a Tool.
 
     The result is ``{"artifact": name, "media_type", "size_bytes", "sha256", "width", "height",
-    "source", "text", …}``; the service adds where the file can be fetched. A picture is made again
-    after a crash, because the same arguments give the same bytes, which are kept once.
+    "source", "text", …}``; the service adds the download URL. After a crash the chart is drawn
+    again, which is safe: the same arguments give the same bytes, which are stored once.
     """
 
     offer = _SPEC
 
     def __init__(self, source: PriceSource, renderer: Renderer) -> None:
-        """Draw prices of ``source`` with ``renderer``, which the caller closes."""
+        """Create a plotter for prices of ``source``; the caller closes ``renderer``."""
         super().__init__(source)
         self._renderer = renderer
 
     @classmethod
     def of(cls, resources: ToolResources) -> Self:
-        """Return the tool over what the tools of a process share."""
+        """Create the tool from the shared resources of the process."""
         return cls(resources.prices, resources.renderer)
 
     async def answer(self, args: Mapping[str, Any], context: ToolContext) -> ToolResult:
-        """Draw what ``args`` ask for and keep it."""
+        """Draw the requested chart and store it."""
         sink = context.artifacts
         if sink is None:
             raise ToolRefusedError(
@@ -102,7 +102,7 @@ class Plotter(PriceTool):
     async def agrees(
         self, args: Mapping[str, Any], result: ToolResult, context: ToolContext
     ) -> bool | None:
-        """Return whether the prices have the stocks and days that the picture names."""
+        """Return whether the prices match the symbols and days of the chart."""
         return await prices.picture_agrees(self._source, args, result)
 
 

@@ -1,4 +1,4 @@
-"""The tools of a process by name, and the policy that says which of them may be used."""
+"""The tool registry of a process, and the policy that selects the usable tools."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -7,18 +7,17 @@ from caseworker.tools.ports import Tool, ToolSpec
 
 
 class DuplicateToolError(ValueError):
-    """Two tools have the same name."""
+    """Two tools, or functions of different tools, have the same name."""
 
 
 class ToolRegistry:
-    """Every tool of this process; built once and never changed.
+    """All tools of this process; built once and never changed.
 
-    Listings are sorted by name, so that prompts and traces do not depend on the order in which
-    tools were made.
+    Listings are sorted by name, so that prompts and traces do not depend on the order of creation.
     """
 
     def __init__(self, tools: Iterable[Tool] = ()) -> None:
-        """Take the tools.
+        """Register the tools.
 
         Raises:
             DuplicateToolError: two tools have the same name, or functions of the same name.
@@ -58,16 +57,16 @@ class ToolPolicy:
     """
 
     allow: frozenset[str] | None = None
-    """The only names that may be used; None allows all, an empty set none."""
+    """The only names that may be used; None allows all, an empty set allows none."""
     deny: frozenset[str] = frozenset()
     approval: frozenset[str] = frozenset()
-    """Names of tools each call of which a person must approve; ``server.*`` is all of a server."""
+    """Names of tools whose calls need a person's approval; ``server.*`` covers a whole server."""
 
     def allows(self, name: str) -> bool:
-        """Return whether the tool of that name may be used."""
+        """Return whether the policy permits a tool name."""
         return name not in self.deny and (self.allow is None or name in self.allow)
 
     def requires_approval(self, spec: ToolSpec) -> bool:
-        """Return whether a person must agree before a tool is called."""
+        """Return whether a person must approve calls of a tool."""
         server = f"{spec.name.partition('.')[0]}.*"
         return spec.requires_approval or not self.approval.isdisjoint((spec.name, server))

@@ -1,4 +1,4 @@
-"""What the tools of a process share."""
+"""Resources shared by the tools of a process."""
 
 from dataclasses import dataclass
 from typing import Self
@@ -11,9 +11,9 @@ from caseworker.tools.stocks.prices import PriceSource, asking
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolResources:
-    """Handed to the factories of tools that take an argument; closed by the process.
+    """Passed to tool factories that take an argument; closed by the process.
 
-    A factory is registered as an entry point of the group ``caseworker.tools``.
+    Factories are entry points of the group ``caseworker.tools``.
     """
 
     prices: PriceSource
@@ -21,10 +21,10 @@ class ToolResources:
 
 
 class PriceTool(CheckedTool):
-    """What the tools that fetch prices share: their source, and what it makes of their spec."""
+    """Base class of tools that fetch prices; adapts the spec to the price source."""
 
     offer: ToolSpec
-    """The spec, for a source inside the process."""
+    """The spec for a source inside the process; see ``asking``."""
 
     def __init__(self, source: PriceSource) -> None:
         self._source = source
@@ -33,5 +33,5 @@ class PriceTool(CheckedTool):
 
     @classmethod
     def of(cls, resources: ToolResources) -> Self:
-        """Return the tool over what the tools of a process share."""
+        """Create the tool from the shared resources of the process."""
         return cls(resources.prices)

@@ -1,4 +1,4 @@
-"""The tool that only answers."""
+"""The tool that only returns an answer."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -10,7 +10,7 @@ MAX_ANSWER_CHARS = 8192
 
 
 class Respond(CheckedTool):
-    """Passes an answer on, so that answering is recorded like any other action; a Tool."""
+    """Returns its argument, so that answering is recorded like any other action; a Tool."""
 
     spec = ToolSpec(
         name="respond",

@@ -1,7 +1,7 @@
 """Measures a JSON Schema before it is compiled.
 
-A subschema counts once for each reference to it. A few definitions that refer to each other twice
-can expand to thousands of subschemas.
+A subschema is counted once for each reference to it. A few definitions that refer to each other
+twice can expand to thousands of subschemas.
 """
 
 import json
@@ -15,22 +15,22 @@ from caseworker.trace.json_values import MAX_DEPTH
 MAX_BYTES: Final = 64 * 1024
 MAX_SUBSCHEMAS: Final = 5000
 MAX_VALUES: Final = 25_000
-"""JSON values of any kind, counted once for each reference to them."""
+"""Maximum number of JSON values, counted once for each reference to them."""
 MAX_PATTERNS: Final = 50
 MAX_PATTERN_CHARS: Final = 256
 PATTERN_WORK: Final = 150
-"""What a pattern costs at most on a character, in checks of a subschema."""
+"""Maximum cost of a pattern per character, in subschema checks."""
 
 _BY_NAME: Final = frozenset({"properties", "patternProperties", "dependentSchemas"})
-"""Keywords with subschemas by names of a caller's choice."""
+"""Keywords that map arbitrary names to subschemas."""
 _NO_SCHEMAS: Final = frozenset({"$defs", "definitions", "examples", "default"})
-"""Keywords in which nothing is checked, or only where it is referred to."""
+"""Keywords whose contents are not validated, or only through a reference."""
 _CONSTANTS: Final = frozenset({"enum", "const"})
-"""Keywords with JSON values that an instance is compared with."""
+"""Keywords with JSON values to compare an instance with."""
 _BRANCHES: Final = frozenset({"anyOf", "oneOf"})
-"""Keywords whose errors contain the errors of every branch."""
+"""Keywords whose errors include the errors of every branch."""
 _REFUSED: Final = frozenset({"$id", "$dynamicRef", "$recursiveRef"})
-"""Keywords that change what a reference means."""
+"""Keywords that change how references are resolved."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class SchemaSize:
     """Expanded JSON values; a subschema reports at most one error for each of its values."""
     patterns: int
     recursions: int
-    """References that lead back into what they stand in."""
+    """References to a schema that contains them."""
     has_branches: bool
     """Whether ``anyOf`` or ``oneOf`` occurs anywhere."""
 
@@ -53,7 +53,7 @@ class SchemaSize:
         """Measure a schema.
 
         Raises:
-            ValueError: it is too large; the message names the limit.
+            ValueError: it is invalid or too large; the message names the limit.
         """
         try:
             size = len(json.dumps(schema, ensure_ascii=False).encode("utf-8", "surrogatepass"))
@@ -110,7 +110,7 @@ def _patterns_in(schema: Mapping[str, Any]) -> Iterator[str]:
 
 
 class _Expansion:
-    """Walk over a schema that follows references; each object counts as a subschema."""
+    """Walks a schema and follows references; counts each object as a subschema."""
 
     def __init__(self, schema: Mapping[str, Any]) -> None:
         self._root = schema
@@ -121,10 +121,10 @@ class _Expansion:
         }
         self.subschemas = self.values = self.recursions = 0
         self._inside: set[int] = set()
-        """The objects that are being visited, by their ids."""
+        """The ids of the objects that are being visited."""
 
     def visit(self, value: Any) -> None:
-        """Count a subschema or a list of them."""
+        """Count a subschema or a list of subschemas, recursively."""
         if len(self._inside) > 4 * MAX_DEPTH:
             raise ValueError("A JSON Schema may not be nested so deeply.")
         self._count()
@@ -153,7 +153,7 @@ class _Expansion:
         self._inside.discard(id(value))
 
     def _compare(self, constant: Any) -> None:
-        """Count values that an instance is compared with; only lists and objects take long."""
+        """Count the values in ``enum`` or ``const``; only lists and objects are slow to compare."""
         unseen = [constant]
         while unseen:
             one = unseen.pop()
@@ -171,7 +171,7 @@ class _Expansion:
             )
 
     def _target(self, reference: str) -> Any:
-        """Return what a reference leads to; None if that is nothing here, which compiling finds."""
+        """Resolve a reference; None if its target is missing, which compilation reports."""
         if not reference.startswith("#"):
             raise ValueError("A $ref may lead only to a place in the same schema, as #/$defs/x.")
         path = unquote(reference[1:])

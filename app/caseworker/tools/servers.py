@@ -1,8 +1,8 @@
-"""Tools that other programs serve: what the service asks of them, and what it may rely on.
+"""The port to external tool servers, and the guarantees that it gives.
 
-An operator configures each server under a name; its tools are called ``<server>.<tool>``. A server
-may be down, and its tools may change at any time, so nothing about them is known for certain before
-a call: a call checks its arguments where it is made.
+An operator configures each server under a name; its tools are named ``<server>.<tool>``. A server
+may be down, and its tools may change at any time. Nothing about them is certain before a call, so
+each call checks its own arguments.
 """
 
 from collections.abc import Sequence
@@ -12,31 +12,31 @@ from typing import Protocol
 from caseworker.tools.ports import Tool, ToolSpec
 
 SERVER_LOST = "server_lost"
-"""The code of a call whose server is not there, or went away before it answered."""
+"""The error code of a call whose server is unavailable or was lost before it answered."""
 
 
 class ServerUnavailableError(Exception):
-    """A server cannot be used at present; the message is safe to show."""
+    """A server is currently unavailable; the message is safe to show."""
 
     def __init__(self, message: str, *, retry_after_seconds: float | None = None) -> None:
         super().__init__(message)
         self.retry_after_seconds = retry_after_seconds
-        """How long it will not be started again, if that is known."""
+        """Seconds until the next start attempt, if known."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServerListing:
-    """What a server offers at present."""
+    """The current tools of a server, or why it is unavailable."""
 
     server: str
     tools: Sequence[ToolSpec] = ()
-    """By name."""
+    """Sorted by name."""
     problem: str | None = None
-    """Why it cannot be used; None if it can."""
+    """Why the server is unavailable; None if it is available."""
 
 
 class ToolServers(Protocol):
-    """The configured servers of a process, each started at its first use."""
+    """The configured servers of a process; each is started on first use."""
 
     @property
     def names(self) -> Sequence[str]:
@@ -44,14 +44,14 @@ class ToolServers(Protocol):
         ...
 
     def serves(self, name: str) -> bool:
-        """Tell whether a tool's full name is one that a configured server may use.
+        """Return whether a full tool name belongs to a configured server.
 
-        Whether the server has such a tool shows only when it is asked.
+        Whether the server has such a tool is known only when it is queried.
         """
         ...
 
     async def tools(self, server: str) -> Sequence[ToolSpec]:
-        """Return the tools that a server offers now, by name; it is started if need be.
+        """Return the current tools of a server, by name; start the server if necessary.
 
         Raises:
             ServerUnavailableError: it cannot be started, does not answer, or is not configured.
@@ -61,18 +61,18 @@ class ToolServers(Protocol):
     async def find(self, name: str) -> Tool:
         """Return the tool of a full name for which ``serves`` is true.
 
-        If the server cannot be asked or has no such tool, it is one whose calls say so: a call that
-        an earlier process has made is replayed from the journal whatever became of its tool.
+        If the server is unavailable or has no such tool, return a tool whose calls fail with that
+        reason. The journal can then still replay calls made by an earlier process.
         """
         ...
 
     async def aclose(self) -> None:
-        """End every server that was started."""
+        """Stop every server that was started."""
         ...
 
 
 class NoServers:
-    """The servers of a process that has none."""
+    """The tool servers of a process without any."""
 
     names: Sequence[str] = ()
 

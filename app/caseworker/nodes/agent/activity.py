@@ -1,9 +1,9 @@
-"""What an agent emits while it works: turns, the parts of answers, calls of tools, errors.
+"""The events that an agent emits while it works: turns, answer chunks, tool calls and errors.
 
-Each event that comes once has a key, so that an execution which replays a turn emits nothing that
-is stored already. The parts of an answer have none: an answer that is asked for anew is written
-anew from its first character, which its ``offset`` says. Where a replayed answer may not have been
-shown to its end, it is shown as a whole under the key of the event that follows it.
+Each event that occurs once has a key, so an execution that replays a turn emits no event that is
+already stored. Answer chunks have no key: a repeated answer is emitted again from offset 0. If a
+replayed answer may not have been shown completely, it is emitted as a whole, under the key of the
+event that follows it.
 """
 
 import asyncio
@@ -30,19 +30,19 @@ from caseworker.nodes.templates import compact
 from caseworker.tools.ports import ToolResult
 
 MERGE_SECONDS = 0.02
-"""How long a part of an answer waits for the next one, unless nothing was emitted for as long."""
+"""Delay for merging answer chunks; a chunk after a longer pause is emitted at once."""
 CHUNK_CHARS = 2048
 
 _KINDS: Mapping[str, str] = {"thinking": THINKING, "content": CONTENT_CHUNK}
 
 
 class TurnActivity:
-    """Emits what happens in one turn."""
+    """Emits the events of one turn."""
 
     def __init__(
         self, context: FlowContext, number: int, tool_of: Callable[[str], str] = str
     ) -> None:
-        """Emit for the turn of that number; ``tool_of`` returns the tool behind an offered name."""
+        """Create the emitter of a turn; ``tool_of`` maps an offered name to its tool."""
         self._context = context
         self._tool_of = tool_of
         self._number = number
@@ -50,18 +50,18 @@ class TurnActivity:
         self._answer_of: str | None = None
 
     def start(self, *, last_answer: bool = False) -> None:
-        """Begin the turn, or the last answer that comes after all turns."""
+        """Emit the start of the turn, or of the last answer after all turns."""
         self._once(TURN_START, {"last_answer": True} if last_answer else {})
 
     def stream(self) -> "_Stream":
-        """Return what takes the parts of an answer; the turn's text is then that answer."""
+        """Return a receiver for answer chunks; the turn's text is then that answer."""
         self._stream = _Stream(self._emit)
         return self._stream
 
     def shown(self) -> str:
-        """Return the text of an answer that a stop has cut off, all of which is then shown.
+        """Flush and return the text of an answer that a stop interrupted.
 
-        It is empty if another process goes on with the answer.
+        The text is empty if another process resumes the answer.
         """
         if self._stream is None or self.goes_on_elsewhere:
             return ""
@@ -69,7 +69,7 @@ class TurnActivity:
         return written["content"]
 
     def answered(self, completion: Completion, name: str) -> None:
-        """Show the answer as far as it was not shown, and what it has used."""
+        """Emit the parts of the answer that were not shown yet, and its token usage."""
         usage_key = f"{USAGE}|{self._number}|{name}"
         written = {"thinking": "", "content": ""}
         if self._stream is not None:
@@ -90,7 +90,7 @@ class TurnActivity:
         self._emit(USAGE, used, usage_key, answer_of=completion.call_key)
 
     def tool_started(self, index: int, call: ToolCall) -> None:
-        """Show a call of a tool, which is the ``index``-th of the turn."""
+        """Emit the start of a tool call, the ``index``-th of the turn."""
         called: dict[str, Any] = {"id": call.id, "name": self._tool_of(call.name)}
         if called["name"] != call.name:
             called["function"] = call.name
@@ -105,7 +105,7 @@ class TurnActivity:
     def tool_ended(
         self, index: int, call: ToolCall, result: ToolResult, stored_as: str | None = None
     ) -> None:
-        """Show the end of a call; ``stored_as`` is the key under which its result is journaled."""
+        """Emit the end of a tool call; ``stored_as`` is the journal key of its result."""
         about = {"tool_call_id": call.id, "name": self._tool_of(call.name)}
         if "error" in result:
             about["error"] = shown(str(result["error"]))
@@ -118,22 +118,22 @@ class TurnActivity:
         self._once(TOOL_CALL_END, about, index)
 
     def noted(self, kind: str, data: Mapping[str, Any]) -> None:
-        """Emit something else that happens once in the turn."""
+        """Emit another event that occurs once in the turn."""
         self._once(kind, data)
 
     def failed(self, error_class: str, message: str) -> None:
-        """Show what has failed the turn."""
+        """Emit the error that ended the turn."""
         self._once(AGENT_ERROR, {"error_class": error_class, "message": message})
 
     def end(self) -> None:
-        """End the turn; parts of an answer that is cut off are shown before."""
+        """Emit the end of the turn, after the pending chunks of an interrupted answer."""
         if self._stream is not None:
             self._stream.close()
         self._once(TURN_END, {})
 
     @property
     def goes_on_elsewhere(self) -> bool:
-        """Whether another process goes on with what is cut off here: it has not ended."""
+        """Whether another process resumes the interrupted work, so that it has not ended."""
         return isinstance(self._context.token.stop, HandOver)
 
     def _once(self, kind: str, data: Mapping[str, Any], *which: object) -> None:
@@ -162,7 +162,7 @@ class TurnActivity:
 
 
 class _Stream:
-    """The parts of one answer: merged, and emitted with their place in the text."""
+    """Merges the chunks of one answer and emits them with their offset in the text."""
 
     def __init__(self, emit: Any) -> None:
         self._emit = emit
@@ -170,7 +170,7 @@ class _Stream:
         self._shown: dict[str, list[str]] = {"thinking": [], "content": []}
         self._offsets = {"thinking": 0, "content": 0}
         self._outdated: set[str] = set()
-        """The kinds of which an earlier attempt was shown and nothing of this one."""
+        """Kinds shown in an earlier attempt but not yet in the current one."""
         self._waiting: list[str] = []
         self._waiting_chars = 0
         self._kind = "content"
@@ -178,7 +178,7 @@ class _Stream:
         self._quiet_until = 0.0
 
     def on_delta(self, attempt: int, delta: Delta) -> None:
-        """Take a part; a new attempt begins the answer anew."""
+        """Buffer a chunk; a new attempt restarts the answer."""
         if attempt != self._attempt:
             self._attempt = attempt
             self._outdated |= {kind for kind, parts in self._shown.items() if parts}
@@ -197,7 +197,7 @@ class _Stream:
             self._timer = loop.call_at(self._quiet_until, self._flush)
 
     def close(self) -> dict[str, str]:
-        """Emit the rest; return everything that was shown, by kind."""
+        """Emit the rest; return the text shown, by kind."""
         self._flush()
         for kind in self._outdated:
             self._emit(_KINDS[kind], {"offset": 0, "content": ""})

@@ -1,8 +1,7 @@
-"""The messages of an agent: all there were, and those that are still sent.
+"""The messages of an agent: the full history, and the window that is sent to the model.
 
-Messages that belong together stay together: what an assistant wants to have called, and the
-results. The system message and the first message of the user, which says what it is all about, are
-always sent.
+A message with tool calls and the messages with their results are kept or dropped together. The
+system messages and the first user message, which states the task, are always sent.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -15,11 +14,11 @@ from caseworker.llm.pricing import estimate_tokens
 from caseworker.nodes.templates import compact
 
 TARGET_SHARE = 0.75
-"""How much of the window is used after it was too small: less, so that not every turn cuts."""
+"""Share of the token limit to keep after trimming; below 1, so that not every turn trims."""
 
 
 class ConversationTooLongError(Exception):
-    """The messages do not fit into the window of the agent."""
+    """The messages do not fit into the agent's token limit."""
 
     def __init__(self, tokens: int, max_tokens: int) -> None:
         super().__init__(
@@ -30,7 +29,7 @@ class ConversationTooLongError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """What must be left out for the rest to fit."""
+    """The messages to drop so that the rest fits."""
 
     left_out: tuple[Message, ...]
     kept: tuple[Message, ...]
@@ -39,28 +38,28 @@ class Cut:
 
 
 class Conversation:
-    """What was said."""
+    """The messages of one agent execution."""
 
     def __init__(self, messages: Iterable[Message] = ()) -> None:
         self.messages: list[Message] = list(messages)
-        """All of it."""
+        """The full history."""
         self._window = MessageLog(self.messages)
 
     @property
     def window(self) -> Sequence[Message]:
-        """What is sent; a call stores of it what it adds."""
+        """The messages that are sent; each call stores only the new ones."""
         return self._window
 
     def add(self, *messages: Message) -> None:
-        """Go on."""
+        """Append messages to the history and the window."""
         self.messages += messages
         self._window.add(*messages)
 
     def cut(self, max_tokens: int, tools: Sequence[ToolDefinition]) -> Cut | None:
-        """Return what to leave out for the rest to fit into a window; None if all of it fits.
+        """Return the messages to drop so that the rest fits; None if everything fits.
 
         Raises:
-            ConversationTooLongError: what must be sent does not fit either.
+            ConversationTooLongError: the messages that must be sent do not fit either.
         """
         sizes = [_tokens(message) for message in self._window]
         before = _tokens(tools=tools) + sum(sizes)
@@ -79,30 +78,30 @@ class Conversation:
         raise ConversationTooLongError(before, max_tokens)
 
     def replace(self, cut: Cut, summary: Message | None = None) -> None:
-        """Leave out what was cut; a summary of it stands in its place."""
+        """Drop the messages of a cut from the window and insert the summary, if given."""
         head = self._head()
         between = () if summary is None else (summary,)
         self._window = MessageLog([*cut.kept[:head], *between, *cut.kept[head:]])
 
     def _head(self) -> int:
-        """Return how many messages at the beginning are always sent."""
+        """Return the number of messages at the start that are always sent."""
         roles = [message.role for message in self._window]
         systems = next((at for at, role in enumerate(roles) if role != "system"), len(roles))
         return systems + (roles[systems : systems + 1] == ["user"])
 
     def tell_calls(self) -> None:
-        """Send texts alone from now on, for an agent without tools that is given calls of them."""
+        """Send tool calls as text from now on, for an agent without tools."""
         if any(message.tool_calls for message in self._window):
             self._window = MessageLog(plain(self._window))
 
     def plain(self) -> list[Message]:
-        """Return what is sent as texts alone, for a model that is offered no tools."""
+        """Return the window with tool calls as text, for a request without tools."""
         return list(plain(self._window))
 
     def shown(self, max_bytes: int, *, named: bool = False) -> dict[str, Any]:
-        """Return all messages as JSON, the oldest left out if they are too many bytes.
+        """Return the newest messages within ``max_bytes`` as JSON, and how many were left out.
 
-        With ``named`` those that a journaled call has brought are named by its key alone.
+        If ``named``, messages produced by a journaled call are replaced by a reference to it.
         """
         found: list[dict[str, Any]] = []
         left = max_bytes
@@ -119,7 +118,7 @@ class Conversation:
 
 
 def plain(messages: Iterable[Message]) -> Iterator[Message]:
-    """Yield messages as texts alone: calls of tools and their results are told in words."""
+    """Yield messages with tool calls and results converted to plain text."""
     for message in messages:
         if message.role == "tool":
             told = f"Result of {message.tool_name}: {message.content}"
@@ -133,9 +132,9 @@ def plain(messages: Iterable[Message]) -> Iterator[Message]:
 
 
 def as_json(message: Message) -> dict[str, Any]:
-    """Return a message as results show it."""
+    """Return a message in the form used in results."""
     shown = {"role": message.role, "content": message.content, **message.extras()}
-    shown.pop("provider_state", None)  # it is for its provider alone
+    shown.pop("provider_state", None)  # only its provider can use it
     return shown
 
 

@@ -1,7 +1,7 @@
-"""What an agent is: the definition that callers write, and everything that can be wrong with it.
+"""The agent definition that API callers write, with its validation.
 
-A definition is read strictly and once. Its prompt may hold ``${variable}``; the variables are the
-inputs that the definition declares, and a value that is put in is never read as a template again.
+A definition is parsed strictly, once. Its prompt may contain ``${variable}``; the variables are the
+inputs that the definition declares. Substituted values are never parsed as templates.
 """
 
 import re
@@ -31,7 +31,7 @@ from caseworker.nodes.templates import TextTemplate
 from caseworker.trace.frozen_json import USUAL_LIMITS, ValueLimits
 
 MAX_DEPTH = 8
-"""How many agents may stand in one another, the outermost included."""
+"""Maximum nesting depth of agents, including the outermost."""
 DEFAULT_MAX_TURNS = 20
 MAX_TOOLS = 128
 MAX_MESSAGES = 1000
@@ -56,14 +56,14 @@ AgentName = Annotated[
 
 
 class PromptMessage(StepData):
-    """A message that stands before what the agent is asked."""
+    """A message in front of the agent's input."""
 
     role: Literal["user", "assistant"]
     content: TextField
 
 
 class PromptSpec(StepData):
-    """What the model reads before anything else."""
+    """The messages at the start of every conversation."""
 
     system: TextField | None = None
     messages: Annotated[list[PromptMessage], Field(max_length=MAX_MESSAGES)] = Field(
@@ -71,7 +71,7 @@ class PromptSpec(StepData):
     )
 
     def texts(self) -> Iterator[tuple[tuple[str | int, ...], TextTemplate]]:
-        """Yield the templates, each with its place."""
+        """Yield each template with its position."""
         if self.system is not None:
             yield ("system",), self.system
         for index, message in enumerate(self.messages):
@@ -79,29 +79,28 @@ class PromptSpec(StepData):
 
 
 class LimitsSpec(StepData):
-    """What one execution of the agent may use, inside the limits of its run."""
+    """Limits of one execution of the agent, within the limits of its run."""
 
     max_turns: Annotated[int, Field(ge=0, le=MAX_LIMIT)] | None = DEFAULT_MAX_TURNS
-    """Its own turns: calls of the model with what follows from each. Null: as many as the run may
-    have."""
+    """Maximum turns: a turn is one model call and its tool calls. Null: limited only by the run."""
     timeout_ms: Annotated[int, Field(ge=1, le=MAX_LIMIT)] | None = None
-    """How long it may work; what is in flight then is cut off."""
+    """Time limit in milliseconds; work in progress at its end is cut off."""
     budget: Budget | None = None
 
     @property
     def whole(self) -> Budget:
-        """The budget and the time; turns of agents that it calls count in the budget alone."""
+        """The budget including the time limit; turns of called agents count only in the budget."""
         seconds = None if self.timeout_ms is None else self.timeout_ms / 1000
         own = self.budget or UNLIMITED
         return own if seconds is None else own.merged_with(Budget(max_seconds=seconds))
 
 
 class AgentReference(StepData):
-    """A registered agent by its name."""
+    """A reference to a registered agent."""
 
     name: AgentName
     version: Annotated[int, Field(ge=1, le=MAX_LIMIT)] | None = None
-    """Null: the newest."""
+    """Null: the newest version."""
 
 
 def _read_agent(value: Any) -> "AgentDefinition | AgentReference":
@@ -112,7 +111,7 @@ def _read_agent(value: Any) -> "AgentDefinition | AgentReference":
 
 
 def as_use(value: Any) -> Any:
-    """Return what stands in the list of tools as an object: a text names a tool."""
+    """Normalise an entry of the tool list: a string names a tool."""
     return {"tool": value} if isinstance(value, str) else value
 
 
@@ -120,18 +119,18 @@ _AGENT_SCHEMA = WithJsonSchema({"type": "object", "description": "An agent, or i
 
 
 class ToolUse(StepData):
-    """Something that the agent may call: exactly one of tool, toolset, agent and mcp."""
+    """An entry of the tool list: exactly one of tool, toolset, agent and mcp."""
 
     tool: Annotated[str, Field(min_length=1, max_length=128)] | None = None
-    """A tool, as GET /tools lists it."""
+    """The name of a tool, as listed by GET /tools."""
     toolset: Literal["all"] | None = None
-    """``all``: every tool that may be used."""
+    """``all``: every permitted tool."""
     agent: Annotated[Any, read_by(_read_agent), _AGENT_SCHEMA] = None
-    """An agent, which works as a tool: in full, or as ``{name, version}`` of a registered one."""
+    """An agent to use as a tool: a definition, or ``{name, version}`` of a registered agent."""
     mcp: Annotated[str, Field(min_length=1, max_length=64)] | None = None
-    """The tools of a server that the operator has configured."""
+    """The name of a configured MCP server, whose tools the agent may call."""
     allow: Annotated[list[str], Field(max_length=MAX_TOOLS)] | None = None
-    """Of an MCP server: the only tools that may be used, by the names that the server gives."""
+    """For an MCP server: the only tools that may be used, by the server's own names."""
     requires_approval: bool = False
     """Whether a person must approve each call of these tools before it is made."""
 
@@ -148,7 +147,7 @@ class ToolUse(StepData):
 
     @property
     def definition(self) -> "AgentDefinition | None":
-        """The agent, if it stands here in full."""
+        """The embedded agent definition, if there is one."""
         return self.agent if isinstance(self.agent, AgentDefinition) else None
 
 
@@ -170,60 +169,60 @@ class InputSpec(StepData):
     type: Kind
     description: Annotated[str, Field(max_length=1000)] = ""
     required: bool = True
-    """False: left out, it is an empty text in the prompt."""
+    """If false and no value is given, the variable is empty in the prompt."""
     default: Any = None
-    """Its value where none is given."""
+    """The value if none is given."""
 
     @property
     def has_default(self) -> bool:
-        """Whether a default was given; null is none."""
+        """Whether there is a default; null counts as no default."""
         return self.default is not None
 
     def fits(self, value: Any) -> bool:
-        """Return whether a value is of the type."""
+        """Return whether a value has the declared type."""
         if isinstance(value, bool) and self.type != "boolean":
             return False
         return isinstance(value, _TYPES[self.type])
 
     @property
     def schema_of_value(self) -> dict[str, Any]:
-        """The JSON Schema of its value."""
+        """The JSON Schema of a value."""
         described = {"description": self.description} if self.description else {}
         return {"type": self.type, **described}
 
 
 class OutputSpec(StepData):
-    """What the answer must be."""
+    """The required format of the answer."""
 
     json_schema: SchemaField = Field(alias="schema")
     strict: bool = False
-    """Whether an answer that does not follow the schema, also when asked again, fails the run."""
+    """Whether the run fails if the answer violates the schema even after a second request."""
 
 
 class ConversationSpec(StepData):
-    """What happens when the messages become too long for the model."""
+    """How to handle conversations that exceed a token limit."""
 
     max_tokens: Annotated[int, Field(ge=MIN_WINDOW_TOKENS, le=MAX_LIMIT)] | None = None
-    """The most that is sent, estimated; null is unlimited."""
+    """Maximum estimated tokens to send; null is unlimited."""
     policy: Literal["trim", "summarise", "refuse"] = "trim"
-    """Leave out the oldest messages, have them summarised by the model, or fail."""
+    """Drop the oldest messages, have the model summarise them, or fail."""
 
 
 class AgentInputError(ValueError):
-    """What an agent was given does not fit its definition."""
+    """The inputs of an agent do not match its definition."""
 
     def __init__(self, faults: Sequence[Fault]) -> None:
         super().__init__("; ".join(f"{place}: {message}" for place, message in faults[:3]))
         self.faults = tuple(faults)
-        """Places in the inputs, and what is wrong there."""
+        """Pairs of a field in the inputs and a message."""
 
 
 class AgentDefinition(StepData):
-    """An agent as data."""
+    """The definition of an agent."""
 
     name: AgentName
     description: Annotated[str, Field(max_length=2000)] = ""
-    """For people, and for the models that may call it as a tool."""
+    """Description for people, and for models that may call the agent as a tool."""
     prompt: PromptSpec
     model: ModelSpec = Field(default_factory=ModelSpec)
     limits: LimitsSpec = Field(default_factory=LimitsSpec)
@@ -234,14 +233,14 @@ class AgentDefinition(StepData):
     output: OutputSpec | None = None
     conversation: ConversationSpec = Field(default_factory=ConversationSpec)
     version: Annotated[int, Field(ge=1)] | None = None
-    """Of a registered agent that was put here; means nothing."""
+    """The version of a registered agent whose definition was copied here; has no effect."""
 
     @model_validator(mode="wrap")
     @classmethod
     def _holds_together(
         cls, given: Any, read: ModelWrapValidatorHandler["AgentDefinition"]
     ) -> "AgentDefinition":
-        """Read the fields, then compare them with one another, also if some have errors."""
+        """Validate the fields, then the references between them, even if fields are invalid."""
         found: list[_Fault] = []
         try:
             whole = read(given)
@@ -263,11 +262,11 @@ class AgentDefinition(StepData):
 
     @property
     def depth(self) -> int:
-        """How many agents stand in one another here, this one included."""
+        """The nesting depth of agents, including this one."""
         return 1 + max((inner.depth for inner in self.sub_agents()), default=0)
 
     def sub_agents(self) -> "Iterator[AgentDefinition]":
-        """Yield the agents that stand here in full as tools."""
+        """Yield the agents that are embedded as tools."""
         yield from (one.definition for one in self.tools if one.definition is not None)
 
     def _unknown_variables(self) -> "Iterator[_Fault]":
@@ -296,7 +295,7 @@ class AgentDefinition(StepData):
         """Return the value of every variable.
 
         Raises:
-            AgentInputError: one is missing, of another type, or not declared.
+            AgentInputError: a value is missing, has the wrong type, or is not declared.
         """
         faults = [
             (name, f"The agent has no input {quoted(name)}; leave it out.")
@@ -319,7 +318,7 @@ class AgentDefinition(StepData):
     def rendered(
         self, values: Mapping[str, Any], limits: ValueLimits = USUAL_LIMITS
     ) -> list[tuple[Role, str]]:
-        """Return role and text of the messages of the prompt; raises as templates do."""
+        """Return role and text of each prompt message; raises the errors of templates."""
         prompt = self.prompt
         texts: list[tuple[Role, str]] = []
         if prompt.system is not None:
@@ -338,7 +337,7 @@ def _value(spec: InputSpec, given: Any) -> Any:
 
 
 def _refused(faults: Sequence[_Fault]) -> ValidationError:
-    """Return an error that has several places; the validation library keeps them."""
+    """Build a validation error with several locations, which pydantic preserves."""
     details: list[InitErrorDetails] = [
         {"type": refusal(message), "loc": place, "input": None} for place, message in faults
     ]

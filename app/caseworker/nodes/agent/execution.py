@@ -1,8 +1,8 @@
-"""Executes agents: as steps, and as tools of other agents.
+"""Executes agents as steps, and as tools of other agents.
 
-An agent works in a budget scope of its own inside that of whoever has called it, below a node of
-its own in the trace, and under the stops of its run. As a tool it fails like one: what ends it
-alone, such as its own limit, is a result that the caller's model reads.
+An agent runs in its own budget scope inside its caller's scope, under its own trace node, and obeys
+the stops of its run. As a tool it fails like a tool: if only the agent itself ends, for example by
+its own limit, the calling model receives that as a result.
 """
 
 import asyncio
@@ -47,9 +47,9 @@ _CUT_OFF: Mapping[str, Incomplete] = {
     "timeout": Incomplete.TIMEOUT,
     "error": Incomplete.CANCELLED,
 }
-"""Why the text of an agent that a stop or failure has ended is not complete, by its reason."""
+"""Why the text of a stopped or failed agent is incomplete, by terminate reason."""
 _BEGAN = "began_after_seconds"
-"""Key of the metadata of an agent whose time is limited: the seconds of the run when it began."""
+"""Metadata key: the elapsed seconds of the run when an agent with a time limit started."""
 _OF_DIMENSIONS: Mapping[str, str] = {
     Dimension.SECONDS: "timeout",
     Dimension.TURNS: "max_turns",
@@ -58,24 +58,24 @@ _OF_DIMENSIONS: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentTask:
-    """What an agent is to do."""
+    """The input of one agent execution."""
 
     definition: AgentDefinition
     inputs: Mapping[str, Any]
-    """The values of its variables, not checked yet."""
+    """The values of its variables, not yet validated."""
     messages: Sequence[Message]
-    """What was said so far, and what it is asked."""
+    """The previous messages and the request."""
     linked: Toolset | None = None
-    """What is linked to it."""
+    """The tools and agents linked to the step."""
     depth: int = 1
-    """How many agents stand in one another, this one included."""
+    """The nesting depth of this agent, from 1."""
 
     def conversation(self, context: FlowContext) -> Conversation:
-        """Return the messages that it begins with.
+        """Return the initial messages.
 
         Raises:
-            AgentInputError: an input is missing or does not fit, or nothing is asked.
-            MissingValueError: the prompt leads to a value that is not there.
+            AgentInputError: an input is missing or invalid, or there is no request.
+            MissingValueError: the prompt refers to a value that does not exist.
         """
         definition = self.definition
         prompt = definition.rendered(definition.values_of(self.inputs), context.limits)
@@ -86,7 +86,7 @@ class AgentTask:
 
 
 class Agents:
-    """Executes agents with the tools of a process."""
+    """Executes agents with the tools of this process."""
 
     def __init__(
         self,
@@ -95,10 +95,10 @@ class Agents:
         timezone: str,
         wrap_up_reserve: int,
     ) -> None:
-        """Offer agents the tools of ``dispatch``.
+        """Create an executor that offers the tools of ``dispatch``.
 
-        ``timezone`` is the zone of runs that ask for none; ``wrap_up_reserve`` is 1 if
-        a call is reserved for a last answer, else 0.
+        ``timezone`` is the default time zone of runs. ``wrap_up_reserve`` is 1 to reserve a call
+        for a last answer, else 0.
         """
         self._dispatch = dispatch
         self._functions = offered_functions(dispatch.usable())
@@ -111,11 +111,11 @@ class Agents:
         context: FlowContext,
         begun: Callable[[AgentState], object],
     ) -> AgentState:
-        """Execute an agent in a scope of its own; ``begun`` gets its state when it begins.
+        """Execute an agent in its own scope; ``begun`` is called with its state at the start.
 
         Raises:
-            Exception: what made it fail; its state says so.
-            Stop: a limit or a cancel request ended it; its state says so.
+            Exception: the agent failed; the cause is recorded in its state.
+            Stop: a limit or a cancel request ended it; the cause is recorded in its state.
         """
         definition = task.definition
         conversation = task.conversation(context)
@@ -146,7 +146,7 @@ class Agents:
         except BaseException as ended:
             late = isinstance(ended, TimeoutError) and limit.expired()
             stop = scope.out_of_own_time() if late else None
-            if not isinstance(context.token.stop, HandOver):  # else it goes on elsewhere
+            if not isinstance(context.token.stop, HandOver):  # else another process resumes it
                 state.terminate_reason = _terminate_reason(stop or ended, context.token.stop)
                 ending = stop or context.token.stop or next(causes(ended))
                 state.error = _error_of(ending)
@@ -190,10 +190,10 @@ class Agents:
         *,
         depth: int,
     ) -> ToolResult:
-        """Execute an agent that another one has called as a tool.
+        """Execute an agent that another agent calls as a tool.
 
         Raises:
-            Stop: something that ends its caller too.
+            Stop: the stop also applies to the caller.
         """
         asked = args.get(INPUT)
         if not isinstance(asked, str) or not asked.strip():
@@ -215,7 +215,7 @@ class Agents:
 
 
 class _Called:
-    """One call of an agent as a tool; an execution that begins again takes over its result."""
+    """One call of an agent as a tool; a repeated execution reuses its recorded result."""
 
     def __init__(self, agents: Agents, task: AgentTask, context: FlowContext, key: str) -> None:
         self._agents = agents
@@ -230,7 +230,7 @@ class _Called:
         if recorded is not None and recorded.outcome is CallOutcome.RESULT:
             return dict(recorded.value)
         if recorded is not None and recorded.taken_over and trace.mark_running(recorded.node_id):
-            node = recorded.node_id  # another run has left it open
+            node = recorded.node_id  # imported, still open
         else:
             node = trace.begin_node(
                 self._context.trace_parent,
@@ -277,9 +277,10 @@ class _Called:
 
 
 def _worked_before(context: FlowContext) -> float:
-    """Return for how many seconds earlier executions of the run have worked on an agent.
+    """Return the seconds that earlier executions of the run spent on an agent.
 
-    Its node says how far the run was when it began; the time of the run goes on where it was lost.
+    The agent's trace node records the run's elapsed time at its start. A recovered run continues
+    its elapsed time from where it was lost.
     """
     now, trace = context.scope.lineage()[-1].usage.time_elapsed_seconds, context.run.trace
     recorded = context.calls.journal.recorded(context.path.record_key)
@@ -293,10 +294,10 @@ def _worked_before(context: FlowContext) -> float:
 def cut_off_result(
     so_far: Mapping[str, Any] | None, turn: int, text: str, ended: BaseException
 ) -> dict[str, Any]:
-    """Return the result of an agent whose answer a lost execution had begun to show.
+    """Build the result of an agent whose answer was partly shown by a lost execution.
 
-    ``so_far`` is what this execution has come to, if it began the agent, and ``ended`` what ended
-    the run.
+    ``so_far`` is the result in this execution, if it started the agent; ``ended`` is what ended the
+    run.
     """
     reason = _terminate_reason(ended, None)
     error = _error_of(ended)
@@ -307,7 +308,7 @@ def cut_off_result(
 
 
 def _error_of(ended: BaseException) -> dict[str, str]:
-    """Return what failed or stopped an agent, as results have it."""
+    """Return class and message of a failure or stop for the result of an agent."""
     return {
         "class": getattr(ended, "error_class", None) or type(ended).__name__,
         "message": message_of_error(ended) if isinstance(ended, Exception) else str(ended),
@@ -315,12 +316,12 @@ def _error_of(ended: BaseException) -> dict[str, str]:
 
 
 def text_of(asked: Any) -> str:
-    """Return what an agent is asked as the text of a message."""
+    """Return an agent's input as message text; JSON values are serialised."""
     return asked if isinstance(asked, str) else compact(asked)
 
 
 def causes(ended: BaseException) -> Iterator[BaseException]:
-    """Yield what stands in a group of exceptions, or the exception itself."""
+    """Yield the leaf exceptions of an exception group, or the exception itself."""
     if isinstance(ended, BaseExceptionGroup):
         for inner in ended.exceptions:
             yield from causes(inner)
@@ -329,7 +330,7 @@ def causes(ended: BaseException) -> Iterator[BaseException]:
 
 
 def _is_within(stop: Stop, caller: Scope) -> bool:
-    """Return whether a stop comes from a scope inside that of the caller alone."""
+    """Return whether a stop comes from a scope strictly inside the caller's scope."""
     return (stop.cause.scope or "").startswith(f"{caller.name}/")
 
 

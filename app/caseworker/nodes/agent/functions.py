@@ -1,7 +1,7 @@
-"""The functions of a tool as models are offered them: one definition each, of names and types.
+"""Offers the functions of a tool to models, each with names and types of its arguments only.
 
-A model that chooses between short lists of arguments chooses better than one that has to find out
-which of many arguments belong to an operation. Its call is turned into one of the tool.
+Models choose more reliably between functions with few arguments than between the argument sets of a
+tool with many operations. A function call is translated to a call of the tool.
 """
 
 from collections.abc import Iterable, Mapping
@@ -15,21 +15,21 @@ from caseworker.tools.ports import ToolSpec
 _LEFT_TO_THE_CHECK = frozenset(
     {"description", "maxLength", "minLength", "minimum", "maximum", "pattern"}
 )
-"""Keywords that a definition leaves out: every function of a tool would repeat them, and the tool
-refuses what they forbid with a message that says what to change."""
+"""Keywords omitted from a definition: each function of a tool would repeat them. The tool checks
+them and its error message suggests a correction."""
 
 
 @dataclass(frozen=True, slots=True)
 class OfferedFunction:
-    """A function of a tool, and its definition."""
+    """A function of a tool, with the definition that models see."""
 
     function: Function
     definition: ToolDefinition
 
     def arguments(self, given: Mapping[str, Any]) -> dict[str, Any] | str:
-        """Return the arguments of the tool; a text says what is wrong with those of the function.
+        """Return the tool arguments for a function call, or an error message for the model.
 
-        Only their names are looked at: the tool checks the values.
+        Only the argument names are checked here; the tool checks the values.
         """
         parameters = self.function.parameters
         takes = parameters["properties"]
@@ -44,7 +44,7 @@ class OfferedFunction:
 
 
 def offered_functions(specs: Iterable[ToolSpec]) -> dict[str, tuple[OfferedFunction, ...]]:
-    """Return the functions of the tools that name some, by the names of the tools."""
+    """Return the offered functions of each tool that declares functions, by tool name."""
     return {
         spec.name: tuple(_offered(function) for function in functions_of(spec))
         for spec in specs
@@ -64,7 +64,7 @@ def _offered(function: Function) -> OfferedFunction:
 
 
 def _names_and_types(schema: Any) -> Any:
-    """Return a schema of an argument without what is left to the check."""
+    """Return an argument schema without the keywords in ``_LEFT_TO_THE_CHECK``."""
     if isinstance(schema, list):
         return [_names_and_types(each) for each in schema]
     if not isinstance(schema, Mapping):

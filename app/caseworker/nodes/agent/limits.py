@@ -1,10 +1,10 @@
-"""Limits of an agent: which turn is the last one, and which is refused.
+"""Turn and call limits of an agent: detects the last permitted turn and the first refused one.
 
-A limit of N calls or turns allows N. Where the limit is 2 or more, its last one is reserved for an
-answer (``wrap_up_reserve``): it is an ordinary turn in which the model is told that no tool can be
-called any more. An answer in it is a completion; a call of a tool in it would need a further turn,
-which the limit refuses. For tokens and cost the reserve is what the most expensive call of the
-agent so far has used, because a later call reads the same conversation and a little more.
+A limit of N calls or turns permits N. If the limit is 2 or more, the last one is reserved for an
+answer (``wrap_up_reserve``): in that turn the model is informed that no more tools can be called.
+An answer in it completes the agent; a tool call would need another turn, which the limit refuses.
+For tokens and cost, the reserve equals the agent's most expensive call so far, because a later call
+reads the same conversation and slightly more.
 """
 
 from dataclasses import dataclass, field
@@ -18,19 +18,19 @@ from caseworker.llm.gateway import Completion
 
 @dataclass(slots=True, kw_only=True)
 class RoomForTurns:
-    """What one execution of an agent may still do."""
+    """Decides whether an agent execution may start another turn."""
 
     scope: Scope
     calls: tuple[Dimension, ...]
-    """What counts a call of its model."""
+    """The dimensions that count a call of its model."""
     max_turns: int | None
-    """None: as many as the run may have."""
+    """None: limited only by the run."""
     wrap_up_reserve: int
     """1 if a call is reserved for the last answer, else 0."""
     _dearest: dict[Dimension, Amount] = field(default_factory=dict)
 
     def answered(self, completion: Completion) -> None:
-        """Note what a call of the model has cost."""
+        """Record the cost of a model call."""
         cost: dict[Dimension, Amount] = {
             Dimension.TOKENS: completion.tokens_in + completion.tokens_out,
             Dimension.COST_USD: completion.cost_usd or Decimal(0),
@@ -38,12 +38,12 @@ class RoomForTurns:
         self._dearest = {name: max(self._dearest.get(name, 0), cost[name]) for name in cost}
 
     def allows_wrap_up(self, turns: int) -> bool:
-        """Return whether a last answer may be asked for after so many turns."""
+        """Return whether a last answer may be requested after ``turns`` turns."""
         most = self.max_turns
         return bool(self.wrap_up_reserve and turns and (most is None or turns < most))
 
     def stop_before(self, number: int) -> Stop | None:
-        """Return the stop of a turn that exceeds a limit of turns or calls."""
+        """Return a stop if the turn would exceed a turn or call limit, else None."""
         most = self.max_turns
         if most is not None and number > most:
             return _turn_limit(self.scope, most)
@@ -53,7 +53,7 @@ class RoomForTurns:
         return None
 
     def stop_after(self, number: int) -> Stop | None:
-        """Return the stop of the turn after ``number``, if ``number`` is paid from the reserve."""
+        """Return the stop of the next turn if turn ``number`` uses the reserve, else None."""
         if number < 2 or not self.wrap_up_reserve:
             return None
         most = self.max_turns
@@ -70,12 +70,12 @@ class RoomForTurns:
 
     @property
     def _calls(self) -> tuple[Dimension, ...]:
-        """The dimensions of which each turn uses one."""
+        """The dimensions in which each turn uses one unit."""
         return Dimension.TURNS, *self.calls, Dimension.API_CALLS
 
 
 def _tightest(scope: Scope, dimension: Dimension) -> Scope:
-    """Return the scope whose limit leaves the least."""
+    """Return the scope with the smallest remaining amount."""
     scopes = [each for each in scope.lineage() if dimension in each.limits]
     return min(scopes, key=lambda each: each.room(dimension) or 0)
 

@@ -1,13 +1,12 @@
-"""The loop of an agent: ask the model, make the calls it wants, until it answers.
+"""The agent loop: call the model, run its tool calls, repeat until it answers.
 
-A turn is one call of the model with what follows from it. Every call has a key made of its turn and
-its place in it, so that an execution which begins again replays what was made and goes on from
-there. Nothing is decided about a turn that an earlier execution has begun: what is left of a budget
-then says nothing about what was left before.
+A turn is one model call and its tool calls. Every call has a key made of its turn and its position,
+so that a repeated execution replays recorded calls and resumes after them. Limits are not checked
+again for a turn that an earlier execution started, because the remaining budget has changed since.
 
-The last call or turn that a limit allows is one in which the model is told that no tool can be
-called any more. Where a limit refuses a call of a tool, a model that is offered no tools is asked
-once for the best answer it has, in a turn of its own.
+In the last turn that a limit permits, the model is informed that no more tools can be called. If a
+limit refuses a tool call, the model is called once more without tools, in a separate turn, for its
+best answer.
 """
 
 import asyncio
@@ -37,7 +36,7 @@ from caseworker.tools.ports import ToolResult, failure
 
 _WRAP_UP = "wrap_up"
 _LEAVES_ROOM = (Dimension.TOOL_CALLS, Dimension.TOKENS, Dimension.COST_USD)
-"""Limits that refuse a call of a turn and may allow a last answer, which is shorter."""
+"""Limits that may refuse a call but still permit a last answer, which is shorter."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -50,7 +49,7 @@ class AgentLoop:
     offer: ToolOffer
     wrap_up_reserve: int
     is_late: Callable[[], bool] = lambda: False
-    """Whether its own time is over."""
+    """Whether the agent's own time limit has expired."""
     _rounds: Rounds = field(default_factory=Rounds)
     _room: RoomForTurns = field(init=False)
     _output: Output = field(init=False)
@@ -68,20 +67,20 @@ class AgentLoop:
         )
         offered = self.offer.definitions
         self._tools = (*offered, self._output.finish) if offered else ()
-        if not self._tools:  # some protocols refuse calls of tools where none is offered
+        if not self._tools:  # some protocols reject tool calls if no tools are offered
             self.state.conversation.tell_calls()
         self._shortening = Shortening(
             self.context, definition.conversation, self.state.conversation, self._tools, self._asked
         )
 
     async def run(self) -> None:
-        """Work until there is an answer; it is in the state.
+        """Run turns until there is an answer, and store it in the state.
 
         Raises:
-            CallFailedError: the model failed, its retries included.
+            CallFailedError: the model failed after all retries.
             ModelAnswerIncomplete: its last answer is cut off, withheld, refused or empty.
-            OutputInvalidError: the answer does not follow its schema, which is strict.
-            ConversationTooLongError: the messages do not fit into the window.
+            OutputInvalidError: the answer violates its schema, which is strict.
+            ConversationTooLongError: the messages do not fit into the token limit.
             Stop: a limit or a cancel request ended it.
         """
         answer = None
@@ -103,7 +102,7 @@ class AgentLoop:
                 raise stop
 
     async def _turn(self, number: int, *, last: bool) -> Answer | None:
-        """Make a turn; return the answer if it brought one. In the ``last`` one no tool runs."""
+        """Run a turn; return its answer, if any. In the ``last`` turn no tool is run."""
         activity = self._activity(number)
         activity.start()
         try:
@@ -146,7 +145,7 @@ class AgentLoop:
         return TurnActivity(self.context, number, self.offer.tool_of)
 
     async def _readable(self, key: str, activity: TurnActivity) -> Completion:
-        """Ask for a turn, and once more if the provider cannot read the reply or it is empty."""
+        """Call the model for a turn; retry once if the reply is unreadable or empty."""
         empty: Completion | None = None
         try:
             completion = await self._ask(key, "turn", activity, self._tools)
@@ -173,7 +172,7 @@ class AgentLoop:
         activity: TurnActivity,
         tools: Sequence[ToolDefinition],
     ) -> Completion:
-        """Ask the model to go on; its message is added to the conversation unless it is empty."""
+        """Call the model with the conversation; append its message unless it is empty."""
         window = self.state.conversation.window
         completion = await self._complete(key, name, activity, window, tools)
         if completion.incomplete is not Incomplete.EMPTY:
@@ -189,10 +188,11 @@ class AgentLoop:
         messages: Sequence[Message],
         tools: Sequence[ToolDefinition] = (),
     ) -> Completion:
-        """Ask the model, and show its answer while it is written.
+        """Call the model and emit its answer while it is streamed.
 
         Raises:
-            asyncio.CancelledError: the time was over before, and a tool did not end at it.
+            asyncio.CancelledError: the time limit expired before, and a tool ignored the
+                cancellation.
         """
         if self.is_late():
             raise asyncio.CancelledError
@@ -220,33 +220,33 @@ class AgentLoop:
         return completion
 
     def _counted(self) -> tuple[Dimension, ...]:
-        """Return what counts the calls of the model."""
+        """Return the dimensions that count the model calls."""
         model = self.definition.model
         table = self.context.service(ModelGateway).table
         return table.counted(Tier(model.tier), model.name)
 
     def _asked(self) -> dict[str, Any]:
-        """Return how every call of the model is made."""
+        """Return the arguments common to all model calls."""
         return {**self.definition.model.asked, "seed": self.context.service(RunFacts).seed}
 
     async def _again(
         self, answer: Answer, completion: Completion, number: int, activity: TurnActivity
     ) -> Answer:
-        """Ask once more for an answer that follows the schema; without a reply the first one stays.
+        """Request the answer again in the required schema; keep the first one if there is no reply.
 
         Raises:
-            Stop: a cancel request or the time ends it.
+            Stop: a cancel request or the time limit ended it.
         """
         if not completion.tool_calls:
             complaint = self._output.complaint(answer.problem or "")
             self.state.conversation.add(Message(role="user", content=complaint))
         self.state.raw_content = answer.raw
-        # Some protocols take calls of tools among the messages only if a tool is offered.
+        # Some protocols accept tool calls in messages only if a tool is offered.
         tools = (self._output.finish,) if self._tools else ()
         try:
             second = await self._ask(f"turn/{number}/reprompt", "reprompt", activity, tools)
         except CallFailedError:
-            return answer  # its node shows why
+            return answer  # the call node shows the failure
         except BudgetExceededError as refused:
             if refused.cause.dimension is Dimension.SECONDS:
                 raise
@@ -264,19 +264,19 @@ class AgentLoop:
     # -- limits --------------------------------------------------------------------------------
 
     def _begun_before(self, key: str, *, here: bool = False) -> bool:
-        """Return whether an earlier execution has begun a turn, in whatever form it asked.
+        """Return whether an earlier execution started this turn, in any reply form.
 
-        With ``here`` only an execution of this run counts, which had the same limits.
+        With ``here``, only executions of this same run count, because they had the same limits.
         """
         path, journal = self.context.path.call(key), self.context.calls.journal
         found = (journal.recorded(f.text) for f in (path, path.call("json"), path.call("text")))
         return any(one is not None and not (here and one.taken_over) for one in found)
 
     async def _wrap_up(self) -> None:
-        """Ask for the best answer there is; a failure leaves the agent as it was.
+        """Request a final answer without tools; on failure the state stays unchanged.
 
         Raises:
-            Stop: a cancel request or the deadline of the run ends it.
+            Stop: a cancel request or the run's deadline ended it.
         """
         if not self._room.allows_wrap_up(self.state.turns):
             return
@@ -287,7 +287,7 @@ class AgentLoop:
         try:
             completion = await self._complete(_WRAP_UP, _WRAP_UP, activity, messages)
         except (CallFailedError, BudgetExceededError):
-            return  # its node shows why, and a stop of the run takes precedence
+            return  # the call node shows the failure; a stop of the run takes precedence
         finally:
             if not activity.goes_on_elsewhere:
                 activity.end()
@@ -302,9 +302,9 @@ class AgentLoop:
     async def _called(
         self, completion: Completion, number: int, activity: TurnActivity, *, last: bool
     ) -> Answer | None:
-        """Make the calls of a turn; return the answer if one of them says that this is the end.
+        """Run the tool calls of a turn; return the answer if one of them calls ``finish``.
 
-        The results of calls that are not made say why.
+        A call that is not run gets an error result with the reason.
         """
         calls, answers = completion.tool_calls, list[Answer]()
         incomplete = completion.incomplete
@@ -339,10 +339,11 @@ class AgentLoop:
         return self._handed_in(answers, completion)
 
     def _handed_in(self, answers: Sequence[Answer], completion: Completion) -> Answer | None:
-        """Return the last answer that calls of the tool that ends an agent have brought, if any.
+        """Return the last answer from ``finish`` calls, if any.
 
         Raises:
-            ModelAnswerIncomplete: the reply that calls it is not complete; its answer is kept.
+            ModelAnswerIncomplete: the reply with the call is incomplete; its text is kept in the
+                state.
         """
         if not answers:
             return None
@@ -364,6 +365,6 @@ class AgentLoop:
 
 
 def _is_cut_off(call: ToolCall, completion: Completion) -> bool:
-    """Return whether the arguments of a call may not be complete."""
+    """Return whether the arguments of a call may be truncated."""
     written = call.arguments.strip() and arguments_of(call) is not None
     return completion.incomplete is not None and not written

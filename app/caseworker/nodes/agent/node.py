@@ -29,26 +29,28 @@ from caseworker.nodes.toolset import TOOLS, Toolset, linked_tools
 from caseworker.trace.frozen_json import ValueLimits
 
 RESULT = "result"
-"""The output handle of the whole result; the output of the agent alone leaves on the default."""
+"""The output handle of the full result; the agent's output alone is on the default handle."""
 INPUTS, MESSAGES = "inputs", "messages"
-"""Input handles: the values of variables by name, and what was said before."""
+"""Input handles: variable values by name, and previous messages."""
 
 MESSAGES_SHARE = 0.5
-"""Of the largest value: as much of the messages is in the result."""
+"""The maximum size of the messages in the result, as a share of the largest value."""
 
 
 class AgentData(StepData):
-    """Which agent, and what it is given."""
+    """The agent of a step and its input."""
 
     agent: AgentDefinition
-    """In full; one that is only named is put here when the graph is accepted."""
+    """The agent definition. A reference to a registered agent is replaced by its definition when
+    the graph is accepted."""
     input: JsonField | None = None
-    """What it is asked; left out, the input ``default`` of the step. Text, or JSON as text."""
+    """The input for the agent: text, or JSON that is sent as text. Default: the step's input
+    ``default``."""
     inputs: ObjectField | None = None
-    """The values of its variables; those of the input ``inputs`` of the step come before them."""
+    """The values of the agent's variables; the step's input ``inputs`` overrides them."""
 
     def task(self, inputs: Outputs, limits: ValueLimits, linked: Toolset | None) -> AgentTask:
-        """Return what the agent is to do; raises as templates do."""
+        """Build the task of the agent from the step's inputs; raises the errors of templates."""
         own = {} if self.inputs is None else self.inputs.render(inputs, limits)
         given = inputs.get(INPUTS)
         if given is not None and not isinstance(given, Mapping):
@@ -70,10 +72,10 @@ class _Said(StepData):
 
 
 def _history(given: Any) -> list[Message]:
-    """Return the messages that came on the handle.
+    """Validate the messages from the input handle.
 
     Raises:
-        AgentInputError: they are none.
+        AgentInputError: the value is not a list of messages.
     """
     if given is None:
         return []
@@ -88,7 +90,7 @@ def _history(given: Any) -> list[Message]:
 
 
 class AgentNode:
-    """Executes the agent of its step, or makes it a tool for others."""
+    """Executes the agent of a step, or offers it as a tool."""
 
     def __init__(self, agents: Agents) -> None:
         self._agents = agents
@@ -96,13 +98,13 @@ class AgentNode:
     async def execute(
         self, data: AgentData, inputs: Outputs, context: FlowContext
     ) -> ExecutionResult:
-        """Let the agent work: its result is the output ``result``, its own output ``default``.
+        """Execute the agent; put its result on ``result`` and its output on ``default``.
 
         Raises:
-            AgentInputError: its inputs do not fit its definition.
-            MissingValueError: a template has a place for which there is no value.
-            Exception: what made it fail.
-            Stop: a limit or a cancel request ended it. What it had by then is kept.
+            AgentInputError: its inputs do not match its definition.
+            MissingValueError: a template refers to a value that does not exist.
+            Exception: the agent failed.
+            Stop: a limit or a cancel request ended it. The result so far is kept.
         """
         task = data.task(inputs, context.limits, await linked_tools(context))
         task = _in_chat(task, data, context)
@@ -116,16 +118,16 @@ class AgentNode:
     async def materialize(
         self, data: AgentData, output_handle: str, context: FlowContext
     ) -> Toolset:
-        """Return the agent as a tool."""
+        """Return a toolset with the agent as a tool."""
         inputs = {} if data.inputs is None else data.inputs.render({}, context.limits)
         agent = LinkedAgent(data.agent, await linked_tools(context), inputs)
         return Toolset(agents=(agent,))
 
 
 def _in_chat(task: AgentTask, data: AgentData, context: FlowContext) -> AgentTask:
-    """Give an entry agent the whole chat, and the user's tools if they are let through.
+    """Pass the whole chat to an entry agent, and the user's tools if the step permits them.
 
-    What its step says that it is asked takes the place of the newest message.
+    If the step sets ``input``, it replaces the newest message.
     """
     chat = context.services.get(ChatInput)
     if chat is None or not context.service(ChatScope).is_entry_agent(context.path):
@@ -139,9 +141,9 @@ def _in_chat(task: AgentTask, data: AgentData, context: FlowContext) -> AgentTas
 
 
 def _is_for_readers(context: FlowContext) -> bool:
-    """Return whether nothing but the result of a stored run takes the outputs of a step.
+    """Return whether the step's outputs are used only in the result of a stored run.
 
-    Readers of that get the messages that are named by their calls put back.
+    The reader of such a result resolves messages that refer to journaled calls.
     """
     alone = not context.runtime.outgoing_edges(context.node_id)
     return alone and context.run.journal is not None and "/" not in context.path.text
@@ -161,9 +163,9 @@ def agent_type(
     tools: Container[str],
     servers: Container[str] = (),
 ) -> NodeType:
-    """Return the type of steps that execute agents.
+    """Return the step type that executes agents.
 
-    ``tools`` are those that may be used, ``servers`` the tool servers that are configured.
+    ``tools`` contains the permitted tools, ``servers`` the configured tool servers.
     """
 
     def unknown(data: Mapping[str, Any], models: ModelTable | None) -> list[Fault]:

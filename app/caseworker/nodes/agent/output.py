@@ -1,4 +1,4 @@
-"""The answer of an agent: how it is asked for as JSON, how it is read, and the tool that ends."""
+"""The answer of an agent: its JSON schema, its parsing, and the ``finish`` tool."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from caseworker.nodes.templates import compact
 from caseworker.observability.redaction import redact_text
 
 FINISH = "finish"
-"""The tool by which a model says that it is done."""
+"""The tool with which a model ends its work."""
 MISSING = "'{}' is missing: call the tool again with your final answer."
 _ANSWER = {
     "type": "object",
@@ -23,37 +23,37 @@ _ANSWER = {
 
 
 class OutputInvalidError(Exception):
-    """The answer of an agent whose output is strict does not follow its schema."""
+    """An answer violates its schema, and the agent's output is strict."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What an agent came to."""
+    """The answer of an agent."""
 
     output: Any
     raw: str
     valid: bool | None
-    """None where there is no schema to follow."""
+    """None if no schema is required."""
     problem: str | None = None
-    """What is wrong with it, if it does not follow its schema."""
+    """The schema violation, if there is one."""
 
 
 class Output:
-    """Reads answers."""
+    """Parses answers."""
 
     def __init__(self, spec: OutputSpec | None) -> None:
-        """Read answers as a definition wants them; None: any text is one."""
+        """Create a parser for the output of a definition; None accepts any text."""
         self._reader: ReplySchema | None = None if spec is None else spec.json_schema
         self.strict = spec is not None and spec.strict
 
     @property
     def schema(self) -> Mapping[str, Any] | None:
-        """The JSON Schema of the answer, if it has one."""
+        """The JSON Schema of the answer, if there is one."""
         return None if self._reader is None else self._reader.schema
 
     @property
     def finish(self) -> ToolDefinition:
-        """The tool that takes the answer as its arguments."""
+        """The ``finish`` tool, which takes the answer as its arguments."""
         return ToolDefinition(
             name=FINISH,
             description="Ends your work. Call it alone, once, with your final answer.",
@@ -74,11 +74,11 @@ class Output:
         }
 
     def of_text(self, text: str) -> Answer:
-        """Read an answer that is a text."""
+        """Parse a text answer."""
         return Answer(text, text, None) if self._reader is None else self._read(read_json(text))
 
     def of_finish(self, args: Mapping[str, Any]) -> Answer | str:
-        """Read an answer that came as the arguments of the tool, or say why they hold none."""
+        """Parse an answer from the arguments of ``finish``; return an error message if missing."""
         if self._reader is None:
             answer = args.get("answer")
             text = answer if isinstance(answer, str) else compact(answer)
@@ -100,7 +100,7 @@ class Output:
             return Answer(None, text, False, redact_text(str(unfit), max_chars=1000))
 
     def complaint(self, problem: str) -> str:
-        """Return what a model is told of an answer that does not follow the schema."""
+        """Return the message that requests a new answer after a schema violation."""
         return (
             f"{problem} Answer again, with nothing but JSON that follows"
             f" {compact(dict(self.schema or {}))}"

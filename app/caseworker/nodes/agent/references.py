@@ -1,7 +1,7 @@
-"""What is said in a run and stored once: with the call that has brought it.
+"""Stores long texts once, with the journaled call that produced them.
 
-Messages of a result and events of a turn that repeat a long text of a journaled call are stored
-with the key of that call in its place. Whoever reads them gets the text put back.
+Messages in a result and events of a turn that repeat the text of a journaled call store the call's
+key instead of the text. Readers resolve the reference.
 """
 
 from collections.abc import Iterator, Mapping
@@ -12,25 +12,25 @@ from caseworker.nodes.templates import compact
 from caseworker.observability.redaction import redact_text
 
 MAX_SHOWN_CHARS: Final = 4000
-"""Of the arguments and of the result of a tool in an event."""
+"""Maximum characters of a tool's arguments or result in an event."""
 LEAST_CHARS: Final = 100
-"""A shorter text is stored where it is: its place would take as much."""
+"""Shorter texts are stored in place, because a reference would take as much space."""
 
 TEXT_OF: Final = "text_of"
-"""Key of the data of an event whose text is stored with a call: the key of that call."""
+"""Key in event data: the call that stores the event's text."""
 CHARS: Final = "chars"
 REPLY_OF: Final = "reply_of"
 RESULT_OF: Final = "result_of"
-"""Keys of a message: the call of a model that it is the answer of, the call of a tool."""
+"""Keys in a message: the model call whose answer it is, or the tool call whose result it is."""
 
 
 def shown(text: str) -> str:
-    """Return arguments or the result of a tool as events show them."""
+    """Return a tool's arguments or result, redacted and shortened for events."""
     return redact_text(text, max_chars=MAX_SHOWN_CHARS)
 
 
 def part_in(call_key: str, data: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the data of a part of an answer without the text, if that is long."""
+    """Return the data of an answer chunk with a long text replaced by a reference."""
     chars = len(data["content"])
     if chars < LEAST_CHARS:
         return data
@@ -39,12 +39,12 @@ def part_in(call_key: str, data: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def key_in_event(kind: str, data: Mapping[str, Any]) -> str | None:
-    """Return the key of the call that stores the text of an event; None if it has all of it."""
+    """Return the key of the call that stores an event's text; None if the event has it."""
     return data.get(TEXT_OF) if kind in _PUT_BACK else None
 
 
 def whole_event_data(kind: str, data: Mapping[str, Any], value: Any) -> dict[str, Any]:
-    """Return the data of an event with its text, which is in the value of the call it names."""
+    """Return event data with its reference resolved; ``value`` is the value of that call."""
     rest = {name: data[name] for name in data if name not in (TEXT_OF, CHARS)}
     if kind in STREAMED:
         text = value["text" if kind == CONTENT_CHUNK else "thinking"]
@@ -57,7 +57,7 @@ def whole_event_data(kind: str, data: Mapping[str, Any], value: Any) -> dict[str
 
 
 def key_in_message(message: Any) -> str | None:
-    """Return the key of the call that stores what a message says; None if it says it itself."""
+    """Return the key of the call that stores a message's content; None if the message has it."""
     if not isinstance(message, Mapping) or "content" in message:
         return None
     key = message.get(REPLY_OF) or message.get(RESULT_OF)
@@ -65,7 +65,7 @@ def key_in_message(message: Any) -> str | None:
 
 
 def whole_message(message: Mapping[str, Any], value: Any) -> dict[str, Any]:
-    """Return a message that names a call, with what that call has brought."""
+    """Return a message with its reference resolved; ``value`` is the value of that call."""
     if REPLY_OF in message:
         calls = value.get("tool_calls")
         beside = {"tool_calls": calls} if calls else {}
@@ -75,9 +75,9 @@ def whole_message(message: Mapping[str, Any], value: Any) -> dict[str, Any]:
 
 
 def conversations_of(result: Any) -> Iterator[dict[str, Any]]:
-    """Yield the results of agents in the result of a run: of an agent, or of the steps of a graph.
+    """Yield the agent results inside the result of a run, from the run itself or from its steps.
 
-    They are those of the given object, to be changed.
+    The yielded dicts are parts of the given object and may be modified.
     """
     if not isinstance(result, dict):
         return

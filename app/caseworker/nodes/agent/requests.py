@@ -1,4 +1,4 @@
-"""What the loop of an agent tells its model, beside what the agent and its tools say."""
+"""Fixed messages that the agent loop sends to the model."""
 
 WRAP_UP_REQUEST = (
     "You cannot go on: a limit is reached. Give the best final answer you can from what is known,"

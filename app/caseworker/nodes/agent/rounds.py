@@ -1,4 +1,4 @@
-"""The calls of one turn: made in their order or side by side, their results in their order."""
+"""The tool calls of one turn: run in order or concurrently, with results in call order."""
 
 import asyncio
 import json
@@ -13,29 +13,29 @@ from caseworker.nodes.templates import compact
 from caseworker.tools.ports import ToolResult, failure
 
 SAME_ROUNDS = 3
-"""So many turns in a row with the same calls and the same results are a loop."""
+"""Number of consecutive turns with equal calls and results that count as a loop."""
 MAX_SIDE_BY_SIDE = 16
 MAX_RESULT_CHARS = 100_000
-"""Of the result of a tool as a model reads it."""
+"""Maximum characters of a tool result that is sent to a model."""
 CUT_OFF = "cut_off"
-"""The code of a call that a stop has ended."""
+"""The error code of a call that a stop interrupted."""
 
 
 class Rounds:
-    """Finds turns that are the same again and again."""
+    """Counts consecutive equal turns."""
 
     def __init__(self) -> None:
         self._last, self._count = "", 0
 
     def same(self, signature: str) -> int:
-        """Return how many turns in a row, this one included, were the same."""
+        """Return the number of consecutive equal turns, including this one."""
         self._count = self._count + 1 if signature == self._last else 1
         self._last = signature
         return self._count
 
 
 class ToolRound:
-    """The calls that a model wants in one turn, and what they bring."""
+    """The tool calls that a model requests in one turn, and their results."""
 
     def __init__(
         self,
@@ -44,9 +44,9 @@ class ToolRound:
         perform: Callable[[int, ToolCall], Awaitable[ToolResult]],
         stored_as: Callable[[int, ToolCall], str | None],
     ) -> None:
-        """Make ``calls`` by ``perform``, which gets the place of each, from 1.
+        """Prepare the calls; ``perform`` runs one, given its position from 1.
 
-        ``stored_as`` returns the key under which the journal keeps the result of one, if it does.
+        ``stored_as`` returns the journal key of a call's result, or None if it is not journaled.
         """
         self._stored_as = stored_as
         self._calls = calls
@@ -55,10 +55,10 @@ class ToolRound:
         self._results: dict[int, ToolResult] = {}
 
     async def run(self, *, alone: Callable[[str], bool]) -> None:
-        """Make the calls; those whose names are not for ``alone`` are made side by side.
+        """Run the calls, concurrently except those for which ``alone`` returns True.
 
         Raises:
-            Stop: a limit or a cancel request. What a limit has let begin comes to its end.
+            Stop: a limit or a cancel request. After a limit, calls in progress finish first.
         """
         for batch in self._batches(alone):
             if len(batch) == 1:
@@ -109,7 +109,7 @@ class ToolRound:
             yield batch
 
     def messages(self) -> Iterator[Message]:
-        """Yield the messages with the results that there are, in the order of the calls."""
+        """Yield a message for each available result, in the order of the calls."""
         for index, call in enumerate(self._calls, 1):
             result = self._results.get(index)
             if result is not None:
@@ -124,7 +124,7 @@ class ToolRound:
                 )
 
     def signature(self) -> str:
-        """Return what tells these calls and their results from others."""
+        """Return a text that is equal for equal calls with equal results."""
         made = [
             [call.name, arguments_of(call), self._results.get(index)]
             for index, call in enumerate(self._calls, 1)

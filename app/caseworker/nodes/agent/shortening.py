@@ -1,4 +1,4 @@
-"""Leaves out of a conversation what does not fit into the window of an agent."""
+"""Keeps a conversation within the agent's token limit."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,20 +16,20 @@ from caseworker.nodes.agent.definition import ConversationSpec
 
 @dataclass(frozen=True, slots=True)
 class Shortening:
-    """Keeps the conversation of one agent inside its window."""
+    """Trims or summarises the conversation of one agent."""
 
     context: FlowContext
     spec: ConversationSpec
     conversation: Conversation
     tools: Sequence[ToolDefinition]
-    """What the model is offered, which takes a part of the window."""
+    """The offered tools, whose definitions also use tokens."""
     asked: Callable[[], Mapping[str, Any]]
-    """Returns how the model is asked for a summary."""
+    """Returns the arguments of model calls for summaries."""
 
     async def fit(self, number: int, activity: TurnActivity, *, last: bool) -> None:
-        """Leave out of a conversation what does not fit into the window, and say so.
+        """Trim the conversation to the token limit and emit an event if messages were dropped.
 
-        Before the ``last`` turn, which needs the last call, nothing is summarised.
+        Before the ``last`` turn, which needs the last call, messages are not summarised.
         """
         spec, conversation = self.spec, self.conversation
         if spec.max_tokens is None:
@@ -56,7 +56,7 @@ class Shortening:
         self.context.run.trace.annotate(self.context.trace_parent, shown)
 
     async def _summary(self, cut: Cut, number: int) -> Message | Incomplete:
-        """Return a summary of what was cut, or why it is not complete."""
+        """Return a summary of the dropped messages, or why it is incomplete."""
         said = "\n\n".join(f"{one.role}: {one.content}" for one in plain(cut.left_out))
         completion = await self.context.service(ModelGateway).complete(
             self.context,

@@ -1,4 +1,4 @@
-"""How an agent stands, and what is said of it once it has ended, however it has."""
+"""The state of an agent execution, and the result that is built from it on any outcome."""
 
 from collections import Counter
 from dataclasses import dataclass, field
@@ -12,7 +12,7 @@ from caseworker.nodes.agent.output import Answer
 
 @dataclass(slots=True)
 class AgentState:
-    """How an agent stands; what of it can be shown if it is ended."""
+    """The progress of an agent; its result can be built at any time."""
 
     conversation: Conversation
     turns: int = 0
@@ -22,30 +22,30 @@ class AgentState:
     terminate_reason: str | None = None
     """``goal``, ``error``, ``incomplete``, ``timeout``, ``max_turns``, ``aborted``, ``budget``."""
     error: dict[str, str] | None = None
-    """The ``class`` and the ``message`` of what failed or stopped it; None after ``goal``."""
+    """The ``class`` and ``message`` of the failure or stop; None after ``goal``."""
     incomplete: Incomplete | None = None
-    """Why ``raw_content`` is not complete; None if it is."""
+    """Why ``raw_content`` is incomplete; None if it is complete."""
     incomplete_reason: str | None = None
-    """What the provider or the model said about it."""
+    """The provider's or the model's explanation for it."""
     answers: Counter[tuple[str, str]] = field(default_factory=Counter)
-    """How many answers came from each model, by provider and model."""
+    """Number of answers of each model, by provider and model."""
 
     def hear(self, completion: Completion) -> None:
-        """Note the newest text of the model, and whether it is complete."""
+        """Record the latest text of the model, and whether it is complete."""
         self.answers[completion.provider, completion.model] += 1
         self.raw_content = completion.text or self.raw_content
         self.incomplete = completion.incomplete
         self.incomplete_reason = completion.incomplete_reason
 
     def take(self, answer: Answer) -> None:
-        """Take an answer as what the agent came to."""
+        """Store the final answer."""
         self.output, self.raw_content = answer.output, answer.raw
         self.output_valid = answer.valid
 
     def result(self, max_bytes: int, *, named: bool = False) -> dict[str, Any]:
-        """Return everything that is to be said of it, with as many messages as fit.
+        """Build the result, with the newest messages within ``max_bytes``.
 
-        With ``named`` messages that are journaled are named by the key of their call.
+        If ``named``, journaled messages are replaced by references to their calls.
         """
         return {
             "success": self.terminate_reason == "goal",

@@ -1,8 +1,7 @@
-"""What an agent may call: tools of this process, tools of servers, and other agents.
+"""The tools that an agent may call: local tools, tools of servers, and other agents.
 
-Everything is offered to models under names that every protocol takes. What a server offers is
-journaled, so that a run that is executed again asks its models the same, whatever became of the
-server meanwhile.
+All are offered under names that every protocol accepts. A server's tool list is journaled, so that
+a repeated execution sends its models the same requests even if the server has changed.
 """
 
 import re
@@ -26,20 +25,20 @@ from caseworker.trace.json_values import JSON
 
 MAX_NAME_CHARS = 64
 INPUT = "input"
-"""The argument of an agent that is called as a tool: what it is asked."""
+"""The argument of an agent called as a tool that holds the request."""
 
 _UNSAFE = re.compile(r"[^A-Za-z0-9_-]", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LinkedAgent:
-    """An agent that others may call as a tool."""
+    """An agent that other agents may call as a tool."""
 
     definition: AgentDefinition
     linked: Toolset | None = None
-    """What is linked to it."""
+    """The tools and agents linked to its step."""
     inputs: Mapping[str, Any] = field(default_factory=dict)
-    """The inputs that its step gives it."""
+    """The input values that its step provides."""
 
     @property
     def name(self) -> str:
@@ -48,15 +47,15 @@ class LinkedAgent:
 
 
 Perform = Callable[[FlowContext, str, str, Mapping[str, Any]], Awaitable[ToolResult]]
-"""Makes a call: where it stands, its key inside the step, its id of the model, its arguments."""
+"""Runs a tool call: context, key inside the step, the model's call ID, arguments."""
 
 CallAgent = Callable[[LinkedAgent, FlowContext, str, Mapping[str, Any]], Awaitable[ToolResult]]
-"""Makes a call of an agent."""
+"""Runs a call of an agent: agent, context, key inside the step, arguments."""
 
 
 @dataclass(frozen=True, slots=True)
 class OfferedTool:
-    """Something that a model may call."""
+    """A tool as offered to a model."""
 
     definition: ToolDefinition
     parallel_safe: bool
@@ -64,11 +63,11 @@ class OfferedTool:
     journaled: bool = True
     """Whether the journal keeps the results of its calls under their keys."""
     tool: str | None = None
-    """The tool of which it is a function, if it is one."""
+    """The name of the tool that this is a function of, if any."""
 
 
 class ToolOffer:
-    """All that a model may call, by the name that it is offered under."""
+    """All tools offered to a model, by offered name."""
 
     def __init__(self, tools: Iterable[OfferedTool]) -> None:
         self._tools: dict[str, OfferedTool] = {}
@@ -79,29 +78,29 @@ class ToolOffer:
 
     @property
     def definitions(self) -> tuple[ToolDefinition, ...]:
-        """What models are shown."""
+        """The definitions sent to the model."""
         return tuple(tool.definition for tool in self._tools.values())
 
     def is_alone(self, name: str) -> bool:
-        """Return whether calls of a tool must not be made side by side with others."""
+        """Return whether calls of a tool must not run concurrently with other calls."""
         tool = self._tools.get(name)
         return tool is not None and not tool.parallel_safe
 
     def is_journaled(self, name: str) -> bool:
-        """Return whether the journal keeps the results of a tool under the keys of its calls."""
+        """Return whether the journal stores the tool's results under the keys of its calls."""
         tool = self._tools.get(name)
         return tool is not None and tool.journaled
 
     def tool_of(self, name: str) -> str:
-        """Return the tool that a call by this name is a call of."""
+        """Return the tool behind an offered name."""
         tool = self._tools.get(name)
         return name if tool is None or tool.tool is None else tool.tool
 
     async def call(self, context: FlowContext, key: str, call: ToolCall) -> ToolResult:
-        """Make a call that a model has asked for; what is wrong with it is the result.
+        """Run a call that a model requested; errors in the call become its result.
 
         Raises:
-            Stop: a limit or a cancel request keeps it from being made, or ended it.
+            Stop: a limit or a cancel request prevented or ended the call.
         """
         tool = self._tools.get(call.name)
         if tool is None:
@@ -124,7 +123,7 @@ class ToolOffer:
 
 
 def arguments_of(call: ToolCall) -> dict[str, Any] | None:
-    """Return the arguments of a call; None if they are no JSON object."""
+    """Parse the arguments of a call; None if they are not a JSON object."""
     if not call.arguments.strip():
         return {}
     try:
@@ -135,7 +134,7 @@ def arguments_of(call: ToolCall) -> dict[str, Any] | None:
 
 
 class AgentTools:
-    """Finds what an agent may call."""
+    """Resolves the tools that an agent may call."""
 
     def __init__(
         self,
@@ -145,10 +144,10 @@ class AgentTools:
         functions: Mapping[str, Sequence[OfferedFunction]],
         timezone: str,
     ) -> None:
-        """Offer the tools of ``dispatch``, and agents that are called by ``call_agent``.
+        """Create a resolver for the tools of ``dispatch``; ``call_agent`` runs agents.
 
-        ``functions`` are offered in the place of the tools that they belong to; ``timezone`` is the
-        zone of runs that ask for none.
+        ``functions`` are offered instead of the tools that they belong to. ``timezone`` is the
+        default time zone of runs.
         """
         self._dispatch = dispatch
         self._functions = functions
@@ -158,11 +157,11 @@ class AgentTools:
     async def offer(
         self, uses: Iterable[ToolUse], linked: Toolset | None, context: FlowContext
     ) -> ToolOffer:
-        """Return what a definition names, and behind it what is linked.
+        """Resolve the tools that a definition names, followed by the linked ones.
 
         Raises:
-            LookupError: a tool does not exist, or may not be used.
-            ServerUnavailableError: a server cannot be asked what it offers.
+            LookupError: a tool does not exist or is not permitted.
+            ServerUnavailableError: the tool list of a server is unavailable.
         """
         known = {spec.name: spec for spec in self._dispatch.usable()}
         found: dict[str, Sequence[OfferedTool]] = {}
@@ -200,7 +199,7 @@ class AgentTools:
         raise LookupError(f"There is no tool {name!r} that may be used.")
 
     async def _listed(self, server: str, context: FlowContext) -> list[ToolSpec]:
-        """Return what a server offers, or offered when the run was first executed."""
+        """Return the tool list of a server as of the first execution of the run."""
         key = context.path.call("tools", server).text
         journal = context.calls.journal
         recorded = journal.recorded(key)
@@ -218,7 +217,7 @@ class AgentTools:
         return specs
 
     def _offered(self, spec: ToolSpec, requires_approval: bool) -> Sequence[OfferedTool]:
-        """Return a tool as it is offered: whole, or as its functions."""
+        """Return the offers of a tool: the whole tool, or its functions."""
         safe, run = spec.parallel_safe, partial(self._run, spec.name, requires_approval)
         if functions := self._functions.get(spec.name):
             return [
@@ -274,10 +273,7 @@ def _uses_in(linked: Toolset | None) -> Iterator[ToolUse]:
 
 
 def parameters_of(agent: AgentDefinition, given: Container[str] = ()) -> dict[str, Any]:
-    """Return the schema of the arguments of an agent: what it is asked, and its inputs.
-
-    Those of ``given`` are left out.
-    """
+    """Return the argument schema of an agent: its request, and its inputs except ``given``."""
     asked = {"type": "string", "description": "What the agent is asked to do."}
     inputs = {name: spec for name, spec in agent.inputs.items() if name not in given}
     needed = (name for name, spec in inputs.items() if spec.required and not spec.has_default)
@@ -300,7 +296,7 @@ async def _run_function(
     call_id: str,
     given: Mapping[str, Any],
 ) -> ToolResult:
-    """Call a tool by one of its functions."""
+    """Call a tool through one of its functions."""
     args = called.arguments(given)
     if isinstance(args, str):
         return failure(args, "invalid_arguments")

@@ -1,4 +1,4 @@
-"""Names in the JSON of an agent that this service does not know."""
+"""Finds names in the JSON of an agent that this service does not know."""
 
 from collections.abc import Container, Iterator, Mapping
 from contextlib import suppress
@@ -21,10 +21,10 @@ def unknown_names(
     servers: Container[str] = (),
     models: ModelTable | None = None,
 ) -> Iterator[Fault]:
-    """Yield what the JSON of an agent names and this service lacks.
+    """Yield unknown names: tools, MCP servers, models, and unresolved agent references.
 
-    These are tools, MCP servers, models (None: any may be named), and agents that are only named.
-    What cannot be read is passed over, so that a definition with errors is searched as well.
+    ``models`` None permits any model. Unreadable parts are skipped, so that invalid definitions can
+    be searched as well.
     """
     if not isinstance(agent, Mapping):
         return
@@ -46,7 +46,7 @@ def unknown_names(
 
 
 def unknown_models(model: Any, models: ModelTable | None) -> Iterator[Fault]:
-    """Yield what the JSON of ``model`` names and ``models`` lacks; None: any may be named."""
+    """Yield the model names in the JSON of ``model`` that ``models`` lacks; None permits any."""
     if models is not None:
         with suppress(ValidationError):
             yield from ModelSpec.model_validate(model).faults(models)

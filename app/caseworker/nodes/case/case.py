@@ -1,4 +1,4 @@
-"""A case, and the data of the step that it is made from."""
+"""The case value, and the step data that it is built from."""
 
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -18,16 +18,16 @@ from caseworker.nodes.toolset import ToolName
 Choice = TypeVar("Choice", bound=StrEnum)
 
 SecondPlan = Literal["auto", "off"]
-"""Whether the operation of a model's plan must be confirmed, if need be by a second plan."""
+"""Whether a model's plan must have its operation confirmed, if necessary by a second plan."""
 
 
 class Mode(StrEnum):
-    """How much the small tier does before the big one is asked."""
+    """How much the small tier does before the big tier is called."""
 
     HRM_SMALL_THEN_ESCALATE = "hrm_small_then_escalate"
-    """The whole loop; ``escalate`` is its short name."""
+    """The full loop; ``escalate`` is an alias."""
     FALLBACK_ONLY = "fallback_only"
-    """One pass."""
+    """A single pass."""
 
     @classmethod
     def _missing_(cls, value: object) -> "Mode | None":
@@ -35,12 +35,12 @@ class Mode(StrEnum):
 
 
 class EscalateWhen(StrEnum):
-    """Which ends of the small tier's work lead to the big one."""
+    """Which outcomes of the small tier escalate to the big tier."""
 
     FAIL = "fail"
-    """No progress, an unusable plan, an exhausted provider."""
+    """No progress, an unusable plan, or a failed provider."""
     FAIL_OR_BUDGET = "fail_or_budget"
-    """Also ``max_llm_calls_small`` and ``act.max_steps``."""
+    """Also the limits ``max_llm_calls_small`` and ``act.max_steps``."""
 
 
 class FinishReason(StrEnum):
@@ -52,26 +52,26 @@ class FinishReason(StrEnum):
 
 
 class CaseDataError(ValueError):
-    """The data of a step is no case; the message names the field and never its value."""
+    """The data of a step is not a valid case; the message names the field, never its value."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ActLimits:
-    """How long the small tier may go on."""
+    """Limits for the work of the small tier."""
 
     max_steps: int
-    """ACT steps in ``hrm_small_then_escalate``; 0 leaves everything to the big tier."""
+    """Maximum ACT steps in ``hrm_small_then_escalate``; 0 leaves everything to the big tier."""
     max_steps_fallback_only: int
-    """In ``fallback_only``: 1 is one pass that the gate decides on, 0 one that is only verified.
-    Never more than ``max_steps``."""
+    """Maximum ACT steps in ``fallback_only``: 1 is a single gated pass, 0 a single pass that is
+    only verified. Never more than ``max_steps``."""
     no_progress_patience: int
-    """How many rounds in a row may bring no improvement before the small tier gives up."""
+    """Number of consecutive rounds without improvement before the small tier gives up."""
     min_improvement: float
-    """By how much the metric, from 0 to 1, must rise to count as an improvement."""
+    """Minimum rise of the metric (0 to 1) that counts as an improvement."""
     escalate_when: EscalateWhen
 
     def max_steps_in(self, mode: Mode) -> int:
-        """Return how many ACT steps the small tier may make in a mode."""
+        """Return the maximum number of ACT steps of the small tier in a mode."""
         if mode is Mode.FALLBACK_ONLY:
             return min(self.max_steps, self.max_steps_fallback_only)
         return self.max_steps
@@ -79,39 +79,39 @@ class ActLimits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CaseDefaults:
-    """The configured values for what the data of a case leaves out."""
+    """Configured defaults for the data of a case."""
 
     timezone: str
     mode: Mode
     act: ActLimits
     pass_metric: float
-    """The share of the verifier's checks that must hold, from 0 to 1."""
+    """The share of the verifier's checks that must pass, from 0 to 1."""
     second_plan: SecondPlan
     wrap_up_reserve: int
-    """1 if a case that would halt reserves a call of the small tier for its final answer, or 0."""
+    """1 to reserve a call of the small tier for a final answer before a halt, else 0."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """One question and how it is to be worked on.
+    """A question with the settings for answering it.
 
     Raises:
-        CaseDataError: there is no question, the time has no offset, or there is no such zone.
+        CaseDataError: the question is empty, the time has no offset, or the time zone is unknown.
     """
 
     question: str
     timezone: str
-    """IANA name of the zone that dates without a zone are read in."""
+    """IANA name of the time zone for dates without a zone."""
     now: datetime
-    """When the run was accepted; stays the same when the run is executed again."""
+    """When the run was accepted; constant when the run is executed again."""
     expected_tools: tuple[str, ...] = ()
     gold_answer: str | None = None
-    """For the verifier alone: never shown to a planner, a prompt or a log."""
+    """The correct answer, only for the verifier: never part of a prompt or a log."""
     mode: Mode
     seed: int | None = None
     act: ActLimits
     pass_metric: float
-    """The share of the verifier's checks that must hold; an answer must exist in any case."""
+    """The share of the verifier's checks that must pass; an answer is required in any case."""
     second_plan: SecondPlan
 
     def __post_init__(self) -> None:
@@ -128,7 +128,7 @@ class Case:
         return ZoneInfo(self.timezone)
 
     def local_now(self) -> datetime:
-        """Return ``now`` in the case's own zone."""
+        """Return ``now`` in the case's time zone."""
         return self.now.astimezone(self.zone)
 
 
@@ -172,7 +172,7 @@ _Count = Annotated[int, Field(ge=0, le=MAX_LIMIT)]
 
 
 class ActData(StepData):
-    """How long the small tier may go on; what is left out is as configured."""
+    """Limits for the small tier; defaults come from the configuration."""
 
     max_steps: _Count | None = None
     max_steps_fallback_only: Annotated[int, Field(ge=0, le=1)] | None = None
@@ -182,9 +182,9 @@ class ActData(StepData):
 
 
 class CaseData(StepData):
-    """A question, and how it is to be worked on.
+    """A question with the settings for answering it.
 
-    What is left out is as the run or the configuration says.
+    Defaults come from the run or the configuration.
     """
 
     input: TextField = Field(
@@ -193,26 +193,26 @@ class CaseData(StepData):
     )
     """The question."""
     expected_tools: Annotated[list[ToolName], Field(max_length=50)] | None = None
-    """Tools without which the answer does not count as verified."""
+    """Tools that must be used for the answer to count as verified."""
     gold_answer: str | None = None
-    """The right answer, for the verifier alone: no model ever sees it."""
+    """The correct answer, only for the verifier: no model ever sees it."""
     mode: Annotated[Mode | None, _choice(Mode)] = None
     seed: Annotated[int, Field(ge=-MAX_LIMIT - 1, le=MAX_LIMIT)] | None = None
     timezone: Annotated[str, AfterValidator(_zone)] | None = None
-    """Where "today" begins."""
+    """The time zone in which dates without a zone are read and "today" is determined."""
     now: Annotated[str, AfterValidator(_instant)] | None = None
-    """From when relative dates are counted; left out, from when the run was accepted."""
+    """The reference time for relative dates. Default: when the run was accepted."""
     act: ActData | None = None
     pass_metric: Annotated[float, Field(ge=0, le=1)] | None = None
-    """The share of the verifier's checks that must hold."""
+    """The share of the verifier's checks that must pass."""
     second_plan: SecondPlan | None = None
-    """Whether one more call may confirm the operation of a model's plan: auto or off."""
+    """Whether another call may confirm the operation of a model's plan: auto or off."""
 
     def case(self, inputs: Outputs, facts: RunFacts, defaults: CaseDefaults) -> Case:
-        """Return the case that a step works on.
+        """Build the case of a step.
 
         Raises:
-            MissingValueError: the question has a place for which there is no value.
+            MissingValueError: the question refers to a value that does not exist.
             TooMuchTextError: the values are too large.
             CaseDataError: there is no question.
         """

@@ -1,9 +1,9 @@
-"""What the actions of a case returned, and the answer that is composed from it.
+"""The results of a case's actions, and the answer that is composed from them.
 
-The answer comes from the last pass that brought one. If that pass used ``respond``, its answer is
-the whole answer; otherwise it is what the tools of the pass found, in their order, without what a
-later action of the pass was made of. Where there is a
-number or a date, the texts that describe a picture or rows of data are no part of the answer.
+The answer comes from the last pass that produced one. If that pass used ``respond``, its text is
+the whole answer. Otherwise the answer joins the findings of the pass in order, without those that a
+later action of the pass used. If there is a number or a date, texts that describe a picture or rows
+of data are left out.
 """
 
 import json
@@ -21,21 +21,21 @@ UNKNOWN_TOOL = "unknown_tool"
 RESPOND = "respond"
 
 _DESCRIBED = frozenset({"artifact", "rows"})
-"""Keys of results that are made to be looked at; the text of such a result describes them."""
+"""Keys of results meant for viewing; the ``text`` of such a result only describes them."""
 _NUMBER = re.compile(
     r"[+-]?(\d{1,3}(?:,\d{3})+|\d+|(?=\.\d))(\.\d+)?(?:[eE][+-]?\d{1,4})?", re.ASCII
 )
 _MAX_NUMBER_CHARS = 4000
 _SEPARATORS = re.compile(r"[^\w.,:+-]+", re.ASCII)
-"""What stands between numbers and words; the parts of a date, a time or a name are no numbers."""
+"""Separators between numbers and words; parts of a date, a time or a name are not numbers."""
 
 Same = Callable[[str, str], bool]
-"""Returns whether two answers mean the same."""
+"""Returns whether two answers are equivalent."""
 
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """One use of a tool."""
+    """A tool call that is planned or made."""
 
     tool: str
     args: Mapping[str, Any]
@@ -43,31 +43,31 @@ class Action:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
-    """One action and its result, or why it was refused."""
+    """An action with its result, or the reason why it was rejected."""
 
     number: int
-    """Its place among all evidence of the case, from 1."""
+    """Its position in the evidence of the case, from 1."""
     tier: Tier
     act_step: int
     """The number of the pass in its tier, from 1."""
     tool: str
     args: Mapping[str, Any]
     result: ToolResult
-    """What the tool returned; a failure is a dict with ``error``."""
+    """The tool's result; a failure is a dict with ``error``."""
     warning: str | None = None
-    """Set for an action that was refused and never ran."""
+    """The reason for rejecting the action, which was never run."""
     files: tuple[str, ...] = ()
-    """The names of the files that the action has made."""
+    """The names of the files that the action created."""
     planned: Action | None = None
-    """The function that the planner called, where that is not the tool itself."""
+    """The function that the planner called, if it differs from the tool itself."""
     planner: str = ""
-    """The provider of the model that planned it."""
+    """The provider of the model that planned the action."""
     used: bool = False
-    """True if a later action of its plan takes its result: then it is no part of the answer."""
+    """True if a later action of the plan uses the result, so that it is not part of the answer."""
 
     @property
     def refused(self) -> bool:
-        """True if the action never ran."""
+        """True if the action was never run."""
         return self.warning is not None
 
     @property
@@ -76,7 +76,7 @@ class Evidence:
         return "error" in self.result
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the evidence as the case's result shows it."""
+        """Return the evidence in the form used in the case's result."""
         shown = {
             "tool": self.tool,
             "args": dict(self.args),
@@ -89,15 +89,15 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """An answer and what it rests on."""
+    """An answer and the evidence for it."""
 
     text: str
     basis: tuple[Evidence, ...]
-    """All actions that ran in the pass it comes from."""
+    """All actions that ran in the pass that produced the answer."""
 
 
 def compose(evidence: Sequence[Evidence]) -> Answer | None:
-    """Return the answer that the evidence holds, if it holds one."""
+    """Compose the answer from the evidence; None if there is none."""
     ran = (found for found in evidence if not found.refused)
     passes = [tuple(of) for _, of in groupby(ran, lambda found: (found.tier, found.act_step))]
     for basis in reversed(passes):
@@ -108,10 +108,10 @@ def compose(evidence: Sequence[Evidence]) -> Answer | None:
 
 
 def sources_of(answer: Answer, evidence: Sequence[Evidence], same: Same) -> list[Evidence]:
-    """Return the findings that an answer is made of.
+    """Return the findings on which an answer is based.
 
-    An answer that was written down is made of the finding that says the same, if there is one, and
-    of what that was made of.
+    A written answer is based on the latest equivalent finding, if any, and on the results which
+    that finding used.
     """
     written = any(found.tool == RESPOND for found in answer.basis)
     findings = [found for found in evidence if found.tool != RESPOND and not found.refused]
@@ -127,10 +127,10 @@ def sources_of(answer: Answer, evidence: Sequence[Evidence], same: Same) -> list
 
 
 def finding(result: ToolResult) -> str | None:
-    """Return what a tool found, as text: a number if it found one, else its ``text``.
+    """Return the finding of a tool as text: a number if there is one, else its ``text``.
 
-    Calendar results have a date in words (``Monday, September 8, 2025``) as ``text`` and the plain
-    one as ``value``; a count of days is a ``value``.
+    Calendar results have the date in words (``Monday, September 8, 2025``) as ``text`` and the ISO
+    date as ``value``; a number of days is a ``value``.
     """
     if "error" in result:
         return None
@@ -146,7 +146,7 @@ def finding(result: ToolResult) -> str | None:
 
 
 def number_in(text: str) -> Decimal | None:
-    """Return the number that ``text`` is, thousands separators allowed; None if it is none."""
+    """Parse a text as a single number, with optional thousands separators; None if not one."""
     text = text.strip()
     if len(text) > _MAX_NUMBER_CHARS or not _NUMBER.fullmatch(text):
         return None
@@ -157,7 +157,7 @@ def number_in(text: str) -> Decimal | None:
 
 
 def numbers_among(value: object) -> Iterator[Decimal]:
-    """Yield the numbers in a JSON value, including those in texts, but not those in keys."""
+    """Yield the numbers in a JSON value, including those inside strings, but not in keys."""
     if isinstance(value, Mapping | list | tuple):
         for inner in value.values() if isinstance(value, Mapping) else value:
             yield from numbers_among(inner)
@@ -172,7 +172,7 @@ def _answer_in(basis: Sequence[Evidence]) -> str | None:
     responses = [found.result.get("answer") for found in succeeded if found.tool == RESPOND]
     if responses:
         return _answer_text(responses[-1])
-    answering = [  # not those whose text describes their other contents, such as a picture
+    answering = [  # without results whose text describes a picture or rows
         found
         for found in succeeded
         if found.result.get("value") is not None or _DESCRIBED.isdisjoint(found.result)
@@ -182,7 +182,7 @@ def _answer_in(basis: Sequence[Evidence]) -> str | None:
         (found.tool, json.dumps(dict(found.args), sort_keys=True), text): text
         for found in (answering if has_value else succeeded)
         if (text := finding(found.result)) is not None
-    }  # the same action with the same finding appears once
+    }  # equal actions with equal findings appear once
     return "; ".join(findings.values()) or None
 
 
@@ -193,7 +193,7 @@ def _answer_text(value: Any) -> str | None:
 
 
 def _without_exponent(value: float) -> str:
-    """Write a number without an exponent and without a needless ``.0``."""
+    """Format a number without an exponent and without a trailing ``.0``."""
     if isinstance(value, int):
         return str(value)
     digits = format(Decimal(repr(value)), "f")

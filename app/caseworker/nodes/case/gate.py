@@ -1,14 +1,14 @@
-"""The ACT gate: continue, stop or escalate.
+"""The ACT gate: decides to continue, stop or escalate.
 
-A pure function. What ends the small tier's work is of three kinds:
+A pure function. The small tier's work ends for one of three reasons:
 
-- a *failure* of the tier (no progress, an unusable plan, an exhausted provider) escalates;
+- a *failure* of the tier (no progress, an unusable plan, a failed provider) escalates;
 - a *limit of the tier* (``max_llm_calls_small``, ``act.max_steps``) escalates under
   ``fail_or_budget`` and stops the run under ``fail``;
-- a *limit of the run* (tool calls, tokens, cost) stops it, because it binds the big tier too.
+- a *limit of the run* (tool calls, tokens, cost) stops it, because it also applies to the big tier.
 
-Nothing escalates to a big tier that may not be asked even once. The gate is asked before every
-pass, so a limit of N lets exactly N through and a natural finish on the last one is a success.
+There is no escalation to a big tier without a remaining call. The gate decides before every pass,
+so a limit of N permits exactly N passes, and success on the last one is a success.
 """
 
 from dataclasses import dataclass
@@ -22,11 +22,11 @@ BIG_ATTEMPTS = 2
 """The first attempt of the big tier and one retry."""
 
 ACT_STEPS = "act_steps"
-"""The dimension of a stop by ``act.max_steps``."""
+"""The dimension of stops caused by ``act.max_steps``."""
 
 
 class Decision(StrEnum):
-    """What happens next."""
+    """The next action of the loop."""
 
     CONTINUE = "continue"
     STOP = "stop"
@@ -34,7 +34,7 @@ class Decision(StrEnum):
 
 
 class Reason(StrEnum):
-    """Why the gate decides as it does."""
+    """The reason for a decision of the gate."""
 
     WITHIN_LIMITS = "within_limits"
     PASSED = "passed"
@@ -57,34 +57,34 @@ class PlanFailureKind(StrEnum):
     CANNOT = "planner_cannot"
     PROVIDER_FAILED = "provider_failed"
     CALLS_USED = "llm_calls_used"
-    """The tier's limit of LLM calls kept the planner from being asked."""
+    """The planner was not called because of the tier's limit of LLM calls."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GateInput:
-    """What the gate decides on; None is unlimited."""
+    """The facts that the gate decides on; None is unlimited."""
 
     tier: Tier = Tier.SMALL
     passed: bool = False
     unconfirmed: bool = False
-    """The answer of the last pass lacks a confirmation of its operation, and nothing else."""
+    """Whether the last answer only lacks the confirmation of its operation."""
     passes: int = 0
-    """Passes of the current tier."""
+    """Number of passes of the current tier."""
     plan_failure: PlanFailureKind | None = None
-    """Of the last pass."""
+    """Why the last pass had no plan, if so."""
     stalled_rounds: int = 0
     act_steps: int = 0
     small_calls_left: int | None = None
     big_calls_left: int | None = None
     big_calls: int = 0
-    """Calls of the big tier so far."""
+    """Number of calls of the big tier so far."""
     exhausted: Dimension | None = None
-    """A limit of the whole run of which nothing is left."""
+    """An exhausted limit of the whole run."""
 
 
 @dataclass(frozen=True, slots=True)
 class GateDecision:
-    """What the gate decided and why."""
+    """A decision of the gate with its reason."""
 
     decision: Decision
     reason: Reason
@@ -99,7 +99,7 @@ _LIMITS = {
 
 
 def decide(state: GateInput, mode: Mode, act: ActLimits) -> GateDecision:
-    """Decide what happens next."""
+    """Decide the next action of the loop."""
     if state.passed:
         return GateDecision(Decision.STOP, Reason.PASSED)
     if state.tier is Tier.BIG:
@@ -118,7 +118,7 @@ def decide(state: GateInput, mode: Mode, act: ActLimits) -> GateDecision:
 
 
 def _failure(state: GateInput, mode: Mode, act: ActLimits) -> Reason | None:
-    """Return how the small tier has failed."""
+    """Return the failure of the small tier, or None."""
     if state.plan_failure not in (None, PlanFailureKind.CALLS_USED):
         return Reason(state.plan_failure)
     if state.stalled_rounds > act.no_progress_patience:
@@ -130,16 +130,16 @@ def _failure(state: GateInput, mode: Mode, act: ActLimits) -> Reason | None:
 
 
 def _limit(state: GateInput, mode: Mode, act: ActLimits) -> Reason | None:
-    """Return which limit of its own the small tier has reached."""
+    """Return the small tier's own limit that is exhausted, or None."""
     if state.small_calls_left == 0 or state.plan_failure is PlanFailureKind.CALLS_USED:
         return Reason.SMALL_CALLS_USED
     if mode is Mode.FALLBACK_ONLY and not state.passes:
-        return None  # one pass always runs
+        return None  # the first pass always runs
     return Reason.STEPS_USED if state.act_steps >= act.max_steps_in(mode) else None
 
 
 def _decide_big(state: GateInput) -> GateDecision:
-    """Decide for the big tier; using up its attempts is a failure, not a limit."""
+    """Decide for the big tier; exhausting its attempts is a failure, not a limit."""
     if state.plan_failure is PlanFailureKind.CALLS_USED and not state.big_calls:
         return GateDecision(Decision.STOP, Reason.BIG_CALLS_USED, Dimension.LLM_CALLS_BIG.value)
     if state.unconfirmed and (state.exhausted or state.big_calls_left == 0):

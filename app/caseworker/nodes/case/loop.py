@@ -1,11 +1,10 @@
-"""The loop of a case: gate, planner, executor and verifier in turn, and the answer where it halts.
+"""The loop of a case: gate, planner, executor and verifier, and a final answer before a halt.
 
-The answer of a case is composed from the evidence, and that needs no model: a case that halts with
-a finding shows it. Only where tools have found something that is no answer by itself, such as rows
-of data, is one more call of the small tier made, which puts it into words. Planning leaves
-``wrap_up_reserve`` calls for it where using them up would halt the case. The model may invent
-nothing: an answer with a number that neither the evidence nor the question holds is discarded.
-Nothing is verified by it, and the case still halts.
+The answer of a case is composed from the evidence without a model, so a case that halts with a
+finding shows it. If tools only found data that is not an answer, such as rows, one more call of the
+small tier puts it into words. Planning reserves ``wrap_up_reserve`` calls for that if using them
+would halt the case. An answer with a number from neither the evidence nor the question is
+discarded. This final answer does not count as verified, and the case still halts.
 """
 
 import json
@@ -45,14 +44,14 @@ _NUMBER = re.compile(r"\d+(?:[.,]\d+)*", re.ASCII)
 _WRAP_UP = "wrap_up"
 
 _NOT_RUN = frozenset({UNKNOWN_TOOL, "invalid_arguments"})
-"""Codes of refusals by the dispatch, after which no tool was called."""
+"""Codes of errors for which the dispatch ran no tool."""
 
 _NO_HALT = frozenset({Reason.PASSED, Reason.BIG_FAILED})
 """Reasons for which a case ends without halting."""
 
 
 class CaseLoop:
-    """Works on one case until the gate says stop."""
+    """Works on one case until the gate stops it."""
 
     def __init__(
         self, work: CaseWork, tools: ToolDispatch, planner: Planner, verification: Verification
@@ -63,11 +62,11 @@ class CaseLoop:
         self._verification = verification
 
     async def run(self) -> GateDecision:
-        """Return the decision that ended the work.
+        """Run the loop and return the decision that ended it.
 
         Raises:
-            Stop: a limit or a cancel request ended it before. If there are no tool calls left, what
-                was found is put into words first.
+            Stop: a limit or a cancel request ended it earlier. If the tool calls are exhausted, a
+                final answer is requested first.
         """
         state = self._work.state
         try:
@@ -87,9 +86,9 @@ class CaseLoop:
         return decided
 
     async def _pass(self) -> None:
-        """Plan, run the actions in their order, and verify what they brought.
+        """Plan, run the actions in order, and verify the results.
 
-        What a tool returns, errors included, becomes evidence; unknown tools are skipped.
+        All tool results, including errors, become evidence; unknown tools are skipped.
         """
         work, state = self._work, self._work.state
         state.begin_pass(gated=work.case.act.max_steps_in(work.case.mode) > 0)
@@ -101,7 +100,7 @@ class CaseLoop:
         results: dict[int, ToolResult] = {}
         for number, planned in enumerate(plan.actions, start=1):
             if planned.tool not in work.tools.names:
-                continue  # refused by the planner, which has put a warning into the evidence
+                continue  # the planner has added a warning to the evidence
             filled = planned
             try:
                 filled = Action(planned.tool, fill(planned.args, results))
@@ -117,7 +116,7 @@ class CaseLoop:
         await self._verification.measure()
 
     async def _act(self, action: Action, number: int) -> ToolResult:
-        """Run an action and count its attempts, in a scope of its own."""
+        """Run an action in its own scope and count its attempts."""
         context, state = self._work.context, self._work.state
         scope = context.scope.child(f"act/{number}", None)
         ran = False
@@ -132,7 +131,7 @@ class CaseLoop:
             )
             ran = result.get("code") not in _NOT_RUN
         finally:
-            # A call that is replayed is not charged again.
+            # A replayed call is not charged again.
             state.tool_calls += int(scope.usage.of(Dimension.TOOL_CALLS)) or ran
         return result
 
@@ -165,12 +164,12 @@ class CaseLoop:
 
 
 async def _wrap_up(work: CaseWork) -> None:
-    """Ask the small tier for an answer, if one is missing and a call is left for it.
+    """Request a final answer from the small tier, if one is missing and a call is left.
 
-    A failure leaves the case as it was.
+    On failure the case stays unchanged.
 
     Raises:
-        Stop: a cancel request or the run's time ends it.
+        Stop: a cancel request or the run's time limit ended it.
     """
     if not work.wants_wrap_up or work.calls_left(Tier.SMALL) == 0:
         return
@@ -195,9 +194,9 @@ async def _wrap_up(work: CaseWork) -> None:
 
 
 def _is_grounded(answer: str, work: CaseWork) -> bool:
-    """Return whether every number of an answer stands in the evidence or in the question."""
+    """Return whether every number of an answer occurs in the evidence or in the question."""
     found = [dict(piece.result) for piece in work.state.evidence]
-    known = work.case.question, json.dumps(found, ensure_ascii=False)  # an escape has digits
+    known = work.case.question, json.dumps(found, ensure_ascii=False)  # escapes would add digits
     return _numbers(answer) <= {number for text in known for number in _numbers(text)}
 
 
@@ -213,6 +212,6 @@ def _answer_in(reply: str) -> str | None:
 
 
 def _numbers(text: str) -> set[str]:
-    """Return the numbers in a text, without thousands separators and superfluous zeros."""
+    """Return the numbers in a text, without thousands separators and redundant zeros."""
     found = (number.replace(",", "") for number in _NUMBER.findall(text))
     return {(n.rstrip("0").rstrip(".") if "." in n else n).lstrip("0") or "0" for n in found}

@@ -39,13 +39,13 @@ from caseworker.tools.dispatch import ToolDispatch
 from caseworker.tools.ports import ToolContext
 
 RESULT = "result"
-"""The output handle of the whole result; the answer alone leaves on the default handle."""
+"""The output handle of the full result; the answer alone is on the default handle."""
 
 MAX_REASON_CHARS = 400
 
 REMEMBERED_OFFERS = 64
-"""Offers of tools: one for all cases without links, one for every graph with links, and one for
-every set of expected tools."""
+"""Size of the cache of tool offers: one for cases without links, one for each graph with links, and
+one for each set of expected tools."""
 
 
 class CaseFailedError(Exception):
@@ -55,7 +55,7 @@ class CaseFailedError(Exception):
 
 
 class CaseNode:
-    """Works on a case: the small tier first, the big one where it must."""
+    """Works on a case, first with the small tier and, if necessary, with the big one."""
 
     def __init__(
         self,
@@ -68,7 +68,7 @@ class CaseNode:
         defaults: CaseDefaults,
         clock: Clock,
     ) -> None:
-        """Combine what the agent needs; ``clock`` is for the timestamps of logs alone."""
+        """Create the node; ``clock`` is used only for log timestamps."""
         self._models = models
         self._tools = tools
         self._recomputation = recomputation
@@ -81,13 +81,13 @@ class CaseNode:
     async def execute(
         self, data: CaseData, inputs: Outputs, context: FlowContext
     ) -> ExecutionResult:
-        """Work on a case: its result is the output ``result``, its answer ``default``.
+        """Work on a case; put its result on ``result`` and its answer on ``default``.
 
         Raises:
             CaseDataError: there is no question.
-            MissingValueError: the question has a place for which there is no value.
+            MissingValueError: the question refers to a value that does not exist.
             CaseFailedError: the big tier failed too.
-            Stop: a limit or a cancel request ended it. What was found until then is kept.
+            Stop: a limit or a cancel request ended it. The result so far is kept.
         """
         case = data.case(inputs, context.service(RunFacts), self._defaults)
         if Tier.BIG not in self._models.table.restricted(context.services.get(AllowedModels)):
@@ -107,7 +107,7 @@ class CaseNode:
         return ExecutionResult(_outputs(work.state))
 
     def _begin(self, case: Case, context: FlowContext, linked: Toolset | None) -> CaseWork:
-        """Begin a case; links to toolsets leave it only the tools that they name."""
+        """Start a case; linked toolsets restrict its tools."""
         state = CaseState(
             models={tier: self._named(tier) for tier in Tier if tier in self._models.table}
         )
@@ -126,10 +126,9 @@ class CaseNode:
         )
 
     def _offer(self, linked: Toolset | None, expected: tuple[str, ...]) -> ToolOffer:
-        """Return the usable tools; of them those that are linked, and of these the expected ones.
+        """Return the permitted tools, restricted to the linked and the expected ones.
 
-        Where tools are expected, ``respond`` is offered beside them for what they find to be put
-        into words.
+        If tools are expected, ``respond`` is also offered, to put their findings into words.
         """
         usable = [spec for spec in self._tools.usable() if linked is None or spec.name in linked]
         wanted = {*expected, RESPOND}
@@ -147,7 +146,7 @@ def _unknown(_: Mapping[str, Any], models: ModelTable | None) -> Iterator[Fault]
 
 
 def case_type(node: CaseNode) -> NodeType:
-    """Return the type of steps that work on a case."""
+    """Return the step type for cases."""
     return NodeType(
         name="case",
         description="Answers a question with tools: plans with the small model, verifies what it"
@@ -171,7 +170,7 @@ def _outputs(state: CaseState) -> Outputs:
 
 
 def _finish(decided: GateDecision, work: CaseWork) -> None:
-    """Turn the last decision of the gate into the end of the step."""
+    """Map the last decision of the gate to the outcome of the step."""
     match decided.reason:
         case Reason.PASSED:
             work.state.finish_reason = FinishReason.SUCCESS
@@ -182,7 +181,7 @@ def _finish(decided: GateDecision, work: CaseWork) -> None:
 
 
 def _unsolved(state: CaseState) -> str:
-    """Return one line on what was tried and what was wrong with it."""
+    """Return one line with the number of attempts and the last failure."""
     attempts = state.passes[Tier.BIG]
     tried = "one attempt" if attempts == 1 else f"{attempts} attempts"
     why = redact_text(state.failure or "", max_chars=MAX_REASON_CHARS)
@@ -190,7 +189,7 @@ def _unsolved(state: CaseState) -> str:
 
 
 def _finish_reason(ended: BaseException, given: Stop | None) -> FinishReason | None:
-    """Return how a case ends that was cut off; every halt is a ``budget``."""
+    """Return the finish reason of an interrupted case; every halt is a ``budget``."""
     if isinstance(ended, CaseFailedError):
         return FinishReason.BIG_FAIL
     stop = given or ended
@@ -199,7 +198,7 @@ def _finish_reason(ended: BaseException, given: Stop | None) -> FinishReason | N
 
 
 def _halt(decided: GateDecision, work: CaseWork) -> Stop:
-    """Return the stop that names the limit which the gate found exhausted."""
+    """Return the stop for the limit that the gate found exhausted."""
     if decided.dimension is not None and decided.dimension != ACT_STEPS:
         return _out_of(Dimension(decided.dimension), work)
     limit, used = work.case.act.max_steps_in(work.case.mode), work.state.act_steps
@@ -216,7 +215,7 @@ def _halt(decided: GateDecision, work: CaseWork) -> Stop:
 
 
 def _out_of(dimension: Dimension, work: CaseWork) -> Stop:
-    """Name the scope whose limit is the tightest, the innermost one if several are."""
+    """Return the stop for the scope with the tightest limit, the innermost one on a tie."""
     scopes = [scope for scope in work.context.scope.lineage() if dimension in scope.limits]
     scope = min(scopes, key=lambda view: view.limits[dimension])
     described = scope.usage.describe(dimension, scope.limits[dimension])

@@ -1,10 +1,10 @@
-"""Whether the operation of a model's plan is confirmed: that it asks the tools the right thing.
+"""Confirms the operation of a model's plan: that it makes the right tool calls.
 
-Another computation confirms the value of a call, not the choice of the call. The choice is
-confirmed by the built-in planner, where it reads the question, or by a second plan that the same
-tier makes in another form, without having seen the first. Both are carried out without a call
-outside the process, on the results that the evidence already holds. A plan that differs from the
-second one is made again by the next pass; if that one agrees with the second, it is confirmed.
+Recomputing a result confirms its value, not the choice of the call. The choice is confirmed by the
+built-in planner, if it understands the question, or by a second plan. The same tier makes the
+second plan in another form, without seeing the first. Both are evaluated without external calls, on
+the results already in the evidence. If the plans differ, the next pass plans again; a plan that
+agrees with the second plan is confirmed.
 """
 
 import json
@@ -27,20 +27,20 @@ from caseworker.nodes.case.work import CaseWork
 from caseworker.tools.ports import ToolContext, ToolResult
 
 Reading = Callable[[str, Sequence[str]], Plan | None]
-"""Returns the built-in planner's plan for a question and expected tools; None if it has none."""
+"""Returns the built-in planner's plan for a question and expected tools, or None."""
 
 _NOT_DECIDED = "out_of_range"
-"""The code of a failure after which the built-in planner would plan again with other dates."""
+"""The error code after which the built-in planner would plan again with other dates."""
 
 Again = Callable[[str, Mapping[str, Any], ToolContext], Awaitable[ToolResult | None]]
-"""Runs a tool of the process once more; None if its results do not depend on arguments alone."""
+"""Runs a tool again; None if its results do not depend on the arguments alone."""
 
 _Calls = Mapping[int, tuple[Action, ToolResult]]
-"""The calls of another plan and their results, by their number."""
+"""The calls of another plan with their results, by call number."""
 
 
 class OperationCheck:
-    """Checks the operation that the answer of one case rests on."""
+    """Confirms the operation on which the answer of one case is based."""
 
     def __init__(
         self, work: CaseWork, planner: Planner, again: Again, same: Same, reading: Reading
@@ -51,19 +51,19 @@ class OperationCheck:
         self._same = same
         self._reading = reading
         self._second: dict[Tier, Plan | None] = {}
-        """The second plan of each tier that was to be asked for one; None if there is none."""
+        """The second plan of each tier that was requested; None if the request gave no plan."""
 
     async def holds(self, *, expected: bool) -> bool | None:
         """Return whether the operation is confirmed; False if another plan differs.
 
-        ``expected`` evidence confirms it unless the built-in planner differs. None if nothing
-        confirms it: the question has no words, the reply is no plan, or the budget allows none.
+        ``expected`` evidence confirms it unless the built-in planner differs. None means undecided:
+        the question has no words, the reply is not a plan, or the budget is exhausted.
 
         Raises:
-            Stop: a cancel request or the run's time ended the second plan.
+            Stop: a cancel request or the run's time limit ended the second plan.
         """
         if not any(map(str.isalnum, self._work.case.question)):
-            return None  # it asks for nothing
+            return None  # nothing to interpret
         read = await self._as_read()
         if read is not None or expected:
             return read is not False
@@ -77,7 +77,7 @@ class OperationCheck:
         return None if self._second[asked] is None else False
 
     async def _as_read(self) -> bool | None:
-        """Return whether the built-in planner comes to the answer; None if it does not read it."""
+        """Return whether the built-in planner reaches the same answer; None if it cannot plan."""
         case, evidence = self._work.case, self._work.state.evidence
         plan = self._reading(case.question, case.expected_tools)
         if plan is None or not {one.tool for one in plan.actions} <= self._work.tools.names:
@@ -92,9 +92,9 @@ class OperationCheck:
         return self._same(answer.text, found)
 
     def _agrees(self, plan: Plan, calls: _Calls) -> bool:
-        """Return whether calls are those that the answer rests on, and end with the same one.
+        """Return whether calls include those behind the answer, with the same last call.
 
-        Calls whose results other ones take count by what is made of them.
+        A call whose result another call uses counts through that other call.
         """
         evidence = self._work.state.evidence
         answer = compose(evidence)
@@ -107,9 +107,10 @@ class OperationCheck:
         return bool(mine) and {*mine} <= {*theirs} and mine[-1] == theirs[-1]
 
     async def _calls_of(self, plan: Plan) -> _Calls:
-        """Make the calls of a plan up to one that lacks an earlier result, without ``respond``.
+        """Make the calls of a plan, without ``respond``, up to one that lacks an earlier result.
 
-        A result that the evidence does not hold is empty if the tool cannot be asked again.
+        If the evidence has no result for a call and its tool cannot be run again, its result is
+        empty.
         """
         work = self._work
         known = {_form(one): one.result for one in work.state.evidence if not one.refused}
@@ -129,10 +130,10 @@ class OperationCheck:
 
 
 def _form(call: Action | Evidence, result: ToolResult | None = None) -> str:
-    """Return a text that is the same for calls of a tool that find the same, or ask for the same.
+    """Return a text that is equal for equivalent calls: same tool, and same findings or arguments.
 
-    What a result repeats of the arguments is left out: it can be written in several ways. Case and
-    spacing do not matter.
+    Result fields that repeat an argument are ignored, because they can be written in several ways.
+    Case and spacing are ignored too.
     """
     found = {} if result is None or "error" in result else result
     said = {name: value for name, value in found.items() if name not in call.args}

@@ -1,13 +1,13 @@
-"""The plan of a planner: a strict schema, and results of earlier actions as arguments.
+"""Plans: a strict JSON schema, and references to results of earlier actions.
 
-A reply is one JSON object and nothing else; a code fence or prose around it is refused, and the
-reprompt says so. That costs one call where guessing could execute what was not planned. (Text that
-a model without structured output puts around its JSON is cut off before, by the model gateway.)
+A reply must be a single JSON object. A code fence or prose around it is rejected, and the reprompt
+explains why. That costs one call, but guessing could execute actions that were not planned. (For
+models without structured output, the gateway has already removed text around the JSON.)
 
-``${result.1}`` in the arguments of an action is what action 1 found, ``${result.1.closes.0}`` a
-value inside its result. A text that is one such place and nothing else becomes the value itself, of
-whatever kind; inside a longer text it becomes text. Places are filled once: what a result holds is
-never read as a place, and nothing is ever evaluated.
+``${result.1}`` in the arguments of an action refers to the finding of action 1, and
+``${result.1.closes.0}`` to a value inside its result. A string that is only one reference becomes
+the value itself, of any type. Inside a longer string, the value becomes text. References are
+substituted once: results are never parsed for references, and nothing is evaluated.
 """
 
 import json
@@ -25,20 +25,20 @@ from caseworker.tools.ports import ToolResult
 MAX_ACTIONS = 3
 MAX_REPLY_CHARS = 20_000
 MAX_DEPTH = 12
-"""How deep the arguments of an action may be nested."""
+"""Maximum nesting depth of the arguments of an action."""
 
 MAX_FILLED_CHARS = 100_000
-"""How much text, or JSON written as text, the places of one action may be filled with."""
+"""Maximum total characters substituted in one action, with JSON values counted as text."""
 
 MISSING_RESULT = "missing_result"
-"""The code of an action that had nothing to be filled with, and was therefore not run."""
+"""The error code of an action that was not run because a reference has no value."""
 
 _PLACE = re.compile(r"\$\{result\.([1-9])((?:\.[A-Za-z0-9_-]{1,64}){0,8})\}", re.ASCII)
 _INTENDED = re.compile(r"\$\{results?\b")
 _INDEX = re.compile(r"[0-9]{1,6}", re.ASCII)
 
 CANNOT = "cannot"
-"""What a planner calls, instead of a tool, to give up."""
+"""The name that a planner calls, instead of a tool, to give up."""
 
 _CANNOT_SCHEMA: Mapping[str, Any] = {
     "type": "object",
@@ -50,22 +50,22 @@ _CANNOT_SCHEMA: Mapping[str, Any] = {
 
 @dataclass(frozen=True, slots=True)
 class PlanForm:
-    """The names of the keys of a plan in JSON."""
+    """The keys of a plan in JSON."""
 
     actions: str
     tool: str
     args: str
     lead: str | None = None
-    """The key of a text that comes before the actions."""
+    """The key of an introductory text before the actions, if any."""
 
 
 ACTIONS = PlanForm("actions", "tool", "args")
 CALLS = PlanForm("calls", "function", "arguments", lead="steps")
-"""The form of a second plan: the steps in words, then the calls."""
+"""The form of a second plan: steps in words, then the calls."""
 
 
 def plan_schema(functions: Iterable[Function], form: PlanForm = ACTIONS) -> StatedSchema:
-    """Return the JSON Schema of plans with these functions: a branch for each, and to give up.
+    """Return the JSON Schema of plans with a branch for each function and one to give up.
 
     The title of a branch is the tool that its function belongs to.
     """
@@ -92,29 +92,29 @@ def _object(properties: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class PlanSchemaError(ValueError):
-    """A reply that is no plan. The message says what to change and repeats nothing of the reply."""
+    """A reply that is not a valid plan. The message states the fix and quotes no part of it."""
 
 
 class UnfilledPlaceError(ValueError):
-    """A place that cannot be filled; the message says why and repeats no value."""
+    """A reference that cannot be resolved; the message states why and contains no values."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """One to three actions, executed in order."""
+    """One to three actions, run in order."""
 
     actions: tuple[Action, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Cannot:
-    """A planner's statement that it cannot plan this case."""
+    """The planner's statement that it cannot plan the case."""
 
     reason: str
 
 
 def parse_plan(reply: str, form: PlanForm = ACTIONS) -> Plan | Cannot:
-    """Read a planner's reply, or raise PlanSchemaError."""
+    """Parse a planner's reply, or raise PlanSchemaError."""
     value, listed = _json_in(reply), form.actions
     if not isinstance(value, dict) or value.keys() - {form.lead} not in ({listed}, {CANNOT}):
         raise PlanSchemaError(f"Reply with an object that has one key, either {listed} or cannot.")
@@ -131,7 +131,7 @@ def parse_plan(reply: str, form: PlanForm = ACTIONS) -> Plan | Cannot:
 
 
 def _reason_to_give_up(actions: Any, form: PlanForm) -> str | None:
-    """Return why a planner gives up by an action, if it does."""
+    """Return the reason if the planner gives up through an action, else None."""
     for each in actions if isinstance(actions, list) else ():
         if isinstance(each, dict) and each.get(form.tool) == CANNOT:
             args = each.get(form.args)
@@ -198,7 +198,7 @@ def _finite(written: str) -> float:
 
 
 def _require_storable(values: Iterable[Any], depth: int) -> None:
-    """Refuse what no database or trace could hold: NUL, lone surrogates, deep nesting."""
+    """Reject values that cannot be stored: NUL, lone surrogates, deep nesting."""
     if depth > MAX_DEPTH:
         raise PlanSchemaError("The arguments are nested too deeply.")
     for value in values:
@@ -213,7 +213,7 @@ def _require_storable(values: Iterable[Any], depth: int) -> None:
 
 
 def require_earlier(args: Mapping[str, Any], number: int) -> None:
-    """Raise UnfilledPlaceError unless all places of an action lead to earlier ones."""
+    """Raise UnfilledPlaceError unless all references of an action point to earlier actions."""
     for text in texts_in(args):
         places = [int(place[1]) for place in _PLACE.finditer(text)]
         if len(places) != len(_INTENDED.findall(text)):
@@ -223,15 +223,15 @@ def require_earlier(args: Mapping[str, Any], number: int) -> None:
 
 
 def results_used(args: Mapping[str, Any]) -> set[int]:
-    """Return the numbers of the actions whose results stand in the places of these arguments."""
+    """Return the numbers of the actions whose results these arguments refer to."""
     return {int(place[1]) for text in texts_in(args) for place in _PLACE.finditer(text)}
 
 
 def fill(args: Mapping[str, Any], results: Mapping[int, ToolResult]) -> dict[str, Any]:
-    """Return the arguments with ``results``, by the number of their action, in their places.
+    """Return the arguments with references replaced; ``results`` are keyed by action number.
 
     Raises:
-        UnfilledPlaceError: there is no such result or part of it, or it is too large.
+        UnfilledPlaceError: a result or a part of it is missing, or the values are too large.
     """
     left = MAX_FILLED_CHARS
 

@@ -1,4 +1,4 @@
-"""The planner: asks the model of the current tier for a plan, with at most one reprompt."""
+"""The planner: requests plans from the model of the current tier, with at most one reprompt."""
 
 from typing import Any
 
@@ -31,10 +31,10 @@ _SECOND = "second_plan"
 async def ask_if_possible(
     work: CaseWork, tier: Tier, *, step_type: str, name: str, **call: Any
 ) -> Completion | None:
-    """Ask a tier as ``work.ask`` does; None if its provider fails or a limit refuses the call.
+    """Call a tier through ``work.ask``; return None if it fails or a limit refuses the call.
 
     Raises:
-        Stop: a cancel request or the run's time ends the call.
+        Stop: a cancel request or the run's time limit ended the call.
     """
     refusal: object = CALLS_OF[tier]
     try:
@@ -55,8 +55,8 @@ async def ask_if_possible(
 class Planner:
     """Plans one pass after another.
 
-    A reply that breaks the schema, or names a tool that may not be used, is answered with one
-    reprompt that says what was wrong; a planner that gives up is not asked again.
+    If a reply violates the schema or names an unknown tool, the planner is reprompted once with the
+    error. A planner that gives up is not called again.
     """
 
     def __init__(self, work: CaseWork) -> None:
@@ -65,23 +65,23 @@ class Planner:
         self._dialogue = Dialogue(work.case, work.tools)
 
     async def plan(self) -> Plan | PlanFailure:
-        """Return a plan, in which unknown tools may remain, or why there is none."""
+        """Return a plan, which may still contain unknown tools, or the reason why there is none."""
         try:
             return await self._plan()
         except CallFailedError as failed:
             self._log("provider_error", error_class=failed.error_class, attempts=failed.attempts)
             return PlanFailure(PlanFailureKind.PROVIDER_FAILED, "The last planner gave no reply.")
         except BudgetExceededError as refused:
-            # The limit of a tier is the one limit that the gate may answer with an escalation.
+            # Only the limit of a tier may lead to an escalation by the gate.
             if refused.cause.dimension != CALLS_OF[self._work.state.tier]:
                 raise
             return PlanFailure(PlanFailureKind.CALLS_USED)
 
     async def second_plan(self) -> Plan | None:
-        """Return a plan in another form, made without sight of the first; None if there is none.
+        """Return a plan in another form, made without seeing the first one, or None.
 
         Raises:
-            Stop: a cancel request or the run's time ends the call.
+            Stop: a cancel request or the run's time limit ended the call.
         """
         work = self._work
         completion = await ask_if_possible(
@@ -137,7 +137,7 @@ class Planner:
         return self._read(purpose, completion, ACTIONS)
 
     def _read(self, purpose: str, completion: Completion, form: PlanForm) -> _Draft:
-        """Log a reply and return what it holds."""
+        """Log a reply and parse it."""
         self._work.log.add(
             "plan",
             purpose=purpose,
@@ -153,7 +153,7 @@ class Planner:
             return error
 
     def _complaint(self, draft: _Draft) -> str | None:
-        """Log what is wrong with a draft and return it for the reprompt."""
+        """Log the errors of a draft and return them as reprompt text; None if it has none."""
         match draft:
             case PlanSchemaError():
                 self._log("plan_schema_error", problem=str(draft))
@@ -165,7 +165,7 @@ class Planner:
                 return None
 
     def _refuse(self, unknown: list[Action]) -> str:
-        """Put a warning into the evidence for every action that cannot be allowed."""
+        """Add a warning to the evidence for each action with an unknown tool."""
         named = ", ".join(sorted({repr(_shown_name(action)) for action in unknown}))
         for action in unknown:
             result = failure(f"There is no tool {_shown_name(action)!r}.", UNKNOWN_TOOL)
@@ -178,5 +178,5 @@ class Planner:
 
 
 def _shown_name(action: Action) -> str:
-    """Return the name of an unknown tool, redacted: a model may put anything there."""
+    """Return the name of an unknown tool, redacted, because it may contain any text."""
     return redact_text(action.tool, max_chars=_NAME_CHARS)

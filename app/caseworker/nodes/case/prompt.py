@@ -1,7 +1,7 @@
-"""The prompts of a case: what never changes first, and the question last.
+"""The prompts of a case: constant parts first, the question last.
 
-The system message holds the instructions and the tools, and is the same for all cases with the same
-tools. User messages are JSON documents, the same for the same state.
+The system message holds the instructions and the tools, and is equal for all cases with the same
+tools. User messages are JSON documents, equal for equal states.
 """
 
 import json
@@ -17,10 +17,10 @@ from caseworker.tools.functions import functions_of, signatures
 from caseworker.tools.ports import ToolSpec
 
 MAX_RESULT_CHARS = 4000
-"""Up to this length a result stands in a prompt in full."""
+"""Longer results are truncated in prompts."""
 
 MAX_REPLY_CHARS = 4000
-"""Up to this length an earlier reply stands in a prompt in full."""
+"""Longer replies are truncated in prompts."""
 
 SYSTEM = """\
 Plan the tool calls that answer a question. Reply with one JSON object alone:
@@ -57,7 +57,7 @@ your answer must stand in the evidence. If the question is answered in part, say
 
 
 class ToolOffer:
-    """The tools that a case may use, written down once and not for every prompt."""
+    """The tools offered to a case, with prompt and schemas built only once."""
 
     __slots__ = ("_functions", "_tools", "names", "offered", "schema", "second_schema", "system")
 
@@ -67,17 +67,17 @@ class ToolOffer:
         self._tools = frozenset(spec.name for spec in offered)
         self._functions = {function.name: function for function in functions}
         self.offered = tuple(self._functions)
-        """The names of the functions that planners are told of."""
+        """The function names that planners see."""
         self.names = self._tools | self._functions.keys()
-        """What a plan may call: functions, and whole tools with their own arguments."""
+        """Names that a plan may call: functions, and whole tools with their own arguments."""
         self.system = Message(role="system", content=f"{SYSTEM}{signatures(functions)}\n{_CANNOT}")
         self.schema = plan_schema(functions)
-        """What a plan must look like, for an endpoint that holds replies to a schema."""
+        """The JSON Schema of a plan, for endpoints that enforce a schema."""
         self.second_schema = plan_schema(functions, CALLS)
-        """The same for a second plan."""
+        """The JSON Schema of a second plan."""
 
     def call(self, planned: Action) -> Action:
-        """Return the tool that an action with one of ``names`` calls, and its arguments."""
+        """Translate a planned action to a tool call."""
         function = self._functions.get(planned.tool)
         if function is None:
             return planned
@@ -85,21 +85,21 @@ class ToolOffer:
 
 
 class Dialogue:
-    """What the planners of a case were told and have replied. It only grows.
+    """The append-only conversation with the planners of a case.
 
-    Every prompt begins with the one before it, so that a provider's cache, or a local server, reads
-    what is new alone: the instructions and tools, the same for all cases; the question; and for
-    every further plan the last reply, what it has brought, and what was wrong with it.
+    Each prompt starts with the previous one, so that a provider's cache or a local server only
+    reads the new part. The order is: instructions and tools, which are equal for all cases; the
+    question; and for each further plan the last reply, its results and its errors.
     """
 
     def __init__(self, case: Case, tools: ToolOffer) -> None:
-        """Begin with the question; the gold answer is not part of it."""
+        """Start with the question, without the gold answer."""
         self._messages = [tools.system, _question(case)]
         self._shown = 0
         self._reply: str | None = None
 
     def ask(self, evidence: Sequence[Evidence], failure: str | None) -> tuple[Message, ...]:
-        """Return the messages for a planner; ``evidence`` is all of the case, in its order."""
+        """Return the next prompt; ``evidence`` is the complete evidence of the case, in order."""
         document: dict[str, Any] = {}
         if len(evidence) > self._shown:
             document["evidence"] = [_shown(found) for found in evidence[self._shown :]]
@@ -113,12 +113,12 @@ class Dialogue:
         return tuple(self._messages)
 
     def add_reply(self, text: str) -> None:
-        """Keep what a planner has replied, for the next prompt."""
+        """Store a planner's reply for the next prompt."""
         self._reply = text if len(text) <= MAX_REPLY_CHARS else f"{text[:MAX_REPLY_CHARS]}…"
 
 
 def second_prompt(case: Case, tools: ToolOffer) -> tuple[Message, Message]:
-    """Return the messages that ask for a second plan; they show nothing of the first."""
+    """Return the messages that request a second plan; they do not contain the first one."""
     return tools.system, _question(case, task=SECOND_TASK)
 
 
@@ -134,7 +134,7 @@ def _user(document: Mapping[str, Any]) -> Message:
 
 
 def wrap_up_prompt(case: Case, evidence: Sequence[Evidence]) -> tuple[Message, Message]:
-    """Return the messages that ask for a final answer from what was found, and nothing else."""
+    """Return the messages that request a final answer, based only on the evidence."""
     shown = [_shown(found) for found in evidence if not found.refused]
     document = {"evidence": shown, "question": case.question}
     return Message(role="system", content=WRAP_UP_SYSTEM), _user(document)
@@ -150,7 +150,7 @@ def _shown(found: Evidence) -> Mapping[str, Any]:
 
 
 def _bounded(shown: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a result or arguments, cut if they would fill the prompt."""
+    """Truncate a result or arguments that would fill the prompt."""
     text = json.dumps(shown, sort_keys=True, ensure_ascii=False)
     if len(text) <= MAX_RESULT_CHARS:
         return shown

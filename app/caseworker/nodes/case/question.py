@@ -1,14 +1,14 @@
-"""Whether the tools were asked what the question asks: its numbers and dates stand in their args.
+"""Checks that the tool arguments contain the numbers and dates of the question.
 
-This tells a plan that answers another question, or has made up a number; that the tools were asked
-the right thing with the right numbers it cannot tell. A number counts as used if an action has it,
-itself or as a share of a hundred (``17%`` as 0.17, 1.17 or 0.83), in its arguments; a date, if its
-three parts stand together, however it is written, or if the month and the year of a whole month
-do. A number above twelve that stands in the
-arguments must come from the question or an earlier result, be one that everybody knows, or be
-written in words. A date that has two readings, such as 03/04/2025, must be left as it is written,
-so that the calendar refuses it; and what was taken from the question by an action that failed, such
-as a name, must stand in another one.
+This detects a plan for a different question, or with an invented number. It cannot detect a wrong
+operation on the right numbers. A number counts as used if an action's arguments contain it, or a
+derived share of a hundred (``17%`` as 0.17, 1.17 or 0.83). A date counts as used if its three parts
+occur together in any notation, or the month and year of a whole month.
+
+A number above twelve in the arguments must come from the question or an earlier result, be a common
+constant, or be written in words. An ambiguous date such as 03/04/2025 must be passed on unchanged,
+so that the calendar rejects it. Text from the question in a failed action, such as a name, must be
+used in another action.
 """
 
 import json
@@ -19,7 +19,7 @@ from decimal import Decimal
 from caseworker.nodes.case.evidence import RESPOND, Evidence
 
 MAX_QUESTION_CHARS = 2000
-"""A longer question is a text rather than a question; nothing is asked of its numbers."""
+"""Longer inputs are treated as documents, and their numbers are not checked."""
 
 _MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
 _MONTH = r"(?P<{}>(?:" + "|".join(_MONTHS) + r")[a-z]{{0,6}})\b\.?"
@@ -37,22 +37,22 @@ _SMALL = Decimal(12)
 _COMMON = frozenset(
     map(Decimal, (24, 52, 60, 100, 252, 360, 365, 366, 1000, 3600, 86_400, 604_800, 1_000_000))
 )
-"""Numbers of hours, days and the like, which no question needs to hold."""
+"""Common constants, such as hours in a day, that a question need not contain."""
 _WORDS = re.compile(
     r"teen\b|(?:twen|thir|for|fif|six|seven|eigh|nine)ty\b|hundred|thousand|dozen|illion"
 )
 """Words for numbers above twelve."""
 
 Parts = tuple[int, ...]
-"""The year, month and day of a date, in ascending order: all that its written forms share."""
+"""The parts of a date in ascending order, which is the same for all notations."""
 
 
 def misused(question: str, evidence: Sequence[Evidence]) -> list[str] | None:
-    """Return the numbers and dates that a question and the arguments of its tools do not share.
+    """Return the numbers and dates on which the question and the tool arguments disagree.
 
-    First those of the question that no argument holds, then those of the arguments that come from
-    nowhere, then what was dropped after a failure; as they are written. None if the question
-    has no numbers.
+    The list holds the values as written: first those of the question that no argument contains,
+    then those of the arguments without a source, then text dropped after a failure. None if the
+    question has no numbers.
     """
     if len(question) > MAX_QUESTION_CHARS:
         return None
@@ -85,14 +85,14 @@ def misused(question: str, evidence: Sequence[Evidence]) -> list[str] | None:
 
 
 def _dropped(question: str, asked: str, evidence: Sequence[Evidence]) -> list[str]:
-    """Return what an action that failed took from the question, and no other action has taken."""
+    """Return text that a failed action took from the question and no other action used."""
     failed = (found.args.values() for found in evidence if found.failed and not found.refused)
     texts = (value for values in failed for value in values if isinstance(value, str))
     return [text for text in texts if len(text) > 1 and text in question and text not in asked]
 
 
 def _is_a_share(written: str, asked: str, known: set[Decimal]) -> bool:
-    """Return whether so many percent are taken as a share of a hundred."""
+    """Return whether the arguments use a percentage as a share of a hundred."""
     number = Decimal(written)
     return f"{written}%" in asked or not known.isdisjoint({_HUNDRED, *list(_forms(number))[1:]})
 
@@ -100,7 +100,7 @@ def _is_a_share(written: str, asked: str, known: set[Decimal]) -> bool:
 def _invented(
     asked: str, dates: dict[str, Parts], numbers: set[Decimal], ran: Sequence[Evidence]
 ) -> list[str]:
-    """Return the numbers of the arguments that come from nowhere."""
+    """Return the numbers of the arguments that have no source."""
     found = " ".join(json.dumps(piece.result, ensure_ascii=False) for piece in ran)
     given = {form for number in numbers for form in _forms(number)} | _facts(found)[1] | _COMMON
     given |= {Decimal(part) for parts in dates.values() for part in parts}

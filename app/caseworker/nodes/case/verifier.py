@@ -1,17 +1,16 @@
-"""Verification: how far the evidence answers a case.
+"""Verification: how well the evidence answers a case.
 
-``verify`` is a pure function; working actions out again and comparing answers are handed in. A
-check is true, false, or None where it does not apply. A case has passed if none is false and one
-that is *independent* of the plan is true:
+``verify`` is a pure function; recomputation and comparison are passed in. A check is True, False,
+or None if it does not apply. A case passes if no check is False and a check that is *independent*
+of the plan is True:
 
-- ``gold``: the answer is the right one, which the caller gave;
-- ``computed_otherwise``: another way of working them out gives all that the answer rests on;
-- ``expected_evidence``: the answer is what a tool has found that the caller named.
+- ``gold``: the answer equals the correct answer, which the caller provided;
+- ``computed_otherwise``: another method reproduces everything that the answer is based on;
+- ``expected_evidence``: the answer is the finding of a tool that the caller named.
 
 Running a tool again on the same arguments shows that it is deterministic, and confirms nothing.
-
-These confirm a value. The answer of a model's plan also needs its ``operation`` confirmed: by the
-gold answer, the expected evidence, the built-in planner or a second plan.
+These checks confirm a value. The answer of a model's plan also needs its ``operation`` confirmed:
+by the gold answer, the expected evidence, the built-in planner or a second plan.
 """
 
 import asyncio
@@ -51,17 +50,17 @@ from caseworker.tools.ports import (
 )
 
 _TIME_OF_DAY = re.compile(r"\d:\d|\d{4}-?\d\d-?\d\d[T ]\d", re.ASCII)
-"""An answer with a time of day means more than its date does."""
+"""Answers with a time of day are not compared by date alone."""
 
 Recompute = Callable[[Evidence], ToolResult | None]
-"""Returns what an action finds when it is repeated; None where that is not possible."""
+"""Returns the result of running an action again, or None if it cannot be repeated."""
 
 Agrees = Callable[[Evidence], bool | None]
-"""Returns whether another way of working it out finds the same; None where there is none."""
+"""Returns whether another method gives the same result; None if there is no other method."""
 
 
 class Check(StrEnum):
-    """What is asked of an answer."""
+    """The checks of an answer."""
 
     ANSWERED = "answered"
     NO_ERROR = "no_error"
@@ -80,28 +79,28 @@ INDEPENDENT = (Check.GOLD, Check.COMPUTED_OTHERWISE, Check.EXPECTED_EVIDENCE)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """What the verifier found."""
+    """The result of a verification."""
 
     checks: Mapping[Check, bool | None]
     failure: str
-    """What is wrong, for the planner; does not reveal the gold answer."""
+    """The errors, as text for the planner; does not reveal the gold answer."""
     pass_metric: float
-    """The share of the checks that must hold."""
+    """The share of the checks that must pass."""
     needs_operation: bool = False
     """True for the answer of a model's plan."""
 
     @property
     def confirmed_by(self) -> Check | None:
-        """The strongest independent check that holds, unless one of them is false."""
+        """The strongest independent check that passes, or None if any of them fails."""
         if any(self.checks[check] is False for check in INDEPENDENT):
             return None
         return next((check for check in INDEPENDENT if self.checks[check]), None)
 
     @property
     def verified(self) -> bool | None:
-        """True if an independent check holds, and enough of all, by default every one.
+        """True if an independent check passes and the metric reaches ``pass_metric``.
 
-        None if only the operation is not confirmed.
+        None if only the confirmation of the operation is missing.
         """
         if self.confirmed_by is None or self.metric < self.pass_metric:
             return False
@@ -109,7 +108,7 @@ class Verdict:
 
     @property
     def metric(self) -> float:
-        """The share of the checks that hold among those that apply, from 0 to 1."""
+        """The share of passed checks among those that apply, from 0 to 1."""
         applying = [holds for holds in self.checks.values() if holds is not None]
         return sum(applying) / len(applying)
 
@@ -123,7 +122,7 @@ def verify(
     same: Same,
     operation: bool | None = None,
 ) -> Verdict:
-    """Check the evidence of a case; ``operation`` is what is known of it without a gold answer."""
+    """Verify the evidence; ``operation`` is its confirmation without a gold answer, if known."""
     answer = compose(evidence)
     used = {found.tool for found in evidence if not found.failed and not found.refused}
     missing = [tool for tool in case.expected_tools if tool not in used]
@@ -159,9 +158,9 @@ def verify(
 def _expected(
     case: Case, answer: Answer, evidence: Sequence[Evidence], sources: Sequence[Evidence]
 ) -> bool | None:
-    """Return True if the answer is what expected tools have found; None if that is open.
+    """Return True if the answer is the finding of expected tools, else None.
 
-    In an answer that was written down, all numbers must be theirs.
+    In a written answer, all numbers must come from their results.
     """
     expected = {*case.expected_tools} - {RESPOND}
     tools = {found.tool for found in sources if not found.used}
@@ -180,10 +179,11 @@ def _expected(
 def _recomputed(
     answer: Answer, evidence: Sequence[Evidence], recompute: Recompute, same: Same
 ) -> bool | None:
-    """Return whether the answer is found again; None if nothing can be repeated or compared.
+    """Return whether repeated actions reproduce the answer; None if none can be repeated.
 
-    Every action of the pass that can be repeated must find the same. A number that the pass did
-    not work out but wrote down must be one that some action of the case found, if any found one.
+    Every repeatable action of the pass must give the same finding. A number that the pass wrote
+    down without computing it must be one that an action of the case found, if any action found a
+    number.
     """
     repeated = [found for found in answer.basis if not found.failed and recompute(found)]
     if not all(_repeats(found, recompute, same) for found in repeated):
@@ -196,9 +196,9 @@ def _recomputed(
 
 
 def _numbers(found: Evidence, recompute: Recompute) -> Iterable[Decimal]:
-    """Return the number that an action finds when it is repeated, or found if that fails.
+    """Return the number that a repeated action finds, else its original one.
 
-    If there is none, they are all numbers in its result; writing an answer down finds nothing.
+    Without such a number, return all numbers in its result; empty for failures and ``respond``.
     """
     if found.failed or found.refused or found.tool == RESPOND:
         return ()
@@ -225,7 +225,7 @@ _COMPLAINTS: Mapping[Check, str] = {
     Check.OPERATION: "Another reading of the question leads to other calls: read it once more.",
 }
 MAX_NAMED = 5
-"""Numbers and dates that a complaint names."""
+"""Maximum number of values named in a complaint."""
 
 _UNCONFIRMED = "Nothing confirms the answer: let a tool work it out, with the question's numbers."
 
@@ -254,10 +254,9 @@ def _complaints(
 
 
 class Comparison:
-    """Compares the answers of one case.
+    """Compares answers of one case.
 
-    Numbers are compared exactly, dates by the day they name, and any other text without regard to
-    case and spacing.
+    Numbers are compared exactly, dates by day, and other text ignoring case and spacing.
     """
 
     def __init__(self, dates: DateReader, zone: tzinfo) -> None:
@@ -265,7 +264,7 @@ class Comparison:
         self._zone = zone
 
     def same(self, one: str, other: str) -> bool:
-        """Return whether two answers mean the same."""
+        """Return whether two answers are equivalent."""
         numbers = number_in(one), number_in(other)
         if numbers[0] is not None and numbers[1] is not None:
             return numbers[0] == numbers[1]
@@ -288,9 +287,9 @@ def _folded(text: str) -> str:
 
 
 class DeterministicTools:
-    """Tools inside the process, for repeating their actions and working them out in another way.
+    """Repeats and cross-checks actions of local tools.
 
-    They must not reach outside the process: nothing here is metered, journaled or traced.
+    The tools must make no external calls: nothing here is metered, journaled or traced.
     """
 
     def __init__(self, tools: Iterable[Tool]) -> None:
@@ -299,7 +298,7 @@ class DeterministicTools:
     async def again(
         self, name: str, args: Mapping[str, Any], context: ToolContext
     ) -> ToolResult | None:
-        """Run the tool once more; None if its results do not depend on the arguments alone."""
+        """Run a tool again; None if its results do not depend on the arguments alone."""
         tool = self._tools.get(name)
         if tool is None or not tool.spec.deterministic:
             return None
@@ -310,7 +309,7 @@ class DeterministicTools:
             return failure("The tool broke when it was asked again.", type(error).__name__)
 
     async def agrees(self, found: Evidence, context: ToolContext) -> bool | None:
-        """Return whether another way of working it out finds the same; None if there is none."""
+        """Return whether another method gives the same result; None if there is no other method."""
         tool = self._tools.get(found.tool)
         if not isinstance(tool, CrossChecked):
             return None
@@ -318,11 +317,11 @@ class DeterministicTools:
             async with asyncio.timeout(tool.spec.timeout_seconds):
                 return await tool.agrees(found.args, found.result, context)
         except Exception:
-            return None  # a way that breaks says nothing about the answer
+            return None  # a failed cross-check proves nothing
 
 
 class Verification:
-    """Verifies pass after pass; every action is repeated, and worked out in another way, once."""
+    """Verifies each pass; every action is repeated and cross-checked once."""
 
     def __init__(
         self, work: CaseWork, again: DeterministicTools, same: Same, operation: OperationCheck

@@ -1,4 +1,4 @@
-"""One case at work: its state, its limits, its log, the calls of its models, and its result."""
+"""A case in progress: its state, limits, log, model calls and result."""
 
 import json
 import math
@@ -25,7 +25,7 @@ from caseworker.tools.artifacts import ARTIFACTS, references_in
 from caseworker.tools.ports import ToolContext, ToolResult
 
 Clock = Callable[[], datetime]
-"""Returns the time for logs, with an offset."""
+"""Returns the current time for logs, with an offset."""
 
 MAX_SUMMARY_CHARS = 300
 
@@ -36,7 +36,7 @@ _OURS = frozenset(
         *("decision", "reason", "act_steps"),
     }
 )
-"""Details that never hold text from outside; all others are redacted."""
+"""Log details that never contain external text; all other details are redacted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,23 +53,23 @@ class ModelName:
 
 @dataclass(slots=True)
 class TierUsage:
-    """What one tier has used; money in US dollars."""
+    """The usage of one tier; costs in US dollars."""
 
     calls: int = 0
-    """Logical calls, reprompts and failed ones included."""
+    """Number of logical calls, including reprompts and failed calls."""
     tokens_in: int = 0
     tokens_out: int = 0
     tokens_cached: int = 0
-    """The part of ``tokens_in`` that came from a provider's cache."""
+    """The part of ``tokens_in`` read from the provider's cache."""
     tokens_reasoning: int = 0
-    """The part of ``tokens_out`` that went into reasoning."""
+    """The part of ``tokens_out`` spent on reasoning."""
     cost_usd: Decimal | None = Decimal(0)
-    """None if the price of one of the calls is not known."""
+    """None if the price of a call is unknown."""
     tokens_estimated: int = 0
-    """The part of the tokens that was estimated, because the provider sent no counts."""
+    """The part of the tokens that is estimated because the provider sent no counts."""
     cost_usd_estimated: Decimal = Decimal(0)
     answers: Counter[ModelName] = field(default_factory=Counter)
-    """How often each model has answered, in the order of their first answers."""
+    """Number of answers of each model, in the order of first answers."""
 
     def add(self, completion: Completion) -> None:
         """Count an answer, its tokens and its cost."""
@@ -93,65 +93,65 @@ class PlanFailure:
 
     kind: PlanFailureKind
     message: str = ""
-    """For the next planner; empty if it cannot learn anything from the failure."""
+    """Text for the next planner; empty if the failure is not useful to it."""
 
 
 @dataclass(slots=True, kw_only=True)
 class CaseState:
-    """Everything that changes while a case is worked on."""
+    """The mutable state of a case."""
 
     models: dict[Tier, ModelName]
     tier: Tier = Tier.SMALL
     evidence: list[Evidence] = field(default_factory=list)
     artifacts: list[dict[str, Any]] = field(default_factory=list)
-    """The files that tools have made: objects with a name, a URL and more."""
+    """The files that tools created: objects with name, URL and other fields."""
     logs: list[dict[str, Any]] = field(default_factory=list)
     usage: dict[Tier, TierUsage] = field(
         default_factory=lambda: {tier: TierUsage() for tier in Tier}
     )
     tool_calls: int = 0
     passes: dict[Tier, int] = field(default_factory=lambda: dict.fromkeys(Tier, 0))
-    """How often each tier has planned and acted."""
+    """Number of passes of each tier."""
     act_steps: int = 0
-    """Passes of the small tier that the gate decides on."""
+    """Number of gated passes of the small tier."""
     stalled_rounds: int = 0
     best_metric: float = 0.0
     plan_failure: PlanFailure | None = None
-    """Of the current pass."""
+    """Why the current pass has no plan, if so."""
     failure: str | None = None
-    """What was wrong with the last pass, for the next planner."""
+    """The errors of the last pass, for the next planner."""
     planned_by: str = ""
-    """The CallNode of the call that brought the last plan."""
+    """The call node of the model call that produced the last plan."""
     verified: bool | None = False
-    """None for an answer of which only the operation is not confirmed."""
+    """None if only the operation of the answer is unconfirmed."""
     checks: Mapping[str, bool | None] = field(default_factory=dict)
-    """What the verifier last asked of the answer; None where a check does not apply."""
+    """The latest checks of the verifier; None for a check that does not apply."""
     confirmed_by: str | None = None
-    """The independent check that holds."""
+    """The independent check that passed."""
     finish_reason: FinishReason | None = None
     wrapped_up: str | None = None
-    """A model's summary of the evidence, where that is no answer by itself."""
+    """A model's summary of evidence that contains no answer."""
 
     @property
     def answer(self) -> str | None:
-        """The best answer that the evidence holds so far."""
+        """The best answer so far: composed from the evidence, else the model's summary."""
         answer = compose(self.evidence)
         return self.wrapped_up if answer is None else answer.text
 
     @property
     def path(self) -> str:
-        """The current pass in call keys, such as ``small/1``."""
+        """The current pass as a part of call keys, such as ``small/1``."""
         return f"{self.tier.value}/{self.passes[self.tier]}"
 
     def begin_pass(self, *, gated: bool) -> None:
-        """Begin to plan and act once more; ``gated`` passes of the small tier are ACT steps."""
+        """Start a pass; ``gated`` passes of the small tier count as ACT steps."""
         self.passes[self.tier] += 1
         if gated and self.tier is Tier.SMALL:
             self.act_steps += 1
         self.plan_failure = None
 
     def add_evidence(self, action: Action, result: ToolResult, **about: Any) -> Evidence:
-        """Append an action and its result; files are named there and described in ``artifacts``.
+        """Append an action with its result; move descriptions of files to ``artifacts``.
 
         ``about`` are further fields of the evidence.
         """
@@ -173,19 +173,19 @@ class CaseState:
         return found
 
     def measure(self, metric: float, *, min_improvement: float) -> None:
-        """Record a new metric; too little improvement is a stalled round."""
+        """Record a new metric; the round is stalled if it improves too little."""
         improved = metric - self.best_metric >= min_improvement
         self.best_metric = max(self.best_metric, metric)
         self.stalled_rounds = 0 if improved else self.stalled_rounds + 1
 
     def escalate(self) -> None:
-        """Hand the case to the big tier, evidence included."""
+        """Switch to the big tier and keep the evidence."""
         self.tier = Tier.BIG
         self.plan_failure = None
 
 
 def result_of(state: CaseState, answer: str | None) -> dict[str, Any]:
-    """Return the result so far; ``answer`` is the state's, which is not computed twice."""
+    """Return the result so far; ``answer`` is passed in to avoid computing it twice."""
     result: dict[str, Any] = {
         "verified": state.verified,
         "verification": {"checks": dict(state.checks), "confirmed_by": state.confirmed_by},
@@ -218,16 +218,16 @@ def result_of(state: CaseState, answer: str | None) -> dict[str, Any]:
 
 
 def _sum(costs: Iterable[Decimal | None]) -> Decimal | None:
-    """Return the sum of costs; None if one of them is not known."""
+    """Return the sum of costs, or None if one of them is unknown."""
     found = list(costs)
     known = [cost for cost in found if cost is not None]
     return sum(known, Decimal(0)) if len(known) == len(found) else None
 
 
 def token_usage(*used: TierUsage | Completion) -> dict[str, int | float | None]:
-    """Return the sums of tokens and cost, as results and logs show them.
+    """Return total tokens and cost in the form used in results and logs.
 
-    ``cost_usd`` is None if the price of a call is not known.
+    ``cost_usd`` is None if the price of a call is unknown.
     """
     cost_usd = _sum(each.cost_usd for each in used)
     return {
@@ -243,11 +243,11 @@ def token_usage(*used: TierUsage | Completion) -> dict[str, int | float | None]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CaseWork:
-    """The case, its state, and where it runs.
+    """The case, its state and its context.
 
-    What is left of a limit is counted by the case itself and not read from the scope: when a run
-    is executed again, the scope already holds what the lost execution has spent, although its
-    calls are only about to be replayed. The scope still decides on every new call.
+    The case counts the remainder of each limit itself and does not read it from the scope. When a
+    run is executed again, the scope already includes the spending of the lost execution, although
+    its calls are only about to be replayed. The scope still decides on every new call.
     """
 
     case: Case
@@ -258,17 +258,17 @@ class CaseWork:
     tools: ToolOffer
     tool_context: ToolContext
     wrap_up_reserve: int
-    """1 if a call of the small tier is reserved for the final answer, where one is needed; or 0."""
+    """1 if a call of the small tier is reserved for a final answer, else 0."""
     limits: Mapping[Dimension, Amount]
-    """The tightest limit of every dimension but time, of the step and everything around it."""
+    """The tightest limit of each dimension except time, over the step and its enclosing scopes."""
 
     def calls_left(self, tier: Tier) -> int | None:
-        """Return how often a tier may still be asked; None is unlimited."""
+        """Return the remaining calls of a tier; None is unlimited."""
         limit = self.limits.get(CALLS_OF[tier])
         return None if limit is None else max(0, int(limit) - self.state.usage[tier].calls)
 
     def planning_calls_left(self, tier: Tier) -> int | None:
-        """Return how often a tier may still be asked for a plan; None is unlimited."""
+        """Return the remaining planning calls of a tier; None is unlimited."""
         left = self.calls_left(tier)
         if left is None or tier is not Tier.SMALL:
             return left
@@ -276,10 +276,10 @@ class CaseWork:
 
     @property
     def kept_back(self) -> int:
-        """The calls of the small tier that are reserved for the final answer.
+        """The calls of the small tier reserved for the final answer.
 
-        Zero unless the end of planning would be the end of the case, its evidence is no answer by
-        itself, and the limit is 2 or more.
+        Zero unless the end of planning would end the case, the evidence contains no answer yet, and
+        the limit is 2 or more.
         """
         limit = self.limits.get(CALLS_OF[Tier.SMALL], 0)
         escalates = self.case.act.escalate_when is EscalateWhen.FAIL_OR_BUDGET
@@ -288,15 +288,15 @@ class CaseWork:
 
     @property
     def wants_wrap_up(self) -> bool:
-        """True if tools have found something that is no answer by itself."""
+        """True if tools returned results that do not compose to an answer."""
         evidence = self.state.evidence
         found = any(not (piece.failed or piece.refused) for piece in evidence)
         return self.wrap_up_reserve > 0 and found and self.state.answer is None
 
     def exhausted(self) -> Dimension | None:
-        """Return a limit of the whole run of which nothing is left for another pass.
+        """Return an exhausted limit of the whole run, or None.
 
-        A cost limit of which nothing was used is not exhausted: models may be free.
+        A cost limit without any cost so far is not exhausted, because models may be free.
         """
         usage = self.state.usage.values()
         used: dict[Dimension, Amount] = {
@@ -319,10 +319,10 @@ class CaseWork:
         messages: Sequence[Message],
         json_schema: Mapping[str, Any],
     ) -> Completion:
-        """Ask a tier; the call counts as soon as it has begun, whatever becomes of it.
+        """Call a tier; the call counts once it has started, regardless of its outcome.
 
         Raises:
-            CallFailedError: the provider failed, its retries included.
+            CallFailedError: the provider failed after all retries.
             Stop: a limit or a cancel request prevented or ended the call.
         """
         usage, scope, dimension = self.state.usage[tier], self.context.scope, CALLS_OF[tier]
@@ -349,7 +349,7 @@ class CaseWork:
         return completion
 
     def log_failures(self, step_type: str, *nodes: str, **about: Any) -> None:
-        """Log each failed attempt of calls, given by their CallNodes, that was made good."""
+        """Log the failed attempts of successful calls, given by their call nodes."""
         found = (each for node in nodes for each in self.context.run.trace.failures_of(node))
         shown = {"event": "attempt_failed", "level": "warning", **about}
         for error_class, error in found:
@@ -358,14 +358,14 @@ class CaseWork:
 
 @dataclass(frozen=True, slots=True)
 class CaseLog:
-    """The log of a case: one JSON object a step, redacted."""
+    """The redacted log of a case, with one JSON object for each entry."""
 
     run_id: str
     state: CaseState
     clock: Clock
 
     def add(self, step_type: str, **details: Any) -> None:
-        """Log one step of the current tier; ``details`` are JSON values."""
+        """Append an entry for the current tier; ``details`` are JSON values."""
         shown = {
             name: value if name in _OURS else redact_value(value, name=name)
             for name, value in details.items()
@@ -376,7 +376,7 @@ class CaseLog:
 
 
 def summary(value: Any) -> str:
-    """Return the beginning of a text, or of a JSON value as text, redacted before it is cut."""
+    """Return the start of a text, or of a JSON value as text, redacted before truncation."""
     shown = redact_value(value)
     text = shown if isinstance(shown, str) else json.dumps(shown, sort_keys=True)
     return text if len(text) <= MAX_SUMMARY_CHARS else f"{text[:MAX_SUMMARY_CHARS]}…"

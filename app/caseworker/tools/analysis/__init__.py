@@ -1,1 +1,1 @@
-"""What can be worked out from a series of prices or numbers, each with its exact definition."""
+"""Metrics of price and number series, each with an exact definition."""

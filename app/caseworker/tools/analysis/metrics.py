@@ -1,6 +1,6 @@
-"""Every metric by its name, with what it needs.
+"""All metrics by name, with the number of observations and the options that they need.
 
-A return is a fraction inside the functions here and percent in every Finding.
+A return is a fraction in the functions here and a percentage in every ``Finding``.
 """
 
 import math
@@ -21,7 +21,7 @@ RECENT = 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """Observations in one moving average, and in a year."""
+    """Number of observations in a moving average, and in a year."""
 
     window: int
     periods_per_year: int
@@ -35,15 +35,15 @@ class Finding:
     unit: str
     formula: str
     details: dict[str, Any]
-    """Further JSON values; percentages are in percent as well."""
+    """Additional JSON values; returns among them are in percent as well."""
 
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """A metric of one series, the observations it needs, and the options that change it."""
+    """A metric of one series, with its minimum number of observations and its options."""
 
     words: str
-    """What it is called in a sentence."""
+    """Its name in a sentence."""
     least: int
     compute: Callable[[Observations, Options], Finding]
     uses: frozenset[str] = frozenset()
@@ -65,10 +65,10 @@ def drawdowns(values: Sequence[float]) -> list[float]:
 
 
 def deepest(values: Sequence[float]) -> tuple[float, int, int]:
-    """Return the largest drawdown as a fraction, and the places of its peak and its trough.
+    """Return the largest drawdown as a fraction, and the indexes of its peak and its trough.
 
-    The trough is the first place of that drawdown, the peak the last place of the highest value
-    before it. Values that never fall have a drawdown of 0 with peak and trough at the beginning.
+    The trough is the first index with that drawdown. The peak is the last index of the highest
+    value before it. Values that never fall have a drawdown of 0, with peak and trough at index 0.
     """
     falls = drawdowns(values)
     trough = falls.index(max(falls))
@@ -140,7 +140,7 @@ def _daily_returns(observed: Observations, options: Options) -> Finding:
 def _extreme_day(
     choose: Callable[[Sequence[float]], float], word: str
 ) -> Callable[[Observations, Options], Finding]:
-    """Return the metric of the largest or smallest simple return and the first day it came."""
+    """Return the metric of the largest or smallest simple return, with its first day."""
 
     def compute(observed: Observations, options: Options) -> Finding:
         returns = simple_returns(observed.positive())
@@ -166,7 +166,7 @@ def _max_drawdown(observed: Observations, options: Options) -> Finding:
 
 
 def _moving_average(observed: Observations, options: Options) -> Finding:
-    """Return the mean of the latest ``window`` values, and those of the days before."""
+    """Return the mean of the latest ``window`` values, and the most recent earlier means."""
     window, values = options.window, observed.values
     ends = range(max(window, len(values) - RECENT + 1), len(values) + 1)
     recent = [{**observed.at(end - 1), "value": fmean(values[end - window : end])} for end in ends]
@@ -189,7 +189,7 @@ def _statistic(
 def _extreme(
     choose: Callable[[Sequence[float]], float], word: str
 ) -> Callable[[Observations, Options], Finding]:
-    """Return the metric of the smallest or largest value and the first place it has."""
+    """Return the metric of the smallest or largest value, with its first position."""
 
     def compute(observed: Observations, options: Options) -> Finding:
         value = choose(observed.values)
@@ -205,10 +205,10 @@ def _change(observed: Observations, options: Options) -> Finding:
 
 
 def _trend(observed: Observations, options: Options) -> Finding:
-    """Return the slope of the straight line that fits best (least squares), and its r squared.
+    """Return the slope of the least-squares line and its r squared.
 
-    Time is counted in calendar days from the first one and the main value is a slope per year of
-    365.25 days; where the days are not known, both are by steps.
+    Time is in calendar days from the first one, and the main value is the slope per year of 365.25
+    days. If the days are unknown, time is counted in steps and the slope is per step.
     """
     details: dict[str, Any] = {}
     if observed.days is None:
@@ -235,7 +235,7 @@ def _trend(observed: Observations, options: Options) -> Finding:
 
 
 def _r_squared(times: Sequence[float], values: Sequence[float]) -> float | None:
-    """Return the share of the variance that the line explains; None if there is no variance."""
+    """Return the share of the variance that the line explains; None for zero variance."""
     try:
         return correlation(times, values) ** 2
     except StatisticsError:
@@ -253,7 +253,7 @@ def correlation_of_returns(one: Observations, other: Observations) -> Finding:
             code="undefined",
         ) from error
     return Finding(
-        value=max(-1.0, min(1.0, found)),  # rounding may carry it a hair beyond
+        value=max(-1.0, min(1.0, found)),  # rounding may exceed the range slightly
         unit="coefficient",
         formula="Pearson's correlation of value / previous value - 1 of both, from -1 to 1",
         details={"returns": len(returns[0])},
@@ -288,9 +288,10 @@ METRICS: Mapping[str, Metric] = MappingProxyType(
         "worst_day": Metric("worst day", 2, _extreme_day(min, "smallest")),
     }
 )
-"""The metrics of one series; ``correlation`` takes two."""
+"""The metrics of a single series; ``correlation`` takes two."""
 
 CORRELATION = "correlation"
 LEAST_FOR_CORRELATION = 4
-"""Common observations, hence three returns; two points always lie on a line."""
+"""Minimum number of common observations, which gives three returns; two points always fit a
+line."""
 NAMES = (*METRICS, CORRELATION)

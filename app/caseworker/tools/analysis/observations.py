@@ -1,6 +1,6 @@
-"""What is analysed: numbers in order, often with their days, and where they come from.
+"""The input of an analysis: an ordered series of numbers, often with days, and its source.
 
-What cannot be analysed is refused with a ``ToolRefusedError``, here and in the metrics.
+Unsuitable input raises ``ToolRefusedError``, here and in the metrics.
 """
 
 from collections.abc import Mapping
@@ -16,17 +16,17 @@ from caseworker.tools.stocks.prices import DailyPrice, PriceSeries, PriceSource
 ADJUSTED_CLOSE = "adjusted_close"
 FIELDS = ("close", "open", "high", "low", "volume", ADJUSTED_CLOSE)
 LEAST_POSITIVE = 1e-15
-"""What is smaller counts as zero where a ratio is needed, so that no ratio overflows."""
+"""Smaller values are treated as zero in ratios, so that no ratio overflows."""
 SPLIT_RATIO = 1.2
-"""From one day to the next the adjustment changes by this much only if shares were split."""
+"""If the adjustment changes by this factor between two days, shares were split."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observations:
-    """Numbers in the order of time; all of them finite."""
+    """A series of finite numbers in chronological order."""
 
     name: str
-    """What they are, such as ``AAPL adjusted close``."""
+    """A description of the series, such as ``AAPL adjusted close``."""
     unit: str
     values: tuple[float, ...]
     days: tuple[date, ...] | None = None
@@ -34,7 +34,7 @@ class Observations:
     source: str = "given values"
     symbol: str | None = None
     note: str | None = None
-    """What a reader must know to understand the numbers."""
+    """A note needed to interpret the numbers, such as splits."""
 
     def __len__(self) -> int:
         return len(self.values)
@@ -46,15 +46,15 @@ class Observations:
         return {"date": self.days[index].isoformat()}
 
     def place(self, index: int) -> dict[str, Any]:
-        """Return a value with its date or position."""
+        """Return a value together with its date or position."""
         return {**self.at(index), "value": self.values[index]}
 
     def ends(self) -> dict[str, Any]:
-        """Return the first and the last value with their places."""
+        """Return the first and the last value with their dates or positions."""
         return {"first": self.place(0), "last": self.place(len(self) - 1)}
 
     def positive(self) -> tuple[float, ...]:
-        """Return the values, for what is defined only above zero."""
+        """Return the values; refuse them if one is not above zero."""
         if min(self.values) < LEAST_POSITIVE:
             raise ToolRefusedError(
                 "Returns and drawdowns are defined for values above zero only; one of these is"
@@ -64,13 +64,13 @@ class Observations:
         return self.values
 
     def on(self, days: tuple[date, ...]) -> "Observations":
-        """Return the values of some of the days."""
+        """Return the series restricted to these days."""
         known = dict(zip(self.days or (), self.values, strict=True))
         return replace(self, values=tuple(known[day] for day in days), days=days)
 
 
 def common(*series: Observations) -> tuple[Observations, ...]:
-    """Return all of them on the days that all have; without days they must be of equal length."""
+    """Restrict all series to their common days; series without days must have equal length."""
     days = [set(observed.days) for observed in series if observed.days is not None]
     if len(days) == len(series):
         shared = tuple(sorted(set.intersection(*days)))
@@ -84,7 +84,7 @@ def common(*series: Observations) -> tuple[Observations, ...]:
 
 
 async def priced(source: PriceSource, symbol: str, args: Mapping[str, Any]) -> Observations:
-    """Return the prices, or volumes, that the arguments ask for."""
+    """Fetch the prices or volumes that the arguments request."""
     field, adjusted = args.get("field", "close"), args.get("price", "adjusted") == "adjusted"
     if field == ADJUSTED_CLOSE:
         field, adjusted = "close", True
@@ -107,7 +107,7 @@ async def priced(source: PriceSource, symbol: str, args: Mapping[str, Any]) -> O
 
 
 def given(args: Mapping[str, Any], name: str = "values") -> Observations:
-    """Return the numbers that came with the question."""
+    """Return the series from the numbers and dates in the arguments."""
     numbers = tuple(float(value) for value in args[name])
     days = None
     if "dates" in args:
@@ -131,7 +131,7 @@ def _value(day: DailyPrice, field: str, *, adjusted: bool) -> float:
 
 
 def _split_note(series: PriceSeries) -> str | None:
-    """Name the days on which prices as traded jump because shares were split."""
+    """Return a note with the days on which traded prices jump because of a split, or None."""
     splits = [
         later.day.isoformat()
         for earlier, later in pairwise(series.days)

@@ -1,4 +1,4 @@
-"""What the analysis of prices or numbers returns, rounded and in words."""
+"""The results of the analysis tools, with rounding and a sentence for each."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -10,16 +10,16 @@ from caseworker.tools.analysis.observations import Observations
 from caseworker.tools.ports import ToolRefusedError, ToolResult
 
 HIGHEST, LOWEST = "highest", "lowest"
-"""Which value comes first in a ranking."""
+"""Whether a ranking starts with the highest or the lowest value."""
 LEAST_DECIMALS = 4
 LEAST_DIGITS = 6
-"""By default a number keeps at least this many decimals and this many significant digits."""
+"""Default minimum of decimals and of significant digits of a number."""
 _WHOLE_FROM = 1e15
-"""From here on a float has no decimals worth rounding."""
+"""Larger floats have no decimals worth rounding."""
 
 
 def found_in(words: str, finding: Finding, *series: Observations) -> ToolResult:
-    """Return a finding with everything that a reader needs to judge it, for ``worded``."""
+    """Return a finding with its context (series, formula, source), ready for ``worded``."""
     result: ToolResult = {
         "value": finding.value,
         "unit": finding.unit,
@@ -32,7 +32,7 @@ def found_in(words: str, finding: Finding, *series: Observations) -> ToolResult:
 
 
 def ranked(metric: Metric, options: Options, first: str, *series: Observations) -> ToolResult:
-    """Return the symbol whose value comes first, and the values of all in that order.
+    """Rank symbols by a metric; return the first symbol and all values in order.
 
     ``series`` are prices of different symbols on the same days.
     """
@@ -58,7 +58,7 @@ def ranked(metric: Metric, options: Options, first: str, *series: Observations) 
 
 
 def _with_origin(result: ToolResult, series: Sequence[Observations]) -> ToolResult:
-    """Return a result with the stocks, the days and the source that it rests on."""
+    """Add the symbols, the period, the notes and the source to a result."""
     symbols = [observed.symbol for observed in series if observed.symbol is not None]
     observed = series[0]
     origin: ToolResult = {"observations": len(observed)}
@@ -73,7 +73,7 @@ def _with_origin(result: ToolResult, series: Sequence[Observations]) -> ToolResu
 
 
 def worded(result: ToolResult) -> ToolResult:
-    """Put the main finding into a sentence, after rounding."""
+    """Replace ``words`` by a sentence with the main value; call it after rounding."""
     words, of, unit = result.pop("words"), result["of"], result["unit"]
     period = f" from {result['start']} to {result['end']}" if "start" in result else ""
     value = f"{result['value']:,}".removesuffix(".0")
@@ -82,7 +82,7 @@ def worded(result: ToolResult) -> ToolResult:
 
 
 def rounded(value: Any, decimals: int | None) -> Any:
-    """Round every number in a JSON value, halves away from zero."""
+    """Round every float in a JSON value, halves away from zero."""
     if isinstance(value, Mapping):
         return {name: rounded(part, decimals) for name, part in value.items()}
     if isinstance(value, list):

@@ -1,1 +1,1 @@
-"""Exact arithmetic on written expressions, with a limit on everything that could grow."""
+"""Exact arithmetic on text expressions, with limits on size, depth and digits."""

@@ -1,4 +1,4 @@
-"""The functions and constants that an expression may name."""
+"""The functions and constants that an expression may use."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -19,10 +19,10 @@ from caseworker.tools.arithmetic.real import (
 from caseworker.tools.ports import ToolRefusedError
 
 MAX_FACTORIAL = 449
-"""The largest number whose factorial has at most ``MAX_DIGITS`` digits."""
+"""The largest number whose factorial fits into ``MAX_DIGITS`` digits."""
 MAX_DECIMALS = 100
 MANY = 100
-"""The most arguments of a function of any number of arguments."""
+"""Maximum number of arguments of a variadic function."""
 _MAX_WHOLE_LOGARITHM = 10_000
 
 CONSTANTS: Mapping[str, Decimal] = {
@@ -33,7 +33,7 @@ CONSTANTS: Mapping[str, Decimal] = {
 
 @dataclass(frozen=True, slots=True)
 class Function:
-    """A function of an expression, and how many arguments it takes."""
+    """A function of the expression language, with its number of arguments."""
 
     name: str
     fewest: int
@@ -41,7 +41,7 @@ class Function:
     compute: Callable[..., Real]
 
     def __call__(self, *arguments: Real) -> Real:
-        """Apply the function."""
+        """Check the number of arguments and apply the function."""
         if not self.fewest <= len(arguments) <= self.most:
             takes = str(self.fewest) if self.fewest == self.most else f"{self.fewest}-{self.most}"
             raise ToolRefusedError(
@@ -52,7 +52,7 @@ class Function:
 
 
 def function_table(arithmetic: RealArithmetic) -> dict[str, Function]:
-    """Return every function by name, computing with ``arithmetic``."""
+    """Return all functions by name, implemented with ``arithmetic``."""
     library = _Library(arithmetic)
     table = (
         Function("abs", 1, 1, lambda value: negate(value) if value < 0 else value),
@@ -81,13 +81,13 @@ def function_table(arithmetic: RealArithmetic) -> dict[str, Function]:
 
 
 class _Library:
-    """The functions that need more than one operation."""
+    """The functions that take more than one operation."""
 
     def __init__(self, arithmetic: RealArithmetic) -> None:
         self._arithmetic = arithmetic
 
     def round(self, value: Real, places: Real = Fraction(0)) -> Real:
-        """Round a half away from zero, as people do; a negative ``places`` rounds to tens."""
+        """Round halves away from zero; a negative ``places`` rounds to tens, hundreds and so on."""
         if not is_whole(places) or not -MAX_DECIMALS <= places <= MAX_DECIMALS:
             raise undefined(f"round takes a whole number of places up to {MAX_DECIMALS}")
         if isinstance(value, Decimal):
@@ -149,7 +149,7 @@ class _Library:
         return Fraction(result)
 
     def _whole_logarithm(self, value: Real, base: Real) -> Fraction | None:
-        """Return the logarithm if it is an exact whole number, else None."""
+        """Return the logarithm if it is an integer, else None."""
         if value == 1:
             return Fraction(0)
         if not isinstance(value, Fraction) or not isinstance(base, Fraction):

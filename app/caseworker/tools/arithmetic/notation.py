@@ -1,12 +1,11 @@
-"""From the notation of calculators to the notation of Python.
+"""Translates calculator notation to a Python expression.
 
-The text is read token by token; nothing that is not a number, an operator, a known name, a comma
-or a parenthesis in its proper place gets through. The result is one expression that Python's own
-parser reads the same way, with two kinds of mark worked in: ``5!`` becomes ``factorial(5)`` and
-``17%`` becomes ``(17/100)``.
+The text is read token by token. Only numbers, operators, known names, commas and parentheses in a
+valid position are accepted. The result is an expression that Python's parser reads the same way.
+Two postfix marks are rewritten: ``5!`` becomes ``factorial(5)`` and ``17%`` becomes ``(17/100)``.
 
-A ``%`` is a percent sign where no operand follows it and a remainder where one does. It is refused
-where people disagree: ``5 % -3`` (a remainder, or 5 % less 3?) and ``100 + 8%`` (100.08 or 108?).
+``%`` is the remainder operator if an operand follows it, else a percent sign. Ambiguous uses are
+refused: ``5 % -3`` (a remainder, or 5 % less 3?) and ``100 + 8%`` (100.08 or 108?).
 """
 
 import re
@@ -19,7 +18,7 @@ from caseworker.tools.arithmetic.real import MAX_DIGITS, too_large
 from caseworker.tools.ports import ToolRefusedError
 
 MAX_DEPTH = 30
-"""Parentheses inside parentheses."""
+"""Maximum nesting of parentheses."""
 
 _TOKEN = re.compile(
     r"\s*(?:(?P<number>(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)"
@@ -33,12 +32,12 @@ _SCALES = frozenset({"*", "/", "//"})
 
 
 def malformed(message: str) -> ToolRefusedError:
-    """Return the refusal of a text that is not an expression."""
+    """Return the error for a text that is not an expression."""
     return ToolRefusedError(message, code="invalid_expression")
 
 
 def to_python(text: str, *, functions: Container[str], constants: Container[str]) -> str:
-    """Return ``text`` as a Python expression of numbers, operators and the given names."""
+    """Translate ``text`` to a Python expression that uses only the given names."""
     reader = _Reader(functions, constants)
     for (kind, lexeme), (_, following) in pairwise([*_tokens(text), ("", "")]):
         reader.read(kind, lexeme, following)
@@ -61,12 +60,12 @@ def _tokens(text: str) -> list[tuple[str, str]]:
 
 @dataclass(slots=True)
 class _Group:
-    """An open parenthesis: where it begins in the output, and whether commas may stand in it."""
+    """An open parenthesis: its start in the output, and whether it is a call that takes commas."""
 
     start: int
     is_call: bool
     sum_sign: str
-    """The plus or minus right before it."""
+    """The plus or minus directly before it."""
 
 
 @dataclass(slots=True)
@@ -76,12 +75,12 @@ class _Reader:
     pieces: list[str] = field(default_factory=list)
     groups: list[_Group] = field(default_factory=list)
     operand: int | None = None
-    """Where in ``pieces`` the operand that was just read begins; None where one must come."""
+    """The index in ``pieces`` of the operand just read; None if an operand must come next."""
     sum_sign: str = ""
-    """The plus or minus between two operands that stands right before the operand."""
+    """The binary plus or minus directly before the operand, if any."""
 
     def read(self, kind: str, lexeme: str, following: str) -> None:
-        """Take one token; ``following`` is the next one."""
+        """Process one token; ``following`` is the next one."""
         if kind == "number":
             self._begin_operand(lexeme)
             self._push_operand(_checked_number(lexeme))
@@ -97,7 +96,7 @@ class _Reader:
             self._operator(lexeme)
 
     def finish(self) -> str:
-        """Return the expression."""
+        """Return the translated expression."""
         if self.groups:
             raise malformed("a closing parenthesis is missing")
         if self.operand is None:
@@ -189,7 +188,7 @@ class _Reader:
 
 
 def _shown(lexeme: str) -> str:
-    """Return a part of the expression as a message may repeat it."""
+    """Return a token, redacted and shortened, for a message."""
     return redact_text(lexeme, max_chars=40)
 
 

@@ -1,10 +1,10 @@
-"""Real numbers that are exact for as long as they can be.
+"""Real numbers that stay exact as long as possible.
 
 A value is a ``Fraction`` while it is exact: sums, products, quotients, whole powers and perfect
-roots of written numbers are. It becomes a ``Decimal`` of ``WORKING_DIGITS`` digits, and stays one,
-when it is irrational (``sqrt(2)``) or when its fraction needs more than ``MAX_DIGITS`` digits. So
-the type says whether a result is exact, and no operation can take long: every value stays below
-``10 ** MAX_DIGITS`` and every operand is small.
+roots of exact numbers. It becomes, and stays, a ``Decimal`` of ``WORKING_DIGITS`` digits when it is
+irrational (``sqrt(2)``) or when its fraction needs more than ``MAX_DIGITS`` digits. The type
+therefore shows whether a result is exact. Every value stays below ``10 ** MAX_DIGITS``, which
+bounds the time of each operation.
 """
 
 import decimal
@@ -17,36 +17,36 @@ from fractions import Fraction
 from caseworker.tools.ports import ToolRefusedError
 
 Real = Fraction | Decimal
-"""An exact value, or one rounded to ``WORKING_DIGITS``."""
+"""An exact value, or one rounded to ``WORKING_DIGITS`` digits."""
 
 MAX_DIGITS = 1000
-"""Digits of the largest whole number, and of each side of a fraction."""
+"""Maximum digits of an integer, and of the numerator and denominator of a fraction."""
 WORKING_DIGITS = 50
-"""Significant digits of a value that is not exact; more than a result shows."""
+"""Significant digits of an inexact value; more than a result shows."""
 SHOWN_DIGITS = 34
 """Significant digits of a rounded result (those of IEEE decimal128)."""
 MAX_EXACT_DECIMALS = 100
-"""Decimal places up to which a finite decimal is written out in full."""
+"""Maximum decimal places for writing a finite decimal in full."""
 
 _LIMIT = 10**MAX_DIGITS
 _MAX_BITS = _LIMIT.bit_length()
 _MAX_ROOT = 100
 _TRUSTED_DIGITS = 40
-"""A difference of rounded values that is this many digits smaller than they are is noise."""
+"""A difference of rounded values that is this many digits smaller than its operands is noise."""
 
 
 def undefined(message: str) -> ToolRefusedError:
-    """Return the refusal of an operation that has no real result."""
+    """Return the error for an operation without a real result."""
     return ToolRefusedError(message, code="undefined")
 
 
 def too_large(message: str) -> ToolRefusedError:
-    """Return the refusal of a calculation beyond one of the limits."""
+    """Return the error for a calculation that exceeds a limit."""
     return ToolRefusedError(message, code="too_large")
 
 
 class RealArithmetic:
-    """The operations on ``Real``; what is undefined or out of range is a ToolRefusedError."""
+    """The operations on ``Real``; undefined or too large results raise ToolRefusedError."""
 
     def __init__(self) -> None:
         self.context = decimal.Context(
@@ -61,7 +61,7 @@ class RealArithmetic:
                 decimal.Underflow,
             ],
         )
-        """Of rounded operations; values that are too large or too small are refused."""
+        """The context of inexact operations; overflow and underflow raise errors."""
 
     def add(self, left: Real, right: Real) -> Real:
         """Return ``left + right``."""
@@ -91,11 +91,11 @@ class RealArithmetic:
         return self.guard(self.context.divide, left, right)
 
     def divide_whole(self, left: Real, right: Real) -> Real:
-        """Return the largest whole number that is not above ``left / right``."""
+        """Return the floor of ``left / right``."""
         return self.floor(self.divide(left, right))
 
     def remainder(self, left: Real, right: Real) -> Real:
-        """Return ``left - right * (left // right)``, which has the sign of ``right``."""
+        """Return ``left - right * floor(left / right)``, which has the sign of ``right``."""
         return self.subtract(left, self.multiply(right, self.divide_whole(left, right)))
 
     def power(self, base: Real, exponent: Real) -> Real:
@@ -115,7 +115,7 @@ class RealArithmetic:
         return self.guard(self.context.power, base, exponent)
 
     def root(self, value: Real, degree: Real) -> Real:
-        """Return the real root: ``root(-8, 3)`` is -2."""
+        """Return the real root of integer degree: ``root(-8, 3)`` is -2."""
         if isinstance(degree, Decimal) or not is_whole(degree) or not 2 <= degree <= _MAX_ROOT:
             raise undefined(f"the degree of a root must be a whole number from 2 to {_MAX_ROOT}")
         if value < 0:
@@ -125,13 +125,13 @@ class RealArithmetic:
         return self.power(value, 1 / degree)
 
     def floor(self, value: Real) -> Real:
-        """Return the largest whole number not above ``value``, exact if ``value`` is."""
+        """Return the largest integer not above ``value``; exact if ``value`` is exact."""
         if isinstance(value, Fraction):
             return Fraction(math.floor(value))
         return value.to_integral_value(decimal.ROUND_FLOOR)
 
     def fitted(self, value: Fraction) -> Real:
-        """Return an exact value if it is small enough to stay exact, else the rounded value."""
+        """Return the value unchanged if it is within ``MAX_DIGITS``, else as a rounded Decimal."""
         if abs(value.numerator) < _LIMIT and value.denominator < _LIMIT:
             return value
         return self.rounded(value)
@@ -143,7 +143,7 @@ class RealArithmetic:
         return self.guard(self.context.divide, Decimal(value.numerator), Decimal(value.denominator))
 
     def guard(self, operation: Callable[..., Decimal], *operands: Real) -> Decimal:
-        """Return ``operation`` of the rounded operands; its decimal signals become refusals."""
+        """Apply ``operation`` to the rounded operands; translate decimal signals to errors."""
         try:
             return operation(*map(self.rounded, operands))
         except decimal.Overflow:
@@ -155,17 +155,17 @@ class RealArithmetic:
 
 
 def negate(value: Real) -> Real:
-    """Return ``-value`` without rounding it to the precision of the thread's own context."""
+    """Return ``-value`` without rounding to the precision of the current decimal context."""
     return -value if isinstance(value, Fraction) else value.copy_negate()
 
 
 def is_whole(value: Real) -> bool:
-    """Return whether ``value`` is a whole number."""
+    """Return whether ``value`` is an integer."""
     return value == math.floor(value)
 
 
 def _exact_power(base: Real, exponent: Real) -> Fraction | None:
-    """Return the power if it is exact and of a reasonable size, else None."""
+    """Return the exact power if it exists and is small enough, else None."""
     if not isinstance(base, Fraction) or not isinstance(exponent, Fraction):
         return None
     root = base if exponent.denominator == 1 else exact_root(base, exponent.denominator)
@@ -182,7 +182,7 @@ def _exact_power(base: Real, exponent: Real) -> Fraction | None:
 
 
 def exact_root(value: Fraction, degree: int) -> Fraction | None:
-    """Return the root of a value that is a perfect power, else None."""
+    """Return the exact root of a perfect power, else None."""
     if value < 0 or degree > _MAX_ROOT:
         return None
     root = Fraction(_whole_root(value.numerator, degree), _whole_root(value.denominator, degree))
@@ -190,7 +190,7 @@ def exact_root(value: Fraction, degree: int) -> Fraction | None:
 
 
 def _whole_root(value: int, degree: int) -> int:
-    """Return the largest whole number whose power is not above ``value`` (Newton's method)."""
+    """Return the integer part of the root of ``value`` (Newton's method)."""
     if value < 2:
         return value
     guess = 1 << -(-value.bit_length() // degree)
@@ -202,7 +202,7 @@ def _whole_root(value: int, degree: int) -> int:
 
 
 def decimal_text(value: Real) -> tuple[str, bool]:
-    """Return the digits of ``value``, without exponent, and whether they are all of them."""
+    """Return the digits of ``value`` without an exponent, and whether they are exact."""
     shown = decimal.Context(prec=SHOWN_DIGITS, rounding=decimal.ROUND_HALF_EVEN)
     if isinstance(value, Decimal):
         return _plain(shown.plus(value)), False

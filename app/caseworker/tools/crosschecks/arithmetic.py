@@ -1,4 +1,4 @@
-"""Expressions once more, in Python's own integers and binary floats."""
+"""Recalculates expressions in Python's integers and binary floats."""
 
 import ast
 import math
@@ -11,17 +11,17 @@ from typing import Any
 _MOST_BITS = 50_000
 _RELATIVE, _ABSOLUTE = 1e-9, 1e-12
 _TIE = 1e-6
-"""A float this near to the middle of two roundings does not say which of them is right."""
+"""A float this close to a rounding tie cannot decide which rounding is correct."""
 
 
 class _UndecidedError(Exception):
-    """This way of calculating cannot tell."""
+    """The recalculation cannot decide."""
 
 
 def agrees(expression: str, value: str) -> bool | None:
-    """Return whether an expression in Python's notation comes to ``value``.
+    """Return whether an expression in Python notation evaluates to ``value``.
 
-    Whole numbers must be equal, others agree to nine digits.
+    Integers must be equal; other numbers must agree to nine digits. None: undecidable.
     """
     try:
         found = _value(ast.parse(expression, mode="eval").body)
@@ -70,7 +70,7 @@ def _power(base: float, exponent: float) -> int | float:
 
 
 def _whole(calculate: Callable[..., int]) -> Callable[..., int]:
-    """Allow whole numbers alone: near a whole quotient, floats fall on either side."""
+    """Restrict a function to integers: near an integer quotient, floats may fall on either side."""
 
     def checked(*values: float) -> int:
         if not all(isinstance(value, int) for value in values):

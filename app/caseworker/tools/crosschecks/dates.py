@@ -1,7 +1,7 @@
-"""Dates once more, by day numbers: no date library, and a reader of written dates of its own.
+"""Recalculates dates by day numbers, without a date library and with its own date parser.
 
-A day number counts days of the Gregorian calendar from a fixed day (Fliegel and Van Flandern);
-divided by seven, its remainder is 0 on a Monday.
+A day number counts days of the Gregorian calendar from a fixed day (Fliegel and Van Flandern).
+Modulo seven it is 0 on a Monday.
 """
 
 import re
@@ -13,7 +13,7 @@ from zoneinfo import ZoneInfo
 from caseworker.tools.ports import ToolContext, ToolResult
 
 _MOST_STEPS = 20_000
-"""Days that are counted one by one."""
+"""Maximum number of days to count one by one."""
 _MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
 _WEEKDAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
 _SMALL = frozenset({"st", "nd", "rd", "th", "of", "the"})
@@ -26,11 +26,11 @@ Date = tuple[int, int, int]
 
 
 class _UndecidedError(Exception):
-    """This way of counting cannot tell."""
+    """The recalculation cannot decide."""
 
 
 def agrees(args: Mapping[str, Any], result: ToolResult, context: ToolContext) -> bool | None:
-    """Return whether the value of a calendar operation is right."""
+    """Return whether the value of a calendar operation is correct; None if undecidable."""
     try:
         if args["operation"] == "now":
             said = datetime.fromisoformat(result["iso"])
@@ -42,7 +42,7 @@ def agrees(args: Mapping[str, Any], result: ToolResult, context: ToolContext) ->
 
 
 def day_number(date: Date) -> int:
-    """Return the number of a day."""
+    """Return the day number of a date."""
     year, month, day = date
     early = (14 - month) // 12
     years, months = year + 4800 - early, month + 12 * early - 3
@@ -64,7 +64,7 @@ def date_of(number: int) -> Date:
 
 
 class _Asked:
-    """The arguments of one operation, read for counting."""
+    """The arguments of one operation, with dates converted to day numbers."""
 
     def __init__(self, args: Mapping[str, Any], context: ToolContext) -> None:
         self.args = args
@@ -75,7 +75,7 @@ class _Asked:
         return int(self.args[name])
 
     def day(self, name: str = "date") -> int:
-        """Return the number of the day that an argument names."""
+        """Return the day number of a date argument."""
         text = self.args[name]
         if (distance := _RELATIVE.get(text.strip().lower())) is not None:
             return day_number(self.today) + distance
@@ -87,7 +87,7 @@ class _Asked:
 
 
 def _read(text: str) -> Date:
-    """Read 2024-03-15, March 15, 2024, 15 March 2024 or 24.12.2025; anything else is undecided."""
+    """Parse 2024-03-15, March 15, 2024, 15 March 2024 or 24.12.2025; other forms are undecided."""
     words = _TOKEN.findall(text)
     numbers = [int(word) for word in words if word.isdigit()]
     months = [word[:3].lower() for word in words if word[:3].lower() in _MONTHS]
@@ -148,7 +148,7 @@ def _ends(asked: _Asked) -> tuple[int, int]:
 
 
 def _distance(asked: _Asked) -> str:
-    """Return the whole units from the earlier day to the later one."""
+    """Return the number of whole units from the earlier day to the later one."""
     start, end = sorted(_ends(asked))
     unit = asked.args.get("unit", "days")
     if unit in _STEPS:

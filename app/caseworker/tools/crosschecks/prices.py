@@ -1,4 +1,4 @@
-"""Prices once more: days picked out of the whole series, and figures by other formulas."""
+"""Recalculates price results: selects days from the whole series and uses other formulas."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -11,7 +11,7 @@ from caseworker.tools.stocks.prices import DailyPrice, PriceSource
 
 _RELATIVE = 1e-5
 _LEAST_DECIMALS = 4
-"""What a figure keeps where it is not rounded to a number of decimals."""
+"""Decimals to compare if the arguments set no number of decimals."""
 
 Days = Sequence[DailyPrice]
 
@@ -19,7 +19,7 @@ Days = Sequence[DailyPrice]
 async def days_agree(
     source: PriceSource, args: Mapping[str, Any], result: ToolResult
 ) -> bool | None:
-    """Return whether the summary of fetched days, and a single day's value, are right."""
+    """Return whether a summary of fetched days, and the value of a single day, are correct."""
     days = await _days(source, symbol_of(args["symbol"]), args)
     if not days:
         return None
@@ -34,7 +34,7 @@ async def days_agree(
 async def picture_agrees(
     source: PriceSource, args: Mapping[str, Any], result: ToolResult
 ) -> bool | None:
-    """Return whether a picture says which stocks and days it shows as the prices have them."""
+    """Return whether the symbols and days that a picture reports match the prices."""
     symbols = [symbol_of(name) for name in args.get("symbols") or [args["symbol"]]]
     found = [await _days(source, symbol, args) for symbol in symbols]
     if not all(found):
@@ -47,7 +47,7 @@ async def picture_agrees(
 async def metric_agrees(
     source: PriceSource, args: Mapping[str, Any], result: ToolResult
 ) -> bool | None:
-    """Return whether a figure of one stock, or of several, is right."""
+    """Return whether a figure of one or several stocks is correct."""
     decimals, metric = int(args.get("decimals", _LEAST_DECIMALS)), args["metric"]
     if "periods_per_year" in args:
         return None
@@ -109,14 +109,14 @@ def _returns(values: Sequence[float]) -> list[float]:
 
 
 def _deviation(values: Sequence[float]) -> float:
-    """Return the sample standard deviation by sums about the first value."""
+    """Return the sample standard deviation, computed from differences to the first value."""
     moved, count = [value - values[0] for value in values], len(values)
     squares = math.fsum(value * value for value in moved) - math.fsum(moved) ** 2 / count
     return math.sqrt(max(0.0, squares) / (count - 1))
 
 
 def _drawdown(values: Sequence[float]) -> float:
-    """Return the largest fall in percent, from the last day to the first."""
+    """Return the largest drawdown in percent, computed from the last day backwards."""
     lowest, deepest = values[-1], 0.0
     for value in reversed(values):
         lowest = min(lowest, value)

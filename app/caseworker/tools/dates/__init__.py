@@ -1,1 +1,1 @@
-"""Dates as people write them, and what is worked out from them."""
+"""Parsing of written dates, and calculations with dates."""

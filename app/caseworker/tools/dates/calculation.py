@@ -1,6 +1,6 @@
-"""Arithmetic on plain dates, and how dates are written in English whatever the locale.
+"""Arithmetic on dates, and English names of dates independent of the locale.
 
-Results before year 1 or after year 9999 are refused with a ``ToolRefusedError``.
+Results before year 1 or after year 9999 raise ``ToolRefusedError``.
 """
 
 import calendar
@@ -29,17 +29,17 @@ def month_and_day(day: date) -> str:
 
 
 def weekday_name(day: date) -> str:
-    """Return the name of the day of the week."""
+    """Return the English weekday name of a date."""
     return WEEKDAYS[day.weekday()]
 
 
 def in_words(day: date) -> str:
-    """Return a date in the one form that all results use: ``Monday, September 8, 2025``."""
+    """Return a date in the standard form of results: ``Monday, September 8, 2025``."""
     return f"{weekday_name(day)}, {month_and_day(day)}"
 
 
 def counted(number: int | str, unit: str) -> str:
-    """Return ``1 day`` or ``2 days``."""
+    """Return a number with its unit, such as ``1 day`` or ``2 days``."""
     return f"{number} {unit}" if str(number) == "1" else f"{number} {unit}s"
 
 
@@ -49,12 +49,12 @@ def joined(parts: Sequence[str]) -> str:
 
 
 def invalid_date(message: str) -> ToolRefusedError:
-    """Return the refusal of what is no date."""
+    """Return the error for a text that is not a date."""
     return ToolRefusedError(message, code="invalid_date")
 
 
 def outside_years() -> ToolRefusedError:
-    """Return the refusal of a result that no date can hold."""
+    """Return the error for a result outside the supported years."""
     return ToolRefusedError(
         f"the result lies outside the years {MINYEAR} to {MAXYEAR}", code="out_of_range"
     )
@@ -63,8 +63,8 @@ def outside_years() -> ToolRefusedError:
 def shifted(day: date, amount: int, unit: Unit) -> date:
     """Return the date ``amount`` units after ``day`` (before it, if negative).
 
-    A month that is too short ends the count on its last day: January 31 and one month is the end
-    of February. Business days are Monday to Friday; holidays are not considered.
+    If the target month is too short, the result is its last day: January 31 plus one month is the
+    end of February. Business days are Monday to Friday; holidays are not considered.
     """
     try:
         if unit == "business_days":
@@ -83,7 +83,7 @@ def _months_after(day: date, months: int) -> date:
 
 
 def _business_days_after(day: date, amount: int) -> date:
-    """Count whole weeks at once, then the rest day by day."""
+    """Advance by whole weeks at once, then day by day."""
     if amount == 0:
         return day
     step = timedelta(days=1 if amount > 0 else -1)
@@ -98,7 +98,7 @@ def _business_days_after(day: date, amount: int) -> date:
 
 
 def days_in_month(year: int, month: int) -> int:
-    """Return 28 to 31."""
+    """Return the number of days in a month, 28 to 31."""
     return calendar.monthrange(year, month)[1]
 
 
@@ -118,13 +118,13 @@ def nth_weekday(year: int, month: int, weekday: int, nth: int) -> date:
 
 
 def next_weekday(day: date, weekday: int, *, forward: bool) -> date:
-    """Return the nearest such weekday strictly after ``day``, or strictly before it."""
+    """Return the nearest date with this weekday strictly after ``day``, or strictly before it."""
     distance = (weekday - day.weekday()) % 7 if forward else (day.weekday() - weekday) % 7
     return shifted(day, (distance or 7) * (1 if forward else -1), "days")
 
 
 def whole_months_between(start: date, end: date) -> tuple[int, int]:
-    """Return the full months from ``start`` to a later ``end``, and the days that remain."""
+    """Return the full months from ``start`` to a later ``end``, and the remaining days."""
     months = (end.year - start.year) * 12 + end.month - start.month
     if _months_after(start, months) > end:
         months -= 1
@@ -132,7 +132,7 @@ def whole_months_between(start: date, end: date) -> tuple[int, int]:
 
 
 def count_of_business_days(start: date, end: date) -> int:
-    """Return how many Mondays to Fridays lie from ``start`` to a later ``end``, both included."""
+    """Count the weekdays (Monday to Friday) from ``start`` to a later ``end``, inclusive."""
     weeks, rest = divmod((end - start).days + 1, 7)
     beginning = start.weekday()
     left = sum((beginning + number) % 7 < _WORKING_DAYS for number in range(rest))

@@ -1,4 +1,4 @@
-"""The arguments of one calendar operation, with what they are relative to."""
+"""The arguments of one calendar operation, with the current time and zone."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -11,28 +11,28 @@ from caseworker.tools.dates.reader import DateReader, instant_of, iso_moment, sp
 from caseworker.tools.ports import ToolRefusedError
 
 RELATIVE_DAYS: Mapping[str, int] = {"yesterday": -1, "today": 0, "tomorrow": 1}
-"""Words that stand for a date, by their distance from today in days."""
+"""Words for relative dates, with their distance from today in days."""
 
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """Typed access to arguments that follow the schema of the calendar.
+    """Typed access to arguments that match the schema of the calendar tool.
 
-    Every method raises ``ToolRefusedError`` for a value that it cannot use.
+    Every method raises ``ToolRefusedError`` for an unusable value.
     """
 
     args: Mapping[str, Any]
     reader: DateReader
     zone: ZoneInfo
     now: datetime
-    """Aware; its date in ``zone`` is today."""
+    """Timezone-aware; today is its date in ``zone``."""
 
     def has(self, name: str) -> bool:
         """Return whether the argument was given."""
         return name in self.args
 
     def number(self, name: str) -> int:
-        """Return a whole number, which JSON may hold as 2 or as 2.0."""
+        """Return an integer argument; JSON may write it as 2 or as 2.0."""
         return int(self.args[name])
 
     def weekday(self) -> int:
@@ -40,7 +40,7 @@ class Inputs:
         return WEEKDAYS.index(self.args["weekday"])
 
     def unit(self, default: Unit | None = None) -> Unit:
-        """Return the unit to count dates in."""
+        """Return the date unit to count in."""
         wanted = self.args.get("unit", default)
         for unit in UNITS:
             if unit == wanted:
@@ -55,7 +55,7 @@ class Inputs:
         return self.now.astimezone(self.zone).date()
 
     def day(self, name: str = "date") -> date:
-        """Return the date that the argument names."""
+        """Parse a date argument."""
         return self._day_in(self.args[name])
 
     def _day_in(self, text: str) -> date:
@@ -65,7 +65,7 @@ class Inputs:
         return self.today() + timedelta(days=distance)
 
     def moment(self, name: str = "date") -> datetime:
-        """Return the instant that the argument names; a time without an offset is of the zone."""
+        """Parse an argument as an instant; a time without an offset is local to the zone."""
         text = " ".join(self.args[name].split())
         if text.lower() == "now":
             return self.now.astimezone(self.zone).replace(microsecond=0)
@@ -85,12 +85,12 @@ class Inputs:
             raise outside_years() from None
 
     def in_zone(self, name: str) -> "Inputs":
-        """Return the same arguments, read in the zone that an argument names."""
+        """Return the same arguments, interpreted in the zone named by an argument."""
         return replace(self, zone=zone_named(self.args[name]))
 
 
 def zone_named(name: str) -> ZoneInfo:
-    """Return the zone of an IANA name."""
+    """Return the time zone with this IANA name."""
     try:
         if name:
             return ZoneInfo(name)
@@ -103,7 +103,7 @@ def zone_named(name: str) -> ZoneInfo:
 
 
 def in_utc(moment: datetime) -> datetime:
-    """Return an instant in UTC; two times in one zone would be compared as its clocks show them."""
+    """Return an instant in UTC; comparing two times in one zone would compare their wall clocks."""
     try:
         return moment.astimezone(UTC)
     except OverflowError:

@@ -1,4 +1,4 @@
-"""What the calendar can do, one entry an operation."""
+"""The operations of the calendar tool by name."""
 
 import calendar
 from collections.abc import Callable, Mapping
@@ -23,19 +23,19 @@ from caseworker.tools.dates.inputs import Inputs, in_utc
 from caseworker.tools.ports import ToolRefusedError, ToolResult
 
 CLOCK_UNITS = ("hours", "minutes", "seconds")
-"""Units that are counted between instants, not between dates."""
+"""Units for durations between instants, not between dates."""
 UNIT_SECONDS: Mapping[str, int] = MappingProxyType(
     {"weeks": 604_800, "days": 86_400, "hours": 3600, "minutes": 60, "seconds": 1}
 )
-"""Units of a fixed length; a day between two instants is 24 hours."""
+"""Units of fixed length in seconds; a day between two instants is 24 hours."""
 DECIMALS = 6
-"""Of an elapsed time in a unit."""
+"""Decimals of an elapsed time."""
 _MICROSECOND = timedelta(microseconds=1)
 
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """What an operation does, the arguments it needs, and those it may also take."""
+    """An operation with the names of its required and optional arguments."""
 
     perform: Callable[[Inputs], ToolResult]
     needs: str = ""
@@ -43,7 +43,7 @@ class Operation:
 
 
 def perform(operation: str, inputs: Inputs) -> ToolResult:
-    """Carry out an operation."""
+    """Validate the arguments of an operation and run it."""
     chosen = OPERATIONS[operation]
     given = inputs.args.keys() - {"operation", "timezone"}
     needs, takes = set(chosen.needs.split()), set(chosen.takes.split())
@@ -62,7 +62,7 @@ def _day(day: date) -> ToolResult:
 
 
 def _moment(moment: datetime, zone: ZoneInfo) -> ToolResult:
-    """Return an instant with its offset and in words, as clocks in ``zone`` show it."""
+    """Return an instant with its offset and in words, as local time in ``zone``."""
     try:
         there = in_utc(moment).astimezone(zone)
     except OverflowError:
@@ -99,7 +99,7 @@ def _weekday(inputs: Inputs) -> ToolResult:
         raise ToolRefusedError("operation weekday takes amount and unit together, or neither")
     if inputs.has("amount"):
         day = calculation.shifted(day, inputs.number("amount"), inputs.unit())
-    # The answer to "which weekday" is its name alone; the whole date stands beside it.
+    # The answer to "which weekday" is only its name; the full date is a separate field.
     name = weekday_name(day)
     return {"value": name, "text": name, "iso": day.isoformat(), "date": in_words(day)}
 
@@ -114,7 +114,7 @@ def _difference(inputs: Inputs) -> ToolResult:
 
 
 def _until(inputs: Inputs) -> ToolResult:
-    """Count as ``difference`` does, with a minus and ``ago`` if the end is before the start."""
+    """Count like ``difference``, with a minus sign and ``ago`` if the end is before the start."""
     if not inputs.has("date") and not inputs.has("end_date"):
         raise ToolRefusedError("operation until needs date, end_date or both")
     start, end = (
@@ -128,7 +128,7 @@ def _until(inputs: Inputs) -> ToolResult:
 
 
 def _distance(start: date, end: date, inputs: Inputs) -> ToolResult:
-    """Count whole units from ``start`` to a later ``end``; the text also has the rest."""
+    """Count whole units from ``start`` to a later ``end``; the text includes the remainder."""
     unit = inputs.unit(default="days")
     if unit == "business_days":
         raise ToolRefusedError(
@@ -151,7 +151,7 @@ def _distance(start: date, end: date, inputs: Inputs) -> ToolResult:
 def _elapsed(inputs: Inputs) -> ToolResult:
     """Return the time between two instants; ``to_timezone`` is the zone of the second one.
 
-    Days are of 24 hours, so a day on which clocks are put forward is 23 hours here.
+    A day is 24 hours, so a day on which clocks go forward counts as 23 hours.
     """
     there = inputs.in_zone("to_timezone") if inputs.has("to_timezone") else inputs
     one, other = inputs.moment(), there.moment("end_date")

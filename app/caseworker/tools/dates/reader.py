@@ -1,14 +1,14 @@
-"""Reads dates and times as people write them, or raises ``ToolRefusedError``.
+"""Parses written dates and times; raises ``ToolRefusedError`` for anything else.
 
-ISO 8601 comes first. Everything else goes through dateparser, in English whatever the locale,
-under each order of day, month and year; a date that two orders read differently is refused, and
-the message names both readings. Nothing is guessed: a date needs a day, a month and a year of four
-digits, and every word in it must belong to the date, because dateparser passes over words that it
-does not need.
+ISO 8601 is tried first. Everything else is parsed by dateparser in English, regardless of the
+locale, under each order of day, month and year. A date that two orders read differently is refused,
+and the message names both readings. Nothing is guessed: a date needs a day, a month and a year of
+four digits. Every word must belong to the date, because dateparser skips words that it does not
+need.
 
-A local time is an instant only with its zone. When clocks are put forward some local times are
-left out, and when they are set back some come twice; both are refused, and the message names the
-two instants that can be meant.
+A local time identifies an instant only with its zone. Some local times do not exist when clocks go
+forward, and some occur twice when clocks go back. Both are refused, and the message names the two
+possible instants.
 """
 
 import re
@@ -52,10 +52,10 @@ _WEEKDAY = re.compile(rf"\b({'|'.join(sorted(_WEEKDAY_WORDS))})\b[.,]*", re.ASCI
 
 
 class DateReader:
-    """Reads written dates; made once, because importing and warming dateparser takes 0.3 s."""
+    """Parses written dates; create it once: importing and warming dateparser takes 0.3 s."""
 
     def __init__(self) -> None:
-        # Imported here so that a process without the calendar tool does not pay for it.
+        # Imported here so that a process without the calendar tool does not load it.
         from dateparser.date import DateDataParser
 
         self._parsers = [
@@ -64,7 +64,7 @@ class DateReader:
         self._readings("1 January 2000")
 
     def read(self, text: str, zone: tzinfo) -> date:
-        """Return the date that ``text`` names; an instant with an offset is moved to ``zone``."""
+        """Parse a date; an instant with an offset is converted to ``zone`` first."""
         text = " ".join(text.split()) if len(text) <= MAX_LENGTH else ""
         if not text.isascii() or not text:
             raise _unreadable(text)
@@ -88,7 +88,7 @@ class DateReader:
         return readings[0]
 
     def _readings(self, text: str) -> list[date]:
-        """Return the different dates that the orders make of ``text``, in the order of trying."""
+        """Return the distinct dates that the orders yield for ``text``, in the order of trying."""
         found = (parser.get_date_data(text).date_obj for parser in self._parsers)
         return list(dict.fromkeys(moment.date() for moment in found if moment is not None))
 
@@ -100,7 +100,7 @@ def _settings(order: str) -> dict[str, object]:
         "PARSERS": ["absolute-time"],
         "REQUIRE_PARTS": ["day", "month", "year"],
         "STRICT_PARSING": True,
-        # Never used, as every part is required; it keeps the process's clock out of the reading.
+        # Never used, because every part is required; rules out the process's clock.
         "RELATIVE_BASE": datetime(2000, 1, 1),  # noqa: DTZ001
     }
 
@@ -118,7 +118,7 @@ def _read_iso(text: str, zone: tzinfo) -> date:
 
 
 def _check_words(text: str, words: list[str]) -> None:
-    """Refuse what is more than a date, and a date that is less than one."""
+    """Refuse a text with more or less than one complete date."""
     names = [word for word in words if not word.isdigit()]
     months = sum(word in _MONTH_WORDS for word in names)
     known = all(word in _MONTH_WORDS | _WEEKDAY_WORDS | _SMALL_WORDS for word in names)
@@ -154,7 +154,7 @@ def _unreadable(text: str) -> ToolRefusedError:
 
 
 def iso_moment(text: str) -> datetime | None:
-    """Return what ISO 8601 makes of a date with a time, with or without an offset."""
+    """Parse an ISO 8601 date with a time, with or without an offset; None if it is not one."""
     if not _ISO_MOMENT.fullmatch(text):
         return None
     try:
@@ -164,7 +164,7 @@ def iso_moment(text: str) -> datetime | None:
 
 
 def split_time(text: str) -> tuple[str, time] | None:
-    """Split ``March 3, 2025 at 3 pm`` into the date, as written, and the time; None without one."""
+    """Split ``March 3, 2025 at 3 pm`` into its date text and its time; None without a time."""
     found = _DATE_AND_TIME.fullmatch(text)
     if found is None or (found["minute"] is None and found["half"] is None):
         return None  # a number alone can be a day or a year
@@ -184,7 +184,7 @@ def split_time(text: str) -> tuple[str, time] | None:
 
 
 def instant_of(local: datetime, zone: ZoneInfo) -> datetime:
-    """Return the instant at which clocks in ``zone`` show a local time."""
+    """Return the instant of a local time in ``zone``; refuse skipped and ambiguous times."""
     before, after = (local.replace(tzinfo=zone, fold=fold) for fold in (0, 1))
     if before.utcoffset() == after.utcoffset():
         return before

@@ -1,1 +1,1 @@
-"""Pictures of prices, drawn in a process of their own."""
+"""Price charts, drawn in a separate process."""

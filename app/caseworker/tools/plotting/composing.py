@@ -1,4 +1,4 @@
-"""Turns prices into a picture: which words, which values, which candles."""
+"""Turns prices into a chart description: its texts, values and candles."""
 
 import unicodedata
 from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -16,9 +16,9 @@ from caseworker.tools.stocks.prices import DailyPrice, PriceSeries
 MAX_TITLE_CHARS = 120
 LEAST_DAYS = 2
 AXIS_PIXELS = 110
-"""About how much of the width is taken by numbers and margins."""
+"""Approximate width taken by axis numbers and margins."""
 PIXELS_A_CANDLE = 4.5
-"""Narrower candles cannot be told apart."""
+"""Minimum pixels for each candle; narrower ones are indistinguishable."""
 TITLES: Mapping[Kind, str] = MappingProxyType(
     {Kind.LINE: "closing price", Kind.CANDLES: "price range", Kind.DRAWDOWN: "drawdown"}
 )
@@ -26,7 +26,7 @@ TITLES: Mapping[Kind, str] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlotRequest:
-    """How prices are to be drawn; sizes in pixels."""
+    """Options for drawing prices; sizes in pixels."""
 
     kind: Kind
     format: Format
@@ -37,7 +37,7 @@ class PlotRequest:
 
 
 def composed(several: Sequence[PriceSeries], request: PlotRequest) -> Picture:
-    """Return the picture of one series, or of several from a common 100."""
+    """Return the chart of one series, or of several indexed to 100 at the start."""
     shared = set.intersection(*({day.day for day in series.days} for series in several))
     if len(shared) < LEAST_DAYS:
         raise ToolRefusedError(
@@ -66,14 +66,14 @@ def composed(several: Sequence[PriceSeries], request: PlotRequest) -> Picture:
 
 
 def clean_title(title: str) -> str:
-    """Return a title on one line: control and format characters become spaces, and it is cut."""
+    """Return a title as a single line: control characters become spaces, and it is truncated."""
     visible = "".join(" " if unicodedata.category(sign)[0] == "C" else sign for sign in title)
     return " ".join(visible.split())[:MAX_TITLE_CHARS].rstrip()
 
 
 @dataclass(frozen=True, slots=True)
 class _Content:
-    """What is drawn between the words of a picture."""
+    """The data of a chart, with its description and unit."""
 
     about: str
     unit: str
@@ -123,13 +123,13 @@ def _candles(series: PriceSeries, request: PlotRequest) -> _Content:
 
 
 def _credit(source: str) -> str:
-    """Write ``packaged: a set`` as ``a set, packaged``, which reads better after a colon."""
+    """Rewrite ``packaged: a set`` as ``a set, packaged``, which reads better after a colon."""
     how, colon, what = source.partition(": ")
     return f"{what}, {how}" if colon else source
 
 
 def _title(several: Sequence[PriceSeries], request: PlotRequest) -> str:
-    """Return what the picture is of; an adjusted price is not the one that was paid on the day."""
+    """Return the default title; it marks adjusted prices, because they differ from traded ones."""
     names = ", ".join(series.symbol for series in several)
     adjusted = request.kind is Kind.LINE and request.adjusted
     compared = len(several) > 1
@@ -149,13 +149,13 @@ class Candle(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Period:
-    """A length of time that one candle stands for."""
+    """The period that one candle covers."""
 
     name: str
     width_days: float
-    """Of the trading that a candle covers."""
+    """Width of a candle in days: the trading time of the period."""
     every_days: float
-    """Calendar days from one candle to the next, on average."""
+    """Average number of calendar days between candles."""
     key: Callable[[date], Hashable]
     middle: Callable[[date], date]
 
@@ -174,16 +174,16 @@ PERIODS = (
 
 
 def period_for(first: date, last: date, pixels: float) -> Period:
-    """Return the shortest period whose candles can be told apart on so many pixels."""
+    """Return the shortest period whose candles are distinguishable on this width."""
     most = pixels / PIXELS_A_CANDLE
     span = (last - first).days + 1
     return next((period for period in PERIODS if span / period.every_days <= most), PERIODS[-1])
 
 
 def candles_of(days: Sequence[DailyPrice], period: Period, *, adjusted: bool) -> list[Candle]:
-    """Return the candles of trading days in order.
+    """Return the candles of the trading days, in order.
 
-    Adjusted, all four prices of a day are multiplied with what adjusts its close.
+    If ``adjusted``, all four prices of a day are multiplied by the adjustment factor of its close.
     """
     return [
         _merged(list(part), period, adjusted)

@@ -1,4 +1,4 @@
-"""Draws a picture into bytes; the same picture always gives the same bytes."""
+"""Renders a chart to bytes; the same chart always gives the same bytes."""
 
 import io
 from collections.abc import Callable, Mapping, Sequence
@@ -35,40 +35,40 @@ from caseworker.tools.plotting.picture import (
 SINGLE_WIDTH, SEVERAL_WIDTH = 1.6, 1.4
 LABEL_CHAR_PIXELS = 8.8
 CANDLE_SHARE = 0.68
-"""How much of its time a candle's body covers."""
+"""Width of a candle's body as a share of its period."""
 BASE = 100.0
 POINTS_PER_INCH = 72
 
 _METADATA: dict[Format, dict[str, str | None]] = {
-    # Neither a date nor the version of a library is written into a picture.
+    # Omit dates and library versions, so that the bytes are reproducible.
     Format.PNG: {"Software": None},
     Format.SVG: {"Date": None, "Creator": "Caseworker"},
 }
 
 
 class CapExceededError(Exception):
-    """More bytes were written than may be."""
+    """The output exceeds the size limit."""
 
 
 class _CappedBytes(io.BytesIO):
-    """A file in memory that refuses to grow beyond its cap."""
+    """An in-memory file with a maximum size."""
 
     def __init__(self, max_bytes: int) -> None:
         super().__init__()
         self._max_bytes = max_bytes
 
     def write(self, data: Any) -> int:
-        """Write, unless the file would become too large; then nothing of ``data`` is written."""
+        """Write all of ``data``, or nothing if the file would exceed its maximum size."""
         if self.tell() + memoryview(data).nbytes > self._max_bytes:
             raise CapExceededError
         return super().write(data)
 
 
 def drawn(picture: Picture, max_bytes: int) -> bytes:
-    """Return the picture as a PNG or SVG file.
+    """Return the chart as a PNG or SVG file.
 
     Raises:
-        CapExceededError: it would have more than ``max_bytes``; the writing ended there.
+        CapExceededError: it would exceed ``max_bytes``; rendering stops there.
     """
     with matplotlib.rc_context(dict(SETTINGS)):
         frame = framed(picture)
@@ -84,7 +84,7 @@ def drawn(picture: Picture, max_bytes: int) -> bytes:
 
 
 def _line(frame: Frame) -> None:
-    """Draw one line with its last value, or several from a common 100 with their names."""
+    """Draw one line with its last value, or several indexed lines with their names."""
     places, axes = frame.places(), frame.axes
     series = frame.picture.series
     several = len(series) > 1
@@ -108,7 +108,7 @@ def _line(frame: Frame) -> None:
 
 
 def _drawdown(frame: Frame) -> None:
-    """Draw how far the value is below its highest so far, and name the deepest point."""
+    """Draw the drawdown from the running maximum, and label its deepest point."""
     places, axes = frame.places(), frame.axes
     values = frame.picture.series[0].values
     axes.fill_between(places, values, 0, color=COLOURS[1], alpha=0.16, linewidth=0)
@@ -123,10 +123,10 @@ def _drawdown(frame: Frame) -> None:
 
 
 def _candles(frame: Frame) -> None:
-    """Draw open, high, low and close; a body is blue where the price rose and orange where not."""
+    """Draw candles; a body is blue if the price rose or did not change, else orange."""
     picture, axes = frame.picture, frame.axes
     opens, highs, lows, closes = (one.values for one in picture.series)
-    thin = (max(highs) - min(lows)) * 0.0015  # so that a day without change is still seen
+    thin = (max(highs) - min(lows)) * 0.0015  # keeps a day without change visible
     pairs = list(zip(opens, closes, strict=True))
     colours = [RISING if close >= opened else FALLING for opened, close in pairs]
     axes.vlines(frame.places(), lows, highs, colors=colours, linewidth=0.9)
@@ -149,7 +149,7 @@ DRAWN: Mapping[Kind, Callable[[Frame], None]] = MappingProxyType(
 
 
 def _days_to_the_edges(frame: Frame, room: float) -> None:
-    """Let the days fill the width, with some room (in days) on both sides."""
+    """Set the horizontal limits so that the days fill the width, with a margin in days."""
     places = frame.places()
     room = max(room, (places[-1] - places[0]) * 0.006)
     frame.axes.set_xlim(places[0] - room, places[-1] + room)
@@ -161,7 +161,7 @@ def _end_label(one: Series, *, named: bool) -> str:
 
 
 def _label_ends(frame: Frame, labels: Sequence[str]) -> None:
-    """Write the last values beside the ends of their lines, none over another."""
+    """Label the line ends with their last values, without overlaps."""
     series, axes, last = frame.picture.series, frame.axes, frame.places()[-1]
     ends = [float(axes.transData.transform((last, one.values[-1]))[1]) for one in series]
     heights = apart(ends, LINE)
@@ -182,7 +182,7 @@ def _label_ends(frame: Frame, labels: Sequence[str]) -> None:
 
 
 def apart(heights: Sequence[float], distance: float) -> list[float]:
-    """Return heights in the same order, moved so that any two are at least ``distance`` apart."""
+    """Return the heights moved apart to at least ``distance``, in the same order."""
     order = sorted(range(len(heights)), key=heights.__getitem__)
     moved = list(heights)
     for below, above in pairwise(order):

@@ -1,4 +1,4 @@
-"""What every picture has: words above and below, axes between, and one quiet style."""
+"""The common layout of all charts: texts above and below, axes between, and one style."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ AXIS = "#9aa5b1"
 PAPER = "#ffffff"
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#AA4499", "#B07D00")
-"""After Okabe and Ito, the light ones darkened so that text in them can be read."""
+"""The Okabe-Ito palette, with light colours darkened so that text in them is readable."""
 RISING, FALLING = COLOURS[0], COLOURS[1]
 
 TITLE_POINTS = 13.5
@@ -34,7 +34,7 @@ SETTINGS: Mapping[Any, Any] = MappingProxyType(
         "font.family": "DejaVu Sans",
         "font.size": TEXT_POINTS,
         "text.color": INK,
-        "text.parse_math": False,  # a title may hold dollar signs
+        "text.parse_math": False,  # a title may contain dollar signs
         "axes.formatter.use_mathtext": False,
         "axes.edgecolor": AXIS,
         "axes.linewidth": 0.8,
@@ -62,34 +62,34 @@ SETTINGS: Mapping[Any, Any] = MappingProxyType(
 
 MARGIN = 24
 ABOVE = 92
-"""Pixels between the top and the axes: title, subtitle, unit."""
+"""Pixels between the top edge and the axes: title, subtitle, unit."""
 BELOW = 76
-"""Pixels between the axes and the bottom: dates, years, caption."""
+"""Pixels between the axes and the bottom edge: dates, years, caption."""
 LINE = 16
-"""Pixels from one line of small text to the next."""
+"""Line height of small text in pixels."""
 AXIS_LABELS = 60
-"""About how many pixels the numbers beside the axis take, with their margin."""
+"""Approximate width of the axis numbers in pixels, including their margin."""
 PIXELS_A_NUMBER = 55
 PIXELS_A_DATE = 60
 LEAST_DATES = 4
 EPOCH = date(1970, 1, 1).toordinal()
-"""What is taken from an ordinal to get a place on the axis of days."""
+"""Ordinal of the Unix epoch; subtracted from ordinals to get positions on the time axis."""
 
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """A figure with its words, and the axes to draw on."""
+    """A figure with its texts, and the axes to draw on."""
 
     figure: Figure
     axes: Axes
     picture: Picture
 
     def places(self) -> list[float]:
-        """Return where the days stand on the horizontal axis."""
+        """Return the horizontal positions of the days."""
         return [float(day - EPOCH) for day in self.picture.days]
 
     def finish(self, suffix: str, right: float) -> None:
-        """Set the ticks and give the labels beside the axes their room; ``right`` is in pixels."""
+        """Set ticks and labels, and fit the margins; ``right`` is the right margin in pixels."""
         picture, axes = self.picture, self.axes
         room = picture.width - right - AXIS_LABELS
         span = picture.days[-1] - picture.days[0]
@@ -108,7 +108,7 @@ class Frame:
         self._fit(right)
 
     def _fit(self, right: float) -> None:
-        """Leave as much room on the left as the longest number needs."""
+        """Set the left margin to the width of the longest axis number."""
         picture = self.picture
         self.figure.subplots_adjust(
             left=MARGIN / picture.width,
@@ -123,10 +123,10 @@ class Frame:
 
 
 class _DateLabels(Formatter):
-    """Names the ticks of days in English, whatever the locale of the process: 2012, Feb, 8 Feb."""
+    """Formats date ticks in English, regardless of the process's locale: 2012, Feb, 8 Feb."""
 
     def format_ticks(self, values: Sequence[float]) -> list[str]:
-        """Return the year for a first of January, the month for another first, or the day."""
+        """Return the year for January 1, the month for the first of another month, else the day."""
         days = [date.fromordinal(EPOCH + round(value)) for value in values]
         monthly = all(day.day == 1 for day in days)
         return [_label(day, monthly) for day in days]
@@ -143,8 +143,8 @@ def _label(day: date, monthly: bool) -> str:
 
 
 def framed(picture: Picture) -> Frame:
-    """Return a figure with the words of a picture and empty axes."""
-    # Pixels are cut to whole ones: a little more keeps what fractions cannot hold from losing one.
+    """Return a figure with the texts of a chart and empty axes."""
+    # The size is truncated to whole pixels; the extra avoids losing one to float error.
     more = 0.01 if picture.format is Format.PNG else 0.0
     size = [(side + more) / PIXELS_PER_INCH for side in (picture.width, picture.height)]
     figure = Figure(figsize=(size[0], size[1]), dpi=PIXELS_PER_INCH)
@@ -159,7 +159,7 @@ def framed(picture: Picture) -> Frame:
 
 
 def _write(figure: Figure, words: str, y: float, **style: Any) -> None:
-    """Write words at the left margin, ``y`` pixels above the bottom; too long ones are cut."""
+    """Write text at the left margin, ``y`` pixels above the bottom; long text is truncated."""
     width, height = figure.bbox.width, figure.bbox.height
     text = figure.text(MARGIN / width, y / height, words, parse_math=False, **style)
     while words and text.get_window_extent().width > width - 2 * MARGIN:
@@ -168,5 +168,5 @@ def _write(figure: Figure, words: str, y: float, **style: Any) -> None:
 
 
 def plain(number: float, form: str) -> str:
-    """Return a number in a format such as ``,.2f``, with a real minus sign and no -0."""
+    """Format a number, such as with ``,.2f``, with a real minus sign and without -0."""
     return format(number + 0.0, f"z{form}").replace("-", "\N{MINUS SIGN}")

@@ -1,7 +1,6 @@
-"""What is drawn, as it is sent to the process that draws.
+"""The chart description that is sent to the drawing process.
 
-Everything that needs judgement (which prices, which words, which candles) is decided before, so
-that the drawing process only draws.
+All decisions (prices, texts, candles) are made before, so that the drawing process only draws.
 """
 
 from collections.abc import Mapping
@@ -14,15 +13,15 @@ from caseworker.tools.dates.calculation import MONTHS
 from caseworker.tools.ports import ToolRefusedError
 
 PIXELS_PER_INCH = 96
-"""What browsers count, so that a PNG and an SVG have the same size; all sizes are in pixels."""
+"""The CSS pixel density, so that a PNG and an SVG have the same size; all sizes are in pixels."""
 MIN_WIDTH, MAX_WIDTH, DEFAULT_WIDTH = 400, 2000, 900
 MIN_HEIGHT, MAX_HEIGHT, DEFAULT_HEIGHT = 260, 1400, 500
 MAX_POINTS = 25_000
-"""Values in one picture, of all its series together."""
+"""Maximum number of values in one chart, over all series."""
 
 
 class Kind(StrEnum):
-    """What kind of picture it is."""
+    """The type of chart."""
 
     LINE = "line"
     CANDLES = "candles"
@@ -30,7 +29,7 @@ class Kind(StrEnum):
 
 
 class Format(StrEnum):
-    """How the picture is written."""
+    """The file format of a chart."""
 
     PNG = "png"
     SVG = "svg"
@@ -51,30 +50,31 @@ class Series:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Picture:
-    """One picture; sizes in pixels."""
+    """A chart description; sizes in pixels."""
 
     kind: Kind
     format: Format
     title: str
     subtitle: str
     unit: str
-    """What the vertical axis counts."""
+    """The unit of the vertical axis."""
     caption: str
     days: tuple[int, ...]
     """Proleptic Gregorian ordinals, ascending."""
     series: tuple[Series, ...]
-    """Candles have four: open, high, low and close."""
+    """A candle chart has four: open, high, low and close."""
     day_width: float = 1.0
-    """How many days one candle stands for."""
+    """The number of days that one candle covers."""
     width: int = DEFAULT_WIDTH
     height: int = DEFAULT_HEIGHT
 
     def __post_init__(self) -> None:
-        """Refuse what could take long to draw.
+        """Validate the size.
 
         Raises:
             ToolRefusedError: it has more than MAX_POINTS values.
-            ValueError: its size is outside the limits, or a series is not as long as its days.
+            ValueError: its size is outside the limits, or a series does not have one value for each
+                day.
         """
         if len(self.days) * len(self.series) > MAX_POINTS:
             raise ToolRefusedError(
@@ -88,13 +88,13 @@ class Picture:
 
     @classmethod
     def read(cls, read: Mapping[str, Any]) -> "Picture":
-        """Return the picture of which ``asdict`` and JSON made this."""
+        """Restore a chart from the JSON form of its ``asdict``."""
         lines = tuple(Series(one["name"], tuple(one["values"])) for one in read["series"])
         kind, form, days = Kind(read["kind"]), Format(read["format"]), tuple(read["days"])
         return cls(**{**read, "kind": kind, "format": form, "days": days, "series": lines})
 
 
 def short_date(ordinal: int) -> str:
-    """Return a day as captions name it, such as 3 Jan 2012, whatever the locale."""
+    """Return a date as in captions, such as 3 Jan 2012, regardless of the locale."""
     day = date.fromordinal(ordinal)
     return f"{day.day} {MONTHS[day.month - 1][:3]} {day.year}"

@@ -1,8 +1,8 @@
-"""Pictures for coroutines: drawn in a process, bounded in time, ended when no caller waits.
+"""Draws charts for coroutines in a separate process, with a time limit and cancellation.
 
-Why a process: drawing holds the interpreter for 60 to 150 ms at a time, its libraries take 65 MB
-and up to a second to import, and a picture that hangs or grows could not be ended in a thread. A
-process for each picture would cost half a second each.
+A process is used for three reasons. Drawing holds the GIL for 60 to 150 ms at a time. The libraries
+take 65 MB and up to a second to import. A drawing that hangs or grows could not be killed in a
+thread. Starting a new process for each chart would cost half a second each.
 """
 
 import asyncio
@@ -21,31 +21,31 @@ from caseworker.tools.ports import ToolRefusedError
 
 TIMEOUT_SECONDS = 30.0
 IDLE_SECONDS = 120.0
-"""How long the process waits for another picture: it keeps about 95 MB."""
+"""Idle timeout of the process, which uses about 95 MB of memory."""
 WORKER = "caseworker.tools.plotting.worker"
 _NOT_DRAWN = "The picture could not be drawn."
 
 _CODE = Path(__file__).parents[3]
-"""The folder of the package ``caseworker`` of this very process."""
+"""The directory that contains the ``caseworker`` package of this process."""
 _PASSED_ON = ("PATH", "TMPDIR", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "SYSTEMROOT")
-"""What the process sees of our environment: no keys, no locale, no settings of a library."""
+"""Environment variables passed to the process; keys, locale and library settings are not."""
 
 
 class _ProcessEndedError(Exception):
-    """The drawing process ended, or was ended, before it answered."""
+    """The drawing process exited, or was killed, before it replied."""
 
 
 class Renderer:
-    """Draws one picture at a time, in a process that is started for the first one.
+    """Draws one chart at a time, in a process that is started for the first one.
 
-    Close it; the process also ends when it has been idle for a while or its parent is gone. It
-    belongs to one event loop: on another one it is started anew.
+    The owner must close it. The process also exits after an idle timeout or when its parent is
+    gone. It belongs to one event loop and is restarted on a different one.
     """
 
     def __init__(
         self, *, timeout_seconds: float = TIMEOUT_SECONDS, idle_seconds: float = IDLE_SECONDS
     ) -> None:
-        """Prepare; a picture may take ``timeout_seconds``, waiting for others included."""
+        """Create a renderer; ``timeout_seconds`` includes the wait for other charts."""
         self._timeout = timeout_seconds
         self._idle_seconds = idle_seconds
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -53,22 +53,22 @@ class Renderer:
         self._process: Process | None = None
         self._killed = False
         self._folder: TemporaryDirectory[str] | None = None
-        """The home of the process, where the library notes which fonts there are."""
+        """The home directory of the process, which holds matplotlib's font cache."""
         self._closed = False
 
     @property
     def pid(self) -> int | None:
-        """The process id of the process that draws, if there is one."""
+        """The process ID of the drawing process, or None if it is not running."""
         process = self._process
         if process is None or self._killed or process.returncode is not None:
             return None
         return process.pid
 
     async def render(self, picture: Picture, max_bytes: int) -> bytes:
-        """Return the picture as a file of at most ``max_bytes``.
+        """Draw a chart and return a file of at most ``max_bytes``.
 
-        The process is killed with a picture that takes too long, or whose caller is cancelled; the
-        next picture gets a new one.
+        The process is killed if a chart takes too long or its caller is cancelled; the next chart
+        starts a new one.
 
         Raises:
             ToolRefusedError: it is too large (``too_large``), took too long (``timeout``) or could
@@ -94,7 +94,7 @@ class Renderer:
         return data
 
     async def aclose(self) -> None:
-        """End the process; callers that still wait get a ToolRefusedError."""
+        """Kill the process; callers that still wait get a ToolRefusedError."""
         self._closed = True
         self._move_to(asyncio.get_running_loop())
         self._kill()
@@ -110,13 +110,13 @@ class Renderer:
 
     async def _answer(self, line: bytes) -> tuple[dict[str, Any], bytes]:
         if self.pid is not None:
-            # It may end of itself, being idle, just when it is asked: then once more.
+            # The process may exit at its idle timeout just as it is asked: retry once.
             with suppress(_ProcessEndedError):
                 return await self._exchange(line)
         return await self._exchange(line)
 
     async def _exchange(self, line: bytes) -> tuple[dict[str, Any], bytes]:
-        """Send a request and return the header and the bytes of its answer."""
+        """Send a request; return the header and the data of the reply."""
         process = await self._running()
         try:
             if process.stdin is None or process.stdout is None:

@@ -1,9 +1,9 @@
-"""The process that draws: ``python -m caseworker.tools.plotting.worker IDLE_SECONDS``.
+"""The drawing process: ``python -m caseworker.tools.plotting.worker IDLE_SECONDS``.
 
-It reads pictures from its standard input, one JSON line each, and answers each with one JSON line
-and then as many bytes as the line says. It has no keys in its environment, a limit on its memory
-and no state, so that its parent may kill it at any moment. It ends when its input ends, or when it
-has been idle for a while, so that an idle service does not pay for it.
+It reads chart descriptions from standard input, one JSON line each. It answers each with a JSON
+line, followed by the number of bytes given in that line. It has no keys in its environment, a
+memory limit and no state, so its parent can kill it at any time. It exits when its input ends, or
+after the idle timeout, so that an idle service does not pay for it.
 """
 
 import json
@@ -19,11 +19,11 @@ from caseworker.tools.plotting.drawing import CapExceededError, drawn
 from caseworker.tools.plotting.picture import Picture
 
 MAX_MEMORY_BYTES = 1 << 30
-"""Of address space; the libraries alone map about half of it."""
+"""Address space limit; the libraries alone map about half of it."""
 
 
 def main(idle_seconds: float) -> None:
-    """Serve until the input ends or nothing is asked for a while."""
+    """Serve requests until the input ends or the idle timeout expires."""
     replies = _replies()
     _limit_memory()
     with open(0, "rb", buffering=0) as asked:  # unbuffered, so that select sees every line
@@ -34,7 +34,7 @@ def main(idle_seconds: float) -> None:
 
 
 def _answer(request: Mapping[str, Any]) -> tuple[dict[str, Any], bytes]:
-    """Return the header and the bytes of a picture; without one, the header has the problem."""
+    """Return the reply's header and the chart; on failure the header names the problem."""
     try:
         data = drawn(Picture.read(request["picture"]), request["max_bytes"])
     except CapExceededError:
@@ -47,7 +47,7 @@ def _answer(request: Mapping[str, Any]) -> tuple[dict[str, Any], bytes]:
 
 
 def _replies() -> BinaryIO:
-    """Take standard output for replies alone; what a library prints goes nowhere."""
+    """Reserve standard output for replies; redirect what libraries print to the null device."""
     replies = os.fdopen(os.dup(1), "wb")
     silence = os.open(os.devnull, os.O_WRONLY)
     os.dup2(silence, 1)
@@ -56,7 +56,7 @@ def _replies() -> BinaryIO:
 
 
 def _limit_memory() -> None:
-    # Not every system lets a process limit itself; the size of pictures is capped anyway.
+    # Not every system supports these limits; the size of pictures is capped anyway.
     with suppress(OSError, ValueError):
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         resource.setrlimit(resource.RLIMIT_AS, (MAX_MEMORY_BYTES, MAX_MEMORY_BYTES))
@@ -67,7 +67,7 @@ def _ready(asked: BinaryIO, seconds: float) -> bool:
 
 
 def _line(asked: BinaryIO) -> bytes:
-    """Read one line; nothing follows it before it is answered."""
+    """Read one line; the parent sends the next one only after the reply."""
     read = bytearray()
     while not read.endswith(b"\n"):
         part = asked.read(1 << 16)

@@ -1,1 +1,1 @@
-"""Daily stock prices: the port to their source, and the set that comes with the service."""
+"""Daily stock prices: the price source port, and the packaged data set."""

@@ -1,7 +1,7 @@
-"""What the stock tools share: their arguments, and how they get prices.
+"""The arguments that the stock tools share, and how they fetch prices.
 
-What cannot be used, or found, is refused with a ``ToolRefusedError``. Its message does not quote
-what broke in a source: that may hold a key.
+Unusable arguments and failures raise ``ToolRefusedError``. The message never quotes an exception of
+a source, because it may contain a key.
 """
 
 import re
@@ -32,16 +32,16 @@ SYMBOLS: Mapping[str, str] = MappingProxyType(
         "microsoft": "MSFT",
     }
 )
-"""Symbols by the name of the company, small letters without its legal form."""
+"""Ticker symbols by company name, in lowercase without the legal form."""
 
 _LEGAL_FORM = re.compile(r"[,.]?\s+(?:inc|incorporated|corp|corporation|co|company|plc|ltd)\.?$")
 _SYMBOL = re.compile(r"[A-Z0-9][A-Z0-9.\-^=]{0,14}")
 
 
 def symbol_of(name: str) -> str:
-    """Return the symbol that ``name`` stands for, in any case.
+    """Return the ticker symbol of a company name or ticker, in any case.
 
-    A name that is not in the table is taken for a symbol, because a source may know it.
+    A name that is not in the table is treated as a symbol, because a source may know it.
     """
     words = " ".join(name.lower().removeprefix("$").split())
     known = SYMBOLS.get(_LEGAL_FORM.sub("", words))
@@ -56,10 +56,11 @@ def symbol_of(name: str) -> str:
 
 
 def symbols_of(names: Sequence[str], least: int, most: int) -> list[str]:
-    """Return the symbols of different companies.
+    """Return the ticker symbols of different companies.
 
     Raises:
-        ToolRefusedError: there are fewer than ``least``, more than ``most``, or one twice.
+        ToolRefusedError: there are fewer than ``least`` or more than ``most`` names, or a
+            duplicate.
     """
     symbols = [symbol_of(name) for name in names]
     if len(set(symbols)) != len(symbols):
@@ -71,7 +72,7 @@ def symbols_of(names: Sequence[str], least: int, most: int) -> list[str]:
 
 
 def day_in(text: str) -> date:
-    """Return the day that a date of the schema's format names."""
+    """Parse a date argument in the form YYYY-MM-DD."""
     try:
         return date.fromisoformat(text)
     except ValueError as error:
@@ -79,7 +80,7 @@ def day_in(text: str) -> date:
 
 
 async def fetched(source: PriceSource, symbol: str, args: Mapping[str, Any]) -> PriceSeries:
-    """Return the prices of a symbol from the argument ``start`` to the argument ``end``."""
+    """Fetch the prices of a symbol between the arguments ``start`` and ``end``."""
     start, end = (day_in(args[name]) if name in args else None for name in ("start", "end"))
     if start is not None and end is not None and start > end:
         raise ToolRefusedError(f"'start' ({start}) must not be later than 'end' ({end})")

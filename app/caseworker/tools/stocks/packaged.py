@@ -1,8 +1,8 @@
-"""The prices that come with the service.
+"""The price data packaged with the service.
 
 12,154 real trading days of AAPL, FB, GOOG, IBM and MSFT, 2000-03-01 to 2013-03-01: Quandl's WIKI
 set, declared public domain by its publisher, as packaged in bokeh-sampledata 2026.1 (see
-``data/README.md``). Days are as given there; closes as traded and adjusted closes are kept apart.
+``data/README.md``). Days are unchanged; traded and adjusted closing prices are kept separate.
 """
 
 import asyncio
@@ -20,13 +20,13 @@ SOURCE = "packaged: Quandl WIKI daily prices 2000-2013, public domain"
 CURRENCY = "USD"
 
 _OTHER_SYMBOLS = MappingProxyType({"GOOGL": "GOOG", "META": "FB"})
-"""Today's symbols of shares in the set; what the set calls GOOG is GOOGL since 2014."""
+"""Current symbols of shares in the set; its GOOG has been GOOGL since 2014."""
 
 _History = Mapping[str, PriceSeries]
 
 
 class PackagedPrices:
-    """A PriceSource that never leaves the process; the data is read once, when first needed."""
+    """A PriceSource without external calls; the data is loaded once, on first use."""
 
     external = False
 

@@ -1,4 +1,4 @@
-"""Daily prices, and the port through which the tools get them."""
+"""Daily prices, and the port through which tools fetch them."""
 
 from bisect import bisect_left, bisect_right
 from dataclasses import dataclass, replace
@@ -10,38 +10,38 @@ from caseworker.tools.dates.calculation import weekday_name
 from caseworker.tools.ports import ToolRefusedError, ToolSpec
 
 UNAVAILABLE: Final = "source_unavailable"
-"""The code of a source that may answer when it is asked again."""
+"""The error code of a source that may respond on a later attempt."""
 
 
 class DailyPrice(NamedTuple):
-    """What was traded on one day; prices are in the currency of their series."""
+    """The trading data of one day; prices are in the currency of the series."""
 
     day: date
     open: float
     high: float
     low: float
     close: float
-    """As traded on that day."""
+    """The unadjusted closing price of that day."""
     volume: int
-    """Shares."""
+    """Number of shares."""
     adjusted_close: float
-    """The close, adjusted for the splits and dividends that came later."""
+    """The close, adjusted for later splits and dividends."""
 
     @property
     def adjustment(self) -> float:
-        """What a price of that day is multiplied with to adjust it."""
+        """The factor that adjusts a price of that day."""
         return self.adjusted_close / self.close
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PriceSeries:
-    """The trading days of one symbol, the earliest first and at least one."""
+    """The trading days of one symbol, at least one, in ascending order."""
 
     symbol: str
     source: str
-    """Where the prices come from, as ``packaged: …`` or ``live: …``; every result repeats it."""
+    """The origin of the prices, as ``packaged: …`` or ``live: …``; every result repeats it."""
     currency: str
-    """ISO 4217, such as USD."""
+    """ISO 4217 code, such as USD."""
     days: tuple[DailyPrice, ...]
 
     @property
@@ -55,11 +55,11 @@ class PriceSeries:
         return self.days[-1]
 
     def between(self, start: date | None, end: date | None) -> "PriceSeries":
-        """Return the days from ``start`` to ``end``, both included; None is all there is.
+        """Return the days from ``start`` to ``end``, inclusive; None means no limit.
 
         Raises:
-            ToolRefusedError: they lie, at least in part, outside the series (``out_of_range``), or
-                nothing was traded on them (``no_data``).
+            ToolRefusedError: the range is partly outside the series (``out_of_range``) or has no
+                trading day (``no_data``).
         """
         first, last = self.first.day, self.last.day
         start, end = start or first, end or last
@@ -83,40 +83,40 @@ class PriceSeries:
 
 
 class PriceSource(Protocol):
-    """Where daily prices come from: the packaged set, or a provider that is asked by key.
+    """The source of daily prices: the packaged set, or a provider that needs a key.
 
-    A source raises ToolRefusedError only; its message names no key.
+    A source raises only ToolRefusedError; its message contains no key.
     """
 
     @property
     def external(self) -> bool:
-        """True when asking leaves this process."""
+        """True if a query leaves this process."""
         ...
 
     async def daily(self, symbol: str, start: date | None, end: date | None) -> PriceSeries:
         """Return the trading days of ``symbol`` from ``start`` to ``end``, both included.
 
-        Without ``start`` the series begins with the first day that the source knows, without
+        Without ``start`` the series begins with the first day that the source knows; without
         ``end`` it ends with the last one. Prices are finite and above zero.
 
         Raises:
             ToolRefusedError: the symbol is unknown (``unknown_symbol``); the dates are not covered
-                (``out_of_range``); nothing was traded on them (``no_data``); the source cannot be
-                reached, or asks to wait (``source_unavailable``); it refuses the key
+                (``out_of_range``); there is no trading day (``no_data``); the source is unreachable
+                or rate-limits the caller (``source_unavailable``); it rejects the key
                 (``source_refused``).
         """
         ...
 
 
 def asking(spec: ToolSpec, source: PriceSource) -> ToolSpec:
-    """Return the spec of a tool that asks ``source``: one outside may be tried again."""
+    """Adapt a tool's spec; an external source makes it external, retryable, nondeterministic."""
     transient = frozenset({UNAVAILABLE} if source.external else ())
     deterministic = spec.deterministic and not source.external
     return replace(spec, external=source.external, transient=transient, deterministic=deterministic)
 
 
 def unknown_symbol(symbol: str, there_are: str) -> ToolRefusedError:
-    """Return the refusal of a symbol; ``there_are`` says for what there are prices."""
+    """Return the error for an unknown symbol; ``there_are`` lists the available ones."""
     return ToolRefusedError(
         f"There are no prices for {symbol[:20]!r}; there are prices for {there_are}.",
         code="unknown_symbol",
