@@ -45,7 +45,10 @@ def replayed(recorded: Recorded) -> Answered:
 
 
 def if_lost(usage: SpentSum) -> Mapping[str, Any] | None:
-    """Build the journal value of a call in flight: its usage if its worker is lost, else None."""
+    """Build the journal value of a call in flight: the usage to charge if its worker is lost.
+
+    Returns None if ``usage`` is empty.
+    """
     if usage == SpentSum():
         return None
     cost = None if usage.cost_usd is None else str(usage.cost_usd)

@@ -41,7 +41,7 @@ class FairSlots:
     async def acquire(self, tenant: str | None) -> None:
         """Acquire a slot, waiting without a time limit.
 
-        ``None`` stands for the service itself, which has no share limit.
+        ``None`` is the service itself, which has no share limit.
         """
         own = self._tenants.setdefault(tenant, _Tenant())
         slot = asyncio.get_running_loop().create_future()
