@@ -64,7 +64,7 @@ class ResourceUsage:
         """
         self._parent = parent
         self.lock: threading.RLock = threading.RLock() if parent is None else parent.lock
-        """Held while amounts change; all usages of one tree share it."""
+        """The lock that guards the amounts of all usages of one tree."""
         self._thread = threading.get_ident()
         self._read_in_threads: dict[tuple[int, Dimension], Any] = {}
         self.amounts: dict[Dimension, Any] = {

@@ -172,7 +172,7 @@ class Approvals:
             )
             journal.note(node, entry)
 
-        note(None)
+        note(None)  # buffered; the barrier in ``_decided`` stores it before the question
         asked = Asked(approval_id=approval_id, node_id=node, call_key=path.text, question=question)
         try:
             decision = await self._decided(context, path, asked)
@@ -199,7 +199,7 @@ class Approvals:
         shown = redact_text(asked.question.message)
         about = {"subject": asked.question.subject, "message": shown}
         self._emit(context, asked, APPROVAL_REQUESTED, about)
-        context.token.check()
+        context.token.check()  # a stop may have arrived while the question was stored
         if decision is not None:
             return decision
         waiting = _Waiting(path, asyncio.get_running_loop().create_future())
@@ -240,6 +240,7 @@ class Approvals:
                     await self._pass_on()
                     pause = min(2 * pause, longest)
         except Exception as error:
+            # Fail the waiters: without this task, nothing would ever wake them.
             for waiting in self._waiting.values():
                 if not waiting.decision.done():
                     waiting.decision.set_exception(error)
@@ -258,7 +259,7 @@ class Approvals:
         for _ in range(TURNS):
             if not _all_inside(context.calls, self._waiting.values()):
                 return False
-            await asyncio.sleep(0)
+            await asyncio.sleep(0)  # other tasks run here and may start the next step
         return bool(self._waiting) and trace.revision == revision
 
 

@@ -109,9 +109,10 @@ class Calls:
         """
         before = self._earlier_try_of(call)
         if before is not None and before.outcome is not CallOutcome.UNKNOWN:
-            return replayed(before)
+            return replayed(before)  # allowed even after a stop: a replay costs nothing
         self.token.check()
         self.detached.check(call.key)
+        # An interrupted attempt of this run has already paid the ``once`` charge.
         once = call.once if before is None or before.taken_over else NOTHING
         made = _Performance(self, call, attempt, parent, scope, once)
         self.working[call.key.text] = call.key
@@ -211,6 +212,7 @@ class _Performance:
             spent = failure.spent
             raise
         finally:
+            # Also runs on cancellation: then the usage is unknown and settled as an estimate.
             if spent is None:
                 spent = self._lost() if call.lost is None else call.lost()
             used = sum_of((counted, spent.charge))
@@ -291,6 +293,8 @@ class _Performance:
         """Pass all checks before an attempt and return its reservation."""
         reservation = await self._reserved_in_turn(counted)
         try:
+            # Order matters: the barrier makes the charge in flight durable before the call is made,
+            # so that recovery charges the call even if this worker is lost right after it.
             self._note_in_flight(counted)
             await self._calls.journal.barrier(external=self._call.external)
             self._calls.token.check()
@@ -298,7 +302,7 @@ class _Performance:
         except BaseException:
             reservation.settle()  # the attempt never started, so it costs nothing
             if self._turn is not None:
-                self._turn.settle(0)
+                self._turn.settle(0)  # the slot was acquired but not used
             raise
         return reservation
 

@@ -55,7 +55,7 @@ class CancellationToken:
         given = loop.create_future()
 
         def give() -> None:
-            if not given.done():
+            if not given.done():  # the waiting task may have been cancelled
                 given.set_result(None)
 
         with self.on_trip(lambda: loop.call_soon_threadsafe(give)):
@@ -69,6 +69,7 @@ class CancellationToken:
         block. If it raises, the error is logged and the other callbacks still run.
         """
         key = object()
+        # Register and check under the lock, so that a concurrent trip is not missed or doubled.
         with self._lock:
             self._callbacks[key] = callback
             if self.stop is not None:

@@ -78,6 +78,7 @@ class StepSlots:
     def give(self) -> None:
         """Release a slot and wake all waiters."""
         self._taken -= 1
+        # Wake all waiters: one acquires the slot, the others register again in ``take``.
         waiting, self._waiting = self._waiting, {}
         for wake in waiting:
             wake()
@@ -102,6 +103,7 @@ class NodeLock:
     def __init__(self, node_id: str, *, timeout_seconds: float = DEFAULT_LOCK_SECONDS) -> None:
         self.node_id = node_id
         self._timeout_seconds = timeout_seconds
+        # One lock per event loop: an asyncio.Lock works on a single loop only.
         self._locks = WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock]()
 
     def __repr__(self) -> str:
@@ -119,7 +121,7 @@ class NodeLock:
         Raises:
             DeadlockError: the lock timed out, or the current task or an enclosing one holds it.
         """
-        mine = _HELD.get()
+        mine = _HELD.get()  # child tasks inherit it, so nested graphs know their parents' locks
         if id(self) in mine:
             raise DeadlockError(f"Persistent node {self.node_id!r} waits for itself.")
         lock = self._locks.setdefault(asyncio.get_running_loop(), asyncio.Lock())

@@ -36,7 +36,7 @@ TURN_SECONDS = 0.005
 
 
 class GraphExecution:
-    """One execution of one graph."""
+    """One execution of a graph, outermost or nested."""
 
     def __init__(
         self,
@@ -129,6 +129,7 @@ class GraphExecution:
             asyncio.CancelledError: this task was cancelled without a stop of the run.
         """
         self._run.slots.widen(self._prepared.graph.max_parallel)
+        # A nested graph runs in the task of its step: restore that step's holder afterwards.
         around = HOLDER.get()
         HOLDER.set(self._step_runner.holder)
         try:
@@ -141,6 +142,7 @@ class GraphExecution:
         except asyncio.CancelledError:
             if self._run.token.stop is None:
                 raise
+            # The supervisor cancels the run's task after a stop: report the stop.
             self._outcome.stop = self._run.token.stop
             self._recall(self._outcome.stop)
         finally:
@@ -251,6 +253,7 @@ class GraphExecution:
 
     async def _execute_apart(self, step_id: str) -> None:
         try:
+            # The task has its own copy of the context, so it needs its own mutable holder.
             HOLDER.set(Holder(self._step_runner.path_of(step_id)))
             step, report = self._steps[step_id], self._reports[step_id]
             await self._step_runner.execute(step, report, self)
@@ -316,6 +319,7 @@ class GraphExecution:
         tasks, self._tasks = self._tasks, {}
         self._ready.clear()
         for step_id, task in tasks.items():
+            # Detach before cancelling: cleanup code must not start new steps or calls.
             self._step_runner.cut_off(step_id)
             task.cancel(reason)
         cancelled = await until_done(tasks.values(), self._grace_seconds)

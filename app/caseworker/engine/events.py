@@ -65,7 +65,7 @@ RESERVED: Final = LIFECYCLE | CALLS | APPROVALS | {RUN_STARTED, RUN_RESUMED}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """Something that happened in a run."""
+    """One event of a run."""
 
     type: str
     step_id: str | None = None

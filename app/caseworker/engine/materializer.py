@@ -56,6 +56,7 @@ class Materializer:
             LookupError: the graph has no such step.
             TypeError: the step cannot be materialised.
         """
+        # Loops because the consumer that materialises the output may fail; the next one retries.
         while output not in self._made:
             self._refuse_cycle(output, way)
             made = self._making.get(output)
@@ -106,6 +107,7 @@ class Materializer:
         finally:
             del self._making[output]
             made.set()
+        # No await from here on, so that woken consumers find the value in ``_made``.
         trace.mark_success(started, 0)
         self._made[output] = value
         return value

@@ -30,9 +30,9 @@ class ExecutionResult:
 
 @dataclass(frozen=True, slots=True)
 class NodeEvent:
-    """Progress that a node reports while it works.
+    """Progress that a node reports while it runs.
 
-    Lifecycle events (``step.started`` and so on) come from the engine alone.
+    Only the engine emits lifecycle events, such as ``step.started``.
     """
 
     type: str
@@ -47,7 +47,7 @@ Execution = (
 
 
 class Node(Protocol):
-    """Executes the steps of one type."""
+    """Implements one step type: executes its steps."""
 
     def execute(self, data: Any, inputs: Mapping[str, Any], context: FlowContext) -> Execution:
         """Execute a step synchronously, as a coroutine or as an async generator.

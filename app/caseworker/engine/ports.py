@@ -17,7 +17,7 @@ IF_LOST = "if_lost"
 
 
 class CallOutcome(StrEnum):
-    """How a recorded call or step ended."""
+    """The outcome of a recorded call or step."""
 
     RESULT = "result"
     FAILURE = "failure"

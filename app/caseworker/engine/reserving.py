@@ -35,11 +35,12 @@ async def reserved(
         if not over.done():
             over.set_result(None)
 
+    # Another thread may resolve the request.
     asked.on_end(lambda: loop.call_soon_threadsafe(wake))
     waits()
     try:
         await over
     except BaseException:
-        asked.leave()
+        asked.leave()  # also releases a reservation granted just before the cancel
         raise
     return asked.reservation()

@@ -235,6 +235,7 @@ async def _in_time(
     if policy.timeout_ms is None:
         return await _once(work, inputs, context)
     clock = asyncio.get_running_loop().time
+    # Taken before ``begin``: the timeout includes the synchronous part of the node.
     ends = clock() + policy.timeout_ms / 1000
     execution: Execution | None = None
     if work.lock is None:
@@ -281,6 +282,7 @@ async def _cut_off(
         run.calls.detached.end(inside)
         run.over()
 
+    # Detach before cancelling: cleanup code must not start new steps or calls.
     run.calls.detached.begin(inside)
     attempt.cancel()
     cancelled = await until_done((attempt,), run.grace_seconds)

@@ -101,7 +101,7 @@ class StepRunner:
             self._token.check()
         if self._detached.areas:
             self._detached.check(path)
-        self._working[path.text] = path
+        self._working[path.text] = path  # approvals read it to detect an idle run
         try:
             if journal is not None:
                 await journal.barrier(external=False)  # also polls for missed cancel requests
@@ -109,6 +109,7 @@ class StepRunner:
             try:
                 context = self._begun(step, report, path, view, recorded)
             except BudgetExceededError as refused:
+                # Reservations may hold the step budget only temporarily: queue for it, then start.
                 await self._charge_in_line(refused)
                 context = self._begun(step, report, path, view, recorded, charged=True)
             inputs = self._routing.inputs_of(step.step.id)
@@ -254,6 +255,7 @@ class StepRunner:
     def _completed(self, report: StepReport, path: StepPath, outputs: Outputs) -> None:
         node = report.node
         if self._journal is not None:
+            # First, because it may reject the outputs: then the step fails and has not ended yet.
             stored = self._stored(report, path, outputs)
             self._journal.note(node, _ended_well(report, path, stored))
         self._trace.end_step(node)

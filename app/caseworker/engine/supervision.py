@@ -146,6 +146,7 @@ class Supervisor:
         self._tasks.add(task)  # the event loop holds weak references to tasks only
         task.add_done_callback(self._tasks.discard)
         try:
+            # The token may be tripped in any thread; ``stopped`` is also set when the task ends.
             with token.on_trip(lambda: loop.call_soon_threadsafe(stop)):
                 await stopped
             if not task.done():
@@ -162,7 +163,7 @@ class Supervisor:
             detach(task, late)
             raise DetachedError(token.stop)
         if task.cancelled():
-            token.check()
+            token.check()  # raise the stop that caused the cancellation
         return task.result()
 
 

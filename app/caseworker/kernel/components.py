@@ -27,9 +27,9 @@ def successors_of(edges: Iterable[Edge]) -> Successors:
 
 
 def components(steps: Sequence[str], successors: Successors) -> list[list[str]]:
-    """Return the components in topological order, the members of each in the order of ``steps``.
+    """Return the strongly connected components in topological order.
 
-    All successors must be among ``steps``.
+    The members of each are in the order of ``steps``. All successors must be in ``steps``.
     """
     at = {step: index for index, step in enumerate(steps)}
     predecessors: dict[str, list[str]] = {}

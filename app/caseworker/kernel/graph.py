@@ -8,7 +8,7 @@ DEFAULT_HANDLE = "default"
 
 
 class GraphError(ValueError):
-    """A graph that cannot be executed; the message names the step or the edge."""
+    """The graph cannot be executed; the message names the step or the edge."""
 
 
 class Channel(StrEnum):
@@ -46,7 +46,7 @@ class Edge:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Graph:
-    """Steps and edges."""
+    """A graph of steps and edges, with its entries and its concurrency limit."""
 
     id: str
     steps: tuple[Step, ...]

@@ -25,13 +25,13 @@ class UnexpectedFactError(RuntimeError):
 
 
 class Scheduler:
-    """Orders the steps of one execution of one graph."""
+    """Schedules the steps of one execution of a graph."""
 
     def __init__(self, topology: Topology) -> None:
-        """Prepare to order the active steps of ``topology``.
+        """Prepare to schedule the active steps of ``topology``.
 
         Raises:
-            GraphError: no step may run.
+            GraphError: ``max_parallel`` is below 1.
         """
         self._limit = topology.graph.max_parallel
         if self._limit < 1:

@@ -55,14 +55,10 @@ def explain(
     their requests and replies, skipped steps, own times, the critical path, and the cost of each
     model. Each error is shown once. Control characters are replaced by ``?``.
 
-    Args:
-        snapshot: the ExecutionGraph of the run.
-        cancelled: whether the run was cancelled.
-        waiting: whether the run waits for an approval.
-        max_nodes: the maximum number of nodes in the tree.
-        payloads: requests and replies by node ID, as far as they may be shown.
-        skipped: the paths of skipped steps.
-        queued_ms: the time from acceptance to the first claim.
+    ``cancelled`` and ``waiting`` (for an approval) are the status of the run. The tree shows at
+    most ``max_nodes`` nodes. ``payloads`` holds requests and replies by node ID, as far as they may
+    be shown. ``skipped`` lists the skipped steps; ``queued_ms`` is the time in the queue before the
+    run was started.
     """
     if snapshot["root_id"] is None:
         return f"Run {plain(snapshot['chain_id'])} has not begun yet.\n"
