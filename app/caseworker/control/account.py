@@ -1,6 +1,6 @@
-"""The books of one scope: its limits, what was used of them, and what is held.
+"""The account of one budget scope: its limits, its usage and its holds.
 
-Everything here is asked and changed under the lock that the usages of one tree of scopes share.
+All methods run under the lock that the usages of one tree of scopes share.
 """
 
 from collections.abc import Callable, Mapping
@@ -13,7 +13,7 @@ WARNING_SHARES = (0.7, 0.9)
 
 
 class Account:
-    """What may be spent in one scope, what was, and what is held for work in flight."""
+    """The limits of one scope, its usage, and the amounts held for work in flight."""
 
     def __init__(
         self,
@@ -26,18 +26,18 @@ class Account:
         self.budget = budget
         self.usage = usage
         self.limits = budget.limits()
-        """By dimension, without seconds: time passes by itself."""
+        """Limits by dimension, without seconds: time cannot be reserved."""
         self.limits.pop(Dimension.SECONDS, None)
         self.held: dict[Dimension, Amount] = {}
         self.mark = object()
-        """Left on the usage when it was found within the limits."""
+        """Stored in ``usage.checked_by`` once the usage was found within the limits."""
         self._warn = warn
         self._warned: set[tuple[Dimension, float]] = set()
 
     def refusal(
         self, charge: Charge, held: Mapping[Dimension, Amount]
     ) -> BudgetExceededError | None:
-        """Return why a charge does not fit beside what was used and ``held``; None if it does."""
+        """Return the error if usage, ``held`` and ``charge`` together exceed a limit, else None."""
         if self.usage.checked_by is not self.mark:
             overshot = self._overshot(charge)
             if overshot is not None:
@@ -52,7 +52,7 @@ class Account:
         return None
 
     def room(self, dimension: Dimension, claimed: Amount = 0) -> Amount | None:
-        """Return what can still be held in a dimension; None is unlimited."""
+        """Return the unreserved rest of a dimension minus ``claimed``; None is unlimited."""
         limit = self.limits.get(dimension)
         if limit is None:
             return None
@@ -60,13 +60,13 @@ class Account:
         return limit - (taken + self.held.get(dimension, 0) + claimed)  # type: ignore[no-any-return]
 
     def hold(self, charge: Charge) -> None:
-        """Keep a charge back for work in flight."""
+        """Hold a charge for work in flight."""
         held = self.held
         for dimension, amount in charge.items():
             held[dimension] = held.get(dimension, 0) + amount  # type: ignore[operator]
 
     def give_back(self, charge: Charge) -> None:
-        """Hold a charge no more."""
+        """Release the hold of a charge."""
         for dimension, amount in charge.items():
             self.held[dimension] -= amount  # type: ignore[operator]
 
@@ -77,7 +77,7 @@ class Account:
         *,
         kept_for_answer: Amount = 0,
     ) -> BudgetExceededError:
-        """Return the stop that names a limit of this scope, and how it stands.
+        """Build the error for an exceeded limit of this scope, with its current amounts.
 
         ``kept_for_answer`` is the amount that an agent reserves for its last answer.
         """
@@ -103,7 +103,7 @@ class Account:
         )
 
     def warn_of(self, charge: Charge) -> None:
-        """Warn, once each, of the shares of limits that were reached by a charge."""
+        """Warn once per warning share of a limit that usage reached in a charged dimension."""
         if self._warn is None or not self.limits:
             return
         for dimension in charge:
@@ -117,11 +117,12 @@ class Account:
                     self._warn(self, dimension, share)
 
     def _overshot(self, charge: Charge) -> BudgetExceededError | None:
-        """Return the refusal where more than a limit was spent, which no charge comes to by itself.
+        """Return the error if the usage already exceeds a limit, even in a dimension not charged.
 
-        The mark comes first: what a node writes meanwhile, in a thread, wipes it away again.
+        Tokens and cost can exceed their limit, because their amounts are known only afterwards.
         """
         usage = self.usage
+        # Set before the check: a concurrent write from a node's thread resets it to None.
         usage.checked_by = self.mark
         used = usage.amounts
         for dimension, limit in self.limits.items():

@@ -1,8 +1,8 @@
-"""What may be spent: the one declaration of a budget.
+"""The budget: limits on what a run may spend, declared in one place.
 
-Python, HTTP bodies, graph documents, stored runs and settings all use :class:`Budget`. In JSON its
-fields carry the names in :data:`JSON_NAMES`; validation libraries that read annotations (pydantic)
-build it from JSON by themselves, and this module depends on none of them.
+Python, HTTP bodies, graph documents, stored runs and settings all use :class:`Budget`. Some of its
+fields have another name in JSON (:data:`JSON_NAMES`). Pydantic builds it from JSON by its
+annotations; this module does not import pydantic.
 """
 
 import math
@@ -17,11 +17,11 @@ from annotated_types import Ge, Le
 Amount = int | float | Decimal
 
 MAX_LIMIT = 2**63 - 1
-"""The highest whole number that is accepted from outside."""
+"""The largest integer limit that is accepted from JSON."""
 
 
 class Dimension(StrEnum):
-    """What is counted. The value is the name that callers, results and errors use."""
+    """A quantity that budgets limit or usage counts; its value is the name in the API."""
 
     TOKENS = "tokens"
     """Input plus output tokens."""
@@ -39,17 +39,17 @@ class Dimension(StrEnum):
     TOOL_CALLS = "tool_calls"
     """Tool attempts."""
     TURNS = "turns"
-    """Turns of agents: calls of a model in their loops."""
+    """Agent turns: model calls in the loops of agents."""
     TOKENS_ESTIMATED = "tokens_estimated"
-    """The part of the tokens that was estimated: what was sent and not answered."""
+    """The estimated part of the tokens, from requests whose response was lost."""
     COST_USD_ESTIMATED = "cost_usd_estimated"
-    """The part of the cost that was estimated."""
+    """The estimated part of the cost."""
     UNPRICED_CALLS = "unpriced_calls"
-    """Provider attempts whose price is not known; no sum of costs holds them."""
+    """Provider attempts of unknown price; they are in no sum of costs."""
 
 
 class _Strictly:
-    """Read a limit as this type of JSON number: text and true are no numbers."""
+    """Parse a limit strictly as this number type: reject strings and booleans."""
 
     def __init__(self, number: type) -> None:
         self.number = number
@@ -59,25 +59,25 @@ class _Strictly:
 
 
 Count = Annotated[int, _Strictly(int), Ge(0), Le(MAX_LIMIT)]
-"""A limit of something that is counted."""
+"""A limit on a count."""
 Seconds = Annotated[float, _Strictly(float), Ge(0)]
 Dollars = Annotated[float | Decimal, _Strictly(float), Ge(0)]
-"""A JSON number outside, a Decimal inside."""
+"""A limit in US dollars: a number in JSON, a Decimal in Python."""
 
 JSON_NAMES: Mapping[str, str] = {
     "max_time_seconds": "max_seconds",
     "max_cost_dollars": "max_cost_usd",
 }
-"""What fields of a budget are called in JSON, where that differs; Python accepts both names."""
+"""The JSON names of budget fields, where they differ; Python accepts both names."""
 
 
 def json_name(field: str) -> str:
-    """Return what a field of a budget is called in JSON."""
+    """Return the JSON name of a budget field."""
     return JSON_NAMES.get(field, field)
 
 
 def field_name(json_name: str) -> str:
-    """Return which field of a budget has a name in JSON."""
+    """Return the budget field for a JSON name."""
     return _OF_JSON.get(json_name, json_name)
 
 
@@ -132,11 +132,14 @@ class Budget:
         max_seconds: float | None = None,
         max_cost_usd: float | Decimal | None = None,
     ) -> None:
-        """Set limits; ``max_seconds`` and ``max_cost_usd`` are other names of the same limits.
+        """Set the limits.
+
+        ``max_seconds`` is an alias of ``max_time_seconds``, ``max_cost_usd`` one of
+        ``max_cost_dollars``.
 
         Raises:
-            ValueError: a limit is negative, NaN, infinite or not a number, or was given under both
-                of its names; the message names it.
+            ValueError: a limit is negative, NaN, infinite or not a number, or is set by both of its
+                names; the message names the limit.
         """
         limits = {
             "max_tokens": max_tokens,
@@ -163,21 +166,21 @@ class Budget:
 
     @property
     def max_seconds(self) -> float | None:
-        """The same as ``max_time_seconds``."""
+        """Alias of ``max_time_seconds``."""
         return self.max_time_seconds
 
     @property
     def max_cost_usd(self) -> Decimal | None:
-        """The same as ``max_cost_dollars``."""
+        """Alias of ``max_cost_dollars``."""
         return None if self.max_cost_dollars is None else money(self.max_cost_dollars)
 
     def limits(self) -> dict[Dimension, Amount]:
-        """Return what is limited, by dimension; money as an exact decimal."""
+        """Return the limits by dimension, without unlimited ones; money as an exact Decimal."""
         found = {dimension: getattr(self, name) for dimension, name in _FIELDS.items()}
         return {dimension: limit for dimension, limit in found.items() if limit is not None}
 
     def merged_with(self, ceiling: "Budget") -> "Budget":
-        """Return the smaller of both limits in every dimension."""
+        """Return a budget with the smaller limit of both in each dimension."""
         names = _FIELDS.values()
         smaller: dict[str, Any] = {
             name: limit
@@ -199,7 +202,7 @@ _TYPES: Mapping[str, tuple[type, ...]] = {
     "max_time_seconds": (int, float),
     "max_cost_dollars": (int, float, Decimal),
 }
-"""What a limit may be that is not a whole number."""
+"""The accepted types of limits that need not be integers."""
 
 
 def _one_of(name: str, limit: Any, other: Any) -> Any:
@@ -209,12 +212,12 @@ def _one_of(name: str, limit: Any, other: Any) -> Any:
 
 
 def money(value: Amount) -> Decimal:
-    """Return an amount of US dollars as the decimal that it was written as."""
+    """Convert US dollars to a Decimal with the digits that the number is written with."""
     return value if isinstance(value, Decimal) else Decimal(str(value))
 
 
 def json_number(value: Amount | None) -> int | float | None:
-    """Return an amount as JSON has it: money is a number there."""
+    """Convert an amount for JSON: a Decimal becomes a float."""
     return float(value) if isinstance(value, Decimal) else value
 
 
@@ -241,4 +244,4 @@ def _smaller(one: Amount | None, other: Amount | None) -> Amount | None:
 
 
 UNLIMITED: Final = Budget()
-"""A budget that limits nothing, made once."""
+"""The shared budget without limits."""

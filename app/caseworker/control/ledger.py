@@ -1,15 +1,14 @@
-"""Scopes and reservations: how parallel work is kept inside nested limits.
+"""Scopes and reservations: keep parallel work within nested limits.
 
-A scope is a budget with its usage, inside its parent's scope. Work is paid in two moves. *Before*
-a charge it is reserved, in the scope and in all its ancestors or in none of them. *After* it, the
-reservation is replaced by what was really used. What is reserved cannot be spent by anyone else,
-so however many steps work in parallel, a limit of N lets exactly N through. What cannot be known
-before (tokens, cost) may overshoot once; from then on every reservation is refused, whatever it
-asks for.
+A scope is a budget with its usage, nested in its parent scope. Spending has two phases. *Before*
+the work, an amount is reserved in the scope and in all its ancestors, or in none of them. *After*
+it, the actual usage replaces the reservation. No other work can spend a reserved amount, so a limit
+of N allows exactly N, however many steps run in parallel. Amounts that are unknown in advance
+(tokens, cost) may exceed their limit once; after that, every reservation is refused.
 
-:meth:`Scope.ask` waits in line where a charge does not fit only because of what others have
-reserved (``waiting.py``); :meth:`Scope.reserve` and :meth:`Scope.charge` refuse instead. Any thread
-may call them: one lock guards the scopes of a tree.
+If a charge does not fit only because of other reservations, :meth:`Scope.ask` queues
+(``waiting.py``), while :meth:`Scope.reserve` and :meth:`Scope.charge` refuse. All three are
+thread-safe: one lock guards the scopes of a tree.
 """
 
 from collections.abc import Callable, Mapping
@@ -29,11 +28,11 @@ from caseworker.control.waiting import HOLDER, Holder, Reservation, Room, Waiter
 __all__ = ["ESTIMATED_OF", "HOLDER", "Holder", "Reservation", "Room", "Scope", "Waiter", "Warn"]
 
 Warn = Callable[["Scope", Dimension, float], None]
-"""Called once when a scope's dimension has reached a share (0.7, 0.9) of its limit."""
+"""Callback for a warning: called once when usage reaches a share (0.7, 0.9) of a scope's limit."""
 
 
 class Scope(Account):
-    """A budget, what was spent of it, and what is reserved."""
+    """A budget with its usage and its reservations, nested in an optional parent scope."""
 
     def __init__(
         self,
@@ -47,7 +46,7 @@ class Scope(Account):
     ) -> None:
         """Open a scope.
 
-        ``requires_prices`` says whether its limit of cost refuses calls whose price is not known.
+        ``requires_prices``: whether a cost limit of this scope refuses calls of unknown price.
         """
         super().__init__(
             name,
@@ -59,19 +58,19 @@ class Scope(Account):
         self._ancestors: tuple[Scope, ...] = () if parent is None else parent.lineage()
         self._requires_prices = requires_prices
         self.line: WaitingLine = WaitingLine(self.usage.lock) if parent is None else parent.line
-        """Those who wait for room here and in the scopes around and inside this one."""
+        """The queue of pending reservations, shared by all scopes of the tree."""
         self.usage.lock = self.line.lock
 
     def child(self, name: str, budget: Budget | None) -> "Scope":
-        """Open a scope inside this one; everything it spends counts here as well."""
+        """Open a child scope; everything that it spends also counts in this scope."""
         return Scope(f"{self.name}/{name}", budget, parent=self, usage=self.usage.child())
 
     def lineage(self) -> tuple["Scope", ...]:
         """Return this scope and its ancestors, innermost first."""
-        return (self, *self._ancestors)  # kept, it would keep the scope alive
+        return (self, *self._ancestors)  # not cached: a reference cycle would keep the scope alive
 
     def tightest_limits(self) -> dict[Dimension, Amount]:
-        """Return the tightest limit of every dimension but time, here and in every ancestor."""
+        """Return the lowest limit by dimension, of this scope and its ancestors, without time."""
         tightest: dict[Dimension, Amount] = {}
         for view in self.lineage():
             for dimension, limit in view.limits.items():
@@ -79,10 +78,10 @@ class Scope(Account):
         return tightest
 
     def reserve(self, charge: Charge) -> Reservation:
-        """Hold ``charge`` here and in every ancestor, or nowhere, without waiting.
+        """Reserve ``charge`` in this scope and all ancestors, or in none, without waiting.
 
         Raises:
-            BudgetExceededError: a limit would be passed; names the scope and the dimension.
+            BudgetExceededError: a limit would be exceeded; names the scope and the dimension.
             ValueError: an amount is negative or not finite.
         """
         return self.line.reserve(self.lineage(), checked(charge))
@@ -94,29 +93,29 @@ class Scope(Account):
         *,
         tracked: bool = True,
     ) -> Reservation | Waiter:
-        """Hold ``charge`` here and in every ancestor, or wait in line until others have left room.
+        """Reserve ``charge`` in this scope and all ancestors, or queue until capacity is free.
 
-        ``wanted`` returns more than ``charge`` to be held instead, as much as there is room for
-        when it is asked. A ``tracked`` reservation ends with the step that makes it.
+        ``wanted`` may return a larger charge to reserve instead, given the capacity at that moment.
+        A ``tracked`` reservation is released at the latest at the end of the step that makes it.
 
         Raises:
-            BudgetExceededError: it does not fit even if nothing but the caller's own reservations
-                is held; names the scope and the dimension.
+            BudgetExceededError: the charge does not fit even if only the caller's own reservations
+                are held; names the scope and the dimension.
             ValueError: an amount is negative or not finite.
         """
         return self.line.ask(self.lineage(), checked(charge), wanted, tracked=tracked)
 
     def release_left(self, made_by: Callable[[Any], bool]) -> None:
-        """Give back what a step has reserved and left unsettled."""
+        """Release unsettled reservations of the holders for which ``made_by`` returns True."""
         for reservation, holder in list(self.line.tracked.items()):
             if made_by(holder):
                 reservation.release()
 
     def charge(self, charge: Charge) -> None:
-        """Reserve and settle in one move what is known beforehand; raises as :meth:`reserve`."""
+        """Reserve and settle an exact charge in one operation; raises like :meth:`reserve`."""
         if type(charge) is not CheckedCharge:
             charge = checked(charge)
-        # Written out, as every step pays it: calls and ``with`` are dear on CPython 3.11.
+        # Inlined because every step runs it: calls and ``with`` are expensive on CPython 3.11.
         lock = self.usage.lock
         lock.acquire()
         try:
@@ -134,7 +133,8 @@ class Scope(Account):
                 if not fits and (refused := scope.refusal(charge, held)) is not None:
                     raise refused
             for scope in lineage:
-                usage = scope.usage  # as ``add`` does, but what was allowed leaves it within limits
+                usage = scope.usage
+                # Unlike ``add``, keep the scope's own mark: an allowed charge stays in its limits.
                 if usage.checked_by is not scope.mark:
                     usage.checked_by = None
                 used = usage.amounts
@@ -146,15 +146,15 @@ class Scope(Account):
             lock.release()
 
     def add(self, charge: Charge) -> None:
-        """Count what was spent already, whatever the limits say (late costs, replayed runs)."""
+        """Count an amount that was already spent, without checking limits (such as late costs)."""
         for scope in self.lineage():
             scope.usage.add(charge)
             scope.warn_of(charge)
 
     def restore(self, charge: Charge) -> None:
-        """Count, in this scope alone, what an earlier execution of its run has spent in it.
+        """Add the amounts that an earlier execution of the run spent in this scope.
 
-        Of what was reached then nobody is warned again.
+        Ancestors are not charged. Warnings for shares already reached are not repeated.
         """
         self.usage.add(charge)
         for dimension, limit in self.limits.items():
@@ -163,7 +163,7 @@ class Scope(Account):
             self._warned.update((dimension, share) for share in shares)
 
     def require_something_left(self) -> None:
-        """Raise BudgetExceededError where any limit, here or above, is used up."""
+        """Raise BudgetExceededError if a limit of this scope or an ancestor is exhausted."""
         for scope in self.lineage():
             tripped = scope.usage.tripped_by(scope.budget)
             if tripped is not None:
@@ -174,22 +174,25 @@ class Scope(Account):
         return any(dimension in scope.limits for scope in self.lineage())
 
     def requires_prices(self) -> bool:
-        """Return whether a limit of cost, here or above, refuses calls of unknown price."""
+        """Return whether a cost limit here or in an ancestor refuses calls of unknown price."""
         limited = (scope for scope in self.lineage() if Dimension.COST_USD in scope.limits)
         return any(scope._requires_prices for scope in limited)
 
     def remaining(self, dimension: Dimension) -> Amount | None:
-        """Return what can still be reserved in a dimension, here and above; None is unlimited."""
+        """Return the amount of a dimension that can still be reserved here and in all ancestors.
+
+        None is unlimited; the result is never negative.
+        """
         rests = (scope.room(dimension) for scope in self.lineage())
         least = min((rest for rest in rests if rest is not None), default=None)
         return None if least is None else max(0, least)
 
     def reserved(self, dimension: Dimension) -> Amount:
-        """Return what is held in a dimension for work in flight."""
+        """Return the amount of a dimension that is held for work in flight."""
         return self.held.get(dimension, 0)
 
     def to_dict(self) -> dict[str, int | float | None]:
-        """Return what was spent as JSON numbers; what is still in flight counts as estimated."""
+        """Return the usage as JSON numbers; amounts held for work in flight count as estimated."""
         spent = self.usage.fresh()
         with self.line.lock:
             spent.add(self.usage.amounts)
@@ -198,28 +201,31 @@ class Scope(Account):
         return spent.to_dict() | {Dimension.SECONDS.value: seconds}
 
     def remaining_seconds(self) -> float | None:
-        """Return the time that is left before a limit of seconds, here or above, interrupts."""
+        """Return the seconds left until the first time limit, here or in an ancestor; None if none.
+
+        Negative once a limit has passed.
+        """
         limits = ((scope.budget.max_time_seconds, scope.usage) for scope in self.lineage())
         left = (most - used.time_elapsed_seconds for most, used in limits if most is not None)
         return min(left, default=None)
 
     def out_of_own_time(self) -> BudgetExceededError:
-        """Return the stop that says that this scope's own limit of seconds is used up."""
+        """Return the error for this scope's own time limit."""
         return self.stop(Dimension.SECONDS)
 
     def shares_to_warn_of(self) -> tuple[float, ...]:
-        """Return the shares of a limit at which a warning is wanted."""
+        """Return the shares of a limit at which to warn; empty without a warning callback."""
         return WARNING_SHARES if self._warn is not None else ()
 
     def warn_of_time(self, share: float) -> None:
-        """Warn, once, that a share of this scope's seconds has passed."""
+        """Warn once that ``share`` of this scope's time limit has passed."""
         if self._warn is not None and (Dimension.SECONDS, share) not in self._warned:
             self._warned.add((Dimension.SECONDS, share))
             self._warn(self, Dimension.SECONDS, share)
 
 
 def as_estimated(charge: Charge) -> Charge:
-    """Return a charge with the parts that say that its tokens and its cost are estimates."""
+    """Return ``charge`` with its tokens and its cost also counted as estimated."""
     marks = {
         ESTIMATED_OF[d]: amount for d, amount in charge.items() if d in ESTIMATED_OF and amount
     }
@@ -230,4 +236,4 @@ ESTIMATED_OF: Mapping[Dimension, Dimension] = {
     Dimension.TOKENS: Dimension.TOKENS_ESTIMATED,
     Dimension.COST_USD: Dimension.COST_USD_ESTIMATED,
 }
-"""What says of a dimension which part of it is an estimate."""
+"""Maps a dimension to the one that counts its estimated part."""

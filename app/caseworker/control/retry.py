@@ -1,8 +1,8 @@
-"""When something that failed is tried again, how long to wait before, and what comes after.
+"""Retry and error policies: whether to retry, how long to back off, and how to fail.
 
-Calls have a :class:`RetryPolicy`. Steps have an :class:`ErrorPolicy`: it holds a retry policy, and
-says what happens once the attempts are used up. Both are judged by :func:`verdict`. A stop (a
-cancel, a budget, a deadline) is no failure and is never judged.
+Calls have a :class:`RetryPolicy`. Steps have an :class:`ErrorPolicy`, which contains a retry policy
+and defines the outcome once the attempts are exhausted. :func:`verdict` decides for both. A stop
+(a cancel request, a budget or a deadline) is not a failure and is never retried.
 """
 
 import math
@@ -13,30 +13,31 @@ from typing import Any, Literal, get_args
 OnError = Literal["fail", "retry", "skip", "fallback"]
 
 JITTER = 0.2
-"""The share of a wait that chance adds or takes, so that callers do not return in step."""
+"""The random variation of a step's back-off, as a share, so that callers do not retry in sync."""
 
 LONGEST_SECONDS = 86_400.0
-"""No wait of a step, and no attempt at it, is longer than a day."""
+"""The maximum back-off and the maximum timeout of a step: one day."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetryPolicy:
-    """How often something that failed is tried again, and after what waits.
+    """The number of retries and their exponential back-off.
 
     Raises:
-        ValueError: a number is negative, not finite, or makes waits shrink.
+        ValueError: a number is negative or not finite, ``factor`` is below 1, or ``jitter`` is
+            above 1.
     """
 
     max_retries: int
     """Attempts after the first."""
     base_seconds: float
-    """The wait after the first failure."""
+    """The back-off after the first failure."""
     factor: float
-    """By how much each further wait is longer."""
+    """Multiplies the back-off after each further failure."""
     jitter: float
-    """The share of a wait that chance adds or takes."""
+    """The random variation of a back-off, as a share from 0 to 1."""
     max_delay_seconds: float
-    """No wait is longer than this, jitter included."""
+    """The maximum back-off, jitter included."""
 
     def __post_init__(self) -> None:
         if self.max_retries < 0:
@@ -51,32 +52,32 @@ class RetryPolicy:
 
 @dataclass(frozen=True, slots=True)
 class ErrorPolicy:
-    """What happens when a step fails.
+    """How a step handles failures: retries, timeout, and the outcome after the last attempt.
 
     Raises:
-        ValueError: a value is out of its range, or two of them contradict each other; the message
-            names the field and says what to do.
+        ValueError: a value is out of range, or two values contradict each other; the message names
+            the field and the fix.
     """
 
     on_error: OnError = "fail"
-    """Once the attempts are used up: ``fail`` and ``retry`` end the step with its error, ``skip``
-    puts ``fallback_value`` in the place of its output, ``fallback`` executes ``fallback_node``."""
+    """Applied once the attempts are exhausted: ``fail`` and ``retry`` fail the step, ``skip``
+    replaces its output by ``fallback_value``, ``fallback`` executes ``fallback_node``."""
     retry_count: int = 0
     """Attempts after the first."""
     retry_delay_ms: int = 1000
-    """The wait before the second attempt, give or take a fifth."""
+    """The back-off before the second attempt, varied by up to 20 percent."""
     retry_backoff: float = 2.0
-    """By how much each further wait is longer."""
+    """Multiplies the back-off after each further failure."""
     timeout_ms: int | None = None
-    """The time of one attempt, the fallback's included; None is unlimited. A plain function cannot
-    be interrupted: it ends by itself, and what it returns too late is not taken."""
+    """The timeout of each attempt, including the fallback's; None is unlimited. A synchronous
+    function cannot be interrupted: it runs to its end, and a late result is dropped."""
     fallback_value: Any = None
     fallback_node: Any = None
     retry_on: Collection[str] | None = None
-    """Names of error classes, base classes and codes of tools included: after any other failure no
-    further attempt is made. None: all failures."""
+    """Names of the error classes to retry, including base classes and tool error codes. None
+    retries every error."""
     no_retry_on: Collection[str] = ()
-    """Names after which no further attempt is made, whatever ``retry_on`` says."""
+    """Names of error classes that are never retried; overrides ``retry_on``."""
 
     def __post_init__(self) -> None:
         if self.on_error not in get_args(OnError):
@@ -102,10 +103,10 @@ class ErrorPolicy:
             raise ValueError("fallback_value is used with on_error skip only.")
 
     def retries(self, error: Exception) -> bool:
-        """Return whether a further attempt may follow a failure, as far as its class decides.
+        """Return whether the class of a failure allows another attempt.
 
-        A failure whose ``retryable`` is False would be met again; ``error_class`` is another name
-        of its class.
+        An error whose ``retryable`` attribute is False is never retried. Its ``error_class``
+        attribute, if set, is matched like a class name.
         """
         if getattr(error, "retryable", True) is False:
             return False
@@ -116,7 +117,7 @@ class ErrorPolicy:
 
     @property
     def retry(self) -> RetryPolicy:
-        """When a further attempt is made."""
+        """The retry policy of this step."""
         return RetryPolicy(
             max_retries=self.retry_count,
             base_seconds=self.retry_delay_ms / 1000,
@@ -134,12 +135,11 @@ def verdict(
     retry_after_seconds: float | None = None,
     seconds_left: float = math.inf,
 ) -> float | None:
-    """Judge what has failed ``failed_attempts`` times (at least once).
+    """Decide whether to retry after ``failed_attempts`` failures (at least one).
 
-    Return the seconds to wait before the next attempt, or None to give up. ``jitter`` is drawn by
-    the caller from [-1, 1], so the verdict is repeatable. Where the other side asks for more
-    patience (``Retry-After``) than the policy has, or the wait would not end before the time that
-    is left, there is no further attempt.
+    Return the back-off in seconds, or None to give up. The caller draws ``jitter`` from [-1, 1], so
+    the decision is repeatable. Gives up if ``retry_after_seconds`` (``Retry-After``) exceeds the
+    policy's maximum delay, or if the back-off does not end within ``seconds_left``.
 
     Raises:
         ValueError: ``failed_attempts`` is below 1 or ``jitter`` outside [-1, 1].
@@ -156,9 +156,9 @@ def verdict(
 def delay_seconds(
     policy: RetryPolicy, earlier_waits: int, jitter: float, asked_seconds: float
 ) -> float:
-    """Return the wait that follows ``earlier_waits``, never longer than the policy's maximum.
+    """Return the next back-off in seconds, after ``earlier_waits`` back-offs.
 
-    It is never shorter than ``asked_seconds``, which jitter only lengthens.
+    It is at least ``asked_seconds``, which jitter only lengthens, and at most the policy's maximum.
     """
     highest = policy.max_delay_seconds
     try:

@@ -1,8 +1,8 @@
-"""Reasons to end that no policy may override.
+"""Stops: reasons to end a run that no error policy can override.
 
-A stop travels as a ``BaseException``: an ``except Exception`` of a node, a tool or a library can
-neither swallow it nor mistake it for a failure that could be retried. What finishes the run turns
-it into a :class:`StopCause`, which is what callers see as ``stop``.
+A stop is a ``BaseException``, so an ``except Exception`` in a node, a tool or a library can neither
+swallow it nor retry it as a failure. The code that finishes the run converts it into a
+:class:`StopCause`, the ``stop`` field of a run in the API.
 """
 
 from collections.abc import Mapping
@@ -15,18 +15,18 @@ from caseworker.control.budget import Amount, json_number
 
 
 def rfc3339(moment: datetime) -> str:
-    """Return a moment in UTC as callers see it, such as ``2025-09-08T12:00:00Z``."""
+    """Format a time in UTC as RFC 3339, such as ``2025-09-08T12:00:00Z``."""
     return moment.astimezone(UTC).isoformat().removesuffix("+00:00") + "Z"
 
 
 class StopKind(StrEnum):
-    """What ended a run before its natural end."""
+    """The kind of event that ended a run early."""
 
     BUDGET = "budget"
     DEADLINE = "deadline"
     CANCELLED = "cancelled"
     LOOP = "loop"
-    """An agent made the same calls with the same results again and again."""
+    """An agent repeated the same calls with the same results."""
     ERROR = "error"
     WORKER_LOST = "worker_lost"
 
@@ -36,29 +36,29 @@ _LIMITS = frozenset({StopKind.BUDGET, StopKind.DEADLINE, StopKind.LOOP})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StopCause:
-    """The precise reason why a run ended, as the run's ``stop`` shows it."""
+    """The reason why a run ended early, as shown in the run's ``stop`` field."""
 
     kind: StopKind
     dimension: str | None = None
-    """The budget dimension that tripped, such as ``tool_calls``."""
+    """The exhausted budget dimension, such as ``tool_calls``."""
     scope: str | None = None
-    """The budget scope that tripped, such as ``run`` or ``run/answer``."""
+    """The budget scope of the limit, such as ``run`` or ``run/answer``."""
     limit: Amount | None = None
     used: Amount | None = None
     reserved: Amount | None = None
-    """What work in flight held of the limit when it refused."""
+    """The amount held for work in flight at the refusal."""
     requested: Amount | None = None
-    """What was asked for and refused."""
+    """The amount that was refused."""
     requested_by: str | None = None
     reason: str | None = None
     step_id: str | None = None
-    """The step that failed, of an error."""
+    """For an error: the step that failed."""
     error_class: str | None = None
-    """The class of the failure, of an error."""
+    """For an error: the class of the failure."""
     at: datetime | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the cause as JSON values, without what is not known."""
+        """Convert the cause to JSON values; fields that are None are omitted."""
         known = ((name, getattr(self, name)) for name in _FIELDS)
         values = {name: value for name, value in known if value is not None}
         values["kind"] = self.kind.value
@@ -70,7 +70,7 @@ class StopCause:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "StopCause":
-        """Return the cause that :meth:`to_dict` has written."""
+        """Parse the output of :meth:`to_dict`."""
         at = values.get("at")
         read = {"kind": StopKind(values["kind"]), "at": at and datetime.fromisoformat(at)}
         return cls(**{**values, **read})
@@ -81,35 +81,38 @@ _AMOUNTS = frozenset({"limit", "used", "reserved", "requested"})
 
 
 class Stop(BaseException):
-    """A reason to end, on its way from where it arose to what finishes the run.
+    """The exception that ends a run early; it carries a :class:`StopCause`.
 
-    It can be copied and pickled, as what a worker process raises must be.
+    Instances can be copied and pickled, so that a worker process can raise them to its parent.
     """
 
     def __init__(self, cause: StopCause) -> None:
         super().__init__(cause.reason or cause.kind.value)
         self.cause = cause
         self.partial_results: Mapping[str, Any] = {}
-        """What a graph executed in Python had produced when it was stopped, by step."""
+        """Results by step at the time of the stop, for graphs executed through the Python API."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _restored, (type(self), self.args), self.__dict__
 
     @property
     def is_limit(self) -> bool:
-        """Whether a limit was met: what it ends is halted, and not cancelled or failed."""
+        """True if a limit was reached: the run or step is then halted, not cancelled or failed."""
         return self.cause.kind in _LIMITS
 
 
 def _restored(kind: type[Stop], args: tuple[Any, ...]) -> Stop:
-    """Return a stop whose attributes are about to be set: its class may ask for other arguments."""
+    """Build a stop for ``pickle``, which sets its attributes afterwards.
+
+    Skips ``__init__``, because subclasses take other arguments.
+    """
     return kind.__new__(kind, *args)
 
 
 class CancelledError(Stop):
-    """Someone asked the run to stop.
+    """A cancel request ended the run.
 
-    Not asyncio's class of that name: import it through its module to tell the two apart.
+    Not ``asyncio.CancelledError``; import that class through its module to avoid confusion.
     """
 
     def __init__(self, reason: str | None = None, *, requested_by: str | None = None) -> None:
@@ -118,7 +121,7 @@ class CancelledError(Stop):
 
 
 class DeadlineExceededError(Stop):
-    """The instant that the caller named has passed."""
+    """The deadline that the caller set has passed."""
 
     def __init__(self, deadline: datetime) -> None:
         reason = f"The deadline {rfc3339(deadline)} has passed."
@@ -126,16 +129,16 @@ class DeadlineExceededError(Stop):
 
 
 class HandOver(Stop):
-    """This process gives the run up, so that another one may go on with it."""
+    """This process releases the run, so that another process can resume it."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(StopCause(kind=StopKind.WORKER_LOST, reason=reason))
 
 
 class Suspended(HandOver):
-    """Everything that the run could go on with waits for a person; a decision has it go on."""
+    """The run is suspended: all its active work waits for approvals; a decision resumes it."""
 
     def __init__(self, approval_ids: frozenset[str]) -> None:
         super().__init__("It waits for an approval.")
         self.approval_ids = approval_ids
-        """The questions that nobody had decided."""
+        """The IDs of the pending approvals."""

@@ -1,4 +1,4 @@
-"""What was spent."""
+"""Resource usage of a scope, and the error for exceeded budgets."""
 
 import math
 import threading
@@ -12,17 +12,17 @@ from caseworker.control.budget import Amount, Budget, Dimension, money
 from caseworker.control.stops import Stop, StopCause, StopKind
 
 Charge = Mapping[Dimension, Amount]
-"""Amounts by dimension; money as Decimal. What is not named is not charged."""
+"""Amounts by dimension, money as Decimal; an absent dimension is not charged."""
 
 NOTHING: Charge = {}
 
 
 class CheckedCharge(dict[Dimension, Amount]):
-    """A charge that is known to be fit, such as a constant: it is not checked again."""
+    """A charge that is known to be valid, such as a constant; it is not validated again."""
 
 
 class _Count:
-    """An attribute of a usage that reads and writes a whole amount."""
+    """A descriptor that reads and writes an integer amount of a usage."""
 
     def __init__(self, dimension: Dimension) -> None:
         self._dimension = dimension
@@ -35,13 +35,12 @@ class _Count:
 
 
 class ResourceUsage:
-    """What a scope and everything inside it has spent so far.
+    """The amounts that a scope and its child scopes have spent so far.
 
-    Seconds are read from a monotonic clock; ``start_time`` is for people only. What is written to
-    an attribute of a child's usage counts in those around it as well; a scope, which charges all
-    its ancestors itself, uses :meth:`add`. Any thread may count: ``usage.tokens_used += 10`` adds
-    exactly ten, whatever other threads add between its reading and its writing. A copy is a usage
-    of its own, outside of every scope.
+    Seconds come from a monotonic clock; ``start_time`` is for display only. Writing to an attribute
+    also changes the usages of the ancestors. :meth:`add` does not, because a scope charges each
+    ancestor itself. The class is thread-safe: ``usage.tokens_used += 10`` adds exactly ten, even if
+    another thread writes between the read and the write. A copy is independent of every scope.
     """
 
     def __init__(
@@ -57,15 +56,15 @@ class ResourceUsage:
     ) -> None:
         """Start counting.
 
-        ``before_seconds`` is time that counts although it passed before now, in an earlier attempt
-        of the same run; ``parent`` is the usage of the scope around this one.
+        ``before_seconds`` is the time that earlier executions of the run used; ``parent`` is the
+        usage of the parent scope.
 
         Raises:
             ValueError: an amount is negative or not finite.
         """
         self._parent = parent
         self.lock: threading.RLock = threading.RLock() if parent is None else parent.lock
-        """Held while amounts change; all usages of one tree share it."""
+        """The lock that guards the amounts of all usages of one tree."""
         self._thread = threading.get_ident()
         self._read_in_threads: dict[tuple[int, Dimension], Any] = {}
         self.amounts: dict[Dimension, Any] = {
@@ -73,7 +72,7 @@ class ResourceUsage:
             **checked({Dimension.API_CALLS: api_calls, Dimension.COST_USD: cost_dollars}),
         }
         self.checked_by: object = None
-        """The mark of the scope that has found none of its limits overshot since the last write."""
+        """The mark of the scope that found its limits respected; None after each later write."""
         self.start_time = datetime.now(UTC)
         self._clock = clock
         self._start_monotonic = clock()
@@ -86,15 +85,15 @@ class ResourceUsage:
     tokens_used = _Count(Dimension.TOKENS)
     """Input plus output tokens."""
     steps_executed = _Count(Dimension.STEPS)
-    """Step executions, attempts not counted."""
+    """Step executions; retries are not counted."""
     api_calls = _Count(Dimension.API_CALLS)
     """Provider attempts."""
 
     @property
     def cost_dollars(self) -> float:
-        """US dollars; exact in ``amounts``, where they are a Decimal.
+        """US dollars as a float; ``amounts`` holds the exact Decimal.
 
-        What is added to it is taken as the decimal that was meant, to a millionth of a millionth.
+        The change that an assignment makes is rounded to 12 decimal places.
         """
         return float(self._read(Dimension.COST_USD))
 
@@ -104,41 +103,41 @@ class ResourceUsage:
 
     @property
     def time_elapsed_seconds(self) -> float:
-        """Seconds since the scope began, on the monotonic clock."""
+        """Seconds since the scope started, on the monotonic clock, plus ``before_seconds``."""
         return self._before_seconds + max(0.0, self._clock() - self._start_monotonic)
 
     @classmethod
     def unstarted(cls) -> "ResourceUsage":
-        """Return a usage that counts seconds from :meth:`start` on."""
+        """Return a usage that starts to count seconds at :meth:`start`."""
         usage = cls()
         usage._start_monotonic = math.inf
         return usage
 
     def start(self) -> None:
-        """Begin to count seconds, unless that has begun."""
+        """Start to count seconds; no effect if already started."""
         if self._start_monotonic == math.inf:
             self.start_time, self._start_monotonic = datetime.now(UTC), self._clock()
 
     def resume(self, before_seconds: float) -> None:
-        """Count seconds that had passed before this began."""
+        """Add the seconds that earlier executions used."""
         self._before_seconds += before_seconds
 
     def fresh(self) -> "ResourceUsage":
-        """Return a usage that begins now, on the same clock, with nothing spent."""
+        """Return an empty usage without a parent, on the same clock, that starts now."""
         return ResourceUsage(clock=self._clock)
 
     def child(self) -> "ResourceUsage":
-        """Return the usage of a scope inside this one: it begins now, with nothing spent."""
+        """Return the usage of a child scope, empty and started now."""
         return ResourceUsage(clock=self._clock, parent=self)
 
     def of(self, dimension: Dimension) -> Amount:
-        """Return what was spent in one dimension."""
+        """Return the amount spent in one dimension."""
         if dimension is Dimension.SECONDS:
             return self.time_elapsed_seconds
         return self.amounts.get(dimension, 0)  # type: ignore[no-any-return]
 
     def add(self, charge: Charge) -> None:
-        """Count a charge."""
+        """Add a charge to this usage, not to its ancestors."""
         with self.lock:
             amounts = self.amounts
             for dimension, amount in charge.items():
@@ -146,16 +145,16 @@ class ResourceUsage:
             self.checked_by = None
 
     def exceeds(self, budget: Budget) -> tuple[bool, str | None]:
-        """Return whether nothing is left, and of what.
+        """Return whether a limit of ``budget`` is exhausted, and a message that names it.
 
-        Asked before a further charge, never after the last: a limit that is used up exactly
-        counts as exceeded.
+        Call it before a further charge, not after the last one: a limit that is used exactly counts
+        as exceeded.
         """
         tripped = self.tripped_by(budget)
         return (False, None) if tripped is None else (True, self.describe(*tripped))
 
     def tripped_by(self, budget: Budget) -> tuple[Dimension, Amount] | None:
-        """Return the first dimension in which nothing is left, and its limit."""
+        """Return the first exhausted dimension and its limit, or None."""
         for dimension, limit in budget.limits().items():
             if self.of(dimension) >= limit:
                 return dimension, limit
@@ -170,9 +169,9 @@ class ResourceUsage:
         requested: Amount | None = None,
         for_answer: bool = False,
     ) -> str:
-        """Say in one line which limit was hit: what was used, reserved, requested and allowed.
+        """Describe an exceeded limit in one line: used, reserved and requested amounts, and limit.
 
-        ``for_answer``: what is reserved is a part of what was used, for the last answer.
+        ``for_answer``: ``reserved`` is part of the used amount, kept for an agent's last answer.
         """
         amounts = {"used": self.of(dimension), "reserved": reserved, "requested": requested}
         known = ((name, amount) for name, amount in amounts.items() if amount is not None)
@@ -183,7 +182,11 @@ class ResourceUsage:
         return f"{_TITLES[dimension]} limit exceeded: {', '.join((*parts, allowed))}"
 
     def _read(self, dimension: Dimension) -> Any:
-        """Return an amount; another thread's next write counts as a change of what it has read."""
+        """Return an amount.
+
+        If the caller is not the thread that created the usage, remember the value for that thread.
+        Its next write is then applied as the difference to this value, so ``+=`` is atomic.
+        """
         with self.lock:
             amount, thread = self.amounts.get(dimension, 0), threading.get_ident()
             if thread != self._thread:
@@ -191,7 +194,7 @@ class ResourceUsage:
             return amount
 
     def _put(self, dimension: Dimension, amount: Any) -> None:
-        """Set an amount; those around it change by the same."""
+        """Set an amount and apply the same change to all ancestors."""
         with self.lock:
             known = self.amounts.get(dimension, 0)
             known = self._read_in_threads.pop((threading.get_ident(), dimension), known)
@@ -203,11 +206,10 @@ class ResourceUsage:
                 usage = usage._parent
 
     def to_dict(self) -> dict[str, int | float | None]:
-        """Return what was counted as JSON numbers, seconds included.
+        """Return the amounts as JSON numbers, including seconds.
 
-        Of ``tokens`` and ``cost_usd`` the parts that were estimated are given too. If the price of
-        a call is not known, neither is the sum: ``cost_usd`` is None, and ``cost_usd_known`` the
-        sum of the other calls.
+        Includes the estimated parts of ``tokens`` and ``cost_usd``. If the price of a call is
+        unknown, ``cost_usd`` is None and ``cost_usd_known`` is the sum of the other calls.
         """
         amounts = {**_NOTHING_ESTIMATED, **self.amounts}
         counted: dict[str, int | float | None] = {
@@ -225,7 +227,7 @@ def _restored(amounts: dict[Dimension, Any], start_time: datetime, seconds: floa
 
 
 def sum_of(charges: Iterable[Charge]) -> dict[Dimension, Any]:
-    """Return what charges come to together."""
+    """Return the sum of charges by dimension."""
     total: dict[Dimension, Any] = {}
     for charge in charges:
         for dimension, amount in charge.items():
@@ -234,7 +236,7 @@ def sum_of(charges: Iterable[Charge]) -> dict[Dimension, Any]:
 
 
 def checked(charge: Charge) -> Charge:
-    """Return a charge with its money as Decimal.
+    """Validate a charge and convert its money to Decimal.
 
     Raises:
         ValueError: an amount is negative or not finite.
@@ -251,7 +253,7 @@ def _checked(dimension: Dimension, amount: Amount) -> Amount:
 
 
 def _change(dimension: Dimension, known: Any, amount: Any) -> Any:
-    """Return by how much an amount was changed; of money read as a float, what was meant."""
+    """Return the difference of two amounts; a float of money is rounded to 12 decimal places."""
     if dimension in _FRACTIONS and not isinstance(amount, Decimal):
         change: Any = money(round(amount - float(known), _MONEY_DIGITS))
     else:
@@ -260,7 +262,7 @@ def _change(dimension: Dimension, known: Any, amount: Any) -> Any:
 
 
 def shown_amount(dimension: Dimension, amount: Amount) -> str:
-    """Return an amount with its unit."""
+    """Format an amount with its unit."""
     match dimension:
         case Dimension.SECONDS:
             return f"{amount:.1f}s"
@@ -271,9 +273,9 @@ def shown_amount(dimension: Dimension, amount: Amount) -> str:
 
 
 class BudgetExceededError(Stop):
-    """A limit refuses what was about to be charged.
+    """A limit refused a charge.
 
-    It is a stop: nothing retries it, skips it or replaces it.
+    It is a stop: no error policy retries, skips or replaces it.
     """
 
     def __init__(

@@ -1,19 +1,19 @@
-"""Reservations, and the line of those who wait for one.
+"""Reservations, and the queue of pending reservation requests.
 
-What does not fit only because of what others have reserved waits in the line of its tree of scopes
-until enough of that was settled. It holds nothing meanwhile. Three rules decide, each time that
-something is settled, in the order of arrival:
+A request that does not fit only because of other reservations waits in the queue of its tree of
+scopes until enough of them are settled. It holds nothing while it waits. After each settlement, the
+queue is processed in order of arrival by three rules:
 
-- Who does not fit even beside nothing but its own reservations is refused.
-- Who fits beside what was used, what is held, and what those before it in the line *claim* gets its
-  reservation. So nobody is overtaken in a dimension that it waits for, and who needs nothing of
-  such a dimension is not kept waiting.
-- Work that holds a reservation already, such as a call made inside another call, obeys no claims:
-  others may wait for what it holds. If such work waits for one another, nothing would ever be
-  settled: of those the last one that came is refused.
+- Refuse a request that would not fit even if only its own reservations were held.
+- Grant a request that fits next to the usage, the holds, and the *claims* of earlier requests in
+  the queue. So no request is overtaken in a dimension that it waits for, and a request that does
+  not need such a dimension is not delayed.
+- Ignore claims for work that already holds a reservation, such as a call made inside another call,
+  because earlier requests may wait for its hold. If such requests wait for each other, they are
+  deadlocked: refuse the most recent one.
 
-"Its own" are the reservations made in the same task and in the tasks around it, which follow from
-the context variables of whoever asks.
+A request's own reservations are those made in the same task or in an enclosing task. They are
+tracked in a context variable.
 """
 
 import threading
@@ -27,20 +27,23 @@ from caseworker.control.budget import Amount, Dimension
 from caseworker.control.usage import NOTHING, BudgetExceededError, Charge, checked, sum_of
 
 Room = Callable[[Dimension], Amount | None]
-"""Returns what can be reserved in a dimension; None is unlimited."""
+"""Returns the amount of a dimension that can be reserved; None is unlimited."""
 
 Claims = dict[tuple[Account, Dimension], Amount]
-"""What those before somebody in the line have asked for."""
+"""Amounts requested by the earlier requests in the queue, by account and dimension."""
 
 
 class Holder:
-    """Names who reserves now; what does so changes the name, and not the context variable."""
+    """A mutable name of the current holder of reservations.
+
+    The step runner sets ``path`` for each step instead of a new context variable value.
+    """
 
     __slots__ = ("path",)
 
     def __init__(self, path: object = None) -> None:
         self.path = path
-        """Of a step, whose reservations end with it; None: nobody to track."""
+        """The path of the step whose end releases the reservations; None: they are not tracked."""
 
 
 HOLDER: ContextVar[Holder] = ContextVar("holder", default=Holder())  # noqa: B039 - never changed
@@ -49,28 +52,28 @@ _OWN: ContextVar[tuple["Reservation", ...]] = ContextVar("own_reservations", def
 
 
 class Reservation:
-    """What one piece of work may still spend; settle it exactly once.
+    """An amount held for one piece of work; settle it exactly once.
 
-    As a context manager it is given back at the end of the block, unless it was settled before.
+    As a context manager, it is released at the end of the block unless it was settled before.
     """
 
     __slots__ = ("_accounts", "_released", "charge", "line")
 
     def __init__(self, line: "WaitingLine", accounts: Sequence[Account], charge: Charge) -> None:
         self.line = line
-        """The line of the scopes that it is held in."""
+        """The queue of the tree of scopes."""
         self._accounts = accounts
         self._released = False
         self.charge = charge
-        """What is held."""
+        """The amounts held."""
 
     @property
     def accounts(self) -> Sequence[Account]:
-        """Where it is held; empty once it was settled or released."""
+        """The accounts that hold it; empty once it was settled or released."""
         return () if self._released else self._accounts
 
     def settle(self, used: Charge = NOTHING) -> None:
-        """Give the hold back and count what was really used; a second time changes nothing.
+        """Release the hold and charge the actual usage; a second call has no effect.
 
         Raises:
             ValueError: an amount is negative or not finite; the hold stays.
@@ -87,13 +90,13 @@ class Reservation:
                 self.line.serve()
 
     def release(self) -> None:
-        """Give the hold back; what is settled later still counts as used."""
+        """Release the hold; a later :meth:`settle` still charges its usage."""
         with self.line.lock:
             if self._give_back():
                 self.line.serve()
 
     def _give_back(self) -> bool:
-        """Hold nothing more; False if that was so before."""
+        """Release the hold; return False if it was released before."""
         if self._released:
             return False
         for account in self._accounts:
@@ -115,7 +118,7 @@ class Reservation:
 
 
 class Waiter:
-    """Somebody in the line."""
+    """A pending reservation request in the queue."""
 
     __slots__ = ("_wake", "accounts", "holder", "least", "line", "outcome", "own", "wanted")
 
@@ -135,34 +138,38 @@ class Waiter:
         self.own = own
         self.holder = holder
         self.outcome: Reservation | BudgetExceededError | None = None
-        """What became of the wait; None while it goes on."""
+        """The reservation or the refusal; None while the request is pending."""
         self._wake: Callable[[], object] | None = None
 
     def on_end(self, wake: Callable[[], object]) -> None:
-        """Have ``wake`` called once the wait is over, in whatever thread ends it; at once if so."""
+        """Call ``wake`` when the request is resolved, in the resolving thread.
+
+        Calls it immediately if the request is resolved already.
+        """
         with self.line.lock:
             self._wake = wake
             if self.outcome is not None:
                 wake()
 
     def end(self, outcome: Reservation | BudgetExceededError) -> None:
-        """Say what became of the wait."""
+        """Resolve the request and call its callback."""
         self.outcome = outcome
         if self._wake is not None:
             self._wake()
 
     def reservation(self) -> Reservation:
-        """Return what was waited for, once the wait is over.
+        """Return the granted reservation; call it in the task that made the request.
 
         Raises:
-            BudgetExceededError: it does not fit, and will not.
+            BudgetExceededError: the request was refused.
+            RuntimeError: the request is still pending.
         """
         if isinstance(self.outcome, Reservation):
             return self.line.kept(self.outcome, self.holder)
         raise self.outcome or RuntimeError("The wait is not over.")
 
     def leave(self) -> None:
-        """Wait no more; what was got meanwhile goes back."""
+        """Stop waiting; release a reservation granted in the meantime."""
         with self.line.lock:
             if isinstance(self.outcome, Reservation):
                 self.outcome.release()
@@ -170,21 +177,21 @@ class Waiter:
 
 
 class WaitingLine:
-    """Everybody who waits for room in one tree of scopes, in the order of their arrival."""
+    """The queue of pending reservation requests of one tree of scopes, in order of arrival."""
 
     __slots__ = ("_waiters", "lock", "tracked")
 
     def __init__(self, lock: threading.RLock) -> None:
         self.lock = lock
         self.tracked: dict[Reservation, Any] = {}
-        """The reservations that end with a step, by whoever made them."""
+        """The reservations that end with a step, each with its holder's path."""
         self._waiters: list[Waiter] = []
 
     def __len__(self) -> int:
         return len(self._waiters)
 
     def reserve(self, accounts: Sequence[Account], charge: Charge) -> Reservation:
-        """Hold a charge now, or raise BudgetExceededError; the line is passed by."""
+        """Reserve a charge now, regardless of the queue, or raise BudgetExceededError."""
         with self.lock:
             _require(accounts, charge, None)
             return self._hold(accounts, charge, HOLDER.get().path)
@@ -197,7 +204,7 @@ class WaitingLine:
         *,
         tracked: bool,
     ) -> "Reservation | Waiter":
-        """Hold at least ``least`` now, or join the line; raises as ``Scope.ask`` does."""
+        """Reserve at least ``least`` now, or enqueue a request; raises like ``Scope.ask``."""
         holder = HOLDER.get().path if tracked else None
         own = tuple(each for each in _own_reservations() if each.line is self)
         with self.lock:
@@ -211,13 +218,13 @@ class WaitingLine:
             return waiter
 
     def remove(self, waiter: Waiter) -> None:
-        """Take somebody out of the line, who may have left it; the lock is held."""
+        """Remove a request if it is still queued. The caller holds the lock."""
         if waiter in self._waiters:
             self._waiters.remove(waiter)
             self.serve()
 
     def serve(self) -> None:
-        """Give those who wait what fits now, and refuse what never will; the lock is held."""
+        """Grant requests that fit now; refuse those that never will. The caller holds the lock."""
         if not self._waiters:
             return
         claims: Claims = {}
@@ -232,7 +239,7 @@ class WaitingLine:
         self._refuse_deadlocked()
 
     def _outcome(self, waiter: Waiter, claims: Claims) -> Reservation | BudgetExceededError | None:
-        """Return what becomes of a wait now; None: it goes on."""
+        """Return the reservation or the refusal of a request; None if it stays pending."""
         accounts, least = waiter.accounts, waiter.least
         refused = _refusal(accounts, least, waiter.own)
         if refused is not None:
@@ -246,7 +253,7 @@ class WaitingLine:
         return Reservation(self, accounts, charge)
 
     def _refuse_deadlocked(self) -> None:
-        """Refuse the last of those who hold something and wait for one another, if there are."""
+        """Refuse the most recent of the deadlocked requests until no deadlock is left."""
         while (stuck := self._deadlocked()) is not None:
             waiter, refused = stuck
             self._waiters.remove(waiter)
@@ -254,6 +261,10 @@ class WaitingLine:
             self.serve()
 
     def _deadlocked(self) -> tuple[Waiter, BudgetExceededError] | None:
+        """Return the most recent request of a deadlock with its refusal, or None.
+
+        Requests that hold reservations are deadlocked if none of them fits next to their own holds.
+        """
         stuck = [waiter for waiter in self._waiters if waiter.own]
         while stuck:
             held = {reservation for waiter in stuck for reservation in waiter.own}
@@ -276,7 +287,7 @@ class WaitingLine:
         return self.kept(Reservation(self, accounts, charge), holder)
 
     def kept(self, reservation: Reservation, holder: object) -> Reservation:
-        """Remember a reservation as the caller's own, and as its holder's to be ended with it."""
+        """Record a reservation as one of the current task's own and, if tracked, of its holder."""
         _OWN.set((*_own_reservations(), reservation))
         if holder is not None:
             self.tracked[reservation] = holder
@@ -299,7 +310,10 @@ def _require(
 def _refusal(
     accounts: Sequence[Account], charge: Charge, beside: Iterable[Reservation] | None
 ) -> BudgetExceededError | None:
-    """Return why a charge does not fit if only ``beside`` is held; None: everything that is."""
+    """Return the error if a charge does not fit next to the ``beside`` reservations, else None.
+
+    ``beside=None`` counts all current holds.
+    """
     for account in accounts:
         held = account.held if beside is None else _held_in(account, beside)
         refused = account.refusal(charge, held)
@@ -335,7 +349,7 @@ def _sized(
     wanted: Callable[[Room], Charge] | None,
     claims: Claims,
 ) -> Charge:
-    """Return what is held: ``least``, or as much as is wanted and fits."""
+    """Return the charge to hold: the one that ``wanted`` returns if it fits, else ``least``."""
     if wanted is None:
         return least
 

@@ -1,11 +1,12 @@
-"""Approvals: what a run may only do once a person has agreed.
+"""Approvals: actions of a run that need a person's consent.
 
-Whoever needs one asks with a question. It is stored once, under an id that follows from the place
-of the call and from what is asked, so a run that is executed again asks the same and finds the
-answer. While it waits it holds no reservation. Once everything else that the run has begun
-waits for a person too, the run is suspended: its execution is given up as at a hand-over, and a
-decision, a time limit or a cancel request has it executed again from its journal. Until then the
-other lanes of the run work, and a decision reaches the one that waits here.
+A step or a tool call requests an approval with a question. Its ID is a hash of the run ID, the
+call's path and the request. So a resumed run asks the same question and finds its decision. A
+pending approval holds no reservation.
+
+While other steps of the run still work, the run keeps executing, and a decision wakes the waiting
+call. Once all active work waits for approvals, the run is suspended: this process releases it as in
+a hand-over. A decision, a timeout or a cancel request then resumes it from its journal.
 """
 
 import asyncio
@@ -29,18 +30,19 @@ from caseworker.engine.supervision import set_within
 from caseworker.observability.redaction import redact_text
 
 LOOK_SECONDS = (0.02, 1.0)
-"""How often a run whose other lanes still work looks for decisions that it was not notified of, and
-whether it has become quiet: first, at most."""
+"""The first and the maximum interval, in seconds, at which a run with pending approvals polls.
+
+It polls for missed decisions and checks whether it is idle and can be suspended."""
 
 TURNS = 10
-"""How many turns of the event loop nothing may happen before a run counts as quiet: between the end
-of one step and the beginning of the next there are a few."""
+"""How many iterations of the event loop a run must be idle before it is suspended. A few pass
+between the end of one step and the start of the next."""
 
 _NAME = "approval"
 
 
 class Verdict(StrEnum):
-    """What became of a question."""
+    """The outcome of an approval."""
 
     APPROVED = "approved"
     REFUSED = "refused"
@@ -49,21 +51,21 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """What a person is asked."""
+    """The question that an approver sees."""
 
     subject: str
-    """What is to be called, or the step that asks."""
+    """The tool to call, or the step that asks."""
     message: str
     arguments: Any
-    """What will be used, as JSON."""
+    """The arguments of the action, as JSON."""
     schema: Mapping[str, Any] | None
-    """JSON Schema of the arguments that a person may put in their place; None: they stay."""
+    """JSON Schema of replacement arguments; None if the approver cannot replace them."""
     timeout_seconds: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """A question as it is stored."""
+    """A question as stored, with its IDs."""
 
     approval_id: str
     node_id: str
@@ -73,61 +75,61 @@ class Asked:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """The answer to a question."""
+    """The decision on an approval."""
 
     verdict: Verdict
     arguments: Any = None
-    """What is used in place of what was asked for; None: that stays."""
+    """Replacement arguments; None keeps the requested ones."""
     by: str | None = None
-    """Who decided; None: nobody did in time."""
+    """The approver; None after a timeout."""
     reason: str | None = None
     at: datetime
 
     @property
     def approved(self) -> bool:
-        """Whether what was asked for may be done."""
+        """True if the action may proceed."""
         return self.verdict is Verdict.APPROVED
 
     @property
     def refusal(self) -> str:
-        """What is said to whoever wanted to do what was not approved."""
+        """The error message for an action that was not approved."""
         if self.verdict is Verdict.TIMED_OUT:
             return "Nobody has approved it in time."
         return f"A person has refused it{f': {self.reason}' if self.reason else '.'}"
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the decision as JSON values."""
+        """Convert the decision to JSON values."""
         return asdict(self) | {"verdict": self.verdict.value, "at": rfc3339(self.at)}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "Decision":
-        """Return the decision that :meth:`to_dict` has written."""
+        """Parse the output of :meth:`to_dict`."""
         at = datetime.fromisoformat(values["at"])
         return cls(**{**values, "verdict": Verdict(values["verdict"]), "at": at})
 
 
 class ApprovalDesk(Protocol):
-    """Where the questions of one run are stored, under the fence of its owner."""
+    """Stores the approvals of one run, protected by the fencing token of its owner."""
 
     async def ask(self, asked: Asked) -> Decision | None:
-        """Store a question, unless it is stored; return its decision if there is one.
+        """Store a question if it is new, and return its decision or None.
 
         Raises:
-            Stop: the run belongs to another worker now.
+            Stop: another worker owns the run now.
         """
         ...
 
     async def decisions(self, approval_ids: Collection[str]) -> Mapping[str, Decision]:
-        """Return the decisions there are."""
+        """Return the available decisions by approval ID; pending approvals are absent."""
         ...
 
     def listening(self) -> AbstractContextManager[asyncio.Event]:
-        """Yield an event that is set, until the block ends, when something was decided."""
+        """Yield an event that is set at each new decision while the block runs."""
         ...
 
 
 class Approvals:
-    """The questions of one execution of a run."""
+    """The approvals that one execution of a run requests."""
 
     def __init__(self, desk: ApprovalDesk) -> None:
         self._desk = desk
@@ -136,10 +138,12 @@ class Approvals:
         self._watch: asyncio.Task[None] | None = None
 
     async def decision(self, context: FlowContext, path: StepPath, question: Question) -> Decision:
-        """Return what a person decides about what is to happen at ``path``.
+        """Request an approval for the action at ``path`` and wait for the decision.
+
+        A decision that the journal holds for the same question is returned immediately.
 
         Raises:
-            Stop: the run is suspended until then, or ended by a limit or a cancel request.
+            Stop: the run was suspended, or ended by a limit or a cancel request.
         """
         path, journal = path.call(_NAME), context.calls.journal
         asked_hash = _hash_of([question.subject, question.arguments])
@@ -168,7 +172,7 @@ class Approvals:
             )
             journal.note(node, entry)
 
-        note(None)
+        note(None)  # buffered; the barrier in ``_decided`` stores it before the question
         asked = Asked(approval_id=approval_id, node_id=node, call_key=path.text, question=question)
         try:
             decision = await self._decided(context, path, asked)
@@ -185,17 +189,17 @@ class Approvals:
 
     async def _decided(self, context: FlowContext, path: StepPath, asked: Asked) -> Decision:
         working = context.calls.working
-        working[path.text] = path  # until the question is stored
+        working[path.text] = path  # not idle until the question is stored: no suspension yet
         try:
             await context.calls.journal.barrier(external=True)
             decision = await self._desk.ask(asked)
         finally:
             working.pop(path.text, None)
-        # Whoever decides sees the message as it is; events are read by others, too.
+        # Approvers see the full message; events have more readers, so redact it there.
         shown = redact_text(asked.question.message)
         about = {"subject": asked.question.subject, "message": shown}
         self._emit(context, asked, APPROVAL_REQUESTED, about)
-        context.token.check()
+        context.token.check()  # a stop may have arrived while the question was stored
         if decision is not None:
             return decision
         waiting = _Waiting(path, asyncio.get_running_loop().create_future())
@@ -213,7 +217,7 @@ class Approvals:
     def _emit(
         self, context: FlowContext, asked: Asked, kind: str, about: Mapping[str, Any]
     ) -> None:
-        """Tell something of a question once, however often it is asked."""
+        """Emit an event about an approval once, even if the question is asked again."""
         once = f"{asked.approval_id}|{kind}"
         if context.run.events is not None and once not in self._told:
             self._told.add(once)
@@ -223,7 +227,7 @@ class Approvals:
             context.run.events.emit(event)
 
     async def _look(self, context: FlowContext) -> None:
-        """Suspend the run once nothing else works; until then, pass decisions on."""
+        """Deliver decisions to their waiters; suspend the run once it is idle."""
         pause, longest = LOOK_SECONDS
         try:
             with self._desk.listening() as decided:
@@ -236,25 +240,26 @@ class Approvals:
                     await self._pass_on()
                     pause = min(2 * pause, longest)
         except Exception as error:
+            # Fail the waiters: without this task, nothing would ever wake them.
             for waiting in self._waiting.values():
                 if not waiting.decision.done():
                     waiting.decision.set_exception(error)
 
     async def _pass_on(self) -> None:
-        """Tell those that wait what was decided."""
+        """Wake waiters with their decisions."""
         for approval_id, decision in (await self._desk.decisions(self._waiting)).items():
             waiting = self._waiting.get(approval_id)
             if waiting is not None and not waiting.decision.done():
                 waiting.decision.set_result(decision)
 
     async def _is_quiet(self, context: FlowContext) -> bool:
-        """Return whether all that has begun waits for a person, and goes on doing so."""
+        """Return whether all active work waits for approvals, and still does after ``TURNS``."""
         trace = context.run.trace
-        revision = trace.revision
+        revision = trace.revision  # an unchanged trace proves that no step started in between
         for _ in range(TURNS):
             if not _all_inside(context.calls, self._waiting.values()):
                 return False
-            await asyncio.sleep(0)
+            await asyncio.sleep(0)  # other tasks run here and may start the next step
         return bool(self._waiting) and trace.revision == revision
 
 
@@ -265,7 +270,7 @@ class _Waiting:
 
 
 def _all_inside(calls: Calls, waiting: Collection[_Waiting]) -> bool:
-    """Return whether each step and call that works stands around one that waits for a person."""
+    """Return whether every active step or call is detached, or encloses a pending approval."""
     if any(each.decision.done() for each in waiting):
         return False
     around = {outer for each in waiting for outer in each.path.around()}

@@ -1,7 +1,8 @@
-"""What is called, what comes back, how it can fail, and how attempts at it are made.
+"""Calls: their specification, results, failures, attempts and retries.
 
-Work that succeeds at once, a call or a step, is one node of the ExecutionGraph. Only when a second
-attempt begins do both become children of that node: the first is added then, with its real times.
+A call or step whose first attempt succeeds is a single node of the ExecutionGraph. When a second
+attempt starts, both attempts become children of that node; the first one is added then, with its
+real times.
 """
 
 import asyncio
@@ -25,7 +26,7 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spent:
-    """What attempts cost; money in US dollars.
+    """The usage of one attempt; money in US dollars.
 
     Raises:
         ValueError: an amount is negative, or the cost is not finite.
@@ -36,7 +37,7 @@ class Spent:
     cost_usd: Decimal | None = Decimal(0)
     """None if the price is not known."""
     estimated: bool = False
-    """Whether the provider did not say so: it was sent, and the answer or its usage was lost."""
+    """True if the provider did not report the usage, because its response was lost."""
 
     def __post_init__(self) -> None:
         checked_usage(self.cost_usd or 0, self.tokens_in, self.tokens_out)
@@ -48,7 +49,7 @@ class Spent:
 
     @property
     def charge(self) -> Charge:
-        """What it is in a budget."""
+        """The usage as a budget charge."""
         tokens = self.tokens
         if not tokens and not self.cost_usd:
             return NOTHING
@@ -64,17 +65,17 @@ FREE = Spent()
 
 @dataclass(slots=True)
 class SpentSum:
-    """What all attempts of a call have cost so far, and of it what was estimated."""
+    """The total usage of all attempts of a call so far."""
 
     tokens_in: int = 0
     tokens_out: int = 0
     cost_usd: Decimal | None = Decimal(0)
-    """None if the price of one of them is not known."""
+    """None if the price of an attempt is unknown."""
     estimated: dict[str, Any] = field(default_factory=dict)
-    """Of it, in the same words; empty if nothing was."""
+    """The estimated part, under the same keys; empty if nothing was estimated."""
 
     def add(self, spent: Spent) -> None:
-        """Count an attempt."""
+        """Add the usage of an attempt."""
         self.tokens_in += spent.tokens_in
         self.tokens_out += spent.tokens_out
         unknown = self.cost_usd is None or spent.cost_usd is None
@@ -87,7 +88,7 @@ class SpentSum:
             of_it["cost_usd"] = None if unknown else of_it.get("cost_usd", 0.0) + cost
 
     def usage(self) -> dict[str, Any]:
-        """Return the sums as a CallNode takes them."""
+        """Return the totals as keyword arguments for ending a CallNode."""
         return {
             "cost_usd": self.cost_usd,
             "tokens_in": self.tokens_in,
@@ -96,88 +97,88 @@ class SpentSum:
 
 
 class Turn(Protocol):
-    """The turn of one attempt at something that may only be called so often."""
+    """The rate slot of one attempt at a rate-limited model."""
 
     async def take(self, tokens: int) -> bool:
-        """Take it for an attempt of at most so many tokens; False if others are first."""
+        """Acquire the slot for an attempt of at most ``tokens``; False if it must wait."""
         ...
 
     async def wait(self) -> None:
-        """Wait, after ``take`` was refused, until it may help to ask again."""
+        """Wait after a refused ``take`` until a retry may succeed."""
         ...
 
     def step_aside(self) -> None:
-        """Let others ask meanwhile: this attempt waits for something else."""
+        """Yield the rate slot while this attempt waits for budget."""
         ...
 
     def leave(self) -> None:
-        """Give up waiting; the attempt is not made."""
+        """Stop waiting; the attempt is not made."""
         ...
 
     def settle(self, tokens: int) -> None:
-        """Say what the attempt that has taken its turn really took."""
+        """Report the actual tokens of the attempt that held the slot."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallSpec:
-    """What is about to be called."""
+    """The specification of one call."""
 
     key: StepPath
-    """Where the call stands inside its run, the same whenever the run is executed again."""
+    """The path of the call in its run; the same in every execution of the run."""
     kind: Literal["llm", "tool"]
     name: str
     model: str | None = None
     request_hash: str
-    """Of what is asked; a recorded result of another request is not replayed."""
+    """Hash of the request; a recorded result is replayed only if its hash is equal."""
     once: Charge = field(default_factory=dict)
-    """Charged once, however many attempts it takes."""
+    """Charged once, regardless of the number of attempts."""
     per_attempt: Charge = field(default_factory=dict)
-    """Charged for every attempt that was allowed to begin."""
+    """Charged for each attempt that was allowed to start."""
     estimate: Spent = FREE
-    """What an attempt costs at most: reserved for it."""
+    """The maximum usage of an attempt, which is reserved for it."""
     fit: Callable[[Room], Spent] | None = None
-    """Returns the estimate of a request that was made as small as the room in a budget asks for,
-    or as small as it may be. None: it is always the same."""
+    """Shrinks the request to the capacity of the budget, at most to its minimum size, and returns
+    the new estimate. None: ``estimate`` is fixed."""
     lost: Callable[[], Spent] | None = None
-    """Returns what an attempt has cost that was cut off now; None: the whole estimate."""
+    """Returns the usage of an attempt that is interrupted now; None charges the full estimate."""
     external: bool = True
-    """False if it has no effect outside this process and costs nothing."""
+    """False if the call has no effect outside this process and costs nothing."""
     turn: Callable[[], Turn] | None = None
-    """Returns the turn of an attempt; None: attempts need not wait for one."""
+    """Creates the rate slot of an attempt; None: not rate-limited."""
     repeatable: bool = True
-    """Whether a call whose outcome is unknown may be made again."""
+    """Whether a call with an unknown outcome may be repeated."""
     retry: RetryPolicy
     timeout_seconds: float | None = None
-    """Per attempt."""
+    """The timeout of one attempt."""
     metadata: Mapping[str, Any] = field(default_factory=dict)
     request: Mapping[str, Any] | None = None
-    """What is asked, as a trace may show it; None keeps nothing of it."""
+    """The request as traces may show it; None stores nothing."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What an attempt brought back: a JSON value and, if it is known, what it cost."""
+    """The result of one attempt: a JSON value and, if known, its usage."""
 
     value: Any
     spent: Spent | None = None
-    """None is charged as if the answer had been lost."""
+    """None is charged like a lost response."""
     metadata: Mapping[str, Any] = field(default_factory=dict)
     """Added to the metadata of the call's node."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """A call that brought a result, now or in an earlier execution of the run."""
+    """The result of a call that succeeded, now or in an earlier execution of the run."""
 
     value: Any
     """The JSON value of the reply."""
     node_id: str
-    """Its CallNode: the parent of the calls that the result asks for."""
+    """ID of its CallNode, the parent of calls that the result requests."""
 
 
 class AttemptError(Exception):
-    """An attempt that failed; its message is safe to show."""
+    """One attempt failed; the message is safe to show."""
 
     def __init__(
         self,
@@ -194,16 +195,16 @@ class AttemptError(Exception):
         self.error_class = error_class
         self.retryable = retryable
         self.told = told
-        """What a model may read of it in place of the message; None: the message."""
+        """The error message for a model; None uses the message."""
         self.raw_reply = raw_reply
-        """The beginning of what came in place of an answer, as far as it may be kept."""
+        """The start of an invalid response, as far as the payload mode allows storing it."""
         self.retry_after_seconds = retry_after_seconds
         self.spent = spent
-        """None if it is not known: it is then charged as if the answer had been lost."""
+        """The usage of the attempt; None if unknown, which is charged like a lost response."""
 
 
 class CallFailedError(Exception):
-    """A call that failed, its retries included."""
+    """A call failed after all its attempts."""
 
     def __init__(
         self,
@@ -217,17 +218,17 @@ class CallFailedError(Exception):
     ) -> None:
         super().__init__(message)
         self.told = told or message
-        """What a model may read of it."""
+        """The error message for a model."""
         self.error_class = error_class
         self.attempts = attempts
         self.node_id = node_id
-        """The CallNode of the call."""
+        """ID of the call's CallNode."""
         self.retry_after_seconds = retry_after_seconds
-        """When the other side wants to be asked again, if it said so."""
+        """The ``Retry-After`` of the last attempt, if any."""
 
 
 class OutcomeUnknownError(Exception):
-    """A call that may have taken effect and must not be made again."""
+    """An earlier execution made this call; it may have taken effect and must not be repeated."""
 
 
 Attempt = Callable[[], Awaitable[Reply]]
@@ -235,12 +236,12 @@ Attempt = Callable[[], Awaitable[Reply]]
 
 @dataclass(frozen=True, slots=True)
 class Retries:
-    """Makes the attempts of one run: the one place that waits between them."""
+    """Runs the attempts of all calls and steps of a run, with back-off between them."""
 
     jitter: Callable[[], float]
-    """Draws from [-1, 1]."""
+    """Draws a random number from [-1, 1]."""
     deadline_in: Callable[[], float | None] = lambda: None
-    """Returns the seconds until the run's deadline; None if it has none."""
+    """Returns the seconds until the run's deadline; None without a deadline."""
 
     async def run(
         self,
@@ -251,12 +252,12 @@ class Retries:
         failed: Callable[[Exception, int], bool],
         before: tuple[int, Exception | None] | None = None,
     ) -> Result:
-        """Make attempts until one succeeds or the policy gives up; no wait passes a limit of time.
+        """Make attempts until one succeeds or the policy allows no more.
 
-        ``attempt`` gets its number, from 1. ``failed`` is called with each failure and the number
-        of attempts so far, and returns whether a further one could help. ``before`` is how many
-        attempts were made elsewhere, and the failure of the last one: None if the wait after it is
-        over, because the next one had begun.
+        Does not back off beyond a time limit or deadline. ``attempt`` gets its number, from 1.
+        ``failed`` gets each failure and the number of attempts so far; it returns whether to retry.
+        ``before`` is the number of attempts already made and the last failure. Its failure is None
+        if an earlier execution had already started the next attempt: then no back-off is due.
 
         Raises:
             Exception: the last failure.
@@ -295,16 +296,16 @@ class Retries:
 
 
 def _seconds_asked(failure: Exception) -> float | None:
-    """Return the wait that a failure asks for; None if what it says is no number of seconds."""
+    """Return the ``retry_after_seconds`` of a failure, 0 if unset, None if not a number."""
     try:
         seconds = float(getattr(failure, "retry_after_seconds", None) or 0)
-    except Exception:  # anything may be written there, or stand behind a property
+    except Exception:  # user-defined errors: any type, or a property that raises
         return None
     return None if math.isnan(seconds) else seconds
 
 
 class AttemptLog:
-    """Records the attempts of one call or step; each is made in a ``with`` block of its own."""
+    """Records the attempts of one call or step in the ExecutionGraph; use ``with`` per attempt."""
 
     def __init__(
         self,
@@ -316,8 +317,7 @@ class AttemptLog:
     ) -> None:
         """Record attempts below ``call_node``.
 
-        ``failures`` are those after which there may be another attempt; ``said`` returns what
-        may be shown of one.
+        ``failures`` is the class of failures that may be retried; ``said`` formats one for display.
         """
         self._graph = graph
         self._call_node = self._node = call_node
@@ -326,9 +326,9 @@ class AttemptLog:
         self._started_ms = 0
         self._first: dict[str, Any] | None = None
         self.made = 0
-        """The attempts so far, those of an earlier execution included."""
+        """The number of attempts so far, including those of earlier executions."""
         self.of_fallback = False
-        """Whether the next attempt is that of what works in place of a step."""
+        """Whether the next attempt is the step's fallback."""
 
     def __enter__(self) -> None:
         self.made += 1
@@ -358,7 +358,7 @@ class AttemptLog:
             self._graph.mark_halt(self._node, str(error) or type(error).__name__)
 
     def first_failed(self, failure: Exception) -> None:
-        """Record a first attempt that lasted from the call's begin until now, and failed."""
+        """Record a failed first attempt that lasted from the start of the call until now."""
         self.made = 1
         self._started_ms = self._graph.node(self._call_node)["start_ts_ms"]
         self._keep_first(failure)
@@ -372,7 +372,7 @@ class AttemptLog:
         }
 
     def add_first(self) -> None:
-        """Add the first attempt, if it failed and is not there yet."""
+        """Add the node of a failed first attempt if it was not added yet."""
         first, self._first = self._first, None
         if first is not None:
             about = {"attempt": 1}

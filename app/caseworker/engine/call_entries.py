@@ -1,4 +1,4 @@
-"""What the journal keeps of calls as JSON, and what becomes of a call that is replayed."""
+"""Converts calls to journal entries and replays recorded calls."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -9,7 +9,7 @@ from caseworker.trace.node import ESTIMATED
 
 
 def failure_entry(failure: AttemptError, attempts: int) -> dict[str, Any]:
-    """Return the failure of a call after its last attempt."""
+    """Build the journal value of a call that failed after its last attempt."""
     optional = {"told": failure.told, "raw_reply": failure.raw_reply}
     return {
         "error_class": failure.error_class,
@@ -22,7 +22,7 @@ def failure_entry(failure: AttemptError, attempts: int) -> dict[str, Any]:
 def failed_call(
     entry: Mapping[str, Any], node_id: str, *, retry_after_seconds: float | None = None
 ) -> CallFailedError:
-    """Return the failure that the entry of a CallNode describes."""
+    """Build the failure of a call from its journal value."""
     return CallFailedError(
         entry["message"],
         error_class=entry["error_class"],
@@ -34,14 +34,21 @@ def failed_call(
 
 
 def replayed(recorded: Recorded) -> Answered:
-    """Return the recorded result of a call, or raise CallFailedError: it had failed."""
+    """Return the recorded result of a call.
+
+    Raises:
+        CallFailedError: the recorded call failed.
+    """
     if recorded.outcome is CallOutcome.RESULT:
         return Answered(recorded.value, recorded.node_id)
     raise failed_call(recorded.value, recorded.node_id)
 
 
 def if_lost(usage: SpentSum) -> Mapping[str, Any] | None:
-    """Return what a call that has not ended has used if it never does; None if nothing."""
+    """Build the journal value of a call in flight: the usage to charge if its worker is lost.
+
+    Returns None if ``usage`` is empty.
+    """
     if usage == SpentSum():
         return None
     cost = None if usage.cost_usd is None else str(usage.cost_usd)

@@ -1,16 +1,23 @@
-"""The one gateway through which every call of a run passes.
+"""The gateway for all calls of a run.
 
-A call lives like this: its **CallNode** is begun; it is **reserved** in its budget scope and in all
-scopes around it, for which it may wait until others are settled; it takes its **turn**, if what it
-calls may only be called so often, and holds no reservation while it waits for that; the journal's
-**barrier** makes everything that led to it durable and refuses it if the run was asked to stop or
-belongs to another worker by now; it is **performed**, with retries; it is **settled** at what it
-really cost, or, if it was sent and the answer was lost, at an estimate that is marked as one. A
-refused call is a halted node with the reason, so a trace shows what a limit kept from happening.
+A call passes these stages:
 
-A call that an earlier execution of the run has finished is not made again: its result comes from
-the journal, its node is the old one, and nothing is charged. One that was in flight when its worker
-was lost is made again if that does no harm, and counts as the same logical call.
+1. Its **CallNode** is created.
+2. Its maximum cost is **reserved** in its budget scope and all ancestors; this may wait until other
+   reservations are settled.
+3. It acquires a **rate slot** if its model is rate-limited. It holds no reservation while it waits
+   for the slot.
+4. The journal's **barrier** makes everything before the call durable. It refuses the call if the
+   run was cancelled or another worker owns it now.
+5. It is **performed**, with retries.
+6. It is **settled** at its actual cost. If the response was lost, it is settled at an estimate that
+   is marked as such.
+
+A refused call is a halted node with a reason, so a trace shows which call a limit prevented.
+
+A call that an earlier execution of the run finished is replayed: its result and its node come from
+the journal, and nothing is charged. A call that was in flight when its worker was lost is repeated
+if it is repeatable, and counts as the same logical call.
 """
 
 import asyncio
@@ -52,13 +59,13 @@ from caseworker.trace.node import ESTIMATED, WAITED_FOR_MODEL_MS, WAITED_MS
 from caseworker.trace.spans import SpanOf
 
 TOO_LARGE = "too_large"
-"""The class of a call whose result passes a limit."""
+"""The error class of a call whose result exceeds a size limit."""
 
 _NO_SPAN = nullcontext()
 
 
 class Calls:
-    """The gateway of one run."""
+    """The call gateway of one run."""
 
     def __init__(
         self,
@@ -73,9 +80,9 @@ class Calls:
     ) -> None:
         """Open the gateway.
 
-        ``jitter`` draws from [-1, 1]; ``deadline_in`` returns the seconds until the run's deadline,
-        if it has one; ``events`` takes the begin and the end of each call; ``span_of`` returns the
-        spans of calls, of which what they call is told.
+        ``jitter`` draws from [-1, 1]. ``deadline_in`` returns the seconds until the run's deadline,
+        if any. ``events`` receives the start and the end of each call. ``span_of`` returns the span
+        of a call, which is propagated to the called service.
         """
         self.graph = graph
         self.journal = journal
@@ -85,26 +92,27 @@ class Calls:
         self.retries = Retries(jitter, deadline_in)
         self.detached = DetachedWork()
         self.working: dict[str, StepPath] = {}
-        """The steps and calls that have begun and not ended, by the texts of their paths."""
+        """The steps and calls in progress, by path text."""
 
     async def perform(
         self, call: CallSpec, attempt: Attempt, *, parent: str, scope: Scope
     ) -> Answered:
-        """Make a call, or take its result from the journal.
+        """Make a call, or replay its result from the journal.
 
-        ``attempt`` makes one try; ``parent`` is the CallNode of the step, or of the call that asks
-        for this one.
+        ``attempt`` makes one attempt. ``parent`` is the CallNode of the step, or of the call whose
+        result requests this one.
 
         Raises:
-            CallFailedError: it failed, and its retries are used up or would not help.
-            OutcomeUnknownError: an earlier try may have taken effect and cannot be repeated.
-            Stop: a limit or a cancel request keeps it from being made, or ended it.
+            CallFailedError: the call failed, and its retries are exhausted or it is not retryable.
+            OutcomeUnknownError: an earlier attempt may have taken effect and must not be repeated.
+            Stop: a limit or a cancel request refused or interrupted the call.
         """
         before = self._earlier_try_of(call)
         if before is not None and before.outcome is not CallOutcome.UNKNOWN:
-            return replayed(before)
+            return replayed(before)  # allowed even after a stop: a replay costs nothing
         self.token.check()
         self.detached.check(call.key)
+        # An interrupted attempt of this run has already paid the ``once`` charge.
         once = call.once if before is None or before.taken_over else NOTHING
         made = _Performance(self, call, attempt, parent, scope, once)
         self.working[call.key.text] = call.key
@@ -130,17 +138,17 @@ class Calls:
         return Answered(reply.value, made.node)
 
     def in_span(self, node_id: str) -> AbstractContextManager[None]:
-        """Make the span of a CallNode the current one, if what it executes may know it."""
+        """Make the span of a CallNode current while the block runs, if spans are propagated."""
         if self._span_of is None:
             return _NO_SPAN
         span = self._span_of(node_id)
         return within_span(span.trace_id, span.span_id or "0", sampled=span.sampled)
 
     def _earlier_try_of(self, call: CallSpec) -> Recorded | None:
-        """Return what an earlier execution left of this very request, if it began to make it.
+        """Return the journal record of the same call and request, if an earlier execution made it.
 
         Raises:
-            OutcomeUnknownError: how it ended is not known, and it must not be made again.
+            OutcomeUnknownError: its outcome is unknown and it must not be repeated.
         """
         before = self.journal.recorded(call.key.text)
         if before is None or before.outcome is CallOutcome.NOT_MADE:
@@ -153,7 +161,7 @@ class Calls:
 
 
 class _Performance:
-    """One call on its way through the gateway."""
+    """One call in the gateway."""
 
     def __init__(
         self,
@@ -185,7 +193,7 @@ class _Performance:
         self._turn: Turn | None = None
 
     async def attempt(self, _: int) -> Reply:
-        """Make one attempt that was let through, and settle it."""
+        """Pass the gateway, make one attempt, and settle it."""
         call = self._call
         counted = sum_of((NOTHING if self._attempts.made else self._once, call.per_attempt))
         reservation = await self._let_through(counted)
@@ -204,6 +212,7 @@ class _Performance:
             spent = failure.spent
             raise
         finally:
+            # Also runs on cancellation: then the usage is unknown and settled as an estimate.
             if spent is None:
                 spent = self._lost() if call.lost is None else call.lost()
             used = sum_of((counted, spent.charge))
@@ -214,12 +223,12 @@ class _Performance:
             self._charged = sum_of((self._charged, used))
 
     def _lost(self) -> Spent:
-        """Return the whole estimate, as what was sent and not answered may have cost."""
+        """Return the full estimate, the possible cost of an attempt whose response was lost."""
         estimate = self._estimate
         return estimate if estimate == FREE else replace(estimate, estimated=True)
 
     async def _reserved(self, counted: Charge) -> Reservation:
-        """Reserve what an attempt may cost; wait where others have reserved what it needs."""
+        """Reserve the maximum cost of an attempt; wait for other reservations if needed."""
         call = self._call
         try:
             if call.fit is None:
@@ -241,14 +250,18 @@ class _Performance:
                 self._graph.annotate(self.node, {WAITED_MS: self._waited_ms})
 
     def _waits(self) -> None:
-        """Note that the call waits, which may be long."""
+        """Record the start of a wait for budget, store the trace, and yield the rate slot."""
         self._waits_since_ms = self._graph.now_ms()
         self._calls.journal.touch()
         if self._turn is not None:
             self._turn.step_aside()
 
     async def _reserved_in_turn(self, counted: Charge) -> Reservation:
-        """Reserve what an attempt may cost when it is its turn; hold nothing while it is not."""
+        """Reserve the cost of an attempt and acquire its rate slot.
+
+        The reservation is released while the call waits for the slot, so that it blocks no other
+        call. Both must then be acquired again.
+        """
         if self._call.turn is None:
             return await self._reserved(counted)
         turn = self._turn = self._call.turn()
@@ -277,29 +290,31 @@ class _Performance:
             self._graph.annotate(self.node, {WAITED_FOR_MODEL_MS: self._waited_for_model_ms})
 
     async def _let_through(self, counted: Charge) -> Reservation:
-        """Reserve what an attempt may cost, and ask whether it may begin."""
+        """Pass all checks before an attempt and return its reservation."""
         reservation = await self._reserved_in_turn(counted)
         try:
+            # Order matters: the barrier makes the charge in flight durable before the call is made,
+            # so that recovery charges the call even if this worker is lost right after it.
             self._note_in_flight(counted)
             await self._calls.journal.barrier(external=self._call.external)
             self._calls.token.check()
             self._calls.detached.check(self._call.key)
         except BaseException:
-            reservation.settle()  # it never began
+            reservation.settle()  # the attempt never started, so it costs nothing
             if self._turn is not None:
-                self._turn.settle(0)
+                self._turn.settle(0)  # the slot was acquired but not used
             raise
         return reservation
 
     def failed(self, failure: Exception, _: int) -> bool:
-        """Journal what was spent so far; return whether to try again, if the policy allows it."""
+        """Journal the usage so far, and return whether the failure is retryable."""
         if not isinstance(failure, AttemptError):
             return False
         self._note(None, value=if_lost(self._spent))
         return failure.retryable
 
     def fail(self, failure: AttemptError) -> CallFailedError:
-        """End with the failure of the last attempt; return that of the call."""
+        """End the call with the failure of its last attempt; return the error to raise."""
         kind, message, attempts = failure.error_class, str(failure), self._attempts.made
         value = failure_entry(failure, attempts)
         self.end(CallOutcome.FAILURE, self._graph.mark_failure, kind, message, value=value)
@@ -313,7 +328,10 @@ class _Performance:
 
     @property
     def unknown(self) -> CallOutcome | None:
-        """The outcome of a call that was cut off: unknown, unless it never began."""
+        """The outcome to journal for an interrupted call.
+
+        None leaves a started call in flight: recovery then reads its outcome as unknown.
+        """
         return None if self._attempts.made else CallOutcome.NOT_MADE
 
     def end(
@@ -323,18 +341,19 @@ class _Performance:
         *why: str,
         value: Any = None,
     ) -> None:
-        """Journal and mark the end; what was spent is kept even if the run had ended before."""
+        """Journal the end and mark the node; keep the usage even if the run has already ended."""
         spent, usage = self._spent, self._spent.usage()
         if spent.estimated:
             self._graph.annotate(self.node, {ESTIMATED: spent.estimated})
-        self._note(outcome, value=value)  # may refuse the value: then the end is another one
+        self._note(outcome, value=value)  # raises if the value is invalid: the call then fails
         if self._attempts.made:
             self._emit(*call_ended(why, self._attempts.made, spent.tokens_in, spent.tokens_out))
-        if not mark(self.node, *why, **usage) and self._spent != SpentSum():  # it was abandoned
+        # False: the node was closed before, because its work was abandoned.
+        if not mark(self.node, *why, **usage) and self._spent != SpentSum():
             self._graph.add_late_usage(self.node, **usage)
 
     def _note_in_flight(self, counted: Charge) -> None:
-        """Journal what the call has cost if its worker is lost while it is in flight."""
+        """Journal the call as in flight, with its maximum cost in case its worker is lost."""
         lost = self._lost()
         usage = replace(self._spent, estimated=self._spent.estimated.copy())
         if lost != FREE:
@@ -352,7 +371,7 @@ class _Performance:
     def _note(
         self, outcome: CallOutcome | None, in_flight: Charge = NOTHING, *, value: Any = None
     ) -> None:
-        """Journal how the call stands and what it has cost, or may cost while it is in flight."""
+        """Journal the state of the call and its charge, including the charge in flight."""
         entry = Entry(
             call_key=self._call.key.text,
             request_hash=self._call.request_hash,
@@ -365,7 +384,11 @@ class _Performance:
 
 @asynccontextmanager
 async def _within_time(call: CallSpec) -> AsyncIterator[None]:
-    """Limit an attempt to its time; what it waited for in vain is a failure of the attempt."""
+    """Apply the timeout of an attempt.
+
+    A timeout, or the cancellation of an awaited task, becomes a failure of the attempt. A cancel of
+    the current task itself is re-raised.
+    """
     try:
         async with asyncio.timeout(call.timeout_seconds) as limit:
             yield

@@ -1,4 +1,4 @@
-"""The token through which a run learns that it must end."""
+"""The cancellation token, which delivers a stop to a run."""
 
 import asyncio
 import threading
@@ -15,22 +15,22 @@ _log = structlog.get_logger(__name__)
 class CancellationToken:
     """Carries at most one stop; safe to trip from any thread.
 
-    The first stop wins, with one exception: a cancel request replaces a hand-over, because
-    a run that was asked to stop must not go on elsewhere.
+    The first stop wins, with one exception: a cancel request replaces a hand-over, because another
+    worker must not resume a cancelled run.
     """
 
     def __init__(self) -> None:
-        self._lock = threading.RLock()  # a callback may look at the token that calls it
+        self._lock = threading.RLock()  # reentrant: a callback may use the token that calls it
         self.stop: Stop | None = None
-        """The stop that was given, if any; :meth:`trip` gives one."""
+        """The stop, once :meth:`trip` has set one."""
         self._callbacks: dict[object, Callable[[], object]] = {}
 
     def cancel(self, reason: str | None = None, *, requested_by: str | None = None) -> None:
-        """Ask whatever holds this token to end."""
+        """Trip the token with a cancel request."""
         self.trip(CancelledError(reason, requested_by=requested_by))
 
     def trip(self, stop: Stop) -> None:
-        """End whatever holds this token, for any reason that is a stop."""
+        """Set the stop and call the callbacks; no effect if a stop that takes precedence is set."""
         with self._lock:
             gives_way = isinstance(self.stop, HandOver) and isinstance(stop, CancelledError)
             if self.stop is not None and not gives_way:
@@ -41,21 +41,21 @@ class CancellationToken:
 
     @property
     def is_cancelled(self) -> bool:
-        """True once a stop was given."""
+        """True once a stop of any kind is set."""
         return self.stop is not None
 
     def check(self) -> None:
-        """Raise the stop that was given: :class:`CancelledError` if someone asked for it."""
+        """Raise the stop if one is set; a cancel request is a :class:`CancelledError`."""
         if self.stop is not None:
-            raise self.stop.with_traceback(None)  # or it would grow with every check
+            raise self.stop.with_traceback(None)  # else the traceback grows with every check
 
     async def wait(self) -> None:
-        """Wait until a stop is given."""
+        """Wait until a stop is set."""
         loop = asyncio.get_running_loop()
         given = loop.create_future()
 
         def give() -> None:
-            if not given.done():
+            if not given.done():  # the waiting task may have been cancelled
                 given.set_result(None)
 
         with self.on_trip(lambda: loop.call_soon_threadsafe(give)):
@@ -63,12 +63,13 @@ class CancellationToken:
 
     @contextmanager
     def on_trip(self, callback: Callable[[], object]) -> Iterator[None]:
-        """Call ``callback`` when a stop is given while the block runs, or at once if one was.
+        """Call ``callback`` when a stop is set while the block runs; immediately if one is set.
 
-        It is called in the thread that gives the stop, never after the block, and must not wait.
-        What it raises is logged and keeps the stop from nobody.
+        The callback runs in the thread that sets the stop, never after the block, and must not
+        block. If it raises, the error is logged and the other callbacks still run.
         """
         key = object()
+        # Register and check under the lock, so that a concurrent trip is not missed or doubled.
         with self._lock:
             self._callbacks[key] = callback
             if self.stop is not None:
@@ -88,10 +89,10 @@ def _call(callback: Callable[[], object]) -> None:
 
 
 def is_being_cancelled() -> bool:
-    """Return whether somebody cancels this very task.
+    """Return whether the current task itself is being cancelled.
 
-    If not, an ``asyncio.CancelledError`` in it comes from something it waited for, and is a
-    failure like any other.
+    Otherwise an ``asyncio.CancelledError`` in it comes from an awaited task or future, and counts
+    as an ordinary failure.
     """
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0

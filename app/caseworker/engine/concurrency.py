@@ -1,12 +1,12 @@
-"""How much of a run works at once: step slots, and the locks of persistent nodes.
+"""Concurrency limits of a run: step slots and the locks of persistent nodes.
 
-A graph that is executed has one slot for sure: its own if it is the outermost one, that of the step
-which executes it if it is nested, because that step only waits meanwhile. So a nested graph always
-makes progress. Every slot beyond that comes from one pool for the whole run, as wide as the widest
-graph of the run, and never wider than what the process allows.
+Every executing graph has one guaranteed slot. The outermost graph has its own; a nested graph uses
+the slot of the step that executes it, because that step only waits. So a nested graph always makes
+progress. All further slots come from one pool per run. Its size is the largest ``max_parallel`` of
+the run's graphs, capped by the process.
 
-Inside one graph, validation keeps two parallel steps from sharing a persistent node. Across graphs
-and runs its lock is taken: once, for the time of one attempt, and with a limit.
+Within a graph, validation prevents two parallel steps from using the same persistent node. Across
+graphs and runs, each attempt holds the node's lock, which is acquired with a timeout.
 """
 
 import asyncio
@@ -18,17 +18,17 @@ from weakref import WeakKeyDictionary
 
 DEFAULT_CEILING = 64
 MOST_CHARS_ON_LOOP = 2000
-"""How long a text may be that is redacted on the event loop."""
+"""The maximum length of a text that is redacted on the event loop."""
 PAUSE = 2
-"""How many times as long as a long text took the next one waits for its turn."""
+"""The pause after redacting a long text, as a multiple of the time that it took."""
 
 T = TypeVar("T")
 
 
 class RedactionThread:
-    """Redacts long texts outside the event loop, one after the other, with pauses.
+    """Redacts long texts in a thread, one at a time, with pauses.
 
-    Several threads, or one without pauses, would compete with the loop for the interpreter's lock.
+    Several threads, or one without pauses, would compete with the event loop for the GIL.
     """
 
     def __init__(self) -> None:
@@ -36,7 +36,7 @@ class RedactionThread:
         self._pauses_until = 0.0
 
     async def call(self, redact: Callable[[], T], chars: int) -> T:
-        """Call ``redact``, in the thread if it works on more than a few characters."""
+        """Call ``redact``, in a thread if ``chars`` exceeds ``MOST_CHARS_ON_LOOP``."""
         if chars <= MOST_CHARS_ON_LOOP:
             return redact()
         clock = asyncio.get_running_loop().time
@@ -50,12 +50,12 @@ class RedactionThread:
 
 
 class StepSlots:
-    """The step slots of one run beyond the first."""
+    """The pool of additional step slots of one run."""
 
     __slots__ = ("_ceiling", "_extra", "_taken", "_waiting")
 
     def __init__(self, ceiling: int = DEFAULT_CEILING) -> None:
-        """Open the pool; ``ceiling`` (from 1 up) is how many steps may work at once."""
+        """Open the pool; ``ceiling`` (at least 1) limits the concurrent steps of the run."""
         if ceiling < 1:
             raise ValueError("A run needs at least one step slot.")
         self._ceiling = ceiling
@@ -64,11 +64,11 @@ class StepSlots:
         self._waiting: dict[Callable[[], None], None] = {}
 
     def widen(self, max_parallel: int) -> None:
-        """Let as many steps work at once as a graph of the run asks for."""
+        """Grow the pool to the ``max_parallel`` of a graph, up to the ceiling."""
         self._extra = max(self._extra, min(max_parallel, self._ceiling) - 1)
 
     def take(self, wake: Callable[[], None]) -> bool:
-        """Take a slot; False if none is free, and ``wake`` is then called once one may be."""
+        """Acquire a slot; if none is free, return False and call ``wake`` when one is released."""
         if self._taken < self._extra:
             self._taken += 1
             return True
@@ -76,19 +76,20 @@ class StepSlots:
         return False
 
     def give(self) -> None:
-        """Give a slot back."""
+        """Release a slot and wake all waiters."""
         self._taken -= 1
+        # Wake all waiters: one acquires the slot, the others register again in ``take``.
         waiting, self._waiting = self._waiting, {}
         for wake in waiting:
             wake()
 
     def forget(self, wake: Callable[[], None]) -> None:
-        """Wake nobody who does not wait any more."""
+        """Unregister a waiter that has stopped waiting."""
         self._waiting.pop(wake, None)
 
 
 class DeadlockError(Exception):
-    """A persistent node was not free in time; what holds it may be waiting for us."""
+    """The lock of a persistent node timed out; its holder may be waiting for this step."""
 
 
 DEFAULT_LOCK_SECONDS = 30.0
@@ -97,11 +98,12 @@ _HELD: ContextVar[frozenset[int]] = ContextVar("held_locks", default=frozenset()
 
 
 class NodeLock:
-    """The lock of one persistent node, among the runs of an event loop."""
+    """The lock of one persistent node, shared by all runs of an event loop."""
 
     def __init__(self, node_id: str, *, timeout_seconds: float = DEFAULT_LOCK_SECONDS) -> None:
         self.node_id = node_id
         self._timeout_seconds = timeout_seconds
+        # One lock per event loop: an asyncio.Lock works on a single loop only.
         self._locks = WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock]()
 
     def __repr__(self) -> str:
@@ -109,17 +111,17 @@ class NodeLock:
 
     @property
     def locked(self) -> bool:
-        """True while somebody holds it."""
+        """True while the lock is held on any event loop."""
         return any(lock.locked() for lock in self._locks.values())
 
     @asynccontextmanager
     async def held(self) -> AsyncIterator[None]:
-        """Hold the lock for the block.
+        """Hold the lock while the block runs.
 
         Raises:
-            DeadlockError: it was not free in time, or this very work holds it already.
+            DeadlockError: the lock timed out, or the current task or an enclosing one holds it.
         """
-        mine = _HELD.get()
+        mine = _HELD.get()  # child tasks inherit it, so nested graphs know their parents' locks
         if id(self) in mine:
             raise DeadlockError(f"Persistent node {self.node_id!r} waits for itself.")
         lock = self._locks.setdefault(asyncio.get_running_loop(), asyncio.Lock())

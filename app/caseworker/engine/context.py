@@ -1,4 +1,4 @@
-"""What steps are handed: what their run shares, where they stand in it, what their graph offers."""
+"""The contexts passed to steps: shared state of the run, position in it, access to the graph."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -23,90 +23,90 @@ from caseworker.trace.frozen_json import USUAL_LIMITS, ValueLimits
 
 
 class Runtime(Protocol):
-    """The graph as one of its steps sees it. Nothing here knows any domain."""
+    """The graph API for a step; independent of any domain."""
 
     def get_node(self, node_id: str) -> Step:
-        """Return a step, or raise LookupError if the graph has none of that id."""
+        """Return a step, or raise LookupError if the graph has no step with this ID."""
         ...
 
     def incoming_edges(
         self, node_id: str, *, channel: Channel | None = None, target_handle: str | None = None
     ) -> Sequence[Edge]:
-        """Return the edges that lead to a step, in the order of the graph."""
+        """Return the incoming edges of a step, in the order of the graph."""
         ...
 
     def outgoing_edges(
         self, node_id: str, *, channel: Channel | None = None, source_handle: str | None = None
     ) -> Sequence[Edge]:
-        """Return the edges that lead away from a step, in the order of the graph."""
+        """Return the outgoing edges of a step, in the order of the graph."""
         ...
 
     async def resolve_links(self, node_id: str, target_handle: str) -> list[Any]:
-        """Return what is linked to a handle of a step, in the order of the edges.
+        """Materialise the links of a step's input handle and return the values in edge order.
 
         Raises:
-            LinkCycleError: something depends on itself; the message names the way.
+            LinkCycleError: a linked step depends on itself; the message names the cycle.
             TypeError: a linked step cannot be materialised.
         """
         ...
 
     async def materialize_output(self, node_id: str, output_handle: str) -> Any:
-        """Return what a step makes for its links, once; raises as :meth:`resolve_links` does."""
+        """Materialise a step's output, once per execution; raises like :meth:`resolve_links`."""
         ...
 
     def cache_get(self, key: str, default: Any = None) -> Any:
-        """Return what a step of this graph has put into the cache of its execution."""
+        """Return a value from the cache that the steps of this graph execution share."""
         ...
 
     def cache_set(self, key: str, value: Any) -> None:
-        """Keep something for the other steps of this execution; it does not outlive it."""
+        """Cache a value for all steps of this graph execution; it is not persisted."""
         ...
 
 
 MAX_TRACEBACKS = 20
-"""Of one execution of a run, in the log."""
+"""The maximum number of tracebacks that one execution of a run logs."""
 
 DEFAULT_GRACE_SECONDS = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunContext:
-    """What all steps of one run share."""
+    """The state that all steps of one run share."""
 
     run_id: str
     root: str
-    """The CallNode of the run."""
+    """ID of the run's CallNode."""
     trace: ExecutionGraph
     scope: Scope
     token: CancellationToken
     calls: Calls
     journal: Journal | None = None
-    """None where nothing outlives the process: no step is replayed, no barrier is passed."""
+    """None if the run is not persisted: then no step is replayed and no barrier is needed."""
     events: EventSink | None = None
     services: Mapping[type, Any] = field(default_factory=dict)
     state: dict[str, Any] = field(default_factory=dict)
-    """What the steps of the run share with one another; it does not outlive its execution."""
+    """Mutable state shared by the run's steps; it is not persisted."""
     tenant: str = ""
-    """To whom the run belongs; empty where there are no tenants."""
+    """The tenant that owns the run; empty without tenants."""
     chat_id: str | None = None
     limits: ValueLimits | None = None
-    """How large values may be; None where nothing is stored: they need not even be JSON."""
+    """Size limits of values; None if values are not stored and need not be JSON."""
     slots: StepSlots = field(default_factory=StepSlots)
     grace_seconds: float = DEFAULT_GRACE_SECONDS
-    """How long cancelled work may take to end before it is abandoned."""
+    """The time that cancelled work has to end before it is abandoned."""
     begun: dict[StepPath, str] = field(default_factory=dict)
-    """The CallNodes, by path, of the steps whose start was emitted and whose end was not."""
+    """CallNode IDs, by path, of steps whose start event was emitted but not their end event."""
     over: Callable[[], None] = lambda: None
-    """Called when work that was abandoned has come to its end."""
+    """Called when abandoned work has ended."""
     traced: list[Any] | None = None
-    """Executions of graphs whose steps a trace reads (``StepRecords``), if any."""
+    """Collects the graph executions that a trace reads (``StepRecords``), if any."""
     tracebacks: Iterator[int] = field(default_factory=lambda: iter(range(MAX_TRACEBACKS)))
-    """Those that may still be logged: each takes milliseconds to be made fit to be shown."""
+    """The remaining tracebacks to log; limited because redacting one takes milliseconds."""
 
     def logged_with(self, error: Exception) -> Exception | None:
-        """Return an error that is to be logged with its traceback; None if that says no more.
+        """Return ``error`` if its traceback should be logged, else None.
 
-        Our own errors say all there is to say, and after many others it is enough.
+        Tracebacks are omitted for Caseworker's own errors, and after ``MAX_TRACEBACKS`` of them.
         """
         return None if is_ours(error) or next(self.tracebacks, None) is None else error
 
@@ -119,33 +119,33 @@ Outputs = Mapping[str, Any]
 
 @dataclass(slots=True)
 class ExecutionContext:
-    """The context of a node in Python, which knows no service around it."""
+    """The context of a node in the Python API, which works without the service."""
 
     session: Any = None
-    """Whatever the caller wants its nodes to see; passed through untouched."""
+    """An arbitrary object of the caller, passed to its nodes unchanged."""
     input: Any = None
     upstream: dict[str, Any] = field(default_factory=dict)
-    """The results of the steps that this one depends on, by step id."""
+    """The results of the steps that this step depends on, by step ID."""
     budget: Budget | None = None
     usage: ResourceUsage = field(default_factory=ResourceUsage.unstarted)
-    """Counts seconds from the first execution on, if it is not given."""
+    """The resource usage. The default starts to count seconds at the first execution."""
     cancellation: CancellationToken | None = None
     trace: ExecutionTrace | None = None
-    """Pass one to get the details of every step."""
+    """Receives the details of every step, if set."""
     scope: Scope | None = None
-    """The scope that ``budget`` and ``usage`` belong to, and through it those around it. Reserve in
-    it what several nodes could otherwise spend twice."""
+    """The budget scope of ``budget`` and ``usage``, with its ancestors. Reserve amounts in it that
+    parallel nodes must not spend twice."""
     flow: "FlowContext | None" = None
-    """Where the step stands in its run; None outside of one."""
+    """The position of the step in its run; None outside a run."""
     deadline: datetime | None = None
-    """An instant with a zone that ends the execution, whatever is left of the budget."""
+    """A time with a time zone at which the execution is stopped, regardless of the budget."""
 
     def __post_init__(self) -> None:
         if self.deadline is not None and self.deadline.tzinfo is None:
             raise ValueError("deadline must have a zone, such as datetime.now(UTC) has.")
 
     def check_budget(self) -> None:
-        """Raise BudgetExceededError if nothing is left for a further charge, here or above."""
+        """Raise BudgetExceededError if a limit of this context or an ancestor is exhausted."""
         if self.scope is not None:
             self.own_scope().require_something_left()
         elif self.budget is not None:
@@ -155,41 +155,41 @@ class ExecutionContext:
                 raise BudgetExceededError(self.usage, self.budget, reason, dimension=tripped[0])
 
     async def reserve(self, charge: Charge) -> Reservation:
-        """Hold what several nodes could otherwise spend twice; settle it with what was used.
+        """Reserve an amount, so that parallel nodes cannot spend it; settle it with actual usage.
 
-        Where others have reserved what it needs, it waits for them, those who came first first. It
-        ends with the step that makes it, if it is not settled before.
+        Waits in order of arrival if other reservations hold the needed capacity. An unsettled
+        reservation is released at the end of the step that made it.
 
         Raises:
-            BudgetExceededError: a limit, here or above, leaves no room for it.
+            BudgetExceededError: a limit of this context or an ancestor does not allow it.
         """
         return await reserved(self.own_scope(), charge)
 
     def check_cancelled(self) -> None:
-        """Raise CancelledError if someone wants the run to end."""
+        """Raise the stop if the run is being stopped; a cancel request is a CancelledError."""
         if self.cancellation is not None:
             self.cancellation.check()
 
     def with_input(self, input: Any) -> "ExecutionContext":  # noqa: A002 - the public name
-        """Return a context with another input that shares everything else."""
+        """Return a copy of the context with another input."""
         return replace(self, input=input)
 
     def with_upstream(self, upstream: Mapping[str, Any]) -> "ExecutionContext":
-        """Return a context that also knows these results; the old one stays as it was."""
+        """Return a copy of the context with these results added to ``upstream``."""
         return replace(self, upstream={**self.upstream, **upstream})
 
     def with_sub_budget(self, sub_budget: Budget) -> "ExecutionContext":
-        """Return a context whose spending counts here and in everything around it.
+        """Return a context with a child scope; its spending also counts here and in all ancestors.
 
-        Whichever limit is reached first stops it.
+        The first limit that is reached stops it.
         """
         child = self.own_scope().child("sub_budget", sub_budget)
         return replace(self, budget=sub_budget, usage=child.usage, scope=child)
 
     def own_scope(self) -> Scope:
-        """Return the scope of this context's budget and usage, made now if there is none yet.
+        """Return the scope of this context's budget and usage; create it on first use.
 
-        If its budget or its usage was replaced since, it gets another one in the same place.
+        If ``budget`` or ``usage`` was replaced since, create a new scope below the same parent.
         """
         scope = self.scope
         if scope is None:
@@ -205,81 +205,81 @@ class ExecutionContext:
 
 
 class GraphView(Protocol):
-    """The execution of the graph that a step belongs to."""
+    """A step's view of the graph execution that it belongs to."""
 
     def upstream(self, step_id: str) -> Mapping[str, Outputs]:
-        """Return what the steps produced from which flow edges lead to this one, by step."""
+        """Return the outputs of the step's predecessors along flow edges, by step."""
         ...
 
     def runtime(self, context: "FlowContext") -> Runtime:
-        """Return what the step may ask of its graph."""
+        """Return the graph API for a step."""
         ...
 
 
 @dataclass(slots=True)
 class FlowContext:
-    """Where a step stands inside its run.
+    """The context of a step in its run.
 
-    Domain dependencies come in ``services``, by their type; the engine never looks at them.
+    ``services`` holds domain dependencies by type; the engine does not use them.
     """
 
     run: RunContext
-    """What all steps of the run share."""
+    """The state shared by all steps of the run."""
     view: GraphView
     node_id: str
-    """The id of the step that is executed."""
+    """The ID of the step in its graph."""
     path: StepPath
-    """Where the step, or this attempt of it, stands in its run; the calls made here are in it."""
+    """The path of the step or of this attempt; the paths of its calls start with it."""
     trace_parent: str
-    """The CallNode of the step, or of the call whose result asks for what is made here."""
+    """ID of the parent CallNode for new calls: the step's, or that of the requesting call."""
     scope: Scope
-    """What the step may spend."""
+    """The budget scope of the step."""
     keep: Callable[[Callable[[], Outputs]], None]
-    """Register what gives the step's partial outputs, asked for if the step is stopped or fails."""
+    """Registers a function that returns partial outputs if the step is stopped or fails."""
 
     @property
     def run_id(self) -> str:
-        """The run."""
+        """The ID of the run."""
         return self.run.run_id
 
     @property
     def chat_id(self) -> str | None:
-        """The conversation that the run belongs to, if any."""
+        """The ID of the run's conversation, if any."""
         return self.run.chat_id
 
     @property
     def token(self) -> CancellationToken:
-        """Through which the run is stopped."""
+        """The cancellation token of the run."""
         return self.run.token
 
     @property
     def calls(self) -> Calls:
-        """The gateway that every call passes."""
+        """The call gateway of the run."""
         return self.run.calls
 
     @property
     def state(self) -> dict[str, Any]:
-        """Belongs to the run's execution and is shared by its steps."""
+        """Mutable state shared by the steps of this execution of the run."""
         return self.run.state
 
     @property
     def limits(self) -> ValueLimits:
-        """How large the values may be that the step makes."""
+        """The size limits of the step's values."""
         return self.run.limits or USUAL_LIMITS
 
     @property
     def services(self) -> Mapping[type, Any]:
-        """What nodes of some domain need, by type."""
+        """The dependencies of domain nodes, by type."""
         return self.run.services
 
     @property
     def runtime(self) -> Runtime:
-        """What the step may ask of its graph."""
+        """The graph API for this step."""
         return self.view.runtime(self)
 
     @property
     def upstream(self) -> Mapping[str, Outputs]:
-        """What the steps produced from which flow edges lead here, by step."""
+        """The outputs of this step's predecessors along flow edges, by step."""
         return self.view.upstream(self.node_id)
 
     def service(self, kind: type[Service]) -> Service:

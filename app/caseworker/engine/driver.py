@@ -1,11 +1,11 @@
-"""Executes a graph: asks the scheduler what is next and does it.
+"""Executes a graph: carries out the orders of the scheduler.
 
-The driver never raises for what happens inside a graph. It returns how the graph ended, with
-whatever its steps produced until then.
+The driver does not raise for failures or stops inside a graph. It returns the outcome of the graph,
+with the outputs that its steps produced until then.
 
-Where one step alone can work, it works inline, in the driver's own task. Where several can, each
-gets a task, as far as there are slots. The first failure or stop cancels the others and waits for
-them; what ignores that for its grace period is abandoned, and its result is dropped.
+A single ready step runs inline, in the driver's own task. If several are ready, each runs in its
+own task while slots are free. The first failure or stop cancels the other steps and waits for them.
+A step that ignores its cancellation for the grace period is abandoned and its result dropped.
 """
 
 import asyncio
@@ -32,11 +32,11 @@ from caseworker.kernel.scheduler import Scheduler
 from caseworker.trace.call_tree import ANOTHER_FAILED
 
 TURN_SECONDS = 0.005
-"""How long steps that wait for nothing may keep the event loop from everybody else."""
+"""How long steps that never wait may block the event loop before the driver yields."""
 
 
 class GraphExecution:
-    """One execution of one graph."""
+    """One execution of a graph, outermost or nested."""
 
     def __init__(
         self,
@@ -46,10 +46,11 @@ class GraphExecution:
         around: FlowContext | None = None,
         total: Total | None = None,
     ) -> None:
-        """Prepare to execute a graph; ``inputs`` go to the steps that no flow edge leads to.
+        """Prepare to execute a graph; ``inputs`` go to the steps without incoming flow edges.
 
-        ``around`` is the step that executes the graph; None: it is the outermost one. ``total``
-        limits what its steps produce together; that of the outermost one is the run's result.
+        ``around`` is the enclosing step of a nested graph; None for the outermost graph. ``total``
+        limits the combined size of the steps' outputs. For the outermost graph, the limit on the
+        run's result is used instead.
         """
         limits, parent, scope = run.limits, run.root, run.scope
         if around is not None:
@@ -62,7 +63,7 @@ class GraphExecution:
         self._step_runner = StepRunner(run, parent, scope, self._routing, values)
         self._prepared, self._steps = prepared, prepared.steps
         self._run = run
-        # A step that is cut off gets less time to end than whatever waits for this graph.
+        # Steps get half the grace period, so they are abandoned before the task that awaits them.
         self._grace_seconds = run.grace_seconds / 2
         self._reports = self._routing.reports
         self._incoming = prepared.topology.incoming
@@ -85,12 +86,12 @@ class GraphExecution:
         inputs: Outputs,
         total: Total | None = None,
     ) -> "GraphExecution":
-        """Prepare to execute a graph inside a step, within its limits and in its slot."""
+        """Prepare to execute a nested graph within the limits and the slot of a step."""
         run = replace(context.run, grace_seconds=context.run.grace_seconds / 2)
         return cls(prepared, inputs, run, context, total)
 
     def abandoned(self, stop: Stop) -> GraphOutcome:
-        """Return how the graph stands although it is still being executed, or never was."""
+        """Close all steps and return the outcome of a graph that is still running or never ran."""
         for step_id, report in self._reports.items():
             if report.status is StepStatus.RUNNING:
                 self._step_runner.cut_off(step_id)
@@ -99,20 +100,20 @@ class GraphExecution:
         return replace(self._outcome, stop=stop)
 
     def outputs(self) -> Mapping[str, Outputs]:
-        """Return what the steps have produced so far, by step and handle."""
+        """Return the outputs of the steps so far, by step and handle."""
         return self._routing.outputs()
 
     @property
     def reports(self) -> Mapping[str, StepReport]:
-        """How each step stands."""
+        """The state of each step."""
         return self._reports
 
     async def result(self) -> Mapping[str, Outputs]:
-        """Execute the graph and return what its steps produced, by step and handle.
+        """Execute the graph and return the outputs of its steps, by step and handle.
 
         Raises:
-            Exception: what made one of its steps fail.
-            Stop: a limit or a cancel request ended it.
+            Exception: the failure of a step.
+            Stop: a limit or a cancel request ended the graph.
         """
         outcome = await self.run()
         if outcome.stop is not None:
@@ -122,8 +123,13 @@ class GraphExecution:
         return self.outputs()
 
     async def run(self) -> GraphOutcome:
-        """Execute the graph."""
+        """Execute the graph and return its outcome, including a failure or a stop.
+
+        Raises:
+            asyncio.CancelledError: this task was cancelled without a stop of the run.
+        """
         self._run.slots.widen(self._prepared.graph.max_parallel)
+        # A nested graph runs in the task of its step: restore that step's holder afterwards.
         around = HOLDER.get()
         HOLDER.set(self._step_runner.holder)
         try:
@@ -136,6 +142,7 @@ class GraphExecution:
         except asyncio.CancelledError:
             if self._run.token.stop is None:
                 raise
+            # The supervisor cancels the run's task after a stop: report the stop.
             self._outcome.stop = self._run.token.stop
             self._recall(self._outcome.stop)
         finally:
@@ -144,7 +151,7 @@ class GraphExecution:
         return self._outcome
 
     def upstream(self, step_id: str) -> Mapping[str, Outputs]:
-        """Return what the steps produced from which flow edges lead to one, by step."""
+        """Return the outputs of a step's predecessors along flow edges, by step."""
         reports, found = self._reports, {}
         for edge in self._incoming.get(step_id, ()):
             outputs = reports[edge.source].outputs
@@ -153,15 +160,16 @@ class GraphExecution:
         return found
 
     def runtime(self, context: FlowContext) -> GraphRuntime:
-        """Return what a step may ask of the graph."""
+        """Return the graph API for a step; the materializer is created on first use."""
         if self._materializer is None:
             self._materializer = Materializer(self._prepared)
         return GraphRuntime(self._materializer, context)
 
     def _recall(self, stop: Stop | None = None) -> None:
-        """Keep what steps had produced before the run was stopped, and then not got to again.
+        """Restore from the journal the state of steps that this execution did not reach.
 
-        With the ``stop``, what had begun and not ended by then is cut off.
+        With a ``stop``, steps that an earlier execution had started but not ended are marked as
+        interrupted by it.
         """
         for step_id, report in self._reports.items():
             recorded = self._step_runner.recorded(step_id)
@@ -169,7 +177,7 @@ class GraphExecution:
                 report.recall(recorded, stop)
 
     async def _work(self) -> None:
-        """Obey the scheduler until nothing runs and nothing more is ordered."""
+        """Carry out the scheduler's orders until no step is running and none is ordered."""
         if await self._ended_before():
             return
         self._take(self._scheduler.begin())
@@ -182,22 +190,23 @@ class GraphExecution:
                 await self._step_runner.execute(self._steps[step_id], report, self)
                 self._take(self._tell(step_id, report))
                 if clock() >= turn_ends:
-                    await asyncio.sleep(0)  # timers, cancels and other runs have their turn
-                    await asyncio.sleep(0)  # in which a timer fires
+                    # Two iterations: one makes due timers ready, the next runs their callbacks.
+                    await asyncio.sleep(0)
+                    await asyncio.sleep(0)
                     turn_ends = clock() + TURN_SECONDS
             else:
                 await self._work_side_by_side()
         if not self._steps:
-            self._run.token.check()  # else the steps see to that
+            self._run.token.check()  # otherwise each step checks the token
         stuck = not self._scheduler.done or (self._steps and not self._reports)
         if stuck and self._outcome.error is None:
             raise GraphError("Some steps wait for one another.")
 
     async def _ended_before(self) -> bool:
-        """Return whether a step had failed, or a stop was met, when the run's worker was lost.
+        """Return whether an earlier execution journaled the failure or the stop of a step.
 
-        The graph is over then. What was cut off at the time is not begun again; what a limit had
-        let go on comes to its end.
+        Then the graph has ended: interrupted steps are not executed again. If a budget limit was
+        the stop, steps that were already running then are executed to their end.
         """
         if self._run.journal is None:
             return False
@@ -215,7 +224,7 @@ class GraphExecution:
         return True
 
     async def _work_side_by_side(self) -> None:
-        """Start what there are slots for, then go on once something has ended."""
+        """Start ready steps while slots are free, then process the next steps that end."""
         try:
             self._start_ready()
             await self._something_ended()
@@ -232,7 +241,7 @@ class GraphExecution:
         except BaseException as ended:
             if _is_limit(ended):
                 await self._let_end()
-            # a cancel that comes meanwhile says less than what came before
+            # A cancel that arrives during the drain is dropped: ``ended`` is the original reason.
             await self._drain(str(ended))
             raise
 
@@ -244,6 +253,7 @@ class GraphExecution:
 
     async def _execute_apart(self, step_id: str) -> None:
         try:
+            # The task has its own copy of the context, so it needs its own mutable holder.
             HOLDER.set(Holder(self._step_runner.path_of(step_id)))
             step, report = self._steps[step_id], self._reports[step_id]
             await self._step_runner.execute(step, report, self)
@@ -264,7 +274,7 @@ class GraphExecution:
             self._woken.set_result(None)
 
     def _take_slot(self) -> bool:
-        """Use the graph's own slot first, then one from the run's pool."""
+        """Acquire the graph's own slot, then slots of the run's pool; False if none is free."""
         if self._slots_used and not self._run.slots.take(self._wake):
             return False
         self._slots_used += 1
@@ -276,10 +286,10 @@ class GraphExecution:
             self._run.slots.give()
 
     async def _let_end(self) -> None:
-        """Let steps end that began before a limit was met: what they were allowed is paid for.
+        """After a budget stop, wait for the steps that were already running.
 
-        Those that began in an earlier execution of the run are among them. The limit refuses
-        whatever else they ask for. A stop of the run ends the wait.
+        Their work is already paid for; the limit refuses their further charges. Steps that an
+        earlier execution had started are started again for this. A stop of the run ends the wait.
         """
         self._ready = deque(filter(self._began_before, self._ready))
         try:
@@ -291,24 +301,25 @@ class GraphExecution:
                     self._free_slot()
                     forget_failure(self._tasks.pop(step_id))
         except asyncio.CancelledError:
-            return  # those that are left are drained
+            return  # the caller drains the remaining steps
 
     def _began_before(self, step_id: str) -> bool:
-        """Return whether an earlier execution of the run had begun a step, and not ended it."""
+        """Return whether an earlier execution of the run started a step without ending it."""
         recorded = self._step_runner.recorded(step_id)
         if recorded is None or recorded.outcome is not CallOutcome.UNKNOWN:
             return False
         return not recorded.taken_over and stop_in(recorded) is None
 
     async def _drain(self, reason: str) -> asyncio.CancelledError | None:
-        """Cancel the steps that still work, and wait for them; abandon what will not end.
+        """Cancel all running steps and wait for the grace period; abandon those that do not end.
 
-        ``reason`` is what their ends say, unless the run has a stop of its own. Return a cancel
-        that came meanwhile.
+        ``reason`` is recorded as their stop reason, unless the run has its own stop. Return a
+        cancel of this task that arrived in the meantime.
         """
         tasks, self._tasks = self._tasks, {}
         self._ready.clear()
         for step_id, task in tasks.items():
+            # Detach before cancelling: cleanup code must not start new steps or calls.
             self._step_runner.cut_off(step_id)
             task.cancel(reason)
         cancelled = await until_done(tasks.values(), self._grace_seconds)
@@ -328,7 +339,7 @@ class GraphExecution:
         return cancelled
 
     def _over(self, step_id: str) -> None:
-        """Take notice that an abandoned step has come to its end."""
+        """Handle the end of an abandoned step."""
         self._step_runner.over(step_id)
         self._run.over()
 
@@ -353,7 +364,10 @@ class GraphExecution:
 
 
 def _is_limit(ended: BaseException) -> bool:
-    """Return whether a limit ended a step of which nothing is left; time ends what is in flight."""
+    """Return whether a budget limit other than time ended a step.
+
+    Such a limit refuses new work only; a time limit also interrupts work in flight.
+    """
     if not isinstance(ended, Stop) or ended.cause.kind is not StopKind.BUDGET:
         return False
     return ended.cause.dimension != Dimension.SECONDS

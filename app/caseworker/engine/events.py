@@ -1,4 +1,4 @@
-"""The events of a run. They are numbered and dated where they are stored."""
+"""The events of a run. The store assigns their numbers and timestamps."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -6,89 +6,89 @@ from typing import Any, Final, Protocol
 
 STEP_STARTED: Final = "step.started"
 STEP_RESUMED: Final = "step.resumed"
-"""Instead of a second start: an earlier try was cut off by the loss of its worker."""
+"""Emitted instead of a second ``step.started`` if the step was interrupted by a worker loss."""
 STEP_COMPLETED: Final = "step.completed"
 STEP_ERROR: Final = "step.error"
 STEP_CANCELLED: Final = "step.cancelled"
-"""A stop, or the failure of a sibling, cut it off."""
+"""A stop, or the failure of a sibling, interrupted the step."""
 STEP_SKIPPED: Final = "step.skipped"
-"""Every path to it was dead; it never started."""
+"""Every path to the step was dead, so it never started."""
 CALL_STARTED: Final = "call.started"
-"""A call was let through. One that is refused emits nothing; one that was cut off with its worker
-begins again, as another node."""
+"""A call passed the gateway. A refused call emits nothing. A call that was interrupted by a worker
+loss starts again as a new node."""
 CALL_COMPLETED: Final = "call.completed"
 CALL_ERROR: Final = "call.error"
 CALL_CANCELLED: Final = "call.cancelled"
 TURN_START: Final = "turn_start"
 THINKING: Final = "thinking"
-"""A part of what a model shows of its reasoning; ``offset`` is where it begins, in characters."""
+"""A part of a model's visible reasoning; ``offset`` is its start, in characters."""
 CONTENT_CHUNK: Final = "content_chunk"
-"""A part of an answer; one that begins before the end of what came so far replaces all behind."""
+"""A part of an answer. If it starts before the end of the text so far, it replaces the rest."""
 TOOL_CALL_START: Final = "tool_call_start"
 TOOL_CALL_END: Final = "tool_call_end"
 USAGE: Final = "usage"
-"""What the model call of a turn has used."""
+"""The usage of a turn's model call."""
 TURN_END: Final = "turn_end"
 AGENT_ERROR: Final = "error"
 CONVERSATION_TRIMMED: Final = "conversation.trimmed"
 CONVERSATION_SUMMARISED: Final = "conversation.summarised"
 ROUTED: Final = "router.routed"
-"""A router has chosen: ``handles`` are those on which its value leaves."""
+"""A router selected its output: ``handles`` are the handles that get its value."""
 RUN_STARTED: Final = "run.started"
 RUN_RESUMED: Final = "run.resumed"
-"""A worker goes on with a run that another one had begun."""
+"""A worker resumed a run that another worker had started."""
 APPROVAL_REQUESTED: Final = "approval.requested"
-"""A person is asked; what became of it is told by one of the three others."""
+"""An approval is pending; ``approval.approved``, ``.refused`` or ``.timed_out`` ends it."""
 BUDGET_WARNING: Final = "budget.warning"
 LATE_RESULT: Final = "late_result"
-"""Abandoned work came to an end after all; its result was dropped."""
+"""Abandoned work ended late; its result was dropped."""
 
 VERDICTS: Final = ("approved", "refused", "timed_out")
-"""What may become of a question."""
+"""The outcomes of an approval."""
 
 STREAMED: Final = frozenset({THINKING, CONTENT_CHUNK})
-"""The parts of answers, which are shown while they are written."""
+"""Parts of model output that are streamed while it is generated."""
 
 LIFECYCLE: Final = frozenset(
     {STEP_STARTED, STEP_RESUMED, STEP_COMPLETED, STEP_ERROR, STEP_CANCELLED, STEP_SKIPPED}
 )
-"""The events that the engine alone emits: one start and one end for each executed step."""
+"""Events that only the engine emits: one start and one end for each executed step."""
 
 CALLS: Final = frozenset({CALL_STARTED, CALL_COMPLETED, CALL_ERROR, CALL_CANCELLED})
-"""The begin and the end of each call that was made; the gateway alone emits them."""
+"""The start and the end of each call that was made; only the gateway emits them."""
 
 APPROVALS: Final = frozenset({APPROVAL_REQUESTED, *map("approval.{}".format, VERDICTS)})
 
 RESERVED: Final = LIFECYCLE | CALLS | APPROVALS | {RUN_STARTED, RUN_RESUMED}
-"""What no node may emit."""
+"""Event types that a node must not emit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """Something that happened in a run."""
+    """One event of a run."""
 
     type: str
     step_id: str | None = None
-    """The path of the step inside the run; ``outer/inner`` for a step of a nested graph."""
+    """The path of the step in the run; ``outer/inner`` for a step of a nested graph."""
     node_id: str | None = None
-    """Its CallNode."""
+    """ID of the CallNode of the step or call."""
     data: Mapping[str, Any] = field(default_factory=dict)
     """JSON values, safe to show."""
     once: str | None = None
-    """A key inside the run, such as ``step|turn_start|3``: if an earlier execution of the run has
-    stored an event with this key, this one is dropped."""
+    """Deduplication key within the run, such as ``step|turn_start|3``. The event is dropped if the
+    run already has one with this key."""
     answer_of: str | None = None
-    """The key of the call with which the texts are journaled that the step's parts of an answer
-    before this event make up: they need not be stored with those as well."""
+    """Key of the journaled call that contains the text streamed by the step before this event. The
+    streamed parts need not store that text again."""
 
 
 def call_ended(
     why: Sequence[str], attempts: int, tokens_in: int, tokens_out: int
 ) -> tuple[str, dict[str, Any]]:
-    """Return type and data of the end of a call.
+    """Return the event type and data for the end of a call.
 
-    ``why`` is empty after a success, the class and the message of a failure, or the reason of a
-    stop that cut it off.
+    ``why`` is empty after a success, ``(error_class, message)`` after a failure, and ``(reason,)``
+    after an interruption.
     """
     data = {"attempts": attempts, "tokens_in": tokens_in, "tokens_out": tokens_out}
     match why:
@@ -101,8 +101,8 @@ def call_ended(
 
 
 class EventSink(Protocol):
-    """Takes the events of one run, in order."""
+    """Receives the events of one run, in order."""
 
     def emit(self, event: Event) -> None:
-        """Take an event; it is stored with the next write of the run's journal."""
+        """Enqueue an event; it is stored with the next write of the run's journal."""
         ...

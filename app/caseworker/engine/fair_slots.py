@@ -1,8 +1,8 @@
-"""Slots that several tenants share, such as connections of the database and of the API.
+"""Fair slots: a semaphore shared by tenants, such as for database and API connections.
 
-A tenant holds at most nine tenths of the slots, rounded down and at least one. A freed slot goes to
-the waiting tenant that holds the fewest; among equals to the one that was served longest ago, so
-tenants alternate where there is a single slot. Requests of one tenant are served in order.
+A tenant holds at most nine tenths of the slots (rounded down, at least one). A released slot goes
+to the waiting tenant that holds the fewest slots; ties go to the least recently served tenant, so
+tenants alternate on a single slot. Requests of one tenant are served in order.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ def share_of(size: int) -> int:
 
 
 def queue_of(size: int) -> int:
-    """Return how many requests may wait for ``size`` slots where the queue is bounded."""
+    """Return the maximum queue length for ``size`` slots, used by ``acquire_within``."""
     return max(1, size // 10)
 
 
@@ -28,7 +28,7 @@ class _Tenant:
 
 
 class FairSlots:
-    """A semaphore that knows which tenant holds how many slots."""
+    """A semaphore that shares its slots fairly between tenants. Not thread-safe."""
 
     def __init__(self, size: int) -> None:
         self._free = size
@@ -39,7 +39,10 @@ class FairSlots:
         self._tenants: dict[str | None, _Tenant] = {}
 
     async def acquire(self, tenant: str | None) -> None:
-        """Take a slot, waiting if there is none; None is the service itself, without a share."""
+        """Acquire a slot, waiting without a time limit.
+
+        ``None`` is the service itself, which has no share limit.
+        """
         own = self._tenants.setdefault(tenant, _Tenant())
         slot = asyncio.get_running_loop().create_future()
         own.waiting.append(slot)
@@ -49,7 +52,7 @@ class FairSlots:
             await slot
         except asyncio.CancelledError:
             if slot.done() and not slot.cancelled():
-                self.release(tenant)
+                self.release(tenant)  # granted just before the cancel arrived
             else:
                 if slot in own.waiting:
                     own.waiting.remove(slot)
@@ -58,10 +61,10 @@ class FairSlots:
             raise
 
     async def acquire_within(self, seconds: float, tenant: str) -> bool:
-        """Take a slot, waiting for a time at most; False if there is none by then.
+        """Acquire a slot within ``seconds``; return False on timeout.
 
-        It is False at once if the tenant holds its share, or if the queue or the tenant's share of
-        the queue is full.
+        Returns False immediately if the tenant holds its full share of the slots, if the queue is
+        full, or if the tenant fills its share of the queue.
         """
         own = self._tenants.get(tenant) or _Tenant()
         if own.held >= self._share:
@@ -79,17 +82,18 @@ class FairSlots:
         return True
 
     def release(self, tenant: str | None) -> None:
-        """Give a slot back."""
+        """Release a slot of ``tenant``."""
         self._tenants[tenant].held -= 1
         self._free += 1
         self._forget(tenant)
         self._grant()
 
     def _grant(self) -> None:
-        """Give free slots to tenants that wait and may hold one more."""
+        """Grant free slots to waiting tenants that are below their share."""
         while self._free and self._waiting:
             for each in self._tenants.values():
-                while each.waiting and each.waiting[0].cancelled():  # its request runs later
+                # Skip cancelled requests here: their tasks have not run their cleanup yet.
+                while each.waiting and each.waiting[0].cancelled():
                     del each.waiting[0]
                     self._waiting -= 1
             able = [

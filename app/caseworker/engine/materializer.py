@@ -1,8 +1,8 @@
-"""Materialises what steps are linked to.
+"""Materialises linked steps.
 
-An output is made once in an execution of its graph. What needs it while it is being made waits
-for it; before anybody waits, the chain of those who wait for one another is followed, so that a
-cycle is named instead of waited for, also if several steps walk into it at once.
+Each output is materialised once per execution of its graph; concurrent consumers wait for it.
+Before a consumer waits, the wait-for graph is searched for a cycle. So a cycle is reported instead
+of deadlocking, even if several steps enter it concurrently.
 """
 
 import asyncio
@@ -16,11 +16,11 @@ from caseworker.engine.prepared import PreparedGraph
 from caseworker.kernel.graph import Channel, Edge, Step
 
 Output = tuple[str, str]
-"""A step and one of its output handles."""
+"""A step ID and one of its output handles."""
 
 
 class LinkCycleError(Exception):
-    """A step depends on itself through its links; the message names the way."""
+    """A step depends on itself through its links; the message names the cycle."""
 
 
 class Materializer:
@@ -32,7 +32,7 @@ class Materializer:
         self._made: dict[Output, Any] = {}
         self._making: dict[Output, asyncio.Event] = {}
         self._needs: dict[Output, set[Output]] = {}
-        """For which outputs the making of an output waits right now."""
+        """The wait-for graph: for each output in progress, the outputs that it waits for now."""
         self._by_source: dict[str, list[Edge]] = {}
         self._by_target: dict[str, list[Edge]] = {}
         for edge in prepared.graph.edges:
@@ -40,20 +40,23 @@ class Materializer:
             self._by_target.setdefault(edge.target, []).append(edge)
 
     def edges(self, node_id: str, *, incoming: bool) -> Sequence[Edge]:
-        """Return the edges that lead to a step, or away from it."""
+        """Return the incoming or the outgoing edges of a step."""
         found = self._by_target if incoming else self._by_source
         return found.get(node_id, ())
 
     async def materialize(
         self, output: Output, context: FlowContext, way: tuple[Output, ...]
     ) -> Any:
-        """Return what a step makes for its links; ``way`` is what led here.
+        """Return an output of a linked step; materialise it on first use.
+
+        ``way`` is the chain of outputs, outermost first, that are being materialised for this one.
 
         Raises:
-            LinkCycleError: it depends on itself.
+            LinkCycleError: the output depends on itself.
             LookupError: the graph has no such step.
             TypeError: the step cannot be materialised.
         """
+        # Loops because the consumer that materialises the output may fail; the next one retries.
         while output not in self._made:
             self._refuse_cycle(output, way)
             made = self._making.get(output)
@@ -104,6 +107,7 @@ class Materializer:
         finally:
             del self._making[output]
             made.set()
+        # No await from here on, so that woken consumers find the value in ``_made``.
         trace.mark_success(started, 0)
         self._made[output] = value
         return value
@@ -117,7 +121,7 @@ class Materializer:
         return node
 
     def _refuse_cycle(self, output: Output, way: tuple[Output, ...]) -> None:
-        """Follow who waits for whom from ``output``, and refuse a way that leads back."""
+        """Search the wait-for graph from ``output``; raise if it leads back to ``way``."""
         seen: set[Output] = {output}
         open_ways: list[tuple[Output, ...]] = [(output,)]
         while open_ways:
@@ -134,7 +138,7 @@ class Materializer:
 
 @dataclass(frozen=True, slots=True)
 class _Linked:
-    """What surrounds a step while it is materialised: it has no inputs."""
+    """The graph view of a step while it is materialised; such a step has no inputs."""
 
     materializer: Materializer
     way: tuple[Output, ...]
@@ -148,7 +152,7 @@ class _Linked:
 
 @dataclass(frozen=True, slots=True)
 class GraphRuntime:
-    """Implements the runtime for one step, or for one that is being materialised."""
+    """Implements ``Runtime`` for one executed or materialised step."""
 
     _materializer: Materializer
     _context: FlowContext
@@ -164,7 +168,7 @@ class GraphRuntime:
     def incoming_edges(
         self, node_id: str, *, channel: Channel | None = None, target_handle: str | None = None
     ) -> Sequence[Edge]:
-        """Return the edges that lead to a step."""
+        """Return the incoming edges of a step."""
         return [
             edge
             for edge in self._materializer.edges(node_id, incoming=True)
@@ -174,7 +178,7 @@ class GraphRuntime:
     def outgoing_edges(
         self, node_id: str, *, channel: Channel | None = None, source_handle: str | None = None
     ) -> Sequence[Edge]:
-        """Return the edges that lead away from a step."""
+        """Return the outgoing edges of a step."""
         return [
             edge
             for edge in self._materializer.edges(node_id, incoming=False)
@@ -182,20 +186,20 @@ class GraphRuntime:
         ]
 
     async def resolve_links(self, node_id: str, target_handle: str) -> list[Any]:
-        """Return what is linked to a handle of a step, in the order of the edges."""
+        """Materialise the links of an input handle and return the values in edge order."""
         links = self.incoming_edges(node_id, channel=Channel.LINK, target_handle=target_handle)
         return [await self.materialize_output(edge.source, edge.source_handle) for edge in links]
 
     async def materialize_output(self, node_id: str, output_handle: str) -> Any:
-        """Return what a step makes for its links."""
+        """Materialise an output of a step."""
         return await self._materializer.materialize(
             (node_id, output_handle), self._context, self._way
         )
 
     def cache_get(self, key: str, default: Any = None) -> Any:
-        """Return what a step of this graph has put into the cache."""
+        """Return a value from the cache of this graph execution."""
         return self._materializer.cache.get(key, default)
 
     def cache_set(self, key: str, value: Any) -> None:
-        """Keep something for the other steps of this execution."""
+        """Cache a value for the other steps of this graph execution."""
         self._materializer.cache[key] = value

@@ -1,4 +1,4 @@
-"""What a step executes, and what it gives back."""
+"""The node interface: what a step executes, and its results and events."""
 
 from collections.abc import AsyncIterator, Awaitable, Mapping
 from dataclasses import dataclass, field
@@ -10,18 +10,18 @@ from caseworker.engine.context import FlowContext
 @final
 @dataclass(slots=True)
 class ExecutionResult:
-    """What a step produced: JSON values by output handle.
+    """The result of a step: JSON values by output handle.
 
-    Not frozen: that would triple the price of making one.
+    Not frozen, because a frozen dataclass costs three times as much to construct.
     """
 
     outputs: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Refuse what is no mapping, where the node that is to blame can be seen.
+        """Validate early, so that the traceback shows the node that is at fault.
 
         Raises:
-            TypeError: the outputs are no mapping.
+            TypeError: the outputs are not a mapping.
         """
         if type(self.outputs) is not dict and not isinstance(self.outputs, Mapping):
             kind = type(self.outputs).__name__
@@ -30,40 +30,40 @@ class ExecutionResult:
 
 @dataclass(frozen=True, slots=True)
 class NodeEvent:
-    """Progress that a node reports while it works.
+    """Progress that a node reports while it runs.
 
-    Lifecycle events (``step.started`` and so on) come from the engine alone.
+    Only the engine emits lifecycle events, such as ``step.started``.
     """
 
     type: str
-    """A dotted word of the node's own, such as ``text.delta``."""
+    """A dotted name chosen by the node, such as ``text.delta``."""
     data: Mapping[str, Any] = field(default_factory=dict)
 
 
 Execution = (
     ExecutionResult | Awaitable[ExecutionResult] | AsyncIterator[NodeEvent | ExecutionResult]
 )
-"""A result, a result to wait for, or a stream of events that ends in one."""
+"""A result, an awaitable result, or a stream of events that ends with a result."""
 
 
 class Node(Protocol):
-    """Executes the steps of one type."""
+    """Implements one step type: executes its steps."""
 
     def execute(self, data: Any, inputs: Mapping[str, Any], context: FlowContext) -> Execution:
-        """Do the step's work: at once, as a coroutine or as an async generator.
+        """Execute a step synchronously, as a coroutine or as an async generator.
 
-        ``data`` configures the step, ``inputs`` are the values routed to its input handles. Any
-        Exception is a failure of the step; a stop passes through.
+        ``data`` is the step's configuration; ``inputs`` are the values of its input handles. Any
+        Exception fails the step; a stop is a BaseException and must not be caught.
         """
         ...
 
 
 @runtime_checkable
 class Materializing(Protocol):
-    """A node that can be linked: it makes what other steps depend on."""
+    """A node that can be linked: it provides a dependency of other steps."""
 
     async def materialize(self, data: Any, output_handle: str, context: FlowContext) -> Any:
-        """Return what a consumer at the other end of a link gets; nothing here looks into it.
+        """Return the value for the consumer of a link; the engine treats it as opaque.
 
         ``context.runtime`` resolves the links of the step itself.
         """

@@ -1,4 +1,4 @@
-"""What the engine needs from outside: a journal."""
+"""The journal interface that the engine needs."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,72 +10,73 @@ from caseworker.engine.cancellation import CancellationToken
 from caseworker.engine.step_path import StepPath
 
 HASH_CHARS = 32
-"""How much of the hash of a request is kept: 128 bits, compared with one other hash alone."""
+"""Hexadecimal digits kept of a request hash: 128 bits, enough to compare it with one other hash."""
 
 IF_LOST = "if_lost"
-"""Key of the value of a call in flight: its usage if its worker is lost, as a CallNode has it."""
+"""Key in the value of a call in flight: the usage, as in a CallNode, if its worker is lost."""
 
 
 class CallOutcome(StrEnum):
-    """How a recorded call or step ended."""
+    """The outcome of a recorded call or step."""
 
     RESULT = "result"
     FAILURE = "failure"
     UNKNOWN = "unknown"
-    """It was allowed to begin, and its outcome is unknown: its worker was lost."""
+    """It was allowed to start, but its worker was lost before it ended."""
     NOT_MADE = "not_made"
-    """It was refused before it began, by a limit or a stop."""
+    """A limit or a stop refused it before it started."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recorded:
-    """What the journal knows of an earlier try of a call or step."""
+    """The journal record of a call or step from an earlier execution."""
 
     node_id: str
     outcome: CallOutcome
     request_hash: str
     value: Any = None
-    """The JSON value of a result, or of a failure."""
+    """The JSON value of the result or of the failure."""
     taken_over: bool = False
-    """True of what another run has recorded: it counts whatever is asked now, and costs nothing."""
+    """True if the record was imported from another run. It is used even if the request hash
+    differs, and it is not charged."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """What is journaled of a call or step beside its CallNode."""
+    """The journal entry of a call or step, stored together with its CallNode."""
 
     call_key: str
     request_hash: str
     charge: Charge
-    """What it has cost, or what is reserved for it while it is in flight."""
+    """The cost; while in flight, including the amount reserved for it."""
     outcome: CallOutcome | None = None
-    """None while it is in flight."""
+    """None while in flight."""
     value: Any = None
-    """Of an end, its JSON value; of a call in flight, what it has used if it is lost."""
+    """The JSON value of the result or failure; for a call in flight, its usage if it is lost."""
 
 
 def step_entry(
     path: StepPath, charge: Charge, outcome: CallOutcome | None = None, value: object = None
 ) -> Entry:
-    """Return what is journaled of a step."""
+    """Build the journal entry of a step."""
     return Entry(
         call_key=path.record_key, request_hash="", charge=charge, outcome=outcome, value=value
     )
 
 
 class Journal(Protocol):
-    """The durable memory of one run."""
+    """The durable record of one run, from which another worker can resume it."""
 
     def recorded(self, call_key: str) -> Recorded | None:
-        """Return what an earlier try of this call or step left, if there was one."""
+        """Return the record of a call or step from an earlier execution, if any."""
         ...
 
     def spent_below(self, path: StepPath) -> Charge:
-        """Return what earlier executions have charged for what happened inside a step."""
+        """Return the charges of earlier executions for calls and steps inside a step."""
         ...
 
     def note(self, node_id: str, entry: Entry) -> None:
-        """Remember an entry; it is durable once a later barrier has passed.
+        """Buffer an entry; it is durable after the next external barrier.
 
         Raises:
             ValueError: the value cannot be stored.
@@ -83,49 +84,48 @@ class Journal(Protocol):
         ...
 
     def note_request(self, node_id: str, request: Mapping[str, Any]) -> None:
-        """Keep what a call asks, as a trace may show it; it is stored with the call's node."""
+        """Buffer the request of a call as traces may show it; it is stored with the call's node."""
         ...
 
     def touch(self) -> None:
-        """Say that the run's ExecutionGraph has changed, so that it gets stored soon."""
+        """Signal that the run's ExecutionGraph has changed and should be stored soon."""
         ...
 
     async def barrier(self, *, external: bool) -> None:
-        """Pass only while this worker owns the run and nobody asked the run to stop.
+        """Check that this worker still owns the run and that no cancel request is pending.
 
-        For an external call everything noted so far is durable afterwards, and the permission
-        was asked for. A call that stays inside the process may rely on an earlier permission that
-        is at most 100 ms old.
+        For an external call, all earlier entries are durable afterwards, and the check is fresh. A
+        call that stays inside the process may rely on a check that is at most 100 ms old.
 
         Raises:
-            Stop: the run was asked to stop, or belongs to another worker now.
+            Stop: the run was cancelled, or another worker owns it now.
         """
         ...
 
 
 class NullJournal:
-    """Implements the journal without remembering anything; only a stop bars the way."""
+    """A journal that stores nothing; its barrier only checks the cancellation token."""
 
     def __init__(self, token: CancellationToken) -> None:
         self._token = token
 
     def recorded(self, call_key: str) -> Recorded | None:
-        """Return None: nothing was executed before."""
+        """Return None, because there is no earlier execution."""
         return None
 
     def spent_below(self, path: StepPath) -> Charge:
-        """Return nothing, for the same reason."""
+        """Return an empty charge, because there is no earlier execution."""
         return NOTHING
 
     def note(self, node_id: str, entry: Entry) -> None:
-        """Forget an entry."""
+        """Discard the entry."""
 
     def note_request(self, node_id: str, request: Mapping[str, Any]) -> None:
-        """Forget a request."""
+        """Discard the request."""
 
     def touch(self) -> None:
-        """Store nothing."""
+        """Do nothing."""
 
     async def barrier(self, *, external: bool) -> None:
-        """Pass, or raise the stop that was given."""
+        """Raise the stop if one is set."""
         self._token.check()

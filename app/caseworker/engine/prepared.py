@@ -1,4 +1,4 @@
-"""A graph that was checked, with everything its steps need, ready to be executed many times."""
+"""Prepared graphs: validated, with bound nodes, and reusable for any number of executions."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -17,34 +17,34 @@ from caseworker.trace.json_values import Metadata
 
 @dataclass(frozen=True, slots=True)
 class BoundNode:
-    """A node with what it works on."""
+    """A node with its configuration."""
 
     node: Node
     data: Any = None
-    """Read and checked, in the form that the node wants."""
+    """The parsed and validated configuration, in the type that the node expects."""
     lock: NodeLock | None = None
-    """Of a persistent node: held while it works."""
+    """The lock of a persistent node, held during each attempt; None for other nodes."""
     node_id: str | None = None
-    """What traces call the node; None: as the step."""
+    """The node's name in traces; None uses the step ID."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreparedStep:
-    """A step with its work and its limits."""
+    """A step with its node, error policy and budget."""
 
     step: Step
     work: BoundNode
     policy: ErrorPolicy | None = None
-    """None: the first failure is the step's failure."""
+    """None: the first failure fails the step."""
     fallback: BoundNode | None = None
-    """Works in place of ``work`` where the policy says ``fallback``."""
+    """The node to execute if the policy's ``on_error`` is ``fallback``."""
     sub_budget: Budget | None = None
     path: StepPath = field(init=False)
-    """Of the step in an outermost graph."""
+    """The path of the step if its graph is the outermost one."""
     metadata: Metadata = field(init=False)
-    """Of the step's CallNodes."""
+    """The metadata of the step's CallNodes."""
     direct: bool = field(init=False)
-    """Whether no lock, no budget of its own and no timeout stands between the step and its node."""
+    """True if the node can be called directly: no lock, no sub-budget and no timeout."""
 
     def __post_init__(self) -> None:
         timeout_ms = None if self.policy is None else self.policy.timeout_ms
@@ -55,12 +55,12 @@ class PreparedStep:
 
 
 class PreparedGraph:
-    """A graph, the way through it, and its steps by id."""
+    """A graph with its topology and its prepared steps by ID."""
 
     __slots__ = ("graph", "shared_handles", "steps", "topology")
 
     def __init__(self, graph: Graph, steps: Mapping[str, PreparedStep]) -> None:
-        """Join a graph with its steps, or raise GraphError: they do not fit together."""
+        """Compute the topology of ``graph``; raise GraphError if the graph is inconsistent."""
         self.graph = graph
         self.topology = Topology(graph)
         self.steps = steps
@@ -69,7 +69,7 @@ class PreparedGraph:
             for step_id, edges in self.topology.incoming.items()
             if (shared := _shared(edges))
         }
-        """By step, the input handles that several edges lead to."""
+        """By step, the input handles with several incoming edges."""
 
 
 def _shared(edges: Sequence[Edge]) -> frozenset[str]:

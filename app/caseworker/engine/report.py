@@ -1,6 +1,6 @@
-"""How the steps of a graph stand, what they give one another, and how the graph ended.
+"""The state of a graph's steps, the routing of their values, and the outcome of the graph.
 
-What a trace reads later (``StepRecords``) knows nothing of the run, and keeps no run alive by that.
+Traces read ``StepRecords`` later. These hold no reference to the run, so they do not keep it alive.
 """
 
 import math
@@ -24,20 +24,20 @@ from caseworker.trace.step_trace import StepRecord
 
 
 class StepBrokenError(Exception):
-    """A step that neither returned nor failed as a step does."""
+    """A step's node violated the node interface, such as by returning no result."""
 
 
 class RecordedFailureError(Exception):
-    """A step had already failed when the worker of its run was lost."""
+    """A failure of a step that an earlier execution of the run journaled."""
 
     def __init__(self, message: str, *, error_class: str) -> None:
         super().__init__(message)
         self.error_class = error_class
-        """Of the failure at the time."""
+        """The class name of the original error."""
 
     @classmethod
     def of(cls, recorded: Mapping[str, Any]) -> "RecordedFailureError":
-        """Return the failure that was recorded of a step."""
+        """Build the failure from its journal value."""
         return cls(recorded["message"], error_class=recorded["error_class"])
 
 
@@ -46,44 +46,45 @@ class StepTimeoutError(TimeoutError):
 
     @classmethod
     def after(cls, timeout_ms: int) -> "StepTimeoutError":
-        """Return the failure of an attempt that had so much time."""
+        """Build the failure of an attempt with this timeout."""
         return cls(f"No result within {timeout_ms} ms.")
 
 
 @dataclass(slots=True)
 class StepReport:
-    """How a step stands."""
+    """The state of one step of a graph execution."""
 
     status: StepStatus = StepStatus.NOT_STARTED
     outputs: Outputs = field(default_factory=dict)
-    """What it produced; of a step that was cut off or failed, what it had so far."""
+    """The outputs; partial ones if the step failed or was interrupted."""
     error: Exception | None = None
-    """What failed it, or what its policy has made good."""
+    """The failure of the step, or the failure that its policy recovered from."""
     recovered_by: str | None = None
-    """``skip`` or ``fallback``, if its policy has made a failure good."""
+    """``skip`` or ``fallback``, if the step's policy recovered from a failure."""
     source: Callable[[], Outputs] | None = None
-    """Gives the partial outputs of a step that is executed."""
+    """Returns the partial outputs of a running step."""
     started_ns: int = 0
-    """In nanoseconds of the monotonic clock, as is the end."""
+    """Start on the monotonic clock, in nanoseconds."""
     ended_ns: int = 0
-    """0 while it has not ended."""
+    """End on the monotonic clock, in nanoseconds; 0 until the step has ended."""
     charge: Charge = field(default_factory=dict)
-    """What this execution of the run was charged for executing it."""
+    """The charge for executing the step in this execution of the run."""
     failed_before: Mapping[str, Any] | None = None
-    """How many attempts an earlier execution has made in vain, and what the last one came to."""
+    """The journal value of the failed attempts of an earlier execution: their number and the last
+    failure."""
     node: str = ""
-    """Its CallNode, once it has one."""
+    """ID of the step's CallNode, once it has one."""
     attempts: int = 1
-    """How often it was tried, a fallback included, if it has failed."""
+    """If the step failed: the number of attempts, including a fallback."""
     sizes: Mapping[str, int] = field(default_factory=dict)
-    """Bytes of its outputs as JSON, by handle; empty in runs without limits of size."""
+    """The sizes of the outputs as JSON in bytes, by handle; empty without size limits."""
 
     def keep(self, source: Callable[[], Outputs]) -> None:
-        """Remember what gives the step's partial outputs."""
+        """Set the function that returns the step's partial outputs."""
         self.source = source
 
     def complete(self, outputs: Outputs, at_ns: int) -> None:
-        """Note that the step, which was executed, has its outputs; a status that is final stays."""
+        """Mark a running step as completed; a terminal status does not change."""
         if self.status is RUNNING:
             self.status = COMPLETED
             self.outputs = outputs
@@ -93,9 +94,9 @@ class StepReport:
     def become(
         self, status: StepStatus, outputs: Outputs | None = None, error: Exception | None = None
     ) -> bool:
-        """Change the status; a final one stays, whatever abandoned work still comes to.
+        """Change the status and return True; return False if the transition is not allowed.
 
-        Return whether it was changed.
+        So a late result of abandoned work cannot change a terminal status.
         """
         if status not in NEXT[self.status]:
             return False
@@ -105,9 +106,10 @@ class StepReport:
         return True
 
     def recall(self, recorded: Recorded, ended_by: Stop | None = None) -> bool:
-        """Take over how the step has ended in an earlier execution; False if it has not.
+        """Restore the end of the step from its journal record; return False if it had not ended.
 
-        One that had begun and not ended is cut off by ``ended_by``, the stop of the run.
+        A step that had started without ending is marked as interrupted by ``ended_by``, the stop of
+        the run, if given.
         """
         if recorded.outcome is CallOutcome.RESULT:
             return self.become(StepStatus.COMPLETED, recorded.value)
@@ -124,27 +126,28 @@ class StepReport:
         return self.become(ended, outputs, error)
 
     def so_far(self) -> Outputs:
-        """Return what the step would have to show if it ended now."""
+        """Return the outputs, or the partial outputs of a running step."""
         if self.source is None or self.status is not StepStatus.RUNNING:
             return self.outputs
         try:
             return self.source()
-        except Exception:  # what went wrong before it matters more
+        except Exception:  # must not hide the failure or stop that ended the step
             return {}
 
 
 @dataclass(slots=True)
 class GraphOutcome:
-    """How a graph ended, or how it stands."""
+    """The outcome of a graph: the state of its steps, and its failure or stop, if any."""
 
     steps: dict[str, StepReport]
     error: Exception | None = None
     stop: Stop | None = None
 
     def let_go(self) -> None:
-        """Drop where failures and the stop were raised: it holds all that the run worked with.
+        """Drop the tracebacks of the stop and of all failures, including their causes.
 
-        Otherwise that would be kept until the garbage collector comes.
+        Tracebacks refer to frames that hold the run's data; they would keep it in memory until the
+        next garbage collection.
         """
         errors = [report.error for report in self.steps.values() if report.error is not None]
         left: list[BaseException | None] = [self.error, self.stop, *errors]
@@ -154,51 +157,51 @@ class GraphOutcome:
             if error is None or id(error) in seen:
                 continue
             seen.add(id(error))
-            BaseException.with_traceback(error, None)  # works on one that lets nobody write to it
+            BaseException.with_traceback(error, None)  # bypasses overrides in frozen error classes
             left += (error.__cause__, error.__context__)
             if isinstance(error, BaseExceptionGroup):
                 left += error.exceptions
 
 
 def cut_off_status(stop: BaseException | None) -> StepStatus:
-    """Return how a step stands that was cut off: halted if a limit was met, else cancelled."""
+    """Return the status of an interrupted step: halted by a limit, otherwise cancelled."""
     limit = isinstance(stop, Stop) and stop.is_limit
     return StepStatus.HALTED if limit else StepStatus.CANCELLED
 
 
 def stop_in(recorded: Recorded) -> Stop | None:
-    """Return the stop that had cut a step off, and with it the run; None if there was none."""
+    """Return the stop that interrupted a recorded step and its run, or None."""
     if recorded.outcome is not CallOutcome.UNKNOWN or "stop" not in (recorded.value or ()):
         return None
     return Stop(StopCause.from_dict(recorded.value["stop"]))
 
 
 def failure_in(recorded: Recorded) -> Exception | None:
-    """Return what a step had failed with; None if it had not."""
+    """Return the failure of a recorded step, or None; a recovered failure does not count."""
     if recorded.outcome is not CallOutcome.FAILURE or "recovered_by" in recorded.value:
         return None
     return RecordedFailureError.of(recorded.value)
 
 
 def failure_of(error: Exception, **more: Any) -> dict[str, Any]:
-    """Return a failure as the journal holds it."""
+    """Build the journal value of a failure."""
     return {"error_class": class_of(error), "message": message_of_error(error), **more}
 
 
 def class_of(error: Exception) -> str:
-    """Return the name of the class of a failure, also of one that is only recorded."""
+    """Return the class name of a failure; for a recorded one, that of the original error."""
     return error.error_class if isinstance(error, RecordedFailureError) else type(error).__name__
 
 
 def emit_end(run: RunContext, kind: str, path: StepPath, data: Mapping[str, Any]) -> None:
-    """Emit the end of a step, unless it never began or its end was emitted before."""
+    """Emit the end event of a step, if its start was emitted and its end was not."""
     node = run.begun.pop(path, None)
     if node is not None and run.events is not None:
         run.events.emit(Event(type=kind, step_id=path.text, node_id=node, data=data))
 
 
 def emit_cut_off(run: RunContext, path: StepPath, reason: str) -> None:
-    """Emit that a step was cut off; one that goes on in another process has not ended."""
+    """Emit ``step.cancelled``, except in a hand-over, where another process resumes the step."""
     if isinstance(run.token.stop, HandOver):
         run.begun.pop(path, None)
     else:
@@ -206,14 +209,14 @@ def emit_cut_off(run: RunContext, path: StepPath, reason: str) -> None:
 
 
 def detach_inside(run: RunContext, area: Area) -> None:
-    """End the steps in an area: what executed them ignored its cancellation."""
+    """Close the nodes and emit the end of all steps in an area of abandoned work."""
     for path in [begun for begun in run.begun if begun in area]:
         run.trace.mark_halt(run.begun[path], ABANDONED)
         emit_cut_off(run, path, ABANDONED)
 
 
 class Routing:
-    """How the steps of a graph stand, and which values are routed to them."""
+    """The state of a graph's steps, and the routing of values between them."""
 
     __slots__ = ("_incoming", "_inputs", "_max_bytes", "_prepared", "reports", "within")
 
@@ -224,10 +227,10 @@ class Routing:
         within: StepPath | None,
         max_bytes: float = math.inf,
     ) -> None:
-        """Route ``inputs`` to the steps that no flow edge leads to.
+        """Route ``inputs`` to the steps without incoming flow edges.
 
-        ``within`` is the step that executes the graph; None: it is the outermost one. No handle
-        gets more than ``max_bytes``.
+        ``within`` is the path of the enclosing step; None for the outermost graph. ``max_bytes``
+        limits each joined input list.
         """
         self._prepared = prepared
         self._inputs = inputs
@@ -235,20 +238,20 @@ class Routing:
         self._max_bytes = max_bytes
         self._incoming = prepared.topology.incoming
         self.reports = {step_id: StepReport() for step_id in prepared.topology.active}
-        """By step, in the order of the graph."""
+        """The reports by step ID, in the order of the graph."""
 
     def path_of(self, step_id: str) -> StepPath:
         """Return the path of a step of the graph."""
         return StepPath(step_id) if self.within is None else self.within.step(step_id)
 
     def inputs_of(self, step_id: str) -> Outputs:
-        """Return the values that were routed to a step, by handle.
+        """Return the input values of a step, by handle.
 
-        A handle that one edge leads to gets its value; one that several lead to gets the list of
-        those that came, in the order of the edges.
+        A handle with one edge gets the value itself. A handle with several edges gets the list of
+        the values that arrived, in the order of the edges.
 
         Raises:
-            ValueTooLargeError: such a list is larger than a value may be.
+            ValueTooLargeError: such a list exceeds the size limit of a value.
         """
         incoming = self._incoming.get(step_id)
         if incoming is None:
@@ -272,12 +275,12 @@ class Routing:
         return inputs
 
     def outputs(self) -> Mapping[str, Outputs]:
-        """Return what the steps have produced so far, by step and handle."""
+        """Return the outputs of the steps so far, by step and handle."""
         so_far = {step_id: report.so_far() for step_id, report in self.reports.items()}
         return {step_id: values for step_id, values in so_far.items() if values}
 
     def ended(self) -> list[str]:
-        """Return the steps that have ended and can be read as records."""
+        """Return the IDs of the steps that have ended and have a CallNode."""
         return [
             step_id
             for step_id, report in self.reports.items()
@@ -302,10 +305,10 @@ class Routing:
 
 
 class StepRecords(Sequence[StepRecord]):
-    """The steps of executions, one inside another, as the records of a trace.
+    """The ended steps of an outermost graph and its nested graphs, as records of a trace.
 
-    While steps are executed, only their times are kept, on their reports: this costs a small part
-    of a step.
+    The records are built when they are read. During execution only the step reports are updated,
+    which costs a small fraction of a step.
     """
 
     __slots__ = ("executions",)
@@ -314,7 +317,7 @@ class StepRecords(Sequence[StepRecord]):
         self.executions: list[Routing] = []
 
     def release(self) -> None:
-        """Stop sharing the list with the run: each would keep the other alive otherwise."""
+        """Stop sharing the list with the run, because the reference cycle would keep both alive."""
         shared, self.executions = self.executions, self.executions.copy()
         shared.clear()
 
@@ -334,7 +337,7 @@ class StepRecords(Sequence[StepRecord]):
 
 
 def _shown(outputs: Outputs) -> object:
-    """Return outputs as a trace shows them: the one value, or the values by handle."""
+    """Return outputs for a trace: the default handle's value if it is the only one, else all."""
     if not outputs:
         return None
     return outputs[DEFAULT_HANDLE] if outputs.keys() == {DEFAULT_HANDLE} else outputs

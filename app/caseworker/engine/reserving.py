@@ -1,4 +1,4 @@
-"""Reserves in a budget scope, and waits where others have reserved what is needed."""
+"""Reserves in a budget scope, and waits asynchronously while the capacity is held elsewhere."""
 
 import asyncio
 from collections.abc import Callable
@@ -15,13 +15,13 @@ async def reserved(
     tracked: bool = True,
     waits: Callable[[], object] = lambda: None,
 ) -> Reservation:
-    """Hold ``charge`` in a scope and in all around it, as soon as others have left room for it.
+    """Reserve ``charge`` in a scope and all its ancestors, waiting until the capacity is free.
 
-    Those who came first get theirs first; a cancel of the task ends the wait. ``wanted`` and
-    ``tracked`` are those of ``Scope.ask``; ``waits`` is called where it has to wait.
+    Requests are served in order of arrival; cancelling the task ends the wait. ``wanted`` and
+    ``tracked`` are passed to ``Scope.ask``. ``waits`` is called before the request waits.
 
     Raises:
-        BudgetExceededError: it does not fit even if nothing but the caller's own reservations is
+        BudgetExceededError: the charge does not fit even if only the caller's own reservations are
             held; names the scope and the dimension.
         ValueError: an amount is negative or not finite.
     """
@@ -35,11 +35,12 @@ async def reserved(
         if not over.done():
             over.set_result(None)
 
+    # Another thread may resolve the request.
     asked.on_end(lambda: loop.call_soon_threadsafe(wake))
     waits()
     try:
         await over
     except BaseException:
-        asked.leave()
+        asked.leave()  # also releases a reservation granted just before the cancel
         raise
     return asked.reservation()

@@ -1,7 +1,7 @@
-"""Lets the node of a step work: one attempt, or as many as its policy allows.
+"""Executes the node of a step: one attempt, or several as its error policy allows.
 
-A failure comes here as an Exception, and only here is it judged. A stop passes through: nothing
-retries it, skips it or replaces it.
+This is the only place that applies error policies to failures. A failure is an Exception. A stop is
+a BaseException that passes through: it is never retried, skipped or replaced.
 """
 
 import asyncio
@@ -40,17 +40,17 @@ from caseworker.observability.errors import message_of_error
 log = structlog.get_logger(__name__)
 
 _FINAL = "final"
-"""Key of the journaled failure of an attempt after whose class the policy makes no other one."""
+"""Key in the journal value of a failed attempt: the policy does not retry this error class."""
 _NEXT_BEGUN = "next_begun"
-"""Key of the journaled failure of an attempt: whether the one after it has begun."""
+"""Key in the journal value of a failed attempt: the next attempt has started."""
 
 
 def outputs_of(
     step: PreparedStep, inputs: Outputs, context: FlowContext, report: StepReport
 ) -> Coroutine[Any, Any, Outputs]:
-    """Return the work of a step, to be awaited for what it produces, by handle.
+    """Return a coroutine that executes the step and returns its outputs by handle.
 
-    Awaiting it raises what failed the step in the end, or the stop that it met.
+    It raises the last failure if the policy does not recover, or the stop of the step.
     """
     if step.policy is None:
         return _once(step.work, inputs, context)
@@ -80,7 +80,7 @@ async def _under_policy(
 async def _once(
     work: BoundNode, inputs: Outputs, context: FlowContext, timeout_ms: int | None = None
 ) -> Outputs:
-    """Let a node work once and return what it produced, by handle."""
+    """Execute a node once and return its outputs by handle; holds its lock, if any."""
     if work.lock is not None:
         async with work.lock.held():
             unlocked = BoundNode(work.node, work.data)
@@ -94,16 +94,16 @@ async def _once(
 def begin(
     work: BoundNode, inputs: Outputs, context: FlowContext, timeout_ms: int | None = None
 ) -> Execution:
-    """Let a node begin to work; most nodes have their result then.
+    """Call a node's ``execute``; a synchronous node returns its result here.
 
     Raises:
-        StepTimeoutError: it has, but too late: nothing could cut it off.
+        StepTimeoutError: a synchronous node took too long; it could not be interrupted.
     """
     begun = time.monotonic() if timeout_ms is not None else 0.0
     try:
         execution = work.node.execute(work.data, inputs, context)
     except BaseException as error:
-        raise _meant_by(error)  # noqa: B904 - it is the same, or says so itself
+        raise _meant_by(error)  # noqa: B904 - the same error, or one that sets its own cause
     if timeout_ms is None or type(execution) is not ExecutionResult:
         return execution
     if (time.monotonic() - begun) * 1000 > timeout_ms:
@@ -112,10 +112,10 @@ def begin(
 
 
 async def end_of(execution: Execution, context: FlowContext) -> Outputs:
-    """Wait for what a node has begun.
+    """Await the coroutine or the event stream of a node and return its outputs.
 
     Raises:
-        StepBrokenError: it did not end as a node must.
+        StepBrokenError: the node returned no ExecutionResult, or violated the node interface.
     """
     try:
         if hasattr(execution, "__aiter__"):
@@ -130,10 +130,11 @@ async def end_of(execution: Execution, context: FlowContext) -> Outputs:
 
 
 def _meant_by(error: BaseException) -> BaseException:
-    """Return what it means when a node ends with an error: a failure, or what passes through.
+    """Map an error of a node to a failure, a stop or a cancellation.
 
-    It is returned, not raised: a frame that holds what was raised in it keeps both alive, and with
-    them the run.
+    Stops and cancels of this task pass through unchanged; other BaseExceptions become a
+    StepBrokenError. The error is returned, not raised, because a traceback through this frame would
+    form a reference cycle that keeps the run alive.
     """
     if isinstance(error, Exception):
         return error
@@ -153,7 +154,7 @@ def _meant_by(error: BaseException) -> BaseException:
 
 
 def _stop_in(error: BaseException) -> Stop | None:
-    """Return the stop that a task group of a node has wrapped, if there is one."""
+    """Return the stop in an error or in an exception group of a task group, or None."""
     if isinstance(error, BaseExceptionGroup):
         found = (_stop_in(inner) for inner in error.exceptions)
         return next((stop for stop in found if stop is not None), None)
@@ -161,7 +162,7 @@ def _stop_in(error: BaseException) -> Stop | None:
 
 
 async def _last_of(stream: Any, context: FlowContext) -> ExecutionResult | None:
-    """Pass the events of a stream on and return the one result that must end it."""
+    """Emit the events of a stream and return its last item, the result; None if it has none."""
     result: ExecutionResult | None = None
     async with aclosing(stream) as items:
         async for item in items:
@@ -193,9 +194,9 @@ def _pass_on(item: Any, context: FlowContext) -> None:
 def _note_failed(
     policy: ErrorPolicy, context: FlowContext, report: StepReport, number: int, error: Exception
 ) -> dict[str, Any]:
-    """Journal that so many attempts of a step have failed, none of which is made again.
+    """Journal that ``number`` attempts failed, so that a resumed run does not repeat them.
 
-    Return the last failure as it is journaled.
+    Return the journal value of the last failure.
     """
     report.attempts = number
     noted = report.failed_before if isinstance(error, RecordedFailureError) else None
@@ -223,22 +224,24 @@ async def _in_time(
     context: FlowContext,
     failed: Callable[[Exception], object],
 ) -> Outputs:
-    """Let a node work once, for as long as the policy allows.
+    """Execute a node once within the policy's timeout.
 
-    If that is not long enough, ``failed`` is called before anything is cut off.
+    On a timeout, ``failed`` journals the failure before the attempt is cancelled. So a worker loss
+    during the cancellation does not repeat the attempt.
 
     Raises:
-        StepTimeoutError: it was not.
+        StepTimeoutError: the attempt timed out.
     """
     if policy.timeout_ms is None:
         return await _once(work, inputs, context)
     clock = asyncio.get_running_loop().time
+    # Taken before ``begin``: the timeout includes the synchronous part of the node.
     ends = clock() + policy.timeout_ms / 1000
     execution: Execution | None = None
     if work.lock is None:
         execution = begin(work, inputs, context, policy.timeout_ms)
         if type(execution) is ExecutionResult:
-            return execution.outputs  # without a task, of which there is nothing to cut off
+            return execution.outputs  # already done: no task is needed to interrupt it
         working = end_of(execution, context)
     else:
         working = _once(work, inputs, context, policy.timeout_ms)
@@ -259,13 +262,14 @@ async def _in_time(
 async def _cut_off(
     attempt: "asyncio.Task[Outputs]", execution: Execution | None, context: FlowContext
 ) -> asyncio.CancelledError | None:
-    """Cancel an attempt and drop what it comes to; return a cancel that came meanwhile.
+    """Cancel an attempt and drop its result; return a cancel of this task that arrived meanwhile.
 
-    ``execution`` is what it waits for, if that has been begun: it may not have come to that. What
-    ignores its cancellation for the grace period is abandoned.
+    ``execution`` is the node's coroutine or stream, if created. It is closed in case the attempt
+    was cancelled before it awaited it. An attempt that ignores its cancellation for the grace
+    period is abandoned.
 
     Raises:
-        Stop: the attempt met one, even if its time was up by then.
+        Stop: the attempt ended with a stop, which takes precedence over the timeout.
     """
     run, inside = context.run, context.path.inside_attempt()
 
@@ -278,6 +282,7 @@ async def _cut_off(
         run.calls.detached.end(inside)
         run.over()
 
+    # Detach before cancelling: cleanup code must not start new steps or calls.
     run.calls.detached.begin(inside)
     attempt.cancel()
     cancelled = await until_done((attempt,), run.grace_seconds)
@@ -293,7 +298,7 @@ async def _cut_off(
 
 
 class Recovery:
-    """What the policy of a step makes of its first failure."""
+    """Applies the error policy of a step after its first failure."""
 
     def __init__(
         self,
@@ -311,7 +316,7 @@ class Recovery:
         self._report = report
         self._first: Exception | None = error
         self._last: Mapping[str, Any] = report.failed_before or {}
-        """The last failure as it is journaled."""
+        """The journal value of the last failure."""
         self._attempts = AttemptLog(
             context.run.trace, context.trace_parent, failures=Exception, said=message_of_error
         )
@@ -321,7 +326,7 @@ class Recovery:
             self._attempts.made = report.failed_before["failed_attempts"]
 
     async def outputs(self) -> Outputs:
-        """Make further attempts, then do what the policy says, or raise the last failure."""
+        """Retry, then recover as the policy defines, or raise the last failure."""
         first, self._first = self._first, None
         try:
             return await self._context.calls.retries.run(
@@ -334,17 +339,21 @@ class Recovery:
         except Exception as error:
             return await self._recovered(error)
         finally:
-            del first  # this frame is a part of it now, and must not keep it alive
+            del first  # its traceback holds this frame, which must not keep it alive
 
     def _made_before(self, first: Exception | None) -> tuple[int, Exception | None] | None:
-        """Return the attempts so far; an earlier execution may have begun the next one."""
+        """Return the number of attempts and the last failure, as ``Retries.run`` expects them.
+
+        The failure is None if an earlier execution had started the next attempt: then the back-off
+        is over.
+        """
         if first is None:
             return None
         noted = self._report.failed_before
         return self._attempts.made, None if noted and noted.get(_NEXT_BEGUN) else first
 
     async def _attempt(self, number: int) -> Outputs:
-        """Make an attempt after the first, and note that the wait before it is over."""
+        """Make a retry, and journal that its back-off is over."""
         self._context.run.trace.increment_retries(self._context.trace_parent)
         if self._context.run.journal is not None:
             begun = {**self._last, _NEXT_BEGUN: True}
@@ -365,7 +374,7 @@ class Recovery:
         return _FINAL not in self._last
 
     async def _recovered(self, error: Exception) -> Outputs:
-        """Return what takes the place of a failed step's output, or raise its failure."""
+        """Return the fallback value or the fallback's outputs, or re-raise the failure."""
         report = self._report
         match self._policy.on_error:
             case "skip":
@@ -390,7 +399,7 @@ class Recovery:
 
 
 def _copied(value: Any) -> Any:
-    """Return a JSON value that nobody shares: the policy is that of other runs as well."""
+    """Return a deep copy of a JSON value, because runs share the policy that holds it."""
     if type(value) is dict:
         return {key: _copied(inner) for key, inner in value.items()}
     return [_copied(inner) for inner in value] if type(value) is list else value

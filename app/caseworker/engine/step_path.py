@@ -1,9 +1,8 @@
-"""Where steps, attempts and calls stand inside their run.
+"""Paths of steps, attempts and calls in their run.
 
-A path leads from an outermost step to what happens inside it: steps of nested graphs and calls, the
-attempts and the fallback of a step, and the steps that are materialised for it. Its text is what
-events and traces show as the id of a step and what the journal keeps as the key of a call; the
-joints of that text are known here and nowhere else.
+A path starts at a step of the outermost graph. It continues with steps of nested graphs, calls,
+attempts, fallbacks, and steps that are materialised for it. Its text is the step ID in events and
+traces, and the key of a call in the journal. Only this module knows the separators of that text.
 """
 
 from dataclasses import dataclass
@@ -16,20 +15,20 @@ _JOINTS: Final = frozenset({_INSIDE, _ATTEMPT, _LINK})
 _OF_ONE_ATTEMPT: Final = frozenset({_INSIDE, _LINK})
 
 _STEP_RECORD: Final = "step:"
-"""Begins the keys under which the journal keeps steps, as opposed to calls."""
+"""Prefix of the journal keys of steps; the keys of calls have none."""
 
 
 @dataclass(frozen=True, slots=True)
 class StepPath:
-    """The path of a step, of one of its attempts or of a call; the same in every execution."""
+    """The path of a step, an attempt or a call; the same in every execution of the run."""
 
     text: str
-    """``outer/inner`` in a nested graph, ``step~2`` in the second attempt of a step,
-    ``step~fallback`` in its fallback, ``step>other`` where another step is materialised for it."""
+    """``outer/inner`` for a nested graph, ``step~2`` for the second attempt of a step,
+    ``step~fallback`` for its fallback, ``step>other`` for a step materialised for it."""
 
     @classmethod
     def of_record(cls, call_key: str) -> "StepPath":
-        """Return the path that a key of the journal stands for."""
+        """Return the path for a journal key."""
         return cls(call_key.removeprefix(_STEP_RECORD))
 
     def __str__(self) -> str:
@@ -37,38 +36,38 @@ class StepPath:
 
     @property
     def record_key(self) -> str:
-        """The key under which the journal keeps a step."""
+        """The journal key of the step with this path."""
         return _STEP_RECORD + self.text
 
     @property
     def step_id(self) -> str:
-        """The id of the step in its own graph."""
+        """The last segment of the path: the ID of the step in its own graph."""
         return self.text.rpartition(_INSIDE)[2]
 
     def step(self, step_id: str) -> "StepPath":
-        """Return the path of a step of the graph that is executed here."""
+        """Return the path of a step in the nested graph of this step."""
         return StepPath(f"{self.text}{_INSIDE}{step_id}")
 
     def call(self, *names: object) -> "StepPath":
-        """Return the path of a call; names may come in parts that say which call it is."""
+        """Return the path of a call in this step; ``names`` together identify the call."""
         return StepPath(_INSIDE.join((self.text, *map(str, names))))
 
     def lineage(self) -> "list[StepPath]":
-        """Return the paths of the steps around this one, the outermost first, and its own last."""
+        """Return the paths of the enclosing steps, outermost first, then this path."""
         parts = self.text.split(_INSIDE)
         return [StepPath(_INSIDE.join(parts[: end + 1])) for end in range(len(parts))]
 
     def around(self) -> "set[str]":
-        """Return the texts of everything that this path stands in."""
+        """Return the texts of all paths that enclose this one: steps, attempts and links."""
         joints = (end for end, sign in enumerate(self.text) if sign in _JOINTS)
         return {self.text[:end] for end in joints}
 
     def attempt(self, number: int) -> "StepPath":
-        """Return the path of a further attempt of this step; the first one is the step itself."""
+        """Return the path of attempt ``number`` (from 2); the first attempt has the step's path."""
         return StepPath(f"{self.text}{_ATTEMPT}{number}")
 
     def attempts(self) -> "list[StepPath]":
-        """Return the paths of the attempts up to this one, the step itself first."""
+        """Return the paths of all attempts up to this one, starting with the step itself."""
         step, joint, number = self.text.rpartition(_ATTEMPT)
         if not joint or not number.isdecimal():
             return [self]
@@ -76,7 +75,7 @@ class StepPath:
         return [first, *(first.attempt(n) for n in range(2, int(number) + 1))]
 
     def fallback(self) -> "StepPath":
-        """Return the path of what works in place of this step."""
+        """Return the path of this step's fallback."""
         return StepPath(f"{self.text}{_ATTEMPT}fallback")
 
     def linked(self, step_id: str) -> "StepPath":
@@ -84,17 +83,17 @@ class StepPath:
         return StepPath(f"{self.text}{_LINK}{step_id}")
 
     def inside(self) -> "Area":
-        """Return everything inside this step, whichever attempt it is at."""
+        """Return the area of all paths inside this step, in any attempt."""
         return Area(self, _JOINTS)
 
     def inside_attempt(self) -> "Area":
-        """Return everything inside this one attempt of a step."""
+        """Return the area of all paths inside this attempt of a step."""
         return Area(self, _OF_ONE_ATTEMPT)
 
 
 @dataclass(frozen=True, slots=True)
 class Area:
-    """All paths inside a step, or inside one attempt of it; that path itself is not."""
+    """The set of paths inside a step or inside one of its attempts, without the path itself."""
 
     path: StepPath
     _joints: frozenset[str]
@@ -105,7 +104,12 @@ class Area:
 
 
 def check_step_id(step_id: object) -> None:
-    """Raise TypeError or ValueError for an id that is no text, empty or ambiguous in a path."""
+    """Validate a step ID.
+
+    Raises:
+        TypeError: it is not a string.
+        ValueError: it is empty or contains a path separator.
+    """
     if not isinstance(step_id, str):
         raise TypeError(f"The id of a step must be a text, not {type(step_id).__name__}.")
     if not step_id or not _JOINTS.isdisjoint(step_id):

@@ -1,7 +1,7 @@
-"""Executes one step: replay or begin, charge, work, end, with its trace and its journal.
+"""Executes one step: replay or start it, charge it, run its node, and journal and trace its end.
 
-A step that an earlier execution of the run has finished is not executed again: its outputs come
-from the journal. One that was cut off is executed again and counts as the same step.
+A step that an earlier execution of the run finished is replayed: its outcome comes from the
+journal. A step that was interrupted is executed again and counts as the same step.
 """
 
 from collections.abc import Mapping
@@ -52,7 +52,7 @@ log = structlog.get_logger(__name__)
 ONE_STEP: Charge = CheckedCharge({Dimension.STEPS: 1})
 
 CANCELLED = "The task that executes it was cancelled."
-"""The reason of what ended although neither a stop nor a failure is known."""
+"""The stop reason of a step that ended without a known stop or failure."""
 
 
 class StepRunner:
@@ -66,9 +66,9 @@ class StepRunner:
         routing: Routing,
         values: StepValues | None,
     ) -> None:
-        """Execute steps below the CallNode ``parent``; ``values`` limits what they produce."""
+        """Execute steps below the CallNode ``parent``; ``values`` limits their output sizes."""
         self._run = run
-        # What every step needs is unpacked: looking it up again would cost a tenth of a step.
+        # Attributes are cached here: looking them up per step costs a tenth of the step's time.
         self._trace, self._token, self._journal = run.trace, run.token, run.journal
         self._events, self._readings = run.events, run.trace.readings
         self._detached, self._working = run.calls.detached, run.calls.working
@@ -77,18 +77,18 @@ class StepRunner:
         self._scope = scope
         self._tracked = scope.line.tracked
         self.holder = Holder()
-        """Names the step that works inline."""
+        """The holder of reservations made by the step that runs inline."""
         self._routing = routing
         self._values = values
         self.within, self.path_of = routing.within, routing.path_of
 
     async def execute(self, step: PreparedStep, report: StepReport, view: GraphView) -> None:
-        """Execute a step, or take its outputs from the journal; how it ended is in ``report``.
+        """Execute a step, or replay it from the journal, and set its outcome in ``report``.
 
-        A stop before or after it counts.
+        A failure of the step is not raised. The token is checked before and after the step.
 
         Raises:
-            Stop: a limit or a cancel request keeps it from being executed, or ended it.
+            Stop: a limit or a cancel request refused or interrupted the step.
         """
         path = step.path if self.within is None else self.within.step(step.step.id)
         journal, recorded = self._journal, None
@@ -101,20 +101,21 @@ class StepRunner:
             self._token.check()
         if self._detached.areas:
             self._detached.check(path)
-        self._working[path.text] = path
+        self._working[path.text] = path  # approvals read it to detect an idle run
         try:
             if journal is not None:
-                await journal.barrier(external=False)  # asks for cancels that were not delivered
+                await journal.barrier(external=False)  # also polls for missed cancel requests
                 self._token.check()
             try:
                 context = self._begun(step, report, path, view, recorded)
             except BudgetExceededError as refused:
+                # Reservations may hold the step budget only temporarily: queue for it, then start.
                 await self._charge_in_line(refused)
                 context = self._begun(step, report, path, view, recorded, charged=True)
             inputs = self._routing.inputs_of(step.step.id)
             with self._in_span(context.trace_parent):
                 if step.direct and report.failed_before is None:
-                    # Three coroutines less, which is felt at every step.
+                    # Fast path: saves three coroutines per step, a measurable share of its time.
                     failure: Exception | None = None
                     try:
                         execution = begin(step.work, inputs, context)
@@ -159,7 +160,11 @@ class StepRunner:
         *,
         charged: bool = False,
     ) -> FlowContext:
-        """Charge a step and record its begin; an earlier execution may have ``recorded`` one."""
+        """Charge a step, create its CallNode, and journal and emit its start.
+
+        If ``recorded`` is an interrupted start of this run, the step is resumed and not charged
+        again.
+        """
         if recorded is None or recorded.taken_over:
             kind = STEP_STARTED
             if not charged:
@@ -183,23 +188,26 @@ class StepRunner:
         return FlowContext(self._run, view, step.step.id, path, node, self._scope, report.keep)
 
     def _node_that_goes_on(self, recorded: Recorded) -> str | None:
-        """Return the CallNode that another run has left open for this step, if it is not begun."""
+        """Return the open CallNode that was imported from another run for this step, if any."""
         goes_on = recorded.taken_over and self._trace.mark_running(recorded.node_id)
         return recorded.node_id if goes_on else None
 
     async def _charge_in_line(self, refused: BudgetExceededError) -> None:
-        """Charge a step once others have settled what they had reserved of the limit on steps."""
+        """Wait in the reservation queue to charge a step that a reservation crowded out.
+
+        Raises ``refused`` if no reservation caused the refusal.
+        """
         if not refused.cause.reserved:
             raise refused
         (await reserved(self._scope, ONE_STEP, tracked=False)).settle(ONE_STEP)
 
     def _release_left(self, path: StepPath) -> None:
-        """Give back what was reserved in a step and not settled: nobody will do it any more."""
+        """Release the unsettled reservations of an ended step, because no code will settle them."""
         inside = path.inside()
         self._scope.release_left(lambda holder: holder == path or holder in inside)
 
     def _sizes_of(self, path: StepPath, outputs: Outputs) -> Mapping[str, int] | None:
-        """Return the bytes of outputs by handle; None if they cannot be stored."""
+        """Return the sizes of outputs in bytes, by handle; None if they cannot be stored."""
         if self._values is None or not outputs:
             return {}
         try:
@@ -208,18 +216,18 @@ class StepRunner:
             return None
 
     def _kept(self, report: StepReport, path: StepPath) -> Outputs:
-        """Return what a step that ends badly has to show; nothing if it cannot be stored."""
+        """Return the partial outputs of a failed or interrupted step; empty if not storable."""
         outputs = report.so_far()
         return {} if self._sizes_of(path, outputs) is None else outputs
 
     def recorded(self, step_id: str) -> Recorded | None:
-        """Return what an earlier execution of the run has recorded of a step."""
+        """Return the journal record of a step from an earlier execution, if any."""
         if self._journal is None:
             return None
         return self._journal.recorded(self.path_of(step_id).record_key)
 
     def _node_of(self, step: PreparedStep, report: StepReport, path: StepPath) -> str:
-        """Return the CallNode of a step; one that was refused gets it now, to show the reason."""
+        """Return the CallNode of a step; create it for a refused step, to show the reason."""
         if not report.node:
             report.node = self._trace.begin_node(
                 self._parent, "system", path.text, None, step.metadata
@@ -234,7 +242,7 @@ class StepRunner:
         inputs: Outputs,
         context: FlowContext,
     ) -> Outputs:
-        """Let a step's node work inside a budget of its own."""
+        """Execute a step's node in a child scope with the step's sub-budget."""
         scope = self._scope.child(step.step.id, budget)
         if self._journal is not None:
             scope.restore(self._journal.spent_below(context.path))
@@ -247,6 +255,7 @@ class StepRunner:
     def _completed(self, report: StepReport, path: StepPath, outputs: Outputs) -> None:
         node = report.node
         if self._journal is not None:
+            # First, because it may reject the outputs: then the step fails and has not ended yet.
             stored = self._stored(report, path, outputs)
             self._journal.note(node, _ended_well(report, path, stored))
         self._trace.end_step(node)
@@ -263,10 +272,10 @@ class StepRunner:
     def _stored(
         self, report: StepReport, path: StepPath, outputs: Outputs
     ) -> FrozenJson | dict[str, Any]:
-        """Return outputs as they are journaled, with their sizes noted in ``report``.
+        """Serialise outputs for the journal, and set their sizes in ``report``.
 
         Raises:
-            ValueError: they pass a limit, or are not JSON.
+            ValueError: they exceed a limit or are not JSON.
         """
         if self._values is None:
             return dict(outputs)
@@ -312,9 +321,9 @@ class StepRunner:
     def _cut_off(
         self, step: PreparedStep, report: StepReport, path: StepPath, stop: BaseException
     ) -> None:
-        """End a step that a stop, or the failure of a sibling, has cut off.
+        """End a step that a stop, or the failure of a sibling, interrupted.
 
-        Where it gives the run up, the whole run goes on elsewhere, its siblings included.
+        A hand-over trips the run's token, because another process resumes the whole run.
         """
         if isinstance(stop, HandOver):
             self._token.trip(stop)
@@ -330,17 +339,17 @@ class StepRunner:
     def _note_stop(
         self, node: str, report: StepReport, path: StepPath, stop: Stop, outputs: Outputs
     ) -> None:
-        """Journal what ends the run: if its worker is lost now, nobody goes on with it."""
+        """Journal the stop, so that after a worker loss the step is not executed again."""
         if self._journal is not None and StepStatus.CANCELLED in NEXT[report.status]:
             value = {"stop": stop.cause.to_dict(), "outputs": dict(outputs)}
             _note(self._journal, node, step_entry(path, report.charge, value=value))
 
     def cut_off(self, step_id: str) -> None:
-        """Let nothing more begin inside a step, which is cancelled now."""
+        """Prevent new steps and calls inside a step that is about to be cancelled."""
         self._detached.begin(self.path_of(step_id).inside())
 
     def abandon(self, step: PreparedStep, report: StepReport) -> None:
-        """End a step whose node goes on although it was cancelled, and all that it executes."""
+        """Close a step whose node ignores its cancellation, and all steps inside it."""
         path = self.path_of(step.step.id)
         self._trace.mark_halt(self._node_of(step, report, path), ABANDONED)
         self._end_badly(report, cut_off_status(self._token.stop), self._kept(report, path))
@@ -348,25 +357,25 @@ class StepRunner:
         emit_cut_off(self._run, path, ABANDONED)
 
     def skipped(self, step_id: str) -> None:
-        """Report a step that every path to is dead."""
+        """Emit that a step was skipped, because all paths to it are dead."""
         if self._events is not None:
             path = self.path_of(step_id).text
             once = f"{path}|{STEP_SKIPPED}"
             self._events.emit(Event(type=STEP_SKIPPED, step_id=path, once=once))
 
     def late(self, step_id: str, report: StepReport, dropped: object) -> None:
-        """Record that an abandoned step came to an end after all."""
+        """Emit that an abandoned step returned a result, which is dropped."""
         if self._events is not None:
             path, node = self.path_of(step_id), report.node or None
             self._events.emit(Event(type=LATE_RESULT, step_id=path.text, node_id=node))
 
     def over(self, step_id: str) -> None:
-        """Take notice that a step that was cut off has come to its end, in whatever way."""
+        """Remove the detached area of a cancelled step whose task has ended."""
         self._detached.end(self.path_of(step_id).inside())
 
 
 def _ended_well(report: StepReport, path: StepPath, outputs: FrozenJson | dict[str, Any]) -> Entry:
-    """Return what is journaled of a step that has outputs; its policy may have seen to that."""
+    """Build the journal entry of a step that produced outputs, directly or by its error policy."""
     if report.recovered_by is None or report.error is None:
         return step_entry(path, report.charge, CallOutcome.RESULT, outputs)
     made_good = failure_of(
@@ -379,7 +388,7 @@ def _ended_well(report: StepReport, path: StepPath, outputs: FrozenJson | dict[s
 
 
 def _note(journal: Journal, node: str, end: Entry) -> None:
-    """Journal a bad end; what the step had so far is left out if it cannot be stored."""
+    """Journal a failure or a stop; omit the partial outputs if they cannot be stored."""
     try:
         journal.note(node, end)
     except ValueError:

@@ -1,8 +1,8 @@
-"""Holds the values that the steps of a graph pass on to the limits of their run.
+"""Enforces the run's size limits on the outputs of steps.
 
-A value is written once, when the step that made it ends, and its size is kept with it. What joins
-values (a handle that several edges lead to, the results of a map, the result of a run) adds up
-known sizes before anything is built from them.
+A value is serialised once, when its step ends, and its size is stored with it. Code that combines
+values (an input handle with several edges, the results of a map, the result of a run) adds up the
+known sizes before it builds the combined value.
 """
 
 from collections.abc import Mapping
@@ -25,33 +25,33 @@ RESULT_KEY: Final = "limits.max_result_kb"
 
 @dataclass(slots=True)
 class Total:
-    """What the steps of one graph may produce together, and what is left of it."""
+    """A limit on the combined size of the outputs of one graph, with the bytes left."""
 
     left_bytes: int
     max_bytes: int
     key: str
     subject: str
-    """What it is called in an error."""
+    """The subject of the error message, such as "The result of the run"."""
 
     @classmethod
     def of_run(cls, limits: ValueLimits) -> "Total":
-        """Return the limit of a run's result."""
+        """Return the limit on a run's result."""
         most = limits.max_result_bytes
         return cls(most, most, RESULT_KEY, "The result of the run")
 
     @classmethod
     def of_items(cls, limits: ValueLimits | None) -> "Total | None":
-        """Return the limit of what a step makes of the items of a list, which is one value."""
+        """Return the limit on the list of results of a map, which counts as one value."""
         if limits is None:
             return None
         most = limits.max_value_bytes
         return cls(most, most, VALUE_KEY, "The list of results")
 
     def take(self, step_id: str, size: int) -> None:
-        """Count what a step has produced.
+        """Count ``size`` bytes of a step's outputs.
 
         Raises:
-            ValueTooLargeError: it is more than is left.
+            ValueTooLargeError: fewer bytes are left.
         """
         if size > self.left_bytes:
             error = too_large(self.max_bytes, self.key)
@@ -60,7 +60,7 @@ class Total:
 
 
 class StepValues:
-    """The values of one execution of a graph."""
+    """Serialises the outputs of the steps of one graph execution within the limits."""
 
     __slots__ = ("_limits", "_total")
 
@@ -69,13 +69,13 @@ class StepValues:
         self._total = total
 
     def frozen(self, step_id: str, outputs: Outputs) -> dict[str, FrozenJson]:
-        """Return the outputs of a step as they are stored, by handle.
+        """Serialise the outputs of a step, by handle.
 
         Raises:
-            ValueTooLargeError: they pass a limit; the message names step, handle and limit.
-            ValueError: one is not JSON.
+            ValueTooLargeError: they exceed a limit; the message names the step and the limit.
+            ValueError: a value is not JSON.
         """
-        written: dict[int, FrozenJson] = {}  # a router gives many handles one value
+        written: dict[int, FrozenJson] = {}  # by identity: a router puts one value on many handles
         frozen: dict[str, FrozenJson] = {}
         size = 0
         for handle, value in outputs.items():
@@ -105,15 +105,15 @@ class StepValues:
 
 
 def sizes_of(frozen: Mapping[str, FrozenJson]) -> dict[str, int]:
-    """Return the bytes of frozen values, by handle."""
+    """Return the sizes of serialised values in bytes, by handle."""
     return {handle: value.size_bytes for handle, value in frozen.items()}
 
 
 def require_joined(step_id: str, handle: str, size: int, max_bytes: float) -> None:
-    """Refuse a list of values on an input handle before anything is made of it.
+    """Check the total size of an input list before it is built.
 
     Raises:
-        ValueTooLargeError: its parts come to more than one value may have.
+        ValueTooLargeError: the size exceeds the limit of one value.
     """
     if size > max_bytes:
         error = too_large(int(max_bytes), VALUE_KEY)

@@ -1,4 +1,4 @@
-"""What ends work in flight, and what becomes of work that does not end."""
+"""Interrupts work in flight on a stop, a time limit or a deadline, and abandons stuck work."""
 
 import asyncio
 from collections.abc import Callable, Coroutine, Iterable, Iterator
@@ -19,40 +19,40 @@ _log = structlog.get_logger(__name__)
 
 
 class DetachedWork:
-    """Work of a run that was cut off although it may go on: it begins nothing more."""
+    """The areas of a run whose work was cancelled but may still run; it must start nothing new."""
 
     __slots__ = ("areas",)
 
     def __init__(self) -> None:
         self.areas: tuple[Area, ...] = ()
-        """What was cut off; hardly ever is there any."""
+        """The detached areas; usually empty."""
 
     def begin(self, area: Area) -> None:
-        """Cut off everything in an area."""
+        """Detach all work in an area."""
         self.areas += (area,)
 
     def end(self, area: Area) -> None:
-        """Forget an area that has come to its end; as often as it was begun."""
+        """Remove an area whose work has ended; call it once per :meth:`begin`."""
         left = list(self.areas)
         left.remove(area)
         self.areas = tuple(left)
 
     def covers_inside(self, path: StepPath) -> bool:
-        """Return whether everything inside a path was cut off."""
+        """Return whether all work inside a path is detached."""
         return any(path == area.path or path in area for area in self.areas)
 
     def check(self, path: StepPath) -> None:
-        """Keep a step or a call from beginning inside of what was cut off.
+        """Refuse a new step or call inside a detached area.
 
         Raises:
-            asyncio.CancelledError: it is inside; it had been cancelled, and went on.
+            asyncio.CancelledError: the path is inside: its task ignored an earlier cancellation.
         """
         if any(path in area for area in self.areas):
             raise asyncio.CancelledError("The work around it was cut off.")
 
 
 class DetachedError(Exception):
-    """Work went on although it was cancelled and its grace period had passed."""
+    """Cancelled work did not end within its grace period."""
 
     def __init__(self, stop: Stop) -> None:
         super().__init__("The work ignored its cancellation and was abandoned.")
@@ -60,12 +60,12 @@ class DetachedError(Exception):
 
 
 async def shielded(write: Coroutine[Any, Any, Result], *, grace_seconds: float) -> Result:
-    """Let ``write`` end even if this task is cancelled, then pass the cancel on.
+    """Finish ``write`` even if this task is cancelled, then re-raise the cancellation.
 
-    However often this task is cancelled, it waits for ``grace_seconds`` after the first time.
+    After the first cancel, waits up to ``grace_seconds`` and ignores further cancels.
 
     Raises:
-        asyncio.CancelledError: this task was cancelled meanwhile.
+        asyncio.CancelledError: this task was cancelled while it waited.
     """
     task = asyncio.create_task(write, name="shielded")
     try:
@@ -77,7 +77,7 @@ async def shielded(write: Coroutine[Any, Any, Result], *, grace_seconds: float) 
 
 
 def forget_failure(task: "asyncio.Task[Any]") -> None:
-    """Let go of how a task has failed that nobody else looks at."""
+    """Retrieve the exception of an ended task, so that asyncio does not log it as unhandled."""
     if not task.cancelled():
         task.exception()
 
@@ -85,7 +85,10 @@ def forget_failure(task: "asyncio.Task[Any]") -> None:
 async def until_done(
     tasks: Iterable["asyncio.Task[Any]"], seconds: float
 ) -> asyncio.CancelledError | None:
-    """Wait for tasks for a while, deaf to cancels; return one that came, to be passed on."""
+    """Wait up to ``seconds`` for tasks, deferring cancels of this task.
+
+    Returns the last deferred cancel, for the caller to re-raise, or None.
+    """
     clock = asyncio.get_running_loop().time
     until = clock() + seconds
     heard: asyncio.CancelledError | None = None
@@ -100,14 +103,14 @@ async def until_done(
 
 
 async def set_within(event: asyncio.Event, seconds: float) -> None:
-    """Wait until an event is set, or until so many seconds have passed."""
+    """Wait until an event is set, for at most ``seconds``."""
     with suppress(TimeoutError):
         async with asyncio.timeout(seconds):
             await event.wait()
 
 
 class Supervisor:
-    """Runs work that a stop must be able to end, even if the work does not want to."""
+    """Runs work that a stop ends even if the work ignores its cancellation."""
 
     def __init__(self, *, grace_seconds: float) -> None:
         """Supervise work that has ``grace_seconds`` to end after it was cancelled."""
@@ -121,15 +124,15 @@ class Supervisor:
         *,
         late: Callable[[Result], None],
     ) -> Result:
-        """Run ``work`` in a task of its own; cancel it when a stop is given.
+        """Run ``work`` in its own task and cancel it when the token is tripped.
 
-        What ignores that for the grace period is abandoned; ``late`` is called with what it
-        returns later.
+        Work that ignores its cancellation for the grace period is abandoned. ``late`` gets the
+        result if it returns one later.
 
         Raises:
-            DetachedError: the work did not end in time after a stop.
-            Stop: the work ended by its cancellation, without a result.
-            asyncio.CancelledError: this task was cancelled, and with it the work.
+            DetachedError: the work did not end within the grace period after a stop.
+            Stop: the work was cancelled by a stop and returned no result.
+            asyncio.CancelledError: this task was cancelled, and the work with it.
         """
         loop = asyncio.get_running_loop()
         stopped = loop.create_future()
@@ -140,9 +143,10 @@ class Supervisor:
 
         task = asyncio.create_task(work, name="run")
         task.add_done_callback(stop)
-        self._tasks.add(task)  # the loop itself would let go of it
+        self._tasks.add(task)  # the event loop holds weak references to tasks only
         task.add_done_callback(self._tasks.discard)
         try:
+            # The token may be tripped in any thread; ``stopped`` is also set when the task ends.
             with token.on_trip(lambda: loop.call_soon_threadsafe(stop)):
                 await stopped
             if not task.done():
@@ -159,7 +163,7 @@ class Supervisor:
             detach(task, late)
             raise DetachedError(token.stop)
         if task.cancelled():
-            token.check()
+            token.check()  # raise the stop that caused the cancellation
         return task.result()
 
 
@@ -169,7 +173,7 @@ def detach(
     *,
     over: Callable[[], None] = lambda: None,
 ) -> None:
-    """Call ``late`` with what cancelled work returns, now or later; then call ``over``."""
+    """When cancelled work ends, call ``late`` with its result, if any, and then ``over``."""
 
     def tell(ended: "asyncio.Task[Result]") -> None:
         if not ended.cancelled() and ended.exception() is None:
@@ -186,11 +190,11 @@ def detach(
 def seconds_of(
     scope: Scope, token: CancellationToken, *, matter: Callable[[], bool] = lambda: True
 ) -> Iterator[None]:
-    """Have the seconds of a scope interrupt the run while the block works.
+    """Enforce the time limit of a scope while the block runs.
 
-    If they are over already, it is interrupted at once. Shares of the limit that are worth a
-    warning are reported as they pass. ``matter`` returns whether what happens in the block still
-    counts.
+    Trips the token when the limit passes, immediately if it already has, and emits warnings at
+    shares of the limit. ``matter`` returns whether the block's work still counts; if not, the token
+    is not tripped.
     """
     limit = scope.budget.max_time_seconds
     if limit is None:
@@ -218,7 +222,7 @@ def seconds_of(
 
 @contextmanager
 def deadline_of(deadline: datetime | None, token: CancellationToken) -> Iterator[None]:
-    """Have a deadline interrupt the run while the block works; at once if it has passed."""
+    """Trip the token when the deadline passes while the block runs, or now if it has passed."""
     if deadline is None:
         yield
         return

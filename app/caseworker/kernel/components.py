@@ -1,11 +1,13 @@
-"""Which steps lead to one another, and in what order the others follow.
+"""Strongly connected components of a graph, and the cycles in them (Kosaraju's algorithm).
 
-Two steps are in one component if each can be reached from the other, so a component of several
-steps, or of one step that leads to itself, is what a cycle runs through. Components never form a
-cycle among themselves; they come in topological order. This is Kosaraju's algorithm: in the reverse
-of the order in which a depth-first walk leaves the steps, everything that can be reached backwards
-from a step and has no component yet belongs to its component. Walks keep their own stack: a
-graph may be deeper than Python's.
+Two steps are in one component if each is reachable from the other. So a cycle lies in a component
+of several steps, or of one step with an edge to itself. The components themselves form no cycle;
+they are returned in topological order.
+
+A first depth-first search records the order in which it leaves the steps. The second search visits
+the steps in the reverse of that order and follows edges backwards. The steps that it reaches and
+that have no component yet form one component. Both searches keep an explicit stack, because a graph
+may be deeper than Python's recursion limit.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,11 +15,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from caseworker.kernel.graph import Edge
 
 Successors = Mapping[str, Sequence[str]]
-"""Where the edges of a step lead; a step may be absent, and a target may be repeated."""
+"""The edge targets of each step. A step without edges may be absent; a target may be repeated."""
 
 
 def successors_of(edges: Iterable[Edge]) -> Successors:
-    """Return where ``edges`` lead, by source, in the order of the edges."""
+    """Return the targets of ``edges`` by source, in the order of the edges."""
     following: dict[str, list[str]] = {}
     for edge in edges:
         following.setdefault(edge.source, []).append(edge.target)
@@ -25,9 +27,9 @@ def successors_of(edges: Iterable[Edge]) -> Successors:
 
 
 def components(steps: Sequence[str], successors: Successors) -> list[list[str]]:
-    """Return the components in topological order, the members of each in the order of ``steps``.
+    """Return the strongly connected components in topological order.
 
-    All successors must be among ``steps``.
+    The members of each are in the order of ``steps``. All successors must be in ``steps``.
     """
     at = {step: index for index, step in enumerate(steps)}
     predecessors: dict[str, list[str]] = {}
@@ -50,9 +52,9 @@ def components(steps: Sequence[str], successors: Successors) -> list[list[str]]:
 
 
 def cycle_in(component: Sequence[str], successors: Successors) -> tuple[str, ...] | None:
-    """Return the shortest way from the component's first step back to it, or None.
+    """Return the shortest cycle through the component's first step, or None if there is none.
 
-    The step stands at both ends: ``("a", "b", "a")``.
+    The step is both first and last: ``("a", "b", "a")``.
     """
     start = component[0]
     members = set(component)
@@ -69,10 +71,10 @@ def cycle_in(component: Sequence[str], successors: Successors) -> tuple[str, ...
 
 
 def _left_in_order(steps: Sequence[str], successors: Successors) -> list[str]:
-    """Return the steps in the order in which a depth-first walk leaves them.
+    """Return the steps in depth-first post-order.
 
-    It walks backwards through ``steps`` and successors, so that independent steps keep their order
-    once this is reversed.
+    Visits ``steps`` and successors last to first, so that independent steps keep their order once
+    the caller reverses the result.
     """
     left: list[str] = []
     seen: set[str] = set()

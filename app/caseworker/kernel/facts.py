@@ -1,4 +1,4 @@
-"""The facts that the scheduler takes, the orders that it gives, and the life of a step."""
+"""The facts that the scheduler consumes, the orders that it returns, and the statuses of a step."""
 
 from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
@@ -10,19 +10,19 @@ from typing import Final
 
 @dataclass(slots=True)
 class StepFinished:
-    """A step ended well and produced values on some of its output handles.
+    """A step completed and produced values on some of its output handles.
 
-    Not frozen: that would triple the price of making one.
+    Not frozen, because a frozen dataclass costs three times as much to construct.
     """
 
     step_id: str
     handles: AbstractSet[str]
-    """The keys of a dict will do."""
+    """The handles that got a value; ``dict.keys()`` is accepted."""
 
 
 @dataclass(frozen=True, slots=True)
 class StepFailed:
-    """A step ended badly or was cut off, and with it the graph: nothing further is ordered."""
+    """A step failed or was interrupted, so the graph fails: the scheduler orders no more steps."""
 
     step_id: str
 
@@ -32,7 +32,7 @@ Fact = StepFinished | StepFailed
 
 @dataclass(frozen=True, slots=True)
 class StartStep:
-    """Execute this step; all its flow inputs are decided and at least one of them is live."""
+    """Execute this step: all its incoming flow edges are decided, and at least one is live."""
 
     step_id: str
 
@@ -48,24 +48,24 @@ Order = StartStep | SkipStep
 
 
 class StepStatus(StrEnum):
-    """How a step stands."""
+    """The status of a step."""
 
     NOT_STARTED = "not_started"
     RUNNING = "running"
     COMPLETED = "completed"
     FAILED = "failed"
     HALTED = "halted"
-    """It was cut off, or refused, by a limit."""
+    """A limit interrupted the step or refused its start."""
     CANCELLED = "cancelled"
-    """It was cut off by another stop, or because a step beside it failed."""
+    """Another stop, or the failure of a parallel step, interrupted it."""
     SKIPPED = "skipped"
-    """Every path to it was dead; it never started."""
+    """Every path to the step was dead, so it never started."""
 
 
 RUNNING: Final = StepStatus.RUNNING
 COMPLETED: Final = StepStatus.COMPLETED
 FAILED: Final = StepStatus.FAILED
-"""Bound once for those who ask at every step: a look-up in an enum is as dear as a call."""
+"""Module constants for hot paths: an enum attribute look-up costs as much as a function call."""
 
 NEXT: Mapping[StepStatus, frozenset[StepStatus]] = MappingProxyType(
     {
@@ -89,6 +89,7 @@ NEXT: Mapping[StepStatus, frozenset[StepStatus]] = MappingProxyType(
         StepStatus.SKIPPED: frozenset(),
     }
 )
-"""What a status may change into. A step goes from not started to completed when an earlier attempt
-of its run finished it, to halted when a limit refuses its start, and to failed when the start
-itself breaks."""
+"""The allowed transitions of a step's status; a terminal status has an empty set.
+
+A step goes from ``not_started`` directly to ``completed`` if an earlier execution of its run
+completed it, to ``halted`` if a limit refuses its start, and to ``failed`` if its start raises."""

@@ -1,4 +1,4 @@
-"""The shape of a graph: placed units of work, joined by edges. Data only."""
+"""The structure of a graph: steps joined by edges. Data only."""
 
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -8,27 +8,27 @@ DEFAULT_HANDLE = "default"
 
 
 class GraphError(ValueError):
-    """A graph that cannot be executed; the message names the step or the edge."""
+    """The graph cannot be executed; the message names the step or the edge."""
 
 
 class Channel(StrEnum):
-    """What travels on an edge; every edge says it."""
+    """The kind of an edge: whether it carries values or declares a dependency."""
 
     FLOW = "flow"
-    """Values, from a finished step to the next one."""
+    """Carries values from a finished step to the next one."""
     LINK = "link"
-    """Dependencies, materialised for the step that needs them."""
+    """Declares a dependency, which is materialised for the step that needs it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """A placed unit of work."""
+    """One unit of work in a graph."""
 
     id: str
     type: str
-    """Names the node that executes the step."""
+    """The name of the node type that executes the step."""
     data: Any = field(default_factory=dict)
-    """What the node is configured with; nothing here reads it."""
+    """The node's configuration; the kernel does not read it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,18 +41,18 @@ class Edge:
     source_handle: str = DEFAULT_HANDLE
     target_handle: str = DEFAULT_HANDLE
     id: str | None = None
-    """A name for people, if its author gave one."""
+    """A name for display, if the author set one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Graph:
-    """Steps and edges."""
+    """A graph of steps and edges, with its entries and its concurrency limit."""
 
     id: str
     steps: tuple[Step, ...]
     edges: tuple[Edge, ...] = ()
     entry: tuple[str, ...] | None = None
-    """Where the graph begins; None: at the steps without incoming flow edges that are not only the
-    source of a link."""
+    """IDs of the steps to start with. None starts every step that has no incoming flow edge, except
+    steps whose outgoing edges are all links (at least one)."""
     max_parallel: int = 1
-    """How many steps may be executed at once."""
+    """The maximum number of steps that execute concurrently."""

@@ -1,4 +1,4 @@
-"""What can be wrong with a graph, and how the names in it are put into a message."""
+"""Validation problems of a graph, and helpers that format names in their messages."""
 
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
@@ -11,12 +11,12 @@ _MOST_NAMES = 10
 
 
 def quoted(name: object) -> str:
-    """Return ``name`` as Python would write it, cut to a length that leaves a sentence readable."""
+    """Return the ``repr`` of ``name``, cut to 60 characters so that messages stay readable."""
     return _cut(repr(name))
 
 
 def listed(names: Iterable[str]) -> str:
-    """Return ``names`` in alphabetical order, the first few of them if they are many."""
+    """Return ``names`` in alphabetical order: at most ten, then the number of the rest."""
     ordered = sorted(names)
     shown = ", ".join(quoted(name) for name in ordered[:_MOST_NAMES])
     more = len(ordered) - _MOST_NAMES
@@ -24,7 +24,7 @@ def listed(names: Iterable[str]) -> str:
 
 
 def path_of(steps: Sequence[str]) -> str:
-    """Return ``a -> b -> a``; the middle of a long path is left out."""
+    """Format a path as ``a -> b -> a``; omit the middle if it has more than ten steps."""
     shown = [_cut(repr(step)[1:-1]) for step in steps]
     left_out = len(shown) - _MOST_NAMES
     if left_out > 0:
@@ -38,31 +38,31 @@ def _cut(text: str) -> str:
 
 
 Names = frozenset[str] | None
-"""The handles there are; None: any name is one."""
+"""The names of the available handles; None accepts any name."""
 
 
 class Severity(StrEnum):
-    """What a problem means for the graph."""
+    """The severity of a problem: it rejects the graph, or only warns."""
 
     ERROR = "error"
-    """The graph is refused."""
+    """The graph is rejected."""
     WARNING = "warning"
-    """The graph can be executed; its author may have meant something else."""
+    """The graph can be executed, but probably does not do what its author intended."""
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """What is wrong at one place of a graph, and what to do about it."""
+    """One validation problem: its location in the graph, and a message that says how to fix it."""
 
     place: str
-    """Dotted, from the root of the graph, such as ``steps.3.id`` or ``entry.1``."""
+    """A dotted path from the root of the graph, such as ``steps.3.id`` or ``entry.1``."""
     message: str
     severity: Severity = Severity.ERROR
 
 
 @dataclass(frozen=True, slots=True)
 class Handles:
-    """The handles by which a step can be joined; an empty set refuses the channel altogether."""
+    """The handles that edges of a step may use; an empty set allows no edge on that channel."""
 
     flow_inputs: Names = None
     flow_outputs: Names = None
@@ -70,20 +70,20 @@ class Handles:
     link_outputs: Names = None
 
     def inputs(self, channel: Channel) -> Names:
-        """Return the handles to which edges of ``channel`` may lead."""
+        """Return the input handles for edges of ``channel``."""
         return self.flow_inputs if channel == Channel.FLOW else self.link_inputs
 
     def outputs(self, channel: Channel) -> Names:
-        """Return the handles from which edges of ``channel`` may come."""
+        """Return the output handles for edges of ``channel``."""
         return self.flow_outputs if channel == Channel.FLOW else self.link_outputs
 
 
 @dataclass(frozen=True, slots=True)
 class Traits:
-    """What validation must know of the node that executes a step."""
+    """The properties of a step's node that validation needs."""
 
     handles: Handles = Handles()
     holds: frozenset[Hashable] = frozenset()
-    """The persistent nodes that the step uses, also those inside a nested graph."""
+    """The persistent nodes that the step uses, including those of its nested graphs."""
     executes: bool = True
-    """False: the step can only be linked."""
+    """False if the step cannot be executed, only linked."""

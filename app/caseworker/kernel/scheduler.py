@@ -1,12 +1,13 @@
-"""Which step runs next: facts in, orders out.
+"""Decides which step runs next: facts in, orders out.
 
-Each active step counts the flow edges that lead to it and are not decided yet. A finished step
-decides its outgoing edges: those on a handle that got a value become live, the others dead. A step
-whose edges are all decided is started if one of them is live, and skipped if all are dead; a
-skipped step decides its own edges as dead, so a dead path ends where a live one joins it. A step
-does not wait for its level, only for what leads to it, and for a free place.
+Each active step counts its incoming flow edges that are not decided yet. A finished step decides
+its outgoing edges: an edge whose handle got a value is live, any other edge is dead. Once all
+incoming edges of a step are decided, it is started if one of them is live, otherwise skipped. A
+skipped step makes its own outgoing edges dead, so a dead path ends where a live path joins it. A
+step waits for its own predecessors and a free slot only, not for a whole layer of the graph.
 
-There is no clock, no I/O and no task here: the same facts in the same order give the same orders.
+The scheduler has no clock, no I/O and no tasks: the same facts in the same order always return the
+same orders.
 """
 
 from collections import deque
@@ -20,17 +21,17 @@ _NO_HANDLES: Container[str] = ()
 
 
 class UnexpectedFactError(RuntimeError):
-    """A fact on a step that the scheduler had not ordered, or that had ended before."""
+    """A fact about a step that is not running: never ordered, or already ended."""
 
 
 class Scheduler:
-    """Orders the steps of one execution of one graph."""
+    """Schedules the steps of one execution of a graph."""
 
     def __init__(self, topology: Topology) -> None:
-        """Prepare to order the active steps of ``topology``.
+        """Prepare to schedule the active steps of ``topology``.
 
         Raises:
-            GraphError: no step may run.
+            GraphError: ``max_parallel`` is below 1.
         """
         self._limit = topology.graph.max_parallel
         if self._limit < 1:
@@ -47,11 +48,15 @@ class Scheduler:
 
     @property
     def done(self) -> bool:
-        """True once nothing runs and nothing more will be ordered."""
+        """True once no step is running and no further step will be ordered."""
         return not self._running and (self._failed or self._left == 0)
 
     def begin(self) -> list[Order]:
-        """Return the first orders; a second time is an UnexpectedFactError."""
+        """Start the entries and return the first orders.
+
+        Raises:
+            UnexpectedFactError: the graph was started before.
+        """
         if self._begun:
             raise UnexpectedFactError("The graph was begun before.")
         self._begun = True
@@ -59,10 +64,10 @@ class Scheduler:
         return self._start_ready([])
 
     def tell(self, fact: Fact) -> list[Order]:
-        """Absorb one fact and return the orders it makes possible.
+        """Apply one fact and return the orders that it enables.
 
-        After a failure there are none, whatever the steps still running come to; each of them is
-        reported all the same: finished, or failed if it was cut off.
+        After a failure there are no further orders. The caller still reports the end of every
+        running step: finished, or failed if it was interrupted.
 
         Raises:
             UnexpectedFactError: the step was not running.
@@ -75,7 +80,7 @@ class Scheduler:
         return self.finished(fact.step_id, _NO_HANDLES)
 
     def finished(self, step_id: str, handles: Container[str]) -> list[Order]:
-        """Absorb that a step finished, as :meth:`tell` does, without a fact of its own."""
+        """Apply the end of a step like :meth:`tell`, without the cost of building a fact."""
         running = self._running
         if step_id not in running:
             raise UnexpectedFactError(f"Step {step_id!r} was not running.")
@@ -84,7 +89,7 @@ class Scheduler:
         if self._failed:
             return []
         edges = self._outgoing.get(step_id, ())
-        if len(edges) == 1 and not self._ready:  # a link of a chain leaves its place to the next
+        if len(edges) == 1 and not self._ready:  # fast path of a chain: the next step gets the slot
             (edge,) = edges
             if self._undecided[edge.target] == 1 and edge.source_handle in handles:
                 running.add(edge.target)
@@ -98,7 +103,7 @@ class Scheduler:
         return self._start_ready(orders)
 
     def _decide(self, edges: Iterable[Edge], produced: Container[str]) -> list[str]:
-        """Decide the edges of a step; their targets become ready, or are returned as dead."""
+        """Decide the outgoing ``edges`` of a step; queue ready targets and return the dead ones."""
         undecided, live, dead = self._undecided, self._live, list[str]()
         for edge in edges:
             target = edge.target
@@ -110,7 +115,7 @@ class Scheduler:
         return dead
 
     def _start_ready(self, orders: list[Order]) -> list[Order]:
-        """Add the starts for which there is a place to ``orders``, and return it."""
+        """Append start orders to ``orders`` while slots are free, and return the list."""
         ready, running, start = self._ready, self._running, self._start
         while ready and len(running) < self._limit:
             step_id = ready.popleft()

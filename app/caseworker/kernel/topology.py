@@ -1,13 +1,13 @@
-"""The way through a graph: where it begins, what it executes, and what leads where.
+"""The topology of a graph: its entries, its active and linked steps, and the edges between them.
 
-A graph begins at its entries. The steps that flow edges reach from there are active: they alone are
-executed. What is not active may still be linked: links materialise it for an active step, or for a
-step that is linked itself. Everything else does not take part and does no harm.
+Execution starts at the entries. A step that flow edges reach from an entry is active; only active
+steps are executed. A step that is not active may still be linked: links materialise it for an
+active step or for another linked step. All other steps are ignored.
 
-An entry starts at once, with what the execution is given. So a flow edge that leads to an entry
-routes nothing: it belongs neither to ``incoming`` nor to ``outgoing``, holds nothing back, and
-cannot start the entry again. Only an entry that the graph names itself can have such edges. They
-still count when cycles are looked for: who drew a circle did not mean half of it.
+An entry starts immediately, with the inputs of the execution. So a flow edge to an entry routes
+nothing: it is in neither ``incoming`` nor ``outgoing``, delays nothing, and cannot start the entry
+again. Only an entry that the graph lists explicitly can have such edges. Cycle detection includes
+them, because a cycle through an entry is a mistake of the graph's author too.
 """
 
 from collections.abc import Iterable, Mapping
@@ -20,31 +20,31 @@ from caseworker.kernel.problems import path_of, quoted
 
 
 class Topology:
-    """What is known of a graph before it is executed; built once, shared by all executions."""
+    """The precomputed structure of a graph; built once and shared by all its executions."""
 
     graph: Graph
     steps: Mapping[str, Step]
-    """By id."""
+    """All steps by ID."""
     entries: tuple[str, ...]
-    """Where execution begins, in the order of the graph's steps."""
+    """The IDs of the first steps, in the order of the graph's steps."""
     active: tuple[str, ...]
-    """The steps that are executed unless a path to them is dead, in the order of the graph's."""
+    """The steps that are executed unless all paths to them are dead, in the graph's order."""
     linked: frozenset[str]
-    """The steps that links materialise for active ones and that are not active themselves."""
+    """The inactive steps that links materialise, directly or indirectly, for active steps."""
     incoming: Mapping[str, tuple[Edge, ...]]
-    """The flow edges between active steps, by target, in the order of the graph's edges; none lead
-    to an entry. Steps without are absent."""
+    """The flow edges between active steps by target, in the graph's order, except edges to an
+    entry. A step without such edges is absent."""
     outgoing: Mapping[str, tuple[Edge, ...]]
     """The same edges by source."""
     undecided: Mapping[str, int]
-    """How many of these edges lead to each active step."""
+    """The number of ``incoming`` edges of each active step."""
     links_into: Mapping[str, tuple[Edge, ...]]
-    """All link edges by target, also those of steps that are not active."""
+    """All link edges by target, including those of inactive steps."""
     start: Mapping[str, StartStep]
-    """The order to start each active step, made once."""
+    """The start order of each active step, built once."""
 
     def __init__(self, graph: Graph) -> None:
-        """Find the way through ``graph``.
+        """Compute the topology of ``graph``.
 
         Raises:
             GraphError: two steps share an id, an edge or an entry names a step that does not exist,
@@ -68,10 +68,10 @@ class Topology:
         self.start = {step_id: StartStep(step_id) for step_id in self.active}
 
     def order(self) -> tuple[str, ...]:
-        """Return the active steps so that each comes after all that lead to it.
+        """Return the active steps in topological order of their flow edges.
 
         Raises:
-            GraphError: flow leads in a circle; the message names the steps on it.
+            GraphError: flow edges form a cycle; the message names its steps.
         """
         taking_part = set(self.active)
         following = successors_of(
@@ -88,13 +88,13 @@ class Topology:
         return tuple(ordered)
 
     def layers(self) -> tuple[tuple[str, ...], ...]:
-        """Return the active and the linked steps in layers, each in the order of the graph's steps.
+        """Return the active and the linked steps in layers, each in the graph's order.
 
-        A step stands one layer behind the last of those that lead to it. What links alone
-        materialise begins at the first layer.
+        A step is one layer after its last predecessor. A linked step without linked sources is in
+        the first layer.
 
         Raises:
-            GraphError: flow, or links between steps that are not active, lead in a circle.
+            GraphError: flow edges, or links between linked steps, form a cycle.
         """
         sources: dict[str, set[str]] = {
             step_id: {edge.source for edge in self.incoming.get(step_id, ())}

@@ -1,12 +1,12 @@
-"""Everything that is wrong with a graph, at once.
+"""Validation of a graph: reports all its problems at once.
 
-What is broken wherever it stands (an id twice, an edge to nowhere) is always an error. What only
-matters when it is executed (cycles, a persistent node used by two steps in parallel) is an error
-inside the subgraph that will be executed, and a warning outside it, where it does no harm.
-A problem that another one hides is reported once that one is mended.
+Structural problems (a duplicate ID, an edge to a missing step) are always errors. Problems that
+only matter at execution (cycles, a persistent node that two parallel steps use) are errors inside
+the subgraph that will be executed, and warnings outside it. A problem that another problem hides is
+reported after the first one is fixed.
 
-A channel other than flow and link should not get this far: graphs read from JSON are refused
-with it. It is refused here all the same.
+A channel other than flow or link is normally rejected earlier, when a graph is read from JSON. It
+is checked here again for graphs that are built in Python.
 """
 
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
@@ -38,10 +38,10 @@ _CHANNELS = frozenset(Channel)
 def problems_of(
     graph: Graph, traits_of: Callable[[Step], Traits | None], types: Collection[str] = ()
 ) -> tuple[Problem, ...]:
-    """Return all problems of ``graph``; it may be executed if none of them is an error.
+    """Return all problems of ``graph``; the graph can be executed if none of them is an error.
 
-    ``traits_of`` returns None for a step of a type that nothing executes; ``types`` are those that
-    there are, to be named then.
+    ``traits_of`` returns None for a step of an unknown type; the message then lists ``types``, the
+    registered types.
     """
     traits = [traits_of(step) for step in graph.steps]
     sound = sound_part(graph)
@@ -62,26 +62,26 @@ def problems_of(
 
 @dataclass(frozen=True, slots=True)
 class _Whole:
-    """A graph as a whole."""
+    """The graph under validation, with its valid part and the look-ups that the checks share."""
 
     graph: Graph
     sound: Graph
-    """What is left of it once edges to nowhere and the like are removed."""
+    """The graph without duplicate steps, invalid edges and unknown entries."""
     topology: Topology
-    """Of the sound part."""
+    """The topology of ``sound``."""
     traits: Mapping[str, Traits]
-    """By step; those of unknown type are absent."""
+    """Traits by step ID; steps of unknown type are absent."""
     at: Mapping[str, int]
-    """Where each step stands in the graph."""
+    """The index of each step in the graph."""
 
 
 def shape_problems(
     graph: Graph, traits: Sequence[Traits | None], types: Collection[str] = ()
 ) -> Iterator[Problem]:
-    """Yield what is wrong with steps, edges, entry and limit; ``traits`` are those of the steps.
+    """Yield the problems of steps, edges, entries and ``max_parallel``.
 
-    Steps of one id have the traits of the first of them. ``types`` are named where a step uses one
-    that does not exist.
+    ``traits`` has one element per step, None for an unknown type; messages then list ``types``.
+    Steps with the same ID are checked with the traits of the first of them.
     """
     known: dict[str, Traits | None] = {}
     for step, its_traits in zip(graph.steps, traits, strict=True):
@@ -96,7 +96,7 @@ def shape_problems(
 
 
 def sound_part(graph: Graph) -> Graph:
-    """Return ``graph`` without what no ``Topology`` can be made of."""
+    """Return ``graph`` without the parts that ``Topology`` rejects."""
     steps: dict[str, Step] = {}
     for step in graph.steps:
         steps.setdefault(step.id, step)
@@ -110,7 +110,7 @@ def sound_part(graph: Graph) -> Graph:
 
 
 def _repeated(values: Iterable[Hashable]) -> Iterator[tuple[int, int]]:
-    """Yield where a value stands again, and where it stood first; None is no value."""
+    """Yield the index of each repeated value and the index of its first use; ignore None."""
     first: dict[Hashable, int] = {}
     for index, value in enumerate(values):
         if value is not None and (earlier := first.setdefault(value, index)) != index:
@@ -155,7 +155,7 @@ def _repeated_edges(edges: Sequence[Edge]) -> Iterator[Problem]:
 
 
 def _end_problems(index: int, edge: Edge, known: Mapping[str, Traits | None]) -> Iterator[Problem]:
-    """Yield what is wrong with the channel of an edge and with its two ends."""
+    """Yield the problems of an edge's channel and of its two ends."""
     for end, step_id in (("source", edge.source), ("target", edge.target)):
         if step_id not in known:
             yield Problem(f"edges.{index}.{end}", _no_step(step_id, edge))
@@ -213,7 +213,7 @@ def _no_step(step_id: str, edge: Edge | None = None) -> str:
 
 
 def _execution_problems(whole: _Whole) -> Iterator[Problem]:
-    """Nothing would be executed, or something that cannot be."""
+    """Yield a problem if no step would be executed, and one per active step that cannot be."""
     graph, active = whole.graph, whole.topology.active
     if graph.steps and graph.entry is None and not active:
         yield Problem(
@@ -234,7 +234,7 @@ def _execution_problems(whole: _Whole) -> Iterator[Problem]:
 
 
 def _entry_warnings(whole: _Whole) -> Iterator[Problem]:
-    """An edge leads from an active step to an entry, which does not wait for it."""
+    """Warn about flow edges from an active step to an entry, which does not wait for them."""
     entries, active = set(whole.topology.entries), set(whole.topology.active)
     for index, edge in enumerate(whole.graph.edges):
         if edge.channel == Channel.FLOW and edge.target in entries and edge.source in active:
@@ -264,10 +264,10 @@ def _cycle_problems(whole: _Whole) -> Iterator[Problem]:
 
 
 def _cycles(whole: _Whole, channel: Channel) -> list[tuple[str, tuple[str, ...]]]:
-    """Return one cycle of each component, with the place of the edge that closes it.
+    """Return one cycle per component, with the location of the edge that closes it.
 
-    A component is active or not as a whole, since what an active step leads to is active; so is
-    what a linked or active step needs, by links.
+    A flow component is active either as a whole or not at all, because every successor of an active
+    step is active. The same holds for links: every source of a linked or active step takes part.
     """
     closing: dict[tuple[str, str], str] = {}
     for index, edge in enumerate(whole.graph.edges):
@@ -309,7 +309,10 @@ def _sharing_problems(whole: _Whole) -> Iterator[Problem]:
 
 
 def _left_out(whole: _Whole) -> Iterator[Problem]:
-    """Steps that take no part; not reported while entries are missing, which would explain them."""
+    """Warn about steps that are neither active nor linked.
+
+    Yields nothing while an entry is invalid, because that would cause most of these warnings.
+    """
     topology, entry = whole.topology, whole.graph.entry
     if not topology.active or entry != whole.sound.entry:
         return
@@ -326,10 +329,11 @@ def _left_out(whole: _Whole) -> Iterator[Problem]:
 def parallel_pairs(
     users: Mapping[Group, Sequence[str]], steps: Sequence[str], successors: Successors
 ) -> list[tuple[str, str, Group]]:
-    """Return neighbouring users of one node that nothing keeps apart, each with the node.
+    """Return the pairs of steps that use the same node and may run in parallel, with the node.
 
-    An edge from the first to the second of every pair mends the graph without making a cycle.
-    ``users`` are the steps that use a node, by node.
+    ``users`` maps a node to the steps that use it. The steps of a node are compared with their
+    neighbours in topological order only. So one edge per pair, from its first step to its second,
+    fixes the graph without a cycle.
     """
     shared = {node: group for node, group in users.items() if len(group) > 1}
     sharing = dict.fromkeys(step for group in shared.values() for step in group)
@@ -351,9 +355,9 @@ def _leading_to(
     successors: Successors,
     bits: Mapping[str, int],
 ) -> list[int]:
-    """Return the bits of the users that lead to each component, on a cycle those of its own."""
+    """Return, by component, the bits of all users before it; a cycle includes its own users."""
     before = [0] * len(parts)
-    for index, part in enumerate(parts):  # in topological order: what leads here is complete
+    for index, part in enumerate(parts):  # topological order: all predecessors are done
         leading = before[index]
         for step in part:
             leading |= bits.get(step, 0)

@@ -1,7 +1,7 @@
-"""Analysis of a snapshot: where time and money went, and what stopped the run.
+"""Analysis of a snapshot: time and cost by call, the critical path, and the cause of a stop.
 
-All functions are pure and expect a sound snapshot. A node that is still
-open counts as lasting until the snapshot was taken.
+All functions are pure and expect a valid snapshot. An open node counts as lasting until the time of
+the snapshot.
 """
 
 from collections import defaultdict
@@ -25,8 +25,8 @@ from caseworker.trace.snapshot import Snapshot
 Key = TypeVar("Key", bound=Hashable)
 
 ShownStatus = Literal["waiting", "running", "completed", "failed", "halted", "cancelled"]
-"""The words of a run's status; what is ``waiting`` has not been let through yet, or waits for a
-person."""
+"""The status of a node in the vocabulary of runs. ``waiting`` is a call that has not passed the
+gateway yet, or work that waits for an approval."""
 
 _WORDS: Final[dict[NodeStatus, ShownStatus]] = {
     "created": "waiting",
@@ -36,18 +36,18 @@ _WORDS: Final[dict[NodeStatus, ShownStatus]] = {
 }
 
 _MAP: Final = "map"
-"""The type of the steps whose items are counted as one sort."""
+"""The step type whose items are grouped under one name."""
 
 _TOKENS: Final[tuple[Literal["tokens_in", "tokens_out"], ...]] = ("tokens_in", "tokens_out")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimeShare:
-    """How long calls of one kind, name and model took, without the time of the calls below them."""
+    """The own time of all calls of one kind, name and model, without that of their children."""
 
     kind: str
     name: str
-    """``map/*`` of all items of a map."""
+    """The name of the calls; ``<map>/*`` for all items of a map."""
     model: str | None
     count: int
     own_ms: int
@@ -55,29 +55,29 @@ class TimeShare:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TierCost:
-    """What the calls of one tier cost, failed and halted ones included."""
+    """The cost of all calls of one tier, including failed and halted ones."""
 
     tier: str | None
-    """``small`` or ``big``, from ``metadata.tier``; None for models that belong to no tier."""
+    """``small`` or ``big``, from ``metadata.tier``; None for models without a tier."""
     count: int
     cost_usd: float | None
-    """None if the price of one of the calls is not known."""
+    """None if the price of a call is unknown."""
     cost_usd_estimated: float
-    """The part of it that was estimated: sent, and the answer or its usage was lost."""
+    """The estimated part of the cost, from calls whose response or usage was lost."""
     tokens_in: int
     tokens_out: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelCost(TierCost):
-    """What the calls of one model cost in one tier."""
+    """The cost of all calls of one model in one tier."""
 
     model: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Segment:
-    """A stretch of time in which one node alone held up the end of the run."""
+    """A segment of the critical path: a period in which one node determined the run's end."""
 
     node_id: str
     start_ms: int
@@ -85,7 +85,7 @@ class Segment:
 
 
 def time_shares(snapshot: Snapshot) -> list[TimeShare]:
-    """Return where the time went, the longest first; attempts count as part of their call."""
+    """Return the own time by kind, name and model, longest first; attempts belong to their call."""
     snapshot = _with_waits(snapshot)
     children, names = _worked_within(snapshot), _items(snapshot)
     ends = _ends_with(children, snapshot)
@@ -105,22 +105,22 @@ def time_shares(snapshot: Snapshot) -> list[TimeShare]:
 
 
 def costs_by_model(snapshot: Snapshot) -> list[ModelCost]:
-    """Return what each model cost in each tier, the most expensive first."""
+    """Return the cost of each model in each tier, most expensive first."""
     costs = _sums(snapshot, lambda node: (str(node["model"]), _tier_of(node)))
     return [ModelCost(model=model, tier=tier, **sums) for (model, tier), sums in costs]
 
 
 def costs_by_tier(snapshot: Snapshot) -> list[TierCost]:
-    """Return what each tier cost, the most expensive first."""
+    """Return the cost of each tier, most expensive first."""
     return [TierCost(tier=tier, **sums) for tier, sums in _sums(snapshot, _tier_of)]
 
 
 def first_halted(snapshot: Snapshot) -> Node | None:
-    """Return the call that hit a limit or a stop, or None if nothing was halted.
+    """Return the call that caused the stop, or None if no node was halted.
 
-    Of the halted nodes it is the first to end. What ended in the same millisecond ended because
-    of it, unless it began last: a refused call begins and ends at once. A call that was cut off
-    with its worker and begun anew stopped nothing.
+    That is the first halted node to end. If several ended in the same millisecond, it is the one
+    that started last, because a refused call starts and ends at once and the others ended due to
+    it. A call that was interrupted by a worker loss and then repeated does not count.
     """
     last = _halted_last(snapshot)
     halted = [node for node in last if made_by(node) is None and node["stop_reason"] != WAITS]
@@ -129,18 +129,20 @@ def first_halted(snapshot: Snapshot) -> Node | None:
 
 
 def waiting_nodes(snapshot: Snapshot) -> frozenset[str]:
-    """Return what waits for a person in a run that does, the run's own node included.
+    """Return the IDs of the nodes that wait for approvals in a suspended run, with the root.
 
-    In the graph such nodes are halted: their execution was given up, and goes on with new ones.
+    In the graph these nodes are halted, because suspension ended their execution; a resumed run
+    continues with new nodes.
     """
     waiting = {node["node_id"] for node in _halted_last(snapshot) if node["stop_reason"] == WAITS}
     return frozenset(waiting | {snapshot["root_id"] or ""})
 
 
 def _halted_last(snapshot: Snapshot) -> list[Node]:
-    """Return the halted nodes that were not begun anew, nor is anything around them.
+    """Return the halted nodes that were not repeated, and whose ancestors were not repeated.
 
-    A call that replays the answer of an earlier try belongs to the later try of what is around it.
+    A replayed call keeps its old node, so calls that it requests in the repetition are below an
+    interrupted ancestor. They count as part of the repetition, because they are newer than it.
     """
     nodes = snapshot["nodes"].values()
     latest = {(node["parent_id"], node["kind"], node["name"]): node for node in nodes}
@@ -159,7 +161,7 @@ def _halted_last(snapshot: Snapshot) -> list[Node]:
 
 
 def _began_anew(node: Node, again: Node) -> bool:
-    """Tell whether a halted call was made once more, as ``again``, after it had ended."""
+    """Return whether a halted call was repeated, as ``again``, after it had ended."""
     halted = node["status"] == "halt" and again is not node
     return halted and again["start_ts_ms"] >= (node["end_ts_ms"] or 0)
 
@@ -167,8 +169,8 @@ def _began_anew(node: Node, again: Node) -> bool:
 def critical_path(snapshot: Snapshot) -> list[Segment]:
     """Return the critical path of the run, from its start to its end.
 
-    Seen backwards from the end, the node that is on the path is the child that ended last; before
-    that child began, its parent is, until another child ended, and so on.
+    It is computed backwards from the end: the child that ended last is on the path. Before that
+    child started, its parent is, back to the end of an earlier child, and so on.
     """
     if (root_id := snapshot["root_id"]) is None:
         return []
@@ -197,7 +199,7 @@ def critical_path(snapshot: Snapshot) -> list[Segment]:
 
 
 def waited_for_people_ms(snapshot: Snapshot) -> int:
-    """Return how long the run has waited for people; waits at the same time count once."""
+    """Return how long the run waited for approvals; overlapping waits count once."""
     waited = reached = 0
     asked = [node for node in _with_waits(snapshot)["nodes"].values() if _question_of(node)]
     for node in sorted(asked, key=lambda node: node["start_ts_ms"]):
@@ -208,9 +210,9 @@ def waited_for_people_ms(snapshot: Snapshot) -> int:
 
 
 def _with_waits(snapshot: Snapshot) -> Snapshot:
-    """Return the snapshot with each question open until the run went on after it was suspended.
+    """Return the snapshot with each pending approval extended until the run was resumed.
 
-    A run that is suspended holds no worker: its nodes are halted, and what goes on has new ones.
+    Suspension halts the node of an approval; the resumed run continues it in a new node.
     """
     last: dict[str, Node] = {}
     changed: dict[str, Node] = {}
@@ -226,13 +228,13 @@ def _with_waits(snapshot: Snapshot) -> Snapshot:
 
 
 def _question_of(node: Node) -> str | None:
-    """Return the id of the question that a node asks a person, if it does."""
+    """Return the approval ID of a node, or None if it is not an approval."""
     question = node["metadata"].get("approval_id")
     return question if isinstance(question, str) else None
 
 
 def children_of(snapshot: Snapshot) -> defaultdict[str, list[Node]]:
-    """Return the children of every node that has any, in the order of creation."""
+    """Return the children of each node that has any, in the order of creation."""
     children = defaultdict[str, list[Node]](list)
     for node_id in sorted(snapshot["nodes"], key=number_of):
         node = snapshot["nodes"][node_id]
@@ -242,10 +244,10 @@ def children_of(snapshot: Snapshot) -> defaultdict[str, list[Node]]:
 
 
 def _worked_within(snapshot: Snapshot) -> defaultdict[str, list[Node]]:
-    """Return the nodes by the one in whose time they worked, in the order of creation.
+    """Group the nodes by the node in whose time they ran, in the order of creation.
 
-    That is the parent, except where an LLM call had ended when what it asked for began: then it is
-    the step or agent around it, in its latest try.
+    Usually that is the parent. If the parent is an LLM call that had ended before the node started
+    (it requested a tool call), it is the enclosing step or agent, in its latest attempt.
     """
     nodes = snapshot["nodes"]
     within = defaultdict[str, list[Node]](list)
@@ -266,18 +268,18 @@ def _worked_within(snapshot: Snapshot) -> defaultdict[str, list[Node]]:
 
 
 def duration_ms(node: Node, snapshot: Snapshot) -> int:
-    """Return how long a node lasted, or has lasted so far."""
+    """Return the duration of a node; for an open node, until the snapshot."""
     return max(_end_ms(node, snapshot) - node["start_ts_ms"], 0)
 
 
 def status_of(
     node: Node, root: Node, *, cancelled: bool, waiting: Set[str] = frozenset()
 ) -> ShownStatus:
-    """Return how a node stands, in the words of a run's status.
+    """Return the status of a node in the vocabulary of runs.
 
-    ``waiting`` are the nodes that wait for a person. What a limit has stopped was halted. What was
-    cut off for another reason was cancelled: with the ``cancelled`` run, because a step beside it
-    failed, or because its worker was lost.
+    ``waiting`` are the nodes that wait for approvals. A node that a limit stopped is halted. A node
+    that was interrupted for another reason is cancelled: with a ``cancelled`` run, by the failure
+    of a parallel step, or by a worker loss.
     """
     if node["node_id"] in waiting:
         return "waiting"
@@ -293,7 +295,7 @@ def calls_of(children: Iterable[Node]) -> list[Node]:
 
 
 def is_attempt(node: Node) -> bool:
-    """Return whether a node is one try of the call above it."""
+    """Return whether a node is one attempt of its parent."""
     return node["kind"] == "system" and node["name"] == ATTEMPT
 
 
@@ -314,7 +316,10 @@ def _end_ms(node: Node, snapshot: Snapshot) -> int:
 
 
 def _ends_with(within: Mapping[str, Iterable[Node]], snapshot: Snapshot) -> dict[str, int]:
-    """Return when each node and all inside it were over: a child may outlast its parent."""
+    """Return the time when each node and all its descendants had ended.
+
+    A child can end after its parent.
+    """
     ends: dict[str, int] = {}
     for node_id in sorted(snapshot["nodes"], key=number_of, reverse=True):
         inside = (ends[node["node_id"]] for node in within.get(node_id, ()))
@@ -323,7 +328,7 @@ def _ends_with(within: Mapping[str, Iterable[Node]], snapshot: Snapshot) -> dict
 
 
 def _covered_ms(node: Node, children: Iterable[Node], ends: dict[str, int]) -> int:
-    """Return for how long of a node's time a child of it, or a call below one, was at work."""
+    """Return the part of a node's duration in which at least one child or its descendants ran."""
     covered, reached = 0, node["start_ts_ms"]
     for child in sorted(children, key=lambda child: child["start_ts_ms"]):
         end = ends[child["node_id"]]
@@ -335,7 +340,7 @@ def _covered_ms(node: Node, children: Iterable[Node], ends: dict[str, int]) -> i
 
 
 def _items(snapshot: Snapshot) -> dict[str, str]:
-    """Return what the steps inside maps are called together, by node id: ``map/*/inner``."""
+    """Return the common names of steps inside maps, by node ID, such as ``map/*/inner``."""
     nodes = snapshot["nodes"]
     if not any(node["metadata"].get("step_type") == _MAP for node in nodes.values()):
         return {}
@@ -365,9 +370,9 @@ def _tier_of(node: Node) -> str | None:
 
 
 def _sums(snapshot: Snapshot, group: Callable[[Node], Key]) -> list[tuple[Key, dict[str, Any]]]:
-    """Count the calls of models by group and add up what they used, the dearest group first.
+    """Count the model calls by group and add up their usage, most expensive group first.
 
-    Money is added exactly, as the totals of the graph are.
+    Money is added as Decimal, like the totals of the graph.
     """
     groups = defaultdict[Key, list[Node]](list)
     for node in snapshot["nodes"].values():

@@ -1,4 +1,4 @@
-"""The calls of a run as rows of a text: the tree, what they asked and got, and what went wrong."""
+"""Formats the calls of a run as lines of text: the tree, requests and replies, and failures."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -22,13 +22,13 @@ from caseworker.trace.snapshot import Snapshot
 _LABEL: Final = 42
 _TOP: Final = 5
 _EXCERPT: Final = 100
-"""Characters of a request or reply."""
+"""The maximum length of a shown request or reply."""
 _TELLING: Final = 12
-"""Characters of a reason that another one is taken to wrap."""
+"""The minimum length of a reason to be recognised inside a longer reason that wraps it."""
 
 
 class CallRows:
-    """Draws the calls of one snapshot; an error that was told is not told again."""
+    """Formats the calls of one snapshot; each error is shown once."""
 
     def __init__(
         self,
@@ -39,7 +39,7 @@ class CallRows:
         cancelled: bool,
         waiting: bool = False,
     ) -> None:
-        """Draw a run that was ``cancelled``, or that is ``waiting`` for a person, or neither."""
+        """Format a run; ``cancelled`` and ``waiting`` (for an approval) are its status."""
         self._snapshot = snapshot
         self._nodes = snapshot["nodes"]
         self._root = root
@@ -50,11 +50,11 @@ class CallRows:
         self._told: list[str] = []
 
     def status(self, node: Node) -> ShownStatus:
-        """Return how a node stands, in the words of a run's status."""
+        """Return the status of a node in the vocabulary of runs."""
         return status_of(node, self._root, cancelled=self._cancelled, waiting=self._waiting)
 
     def troubles(self) -> Iterator[str]:
-        """Yield what stopped the run, and where failures began; each reason once."""
+        """Yield lines for the cause of a stop and the origins of failures; each reason once."""
         if halted := first_halted(self._snapshot):
             after = duration((halted["end_ts_ms"] or 0) - self._root["start_ts_ms"])
             yield f"Stopped at {called(halted)} after {after}: {self._tell(halted)}"
@@ -70,7 +70,7 @@ class CallRows:
             yield f"… and {counted(len(by_reason) - _TOP, 'more failure')}"
 
     def tree(self, max_nodes: int) -> Iterator[str]:
-        """Yield the first nodes, each below its parent, with what they asked and got."""
+        """Yield lines for the first ``max_nodes`` nodes as a tree, with requests and replies."""
         pending = [(self._root, "", "")]
         shown = 0
         while pending and shown < max_nodes:
@@ -88,12 +88,12 @@ class CallRows:
             yield f"… and {counted(hidden, 'more call')}, all of them in the snapshot"
 
     def _began(self, node: Node) -> bool:
-        """Return whether a failure began here, and not in a call below."""
+        """Return whether a failure originated here: no child of the node failed."""
         below = calls_of(self._children[node["node_id"]])
         return all(child["status"] != "fail" for child in below)
 
     def _recovered(self, node: Node) -> str:
-        """Return what a failure came to: what is around it may have gone on all the same."""
+        """Return the label of a failure, which names the ancestor that succeeded despite it."""
         parent_id = node["parent_id"]
         while parent_id is not None:
             around = self._nodes[parent_id]
@@ -107,7 +107,7 @@ class CallRows:
         return reason_of(node)
 
     def _knows(self, reason: str) -> bool:
-        """Return whether a reason, or one that it wraps, was told before."""
+        """Return whether a reason, or one that it wraps, was shown before."""
         return reason in self._told or any(
             len(told) >= _TELLING and told in reason for told in self._told
         )
@@ -127,16 +127,16 @@ class CallRows:
         if asked := _asked(payload.request):
             yield f"asked: {asked}"
         raw = isinstance(payload.reply, Mapping) and "raw_reply" in payload.reply
-        if payload.reply is not None and not raw:  # the error says already what came
+        if payload.reply is not None and not raw:  # the error already shows a raw reply
             yield f"got: {_excerpt(_said(payload.reply))}"
 
     def _was_first(self, node: Node, run_id: str) -> bool:
-        """Return whether what is around a node that was taken over comes from elsewhere."""
+        """Return whether an imported node has no parent that was imported from the same run."""
         parent = self._nodes.get(node["parent_id"] or "")
         return parent is None or made_by(parent) != run_id
 
     def _waited_ms(self, node: Node) -> int:
-        """Return how long a call or step paused before it was tried again."""
+        """Return the total back-off between the attempts of a call or step."""
         attempts = [each for each in self._children[node["node_id"]] if is_attempt(each)]
         ends = [each["end_ts_ms"] or each["start_ts_ms"] for each in attempts]
         begins = [each["start_ts_ms"] for each in attempts]
@@ -158,7 +158,7 @@ class CallRows:
 
 
 def _budget_notes(node: Node) -> Iterator[str]:
-    """Yield what a call has waited for before it began, and amounts that are estimates."""
+    """Yield lines for a call's waits for budget and rate slot, and for estimated amounts."""
     waited = node["metadata"].get(WAITED_MS)
     if isinstance(waited, int):
         yield f"waited {duration(waited)} for its budget"
@@ -172,17 +172,17 @@ def _budget_notes(node: Node) -> Iterator[str]:
 
 
 def called(node: Node) -> str:
-    """Return the name of a call with its id."""
+    """Return the name of a call with its ID."""
     return plain(sort_of(node["kind"], node["name"])) + f" ({node['node_id']})"
 
 
 def sort_of(kind: str, name: str, model: str | None = None) -> str:
-    """Return a name with its kind, which a system operation has none of, and its model."""
+    """Format a name with its kind (omitted for ``system``) and its model."""
     return ("" if kind == "system" else f"{kind} ") + name + (f" ({model})" if model else "")
 
 
 def reason_of(node: Node) -> str:
-    """Return why a node ended badly; a reason that names its class does not repeat it."""
+    """Return the error class and the reason of a node; omit the class if the reason names it."""
     error_class, reason = node["error_class"], node["stop_reason"]
     if error_class and reason and error_class in reason:
         error_class = None
@@ -190,18 +190,18 @@ def reason_of(node: Node) -> str:
 
 
 def _step_type(node: Node) -> str | None:
-    """Return the type of a step that has a name of its own."""
+    """Return the type of a step if it differs from the step's name."""
     kind = node["metadata"].get("step_type")
     return kind if isinstance(kind, str) and kind != node["name"] else None
 
 
 def _asked(request: Any) -> str:
-    """Return the end of what was asked: of a prompt, the last message."""
+    """Return an excerpt of a request: the last message of a prompt, or the arguments."""
     if not isinstance(request, Mapping):
         return ""
     if messages := request.get("messages"):
         last = messages[-1]
-        named = last.get("result_of") or last.get("reply_of")  # it is shown with that call
+        named = last.get("result_of") or last.get("reply_of")  # a reference to another call's reply
         return _excerpt(str(last.get("content") or f"what {named} brought"))
     return _excerpt(_said(request.get("args", request)))
 

@@ -1,11 +1,11 @@
 """The state of an ExecutionGraph and its transitions; the graph adds the lock and the clock.
 
-Until it ends, a node is an open record that is changed in place. From then on its record is
-immutable: usage that arrives later puts another record in its place. That is why a consistent cut
-through the tree is cheap (see ``snapshot.py``).
+A node is an open record, changed in place, until it ends. From then on its record is immutable:
+late usage replaces it by another record. This makes a consistent capture of the tree cheap (see
+``snapshot.py``).
 
-Every change is also appended to a log. Its length is the revision, and the entries after a revision
-are all that a journal has to write.
+Every change is also appended to a log, whose length is the revision. A journal only has to write
+the entries after its last revision.
 """
 
 from bisect import bisect_left
@@ -32,19 +32,19 @@ from caseworker.trace.node import (
 
 _MANY: Final = 1_024
 _FIRST_IDS: Final = tuple(f"n{number:06}" for number in range(_MANY))
-"""Made once and shared by all graphs: few have more nodes."""
+"""Precomputed IDs shared by all graphs; few graphs have more nodes."""
 
 ROOT_ENDED: Final = "the run ended"
-"""The stop reason of nodes that are still open when their root ends."""
+"""Stop reason of nodes that are still open when the root ends."""
 ANOTHER_FAILED: Final = "Another step failed."
-"""That of steps which were cut off because a step beside them failed."""
+"""Stop reason of steps that were interrupted by the failure of a parallel step."""
 ABANDONED: Final = "The step ignored its cancellation and was abandoned."
 WORKER_LOST: Final = "worker_lost"
-"""That of what was under way when the process that executed it was lost."""
+"""Stop reason of nodes that were in progress when their worker was lost."""
 WAITS: Final = "It waits for an approval."
-"""That of what was given up until a person has decided; it is begun anew then."""
+"""Stop reason of nodes that a suspension halted; a decision starts new nodes."""
 CUT_OFF: Final = frozenset({ROOT_ENDED, ANOTHER_FAILED, ABANDONED, WORKER_LOST})
-"""The reasons of what no limit has stopped."""
+"""Stop reasons of nodes that were interrupted by something other than a limit."""
 
 
 class Aggregates(TypedDict):
@@ -65,7 +65,7 @@ class Aggregates(TypedDict):
 
 @dataclass(slots=True)
 class Totals:
-    """Running sums, so that the graph is never scanned. Slots are faster than a dict here."""
+    """Running totals, which avoid a scan of the graph. Slots are faster than a dict here."""
 
     cost_usd: Decimal = FREE
     llm_calls: int = 0
@@ -76,7 +76,7 @@ class Totals:
     max_depth: int = 0
 
     def add_ended(self, node: NodeFields, cost: Decimal) -> None:
-        """Count a node that has just reached a terminal status, and what it used."""
+        """Add a node that has just ended, and its usage."""
         if node["status"] == "success":
             kind = node["kind"]
             if kind == "llm":
@@ -107,22 +107,23 @@ class Totals:
 
 @dataclass(slots=True, eq=False)
 class CallTree:
-    """Nodes below nodes, with running totals. Not thread-safe: the graph's lock guards it.
+    """The tree of nodes with running totals. Not thread-safe: the graph's lock guards it.
 
-    An unknown id is a ``KeyError``, impossible usage a ``ValueError``; then nothing has changed.
+    Methods raise ``KeyError`` for an unknown ID and ``ValueError`` for invalid usage, before they
+    change anything.
     """
 
     root_id: str | None = None
     root_ended: bool = False
     last_number: int = 0
     records: list[NodeFields] = field(default_factory=list)
-    """In the order of creation; only ever appended to."""
+    """All records in the order of creation; append-only."""
     open: dict[str, NodeFields] = field(default_factory=dict)
-    """The records that may still change."""
+    """The records of open nodes, which may still change."""
     late: dict[str, NodeFields] = field(default_factory=dict)
-    """The records that stand in place of others, because usage arrived late."""
+    """The replacement records of ended nodes whose usage arrived late."""
     metadata: dict[str, JsonObject] = field(default_factory=dict)
-    """Kept apart, so that records hold no container and the garbage collector skips them."""
+    """Stored separately: records without containers are skipped by the garbage collector."""
     depths: dict[str, int] = field(default_factory=dict)
     changes: list[NodeFields] = field(default_factory=list)
     totals: Totals = field(default_factory=Totals)
@@ -140,7 +141,7 @@ class CallTree:
         """Create a node below a parent, or the root, and return its id."""
         depth = 0 if parent_id is None else self.depths[parent_id] + 1
         self.last_number = number = self.last_number + 1
-        # Written out: a call would double the price, and a format spec as well.
+        # Inlined: a function call, or a format spec, would each double the cost.
         node_id = _FIRST_IDS[number] if number < _MANY else f"n{str(number).zfill(6)}"
         record = NEW_NODE.copy()
         record["node_id"] = node_id
@@ -163,7 +164,7 @@ class CallTree:
         return node_id
 
     def count_retry(self, node_id: str) -> None:
-        """Count one more retry of an open node; of one that has ended, nothing."""
+        """Count a retry of an open node; no effect on an ended node."""
         record = self.open.get(node_id)
         if record is None:
             self.refuse_unknown(node_id)
@@ -182,7 +183,10 @@ class CallTree:
         tokens_in: int | None = None,
         tokens_out: int | None = None,
     ) -> bool:
-        """End a node; False if it had ended before. Ending the root first ends all below it."""
+        """End a node; return False if it had ended before.
+
+        Ending the root first halts all open nodes below it.
+        """
         free = cost_usd is not None and not cost_usd and tokens_in is None and tokens_out is None
         cost = FREE if free else checked_usage(cost_usd, tokens_in, tokens_out)
         record = self.open.pop(node_id, None)
@@ -209,7 +213,7 @@ class CallTree:
         return True
 
     def close_open(self, stop_reason: str, top_id: str, now_ms: int) -> list[str]:
-        """Halt the open nodes below one, deepest first, and return their ids."""
+        """Halt the open nodes below ``top_id``, deepest first, and return their IDs."""
         ids = [node_id for node_id in self.open if self._is_below(node_id, top_id)]
         ids.sort(key=self.depths.__getitem__, reverse=True)
         for node_id in ids:
@@ -241,13 +245,13 @@ class CallTree:
         self.changes.append(record)
 
     def annotate(self, node_id: str, values: JsonObject) -> None:
-        """Add to the metadata of a node, in whatever status it is."""
+        """Add to the metadata of a node in any status."""
         self.refuse_unknown(node_id)
         self.metadata[node_id] = {**self.metadata.get(node_id, {}), **values}
         self.changes.append(self.open.get(node_id) or self.record(node_id))
 
     def adopt(self, node: Node) -> None:
-        """Take in a node of a well-formed graph; they come in the order of their numbers."""
+        """Import a node of a well-formed graph; call it in the order of the node numbers."""
         node_id, ended = node["node_id"], node["status"] in TERMINAL
         self.last_number = number_of(node_id) - 1
         self.begin(
@@ -277,7 +281,7 @@ class CallTree:
         return self.records[numbered]
 
     def failures_of(self, node_id: str) -> list[NodeFields]:
-        """Return the failed attempts of a call that has ended, or its failure if it was the one."""
+        """Return the failed attempts of an ended call; without retries, the failed call itself."""
         record = self.record(node_id)
         if not record["retries_used"]:
             return [record] if record["status"] == "fail" else []
@@ -286,7 +290,7 @@ class CallTree:
         return [each for each in tries if each["status"] == "fail"]
 
     def refuse_unknown(self, node_id: str) -> None:
-        """Do nothing if there is such a node."""
+        """Raise KeyError if the node is unknown."""
         if node_id not in self.depths:
             raise KeyError(f"no node {node_id!r}")
 

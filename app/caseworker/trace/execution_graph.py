@@ -1,6 +1,6 @@
-"""The graph of everything a run called.
+"""The ExecutionGraph: the tree of all calls of a run.
 
-Every LLM call, tool call and system operation is a node below the call that made it.
+Every LLM call, tool call and system operation is a child node of the call that made it.
 """
 
 import threading
@@ -34,19 +34,18 @@ NS_PER_MS: Final = 1_000_000
 
 
 class Ticks(NamedTuple):
-    """A clock in two parts, so that its readings can be kept as they are."""
+    """A clock as a raw reading and an offset, so that callers can store raw readings."""
 
     read_ns: Callable[[], int]
     """Returns nanoseconds since an arbitrary moment."""
     anchor_ns: int
-    """Added to a reading it gives UTC epoch nanoseconds."""
+    """The offset that converts a reading to UTC epoch nanoseconds."""
 
 
 def steady_ticks() -> Ticks:
-    """Return the monotonic clock, set to UTC once.
+    """Return the monotonic clock, anchored to UTC once.
 
-    The time of day may be corrected at any moment; differences of two readings of this clock are
-    durations all the same.
+    Corrections of the system time do not affect it, so differences of readings are durations.
     """
     monotonic_ns = time.monotonic_ns
     return Ticks(monotonic_ns, time.time_ns() - monotonic_ns())
@@ -55,16 +54,19 @@ def steady_ticks() -> Ticks:
 class ExecutionGraph:
     """The calls of one run as a tree, with totals that are always up to date.
 
-    Every method may be called from any thread. Marking a node that has ended changes nothing and
-    returns False. Usage that is not possible (a negative or non-finite cost, negative tokens) is
-    refused with ``ValueError`` before anything changes; a cost of None is not known. Metadata must
-    be JSON values; it is copied when a node begins; anything else is a ``ValueError``. An id that
-    the graph does not know is a ``KeyError``, and a node that would begin below an ended root a
-    ``RuntimeError``.
+    All methods are thread-safe. Marking an ended node changes nothing and returns False. A cost of
+    None means an unknown price. Metadata is copied when a node starts.
+
+    Methods raise, before they change anything:
+
+    - ``ValueError`` for invalid usage (a negative or non-finite cost, negative tokens) and for
+      metadata that is not JSON;
+    - ``KeyError`` for an unknown ID;
+    - ``RuntimeError`` for a new node below an ended root.
     """
 
-    # The hot methods call acquire and release, and read the clock themselves: on CPython 3.11
-    # ``with`` costs twice as much, and one more call is a twentieth of a node's whole life.
+    # Hot methods call acquire and release directly, and inline the reading of the clock: on
+    # CPython 3.11 ``with`` costs twice as much, and a call takes 5 percent of a node's total time.
 
     __slots__ = ("_anchor_ns", "_lock", "_read_ns", "_tree", "chain_id", "readings")
 
@@ -73,8 +75,8 @@ class ExecutionGraph:
         ticks = steady_ticks() if now_ms is None else Ticks(lambda: now_ms() * NS_PER_MS, 0)
         self._read_ns, self._anchor_ns = ticks
         self.readings = [self._read_ns()]
-        """One item, the last reading of the clock in nanoseconds: the moment of the last change,
-        for callers that need it finer than milliseconds without another reading."""
+        """A list with one item: the last clock reading in nanoseconds, the time of the last change.
+        Callers use it for nanosecond resolution without reading the clock again."""
         self._lock = threading.RLock()
         self._tree = CallTree()
 
@@ -82,13 +84,13 @@ class ExecutionGraph:
     def restore(
         cls, chain_id: str, nodes: Iterable[Mapping[str, object]], *, now_ms: Clock | None = None
     ) -> Self:
-        """Rebuild a graph from its nodes in the form of a snapshot, given in any order.
+        """Rebuild a graph from the nodes of a snapshot, given in any order.
 
-        Ids continue after the highest, and the totals are computed anew. ``revision`` then stands
-        behind all that was restored.
+        New IDs continue after the highest one, and the totals are recomputed. The ``revision``
+        covers the restored nodes, so ``changed_since`` it returns later changes only.
 
         Raises:
-            ValueError: the nodes are not those of one well-formed graph.
+            ValueError: the nodes do not form one well-formed graph.
         """
         graph = cls(chain_id, now_ms=now_ms)
         for node in well_formed(nodes):
@@ -96,29 +98,29 @@ class ExecutionGraph:
         return graph
 
     def __reduce__(self) -> tuple[Callable[..., "ExecutionGraph"], tuple[object, ...]]:
-        """Have copies and pickles hold the graph as it is now, on a clock of their own."""
+        """Copy and pickle the current state of the graph; the copy gets its own clock."""
         return type(self).restore, (self.chain_id, list(self.snapshot()["nodes"].values()))
 
     def now_ms(self) -> int:
-        """Read the clock of all timestamps here; ask it for the times given to ``add_ended``."""
+        """Read the graph's clock; use it for the timestamps passed to ``add_ended``."""
         self.readings[0] = reading_ns = self._read_ns()
         return (self._anchor_ns + reading_ns) // NS_PER_MS
 
     @property
     def root_id(self) -> str | None:
-        """The root's id, once there is a root."""
+        """The ID of the root, or None before it is created."""
         return self._tree.root_id
 
     @property
     def revision(self) -> int:
-        """How many changes the graph has seen."""
+        """The number of changes so far."""
         return len(self._tree.changes)
 
     def create_root(self, name: str, metadata: Mapping[str, object] | None = None) -> str:
-        """Create the root, of kind ``system`` and depth 0, and return its id.
+        """Create the root, of kind ``system`` and depth 0, and return its ID.
 
         Raises:
-            RuntimeError: there is a root already.
+            RuntimeError: the graph already has a root.
         """
         refuse_unless_text(name)
         details = copy_object(metadata) if metadata else None
@@ -139,9 +141,9 @@ class ExecutionGraph:
         *,
         running: bool = False,
     ) -> str:
-        """Create a node below ``parent_id`` with status ``created`` and return its id.
+        """Create a node below ``parent_id`` and return its ID.
 
-        With ``running`` its status is ``running`` from the start.
+        Its status is ``created``, or ``running`` if ``running`` is set.
         """
         if kind not in KINDS:
             raise ValueError(f"a node is llm, tool or system, not {kind!r}")
@@ -167,7 +169,7 @@ class ExecutionGraph:
             lock.release()
 
     def begin_step(self, parent_id: str, name: str, metadata: Metadata) -> str:
-        """Create a running ``system`` node, as :meth:`begin_node` does, with nothing to check."""
+        """Create a running ``system`` node like :meth:`begin_node`, without validation."""
         lock = self._lock
         lock.acquire()
         try:
@@ -181,7 +183,7 @@ class ExecutionGraph:
             lock.release()
 
     def end_step(self, node_id: str) -> bool:
-        """End a node with ``success`` that used nothing itself; True if this call ended it."""
+        """End a node without usage with ``success``; return True if this call ended it."""
         lock = self._lock
         lock.acquire()
         try:
@@ -192,7 +194,7 @@ class ExecutionGraph:
             lock.release()
 
     def mark_running(self, node_id: str) -> bool:
-        """Move a node from ``created`` to ``running``; True if this call did so."""
+        """Move a node from ``created`` to ``running``; return True if this call did so."""
         lock = self._lock
         lock.acquire()
         try:
@@ -214,9 +216,9 @@ class ExecutionGraph:
         tokens_in: int | None = None,
         tokens_out: int | None = None,
     ) -> bool:
-        """End a node with ``success``; True if this call ended it.
+        """End a node with ``success``; return True if this call ended it.
 
-        A node that was never marked running passes through ``running`` here.
+        A node in status ``created`` is accepted too.
         """
         lock = self._lock
         lock.acquire()
@@ -239,7 +241,7 @@ class ExecutionGraph:
         tokens_in: int | None = None,
         tokens_out: int | None = None,
     ) -> bool:
-        """End a node with ``fail``; True if this call ended it."""
+        """End a node with ``fail``; return True if this call ended it."""
         refuse_unless_text(error_class, optional=(stop_reason,))
         usage = (cost_usd, tokens_in, tokens_out)
         with self._lock:
@@ -254,14 +256,14 @@ class ExecutionGraph:
         tokens_in: int | None = None,
         tokens_out: int | None = None,
     ) -> bool:
-        """End a node with ``halt``, because a limit or a stop forbade it; True if this call did."""
+        """End a node with ``halt``, due to a limit or a stop; return True if this call ended it."""
         refuse_unless_text(optional=(stop_reason,))
         usage = (cost_usd, tokens_in, tokens_out)
         with self._lock:
             return self._tree.end(node_id, "halt", self.now_ms(), stop_reason, None, *usage)
 
     def increment_retries(self, node_id: str) -> None:
-        """Count one more retry of an open node; ``total_retries`` follows when the node ends."""
+        """Count a retry of an open node; it is added to ``total_retries`` when the node ends."""
         with self._lock:
             self._tree.count_retry(node_id)
 
@@ -273,16 +275,16 @@ class ExecutionGraph:
         tokens_in: int | None = None,
         tokens_out: int | None = None,
     ) -> None:
-        """Add usage that became known after a node's end; its status stays.
+        """Add usage that became known after a node's end, without changing its status.
 
         Raises:
-            RuntimeError: the node is still open; give its usage to the mark that ends it.
+            RuntimeError: the node is still open; pass its usage to the method that ends it.
         """
         with self._lock:
             self._tree.add_late_usage(node_id, cost_usd, tokens_in, tokens_out)
 
     def annotate(self, node_id: str, values: Mapping[str, object]) -> None:
-        """Add JSON values to the metadata of a node; its status stays."""
+        """Add JSON values to the metadata of a node, without changing its status."""
         details = copy_object(values)
         with self._lock:
             self._tree.annotate(node_id, details)
@@ -301,10 +303,10 @@ class ExecutionGraph:
         stop_reason: str | None = None,
         error_class: str | None = None,
     ) -> str:
-        """Add a node that is over already, with its real times, and return its id.
+        """Add a node that has already ended, with its actual times, and return its ID.
 
         Raises:
-            ValueError: it ends before it starts, or what did not fail has an ``error_class``.
+            ValueError: it ends before it starts, or has an ``error_class`` without having failed.
         """
         if end_ts_ms < start_ts_ms or status not in TERMINAL:
             raise ValueError(f"not the end of a node: {status} from {start_ts_ms} to {end_ts_ms}")
@@ -318,10 +320,10 @@ class ExecutionGraph:
             return node_id
 
     def close_open(self, stop_reason: str, *, below: str | None = None) -> list[str]:
-        """Halt every open node below one (the root, by default), deepest first; return their ids.
+        """Halt all open nodes below ``below`` (default: the root), deepest first.
 
-        The node itself stays open. Ending the root does this first, so that no open node is ever
-        left under a closed root.
+        Return their IDs. The node ``below`` itself stays open. Ending the root does this first, so
+        no open node is left below an ended root.
         """
         with self._lock:
             top_id = self._tree.root_id if below is None else below
@@ -331,7 +333,7 @@ class ExecutionGraph:
             return self._tree.close_open(stop_reason, top_id, self.now_ms())
 
     def capture(self) -> GraphCapture:
-        """Return the graph as it is now, to be made into a snapshot outside the lock."""
+        """Capture the current state, from which a snapshot can be built without the lock."""
         with self._lock:
             tree = self._tree
             open_now = {node_id: record.copy() for node_id, record in tree.open.items()}
@@ -348,15 +350,15 @@ class ExecutionGraph:
             )
 
     def snapshot(self) -> Snapshot:
-        """Return the whole graph as a dict of its own, consistent while other threads write.
+        """Return a consistent copy of the whole graph while other threads write.
 
-        The lock is held only to capture the graph. For a very large graph on an event loop see
+        The lock is held only during the capture. For very large graphs on an event loop, see
         ``GraphCapture``.
         """
         return self.capture().as_dict()
 
     def step_of(self, node_id: str) -> str:
-        """Return the name of the step or agent that a node is, or that its calls belong to."""
+        """Return the name of the nearest ``system`` node: the step or agent of a node."""
         with self._lock:
             tree = self._tree
             while True:
@@ -367,22 +369,22 @@ class ExecutionGraph:
                 node_id = record["parent_id"] or ""
 
     def failures_of(self, node_id: str) -> list[tuple[str | None, str | None]]:
-        """Return the class and the message of each failed attempt of a call that has ended."""
+        """Return the error class and the message of each failed attempt of an ended call."""
         with self._lock:
             failed = self._tree.failures_of(node_id)
             return [(each["error_class"], each["stop_reason"]) for each in failed]
 
     def node(self, node_id: str) -> Node:
-        """Return a copy of one node as it is now."""
+        """Return a copy of the current state of a node."""
         with self._lock:
             self._tree.refuse_unknown(node_id)
             return whole(self._tree.record(node_id), self._tree.metadata.get(node_id))
 
     def changed_since(self, revision: int) -> Changes:
-        """Return the nodes that changed after ``revision``, at a cost that depends on them alone.
+        """Return the nodes that changed after ``revision``, at a cost proportional to their number.
 
         Raises:
-            ValueError: the graph never was at that revision.
+            ValueError: the graph has not reached that revision.
         """
         tree = self._tree
         with self._lock:

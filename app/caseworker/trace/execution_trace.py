@@ -1,4 +1,4 @@
-"""The trace that a caller passes to an execution: what happened, step by step."""
+"""The ExecutionTrace that a caller passes to an execution to record its steps."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
@@ -15,7 +15,7 @@ EndStatus = Literal["completed", "failed", "cancelled"]
 TraceStatus = Literal["running", EndStatus]
 
 _MOST_NAMED: Final = 5
-"""How many steps are named where only the longest matter."""
+"""The maximum number of steps that a summary line names."""
 
 
 @dataclass
@@ -34,14 +34,14 @@ class TraceFields:
 
 
 class ExecutionTrace(TraceFields):
-    """What an execution did, step by step.
+    """A step-by-step trace of an execution.
 
-    It records nothing itself: it follows sources (what executes steps), and reads ``steps``,
-    ``total_tokens`` and ``total_cost`` from them on access, so tracing costs an execution next to
-    nothing. There may be several sources, in sequence or nested, and steps added by hand.
+    It records nothing itself. It follows sources (such as graph executions) and reads ``steps``,
+    ``total_tokens`` and ``total_cost`` from them on access, so tracing adds almost no overhead.
+    Sources may run in sequence or nested, and steps can be added manually.
 
-    All its times are in UTC, unless ``start_time`` has no zone: then they are local times without
-    one, so that they compare with it.
+    All times are in UTC. If ``start_time`` has no time zone, they are local times without a zone,
+    so that they are comparable with it.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class ExecutionTrace(TraceFields):
         total_cost: float = 0.0,
         error: str | None = None,
     ) -> None:
-        """Begin a trace; totals that are given are those of the steps that are given."""
+        """Start a trace; the given totals must be those of the given steps."""
         self._sources: list[StepSource] = []
         self._seen = _Seen()
         super().__init__(
@@ -63,20 +63,20 @@ class ExecutionTrace(TraceFields):
         )
 
     def __getstate__(self) -> dict[str, object]:
-        """Return the trace as it is now: a copy or a pickle follows no execution any more."""
+        """Return the current state; a copy or pickle no longer follows an execution."""
         names = ("graph_id", "start_time", "end_time", "status", "steps", "error")
         totals = {"total_tokens": self.total_tokens, "total_cost": self.total_cost}
         return {name: getattr(self, name) for name in names} | totals
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Become the trace that was copied."""
+        """Restore the copied state."""
         self.__init__(**state)  # type: ignore[misc]
 
     @property
     def steps(self) -> list[StepTrace]:
-        """Steps of the sources in the order in which they began, then those added by hand.
+        """The steps of the sources in the order of their start, then the manually added steps.
 
-        It is a list of the caller's own: ``add_step`` adds to the trace.
+        The list is a copy; use ``add_step`` to add to the trace.
         """
         return [*self._followed().steps, *self._added]
 
@@ -95,7 +95,7 @@ class ExecutionTrace(TraceFields):
 
     @property
     def total_cost(self) -> float:
-        """US dollars: the ``cost_usd`` in the metadata of all steps."""
+        """US dollars: the sum of ``cost_usd`` in the metadata of all steps."""
         return float(self._followed().cost_usd + self._added_usd)
 
     @total_cost.setter
@@ -107,7 +107,7 @@ class ExecutionTrace(TraceFields):
         self._sources.append(source)
 
     def add_step(self, step: StepTrace) -> None:
-        """Add a step that no source knows, with its tokens and cost."""
+        """Add a step that comes from no source, with its tokens and cost."""
         self._added.append(step)
         self._added_tokens += step.tokens_used
         self._added_usd += _cost_of(step)
@@ -115,12 +115,12 @@ class ExecutionTrace(TraceFields):
     def finish(
         self, status: EndStatus, error: str | None = None, *, at: datetime | None = None
     ) -> None:
-        """Set how the execution ended, and when (default: now). The engine calls this."""
+        """Set the status, the error and the end time (default: now). The engine calls this."""
         self.status, self.error = status, error
         self.end_time = self._on_my_clock(at or datetime.now(UTC))
 
     def explain(self) -> str:
-        """Return a text that a person reads at a glance."""
+        """Return a summary for people: steps, totals, slowest steps, critical path and errors."""
         steps = self.steps
         lines = [
             f"Graph: {plain(self.graph_id)}",
@@ -134,13 +134,13 @@ class ExecutionTrace(TraceFields):
         return "\n".join(lines)
 
     def to_dict(self) -> JsonObject:
-        """Return everything as JSON, payloads as ``as_json`` shows them."""
+        """Convert the trace to JSON values; payloads are converted by ``as_json``."""
         names = [each.name for each in fields(self) if each.name != "steps"]
         shown = {name: as_json(getattr(self, name)) for name in names}
         return {**shown, "steps": [_step_as_json(step) for step in self.steps]}
 
     def _followed(self) -> "_Seen":
-        """Return the steps of all sources, read again only if something has changed."""
+        """Return the steps of all sources; cached until a source's revision changes."""
         revision = len(self._sources) + sum(source.revision for source in self._sources)
         if self._seen.revision != revision:
             steps = step_traces_of(self._sources)
@@ -169,7 +169,7 @@ class ExecutionTrace(TraceFields):
 
 
 class _Seen:
-    """The steps of all sources at one revision, and their sums."""
+    """The cached steps of all sources at one revision, with their totals."""
 
     __slots__ = ("cost_usd", "revision", "steps", "tokens")
 
@@ -191,7 +191,7 @@ def _step_as_json(step: StepTrace) -> JsonObject:
 
 
 def _step_lines(steps: Sequence[StepTrace]) -> Iterator[str]:
-    """Yield a line for each step, and below it what went wrong there."""
+    """Yield a line for each step, followed by its error, retries and recovery."""
     for step in steps:
         yield plain(f"  {step.step_id} ({step.node_type}): {_ms(step.duration_ms)}")
         if step.error:
@@ -201,7 +201,7 @@ def _step_lines(steps: Sequence[StepTrace]) -> Iterator[str]:
 
 
 def _insights(steps: Sequence[StepTrace]) -> Iterator[str]:
-    """Yield where the time went, the critical path, and what stopped the execution."""
+    """Yield lines for the slowest steps, the critical path, and the step that was stopped first."""
     outermost = [step for step in steps if "nested_in" not in step.metadata]
     if len(outermost) > 1:
         slowest = sorted(outermost, key=lambda step: -step.duration_ms)[:_MOST_NAMED]
@@ -218,10 +218,10 @@ def _insights(steps: Sequence[StepTrace]) -> Iterator[str]:
 
 
 def _critical_path(steps: Sequence[StepTrace]) -> list[StepTrace]:
-    """Return the steps on the critical path, in the order in which they began.
+    """Return the steps on the critical path, in the order of their start.
 
-    From the step that ended last it leads back to the last one that had ended when that began, and
-    so on.
+    It is computed backwards: from the step that ended last, to the last step that had ended before
+    that one started, and so on.
     """
     path: list[StepTrace] = []
     for step in sorted(steps, key=lambda step: (_end(step), _start(step)), reverse=True):

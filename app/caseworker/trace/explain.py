@@ -1,4 +1,4 @@
-"""A run as a text that a person reads at a glance."""
+"""Explains a run as a short text for people."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -26,7 +26,7 @@ from caseworker.trace.snapshot import Snapshot
 WIDTH: Final = 98
 _TOP: Final = 5
 _FELT_MS: Final = 10
-"""The shortest wait in the queue that is worth a word."""
+"""The shortest time in the queue that is shown."""
 
 _WAITS: Final = "waits, after"
 _OUTCOMES: Final[Mapping[ShownStatus, str]] = {
@@ -49,13 +49,16 @@ def explain(
     skipped: Sequence[str] = (),
     queued_ms: int = 0,
 ) -> str:
-    """Describe a sound snapshot in lines of at most ``WIDTH`` columns.
+    """Explain a valid snapshot in lines of at most ``WIDTH`` columns.
 
-    Shown are the outcome and the totals, what stopped the run and what failed in it, the tree of
-    calls (its first ``max_nodes``) with what they asked and got as far as ``payloads`` know it, the
-    ``skipped`` steps, where the time went, the critical path, and the cost of each model. Every
-    error is told once. ``cancelled`` says that the run was, ``waiting`` that it waits for a person,
-    and ``queued_ms`` how long it waited to be begun. Control characters are shown as ``?``.
+    The text shows the outcome and the totals, the cause of a stop, failures, the tree of calls with
+    their requests and replies, skipped steps, own times, the critical path, and the cost of each
+    model. Each error is shown once. Control characters are replaced by ``?``.
+
+    ``cancelled`` and ``waiting`` (for an approval) are the status of the run. The tree shows at
+    most ``max_nodes`` nodes. ``payloads`` holds requests and replies by node ID, as far as they may
+    be shown. ``skipped`` lists the skipped steps; ``queued_ms`` is the time in the queue before the
+    run was started.
     """
     if snapshot["root_id"] is None:
         return f"Run {plain(snapshot['chain_id'])} has not begun yet.\n"
@@ -97,7 +100,7 @@ def _headline(snapshot: Snapshot, root: Node, outcome: str, queued_ms: int) -> I
 
 
 def _taken_over(snapshot: Snapshot) -> Iterator[str]:
-    """Yield what was not made, by the run that has made it, and what it had cost there."""
+    """Yield a line for each run from which calls were imported, with their original cost."""
     by_run: dict[str, list[Node]] = {}
     for node in snapshot["nodes"].values():
         if (run_id := made_by(node)) is not None:
@@ -110,7 +113,7 @@ def _taken_over(snapshot: Snapshot) -> Iterator[str]:
 
 
 def _wrapped(lines: Iterator[str]) -> Iterator[str]:
-    """Yield lines of which nothing is cut off: what went wrong is the point of them."""
+    """Wrap lines instead of cutting them, because the full error is needed."""
     for line in lines:
         yield from wrap(line, WIDTH, subsequent_indent="  ")
 
@@ -122,7 +125,7 @@ def _skipped(steps: Sequence[str]) -> Iterator[str]:
 
 
 def _total_cost(snapshot: Snapshot) -> str:
-    """Return what a run cost, and how much of that is estimated or not known."""
+    """Format the cost of a run, with its estimated part and the number of unpriced calls."""
     nodes = snapshot["nodes"].values()
     known = money(snapshot["aggregates"]["total_cost_usd"])
     estimated = sum(estimated_of(node)[1] for node in nodes)
@@ -134,13 +137,13 @@ def _total_cost(snapshot: Snapshot) -> str:
 
 
 def _cost_there(node: Node) -> float:
-    """Return what a call had cost in the run that has made it, as far as that is known."""
+    """Return the cost of an imported call in its original run, 0 if unknown."""
     made: Any = node["metadata"][TAKEN_OVER]
     return float((made.get("usage") or {}).get("cost_usd") or 0)
 
 
 def _was_made(node: Node) -> bool:
-    """Return whether a call was made; one that was refused begins and ends at once."""
+    """Return whether this run made a call; a refused call starts and ends at once."""
     if made_by(node) is not None:
         return False
     return node["status"] != "halt" or node["end_ts_ms"] != node["start_ts_ms"]

@@ -1,9 +1,9 @@
-"""JSON values on their way into the store: bounded, measured while they are written, kept as text.
+"""Serialises JSON values for the store, within size limits.
 
-A value may refer to one part many times, and such a part to others, so a few kilobytes of memory
-can stand for gigabytes of JSON. Therefore nothing is written before a walk has shown that it fits:
-the walk counts a part each time it would be written and visits it once. Its count is a lower bound
-(a text may need escapes); the text that is written afterwards has the exact size.
+A value may refer to the same part many times, on several levels. So a few kilobytes of memory can
+expand to gigabytes of JSON. Before a value is serialised, a walk therefore checks that it fits. The
+walk visits each part once and counts it each time that it would be written. The count is a lower
+bound, because strings may need escapes; the serialised text gives the exact size.
 """
 
 import json
@@ -27,28 +27,28 @@ _MIB: Final = 1024 * _KIB
 
 
 class ValueTooLargeError(ValueError):
-    """A value passes a limit; the message names both."""
+    """A value exceeds a limit; the message names both."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ValueLimits:
-    """How large the values of a run may be: bytes of JSON in UTF-8, without white space.
+    """Size limits of the values of a run, in bytes of compact JSON in UTF-8.
 
-    The defaults of the configuration are those that stand here.
+    These defaults are also the defaults of the configuration.
     """
 
     max_value_bytes: int = _MIB
-    """Of one value: on a handle, put into a template, returned by a tool or a model."""
+    """Limit of one value: on a handle, in a template, or returned by a tool or a model."""
     max_outputs_bytes: int = 2 * _MIB
-    """Of all outputs of one step."""
+    """Limit of all outputs of one step."""
     max_result_bytes: int = 4 * _MIB
-    """Of all outputs of a run, which are its result."""
+    """Limit of all outputs of a run, which are its result."""
     max_event_bytes: int = 64 * _KIB
-    """Of the data of one event."""
+    """Limit of the data of one event."""
     max_run_bytes: int = 64 * _MIB
-    """Of everything that a run stores: its calls, its steps and its events."""
+    """Limit of all calls, steps and events that a run stores."""
     max_depth: int = MAX_DEPTH
-    """Lists and objects inside one another."""
+    """The maximum nesting depth of lists and objects."""
 
 
 USUAL_LIMITS: Final = ValueLimits()
@@ -57,25 +57,25 @@ USUAL_LIMITS: Final = ValueLimits()
 @final
 @dataclass(frozen=True, slots=True)
 class FrozenJson:
-    """A value as JSON text, which nobody can change any more."""
+    """An immutable value, serialised as JSON text."""
 
     text: str
     size_bytes: int
 
     def value(self) -> Any:
-        """Return the value as the store will give it back."""
+        """Parse the value, as it will be read from the store."""
         return json.loads(self.text)
 
 
 def freeze(value: Any, *, max_bytes: int, max_depth: int, key: str) -> FrozenJson:
-    """Write a value as JSON; NUL characters, which no database stores, become U+FFFD.
+    """Serialise a value as JSON; NUL characters, which Postgres cannot store, become U+FFFD.
 
-    ``key`` is the key of the configuration that sets ``max_bytes``.
+    ``key`` is the configuration key of ``max_bytes``, for the error message.
 
     Raises:
-        ValueTooLargeError: it is larger than ``max_bytes`` or nested deeper than ``max_depth``;
-            the message is a predicate, such as "has more than 10 bytes as JSON".
-        ValueError: it is not JSON.
+        ValueTooLargeError: the value is larger than ``max_bytes`` or nested deeper than
+            ``max_depth``; the message is a predicate, such as "has more than 10 bytes as JSON".
+        ValueError: the value is not JSON.
     """
     walk = _Walk(max_bytes, max_depth, key)
     walk.count(value)
@@ -93,31 +93,31 @@ def freeze(value: Any, *, max_bytes: int, max_depth: int, key: str) -> FrozenJso
 
 
 def least_bytes(value: Any) -> int:
-    """Return how many bytes a value takes as JSON at least; a text may take more, for escapes."""
+    """Return the minimum size of a value as JSON, in bytes; escapes in strings are not counted."""
     walk = _Walk(sys.maxsize, sys.getrecursionlimit(), "")
     walk.count(value)
     return walk.counted
 
 
 def thawed(value: Any) -> Any:
-    """Return the value of what is frozen, and anything else as it is."""
+    """Parse a frozen value; return any other value unchanged."""
     return value.value() if type(value) is FrozenJson else value
 
 
 def frozen_object(parts: Mapping[str, FrozenJson]) -> FrozenJson:
-    """Return the object that has these values by name; nothing is written anew."""
+    """Join frozen values to a JSON object by name, without serialising them again."""
     members = ",".join(f"{_WRITE(name)}:{part.text}" for name, part in parts.items())
     size = sum(part.size_bytes + len(name) + 4 for name, part in parts.items()) + 1
     return FrozenJson(f"{{{members}}}", size)
 
 
 def too_large(max_bytes: int, key: str) -> ValueTooLargeError:
-    """Return the error of something that has too many bytes."""
+    """Build the error for a value above ``max_bytes``."""
     return ValueTooLargeError(f"has more than {max_bytes:,} bytes as JSON ({key})")
 
 
 class _Walk:
-    """Counts what a value takes at least, every part once however often it is referred to."""
+    """Computes the minimum size of a value; visits a shared part once and counts each use."""
 
     __slots__ = ("_key", "_known", "_left", "_max_bytes", "_max_depth", "digits")
 
@@ -126,21 +126,21 @@ class _Walk:
         self._max_depth = max_depth
         self._key = key
         self._known: dict[int, tuple[int, int, int]] = {}
-        """Bytes, digits and height of the containers that were visited, by identity."""
+        """Bytes, digits and height of visited containers, by identity."""
         self.digits = 0
-        """That numbers get where they are stored, which has no exponents."""
+        """Additional digits of numbers in Postgres, which stores them without exponents."""
 
     @property
     def counted(self) -> int:
-        """Bytes so far."""
+        """The bytes counted so far."""
         return self._max_bytes - self._left
 
     def count(self, value: Any) -> None:
-        """Count a value, or raise ValueTooLargeError as soon as a limit is passed."""
+        """Count a value; raise ValueTooLargeError as soon as it exceeds a limit."""
         self._items((value,), 0, 1)
 
     def _items(self, items: Iterable[Any], size: int, depth: int) -> int:
-        """Count items that stand so deep, and ``size`` bytes; return how many levels they have."""
+        """Count ``size`` bytes and the items at ``depth``; return their maximum height."""
         tallest = 0
         for item in items:
             kind = type(item)
@@ -182,7 +182,7 @@ class _Walk:
         return height
 
     def _exponent(self, number: float) -> None:
-        """Count the digits of a number that Python writes with an exponent and Postgres without."""
+        """Count the zeros of a number that Python writes with an exponent and Postgres without."""
         if number and math.isfinite(number):
             digits = int(abs(math.log10(abs(number))))
             self.digits += digits

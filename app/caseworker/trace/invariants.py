@@ -1,7 +1,7 @@
-"""What must hold of the nodes of every graph, checked before a graph is restored from them.
+"""The invariants of a graph's nodes, checked before a graph is restored from stored nodes.
 
-A graph cannot break these rules; stored nodes could have been cut, mixed up or edited. So nothing
-here trusts nodes to be well made.
+A live graph cannot violate them, but stored nodes may be truncated, mixed up or edited. So the
+checks assume nothing about the nodes.
 """
 
 import re
@@ -25,10 +25,10 @@ _TYPES: Final[Mapping[str, tuple[type, ...]]] = {
 
 
 def well_formed(nodes: Iterable[Mapping[str, object]]) -> list[Node]:
-    """Return the nodes of one graph in the order of their creation.
+    """Validate the nodes of one graph and return them in the order of creation.
 
     Raises:
-        ValueError: an invariant does not hold, or two nodes share an id.
+        ValueError: an invariant is violated, or two nodes share an ID.
     """
     by_id: dict[str, Mapping[str, object]] = {}
     for node in nodes:
@@ -40,7 +40,7 @@ def well_formed(nodes: Iterable[Mapping[str, object]]) -> list[Node]:
 
 
 def node_violations(nodes: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """Return one sentence for every rule that nodes, by their ids, break."""
+    """Return one sentence per violated invariant; ``nodes`` are by ID."""
     problems = [p for node_id, node in nodes.items() for p in _misshapen(node_id, node)]
     if problems:
         return problems

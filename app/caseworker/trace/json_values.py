@@ -1,8 +1,8 @@
-"""Python values as JSON: strict copies for metadata, and bounded renderings of anything.
+"""Python values as JSON: strict copies for metadata, and bounded renderings of any value.
 
-``copy_object`` accepts what is JSON already and refuses the rest. ``as_json`` accepts every value:
-what JSON cannot hold is shown by the name of its type, never by its ``repr``, which could be
-endless, slow or secret.
+``copy_object`` accepts JSON values only. ``as_json`` accepts every value: one that JSON cannot
+represent is shown by its type name. Its ``repr`` is not used, because that could be unbounded,
+slow or secret.
 """
 
 import json
@@ -16,10 +16,10 @@ from typing import Any, Final, cast
 from caseworker.trace.node import Json, JsonObject
 
 MAX_DEPTH: Final = 64
-"""How many lists and objects may stand inside one another, wherever JSON is read or written."""
+"""The maximum nesting depth of lists and objects wherever JSON is read or written."""
 
 MAX_VALUES: Final = 10_000
-"""How many values of one payload ``as_json`` shows; the rest is counted."""
+"""The maximum number of values of one payload that ``as_json`` shows; the rest is counted."""
 
 _MAX_INTEGER_BITS: Final = 256
 _MAX_NAME_CHARS: Final = 100
@@ -35,11 +35,11 @@ def _finite(number: str) -> float:
 
 
 JSON: Final = json.JSONDecoder(parse_constant=_finite, parse_float=_finite)
-"""Decodes JSON as its standard has it: without NaN and infinite numbers."""
+"""Decodes standard JSON: rejects NaN and infinite numbers."""
 
 
 class Metadata:
-    """Metadata that was checked and copied once, for all nodes that share it."""
+    """Metadata that was validated and copied once, to be shared by several nodes."""
 
     __slots__ = ("values",)
 
@@ -50,12 +50,12 @@ class Metadata:
 def copy_object(values: Mapping[str, object], depth: int = 0) -> JsonObject:
     """Return a deep copy that shares nothing mutable with ``values``.
 
-    Tuples become lists and subclasses of str, int and float become those; nothing else is coerced.
-    It is far cheaper than ``copy.deepcopy``.
+    Tuples become lists; instances of subclasses of str, int and float become plain ones. Nothing
+    else is coerced. This is much cheaper than ``copy.deepcopy``.
 
     Raises:
-        ValueError: a key is not a string, a value is no JSON value, a number is not finite, or the
-            nesting is deeper than ``MAX_DEPTH`` (or endless). The message names keys and types,
+        ValueError: a key is not a string, a value is not JSON, a number is not finite, or the
+            nesting is deeper than ``MAX_DEPTH`` (or cyclic). The message contains keys and types,
             never values.
     """
     copied: JsonObject = {}
@@ -92,11 +92,11 @@ def _copy_value(value: object, key: str, depth: int) -> Json:
 
 
 def as_json(value: object) -> Json:
-    """Return ``value`` as JSON that shares nothing mutable with it.
+    """Convert ``value`` to JSON that shares nothing mutable with it.
 
-    Tuples and sets become lists, decimals numbers, instants RFC 3339 in UTC; numbers that are not
-    finite become null. What JSON has no form for becomes ``{"type": "<name of its type>"}``, and
-    so does a container that stands inside itself or more than ``MAX_DEPTH`` deep.
+    Tuples and sets become lists, decimals become numbers, and datetimes RFC 3339 in UTC. Numbers
+    that are not finite become null. Any other value becomes ``{"type": "<name of its type>"}``, and
+    so does a container that contains itself or is nested deeper than ``MAX_DEPTH``.
     """
     return _Reader().read(value, 0)
 
@@ -120,7 +120,7 @@ class _Reader:
         items_of = next((get for sort, get in _ITEMS.items() if issubclass(kind, sort)), None)
         if items_of is None or depth >= MAX_DEPTH or id(value) in self._enclosing:
             return _placeholder(value)
-        items = list(items_of(value))  # at once, because other threads may change it meanwhile
+        items = list(items_of(value))  # copy in one step: other threads may change it concurrently
         self._enclosing.add(id(value))
         try:
             if issubclass(kind, dict):
@@ -131,7 +131,7 @@ class _Reader:
             self._enclosing.discard(id(value))
 
     def _pairs(self, items: list[tuple[Any, Any]], depth: int) -> Iterator[tuple[str, Json]]:
-        """Yield keys and values until enough are shown, and then how many are left out."""
+        """Yield keys and values up to ``MAX_VALUES``, then the number of omitted items."""
         for index, (key, value) in enumerate(items):
             if self._left <= 0:
                 yield _OMITTED, {"omitted": len(items) - index}
@@ -140,7 +140,7 @@ class _Reader:
 
 
 def _key(key: object) -> str:
-    """Return a text for a key: of a number or constant as JSON writes it, else of its type."""
+    """Convert a key to a string: numbers and constants as JSON, other types as ``<type>``."""
     kind = type(key)
     if issubclass(kind, str):
         return _text(key)
@@ -168,10 +168,10 @@ def _decimal(value: Any) -> Json:
 
 
 def _instant(value: Any) -> Json:
-    """Return an instant in UTC; one without a zone is taken as local time."""
+    """Format a datetime in UTC; one without a time zone is taken as local time."""
     try:
         return str(value.astimezone(UTC).isoformat().replace("+00:00", "Z"))
-    except (OverflowError, ValueError, OSError):  # a local time at the very edge of the calendar
+    except (OverflowError, ValueError, OSError):  # near the minimum or maximum of datetime
         return _placeholder(value)
 
 
@@ -193,7 +193,7 @@ _ATOMS: Final[Mapping[type, Callable[[Any], Json]]] = {
     datetime: _instant,
     date: date.isoformat,
 }
-"""In this order: a bool is an int too, and a datetime a date."""
+"""The order matters: a bool is also an int, and a datetime is also a date."""
 
 _ITEMS: Final[Mapping[type, Callable[[Any], Iterable[Any]]]] = {
     dict: dict.items,
@@ -202,4 +202,4 @@ _ITEMS: Final[Mapping[type, Callable[[Any], Iterable[Any]]]] = {
     set: set.__iter__,
     frozenset: frozenset.__iter__,
 }
-"""By type and not by the value, whose own class may do anything when it is iterated."""
+"""Uses the methods of the built-in types, because a subclass may override iteration arbitrarily."""

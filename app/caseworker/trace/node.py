@@ -1,4 +1,4 @@
-"""One record of the ExecutionGraph, in the form a snapshot shows it, and what it may have used."""
+"""A node of the ExecutionGraph as shown in snapshots, and the validation of its usage."""
 
 from collections.abc import Iterable, Mapping
 from decimal import Decimal
@@ -20,37 +20,37 @@ NEXT: Final[Mapping[str, frozenset[str]]] = MappingProxyType(
         "halt": frozenset(),
     }
 )
-"""Which status may follow which; a terminal status has an empty row."""
+"""The allowed status transitions; a terminal status has an empty row."""
 
 ATTEMPT: Final = "attempt"
-"""Name of the ``system`` nodes that stand for one try each of the call above them."""
+"""Name of ``system`` nodes that represent one attempt of their parent."""
 
 TERMINAL: Final[frozenset[str]] = frozenset(status for status, then in NEXT.items() if not then)
 
 Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
-"""A value that JSON can hold as it is."""
+"""A JSON value."""
 
 JsonObject: TypeAlias = dict[str, Json]
 
 
 class NodeFields(TypedDict):
-    """A node without its metadata; every value is atomic, so a shallow copy is a deep one."""
+    """A node without its metadata. All values are immutable, so a shallow copy is sufficient."""
 
     node_id: str
-    """``n`` and at least six digits; numbers rise in the order of creation."""
+    """``n`` and at least six digits; numbers increase in the order of creation."""
     parent_id: str | None
-    """The call that made this one; None for the root alone."""
+    """ID of the call that made this one; None for the root only."""
     kind: NodeKind
     name: str
     start_ts_ms: int
-    """UTC epoch milliseconds of its creation."""
+    """Creation time in UTC epoch milliseconds."""
     end_ts_ms: int | None
-    """UTC epoch milliseconds of its end, never before ``start_ts_ms``; None while it is open."""
+    """End time in UTC epoch milliseconds, never before ``start_ts_ms``; None while open."""
     status: NodeStatus
     model: str | None
     retries_used: int
     cost_usd: float | None
-    """None if the price of what it used is not known."""
+    """Cost in US dollars; None if the price is unknown."""
     tokens_in: int | None
     tokens_out: int | None
     stop_reason: str | None
@@ -64,7 +64,7 @@ class Node(NodeFields):
 
 
 FIELDS: Final[tuple[str, ...]] = (*NodeFields.__annotations__, "metadata")
-"""The 15 names, in the order in which snapshots show them."""
+"""The 15 field names, in the order of a snapshot."""
 
 NEW_NODE: Final[NodeFields] = {
     "node_id": "",
@@ -82,47 +82,47 @@ NEW_NODE: Final[NodeFields] = {
     "stop_reason": None,
     "error_class": None,
 }
-"""Copied for every new node: filling in a copy costs half of what a dict display does."""
+"""The template of a new node: copying and filling it costs half as much as a dict display."""
 
 
 def number(node: NodeFields) -> int:
-    """Return the number of a node, by which nodes are ordered."""
+    """Return the number in the ID of a node, the sort key of nodes."""
     return int(node["node_id"][1:])
 
 
 def number_of(node_id: str) -> int:
-    """Return the number in a node id, by which nodes are ordered."""
+    """Return the number in a node ID, the sort key of nodes."""
     return int(node_id[1:])
 
 
 ROOT_ID: Final = "n000001"
-"""The id of the run's own node, which is always the first."""
+"""The ID of the root, the run's own node, which is always the first."""
 
 ESTIMATED: Final = "estimated"
-"""Key of the metadata that says which part of a call's usage was estimated, in the same words."""
+"""Metadata key: the estimated part of a call's usage, under the same field names."""
 
 WAITED_MS: Final = "waited_ms"
-"""Key of the metadata that says how long a call has waited for its budget before it began."""
+"""Metadata key: milliseconds that a call waited for budget before it started."""
 
 WAITED_FOR_MODEL_MS: Final = "waited_for_model_ms"
-"""Key of the metadata that says how long a call has waited for its turn at a limited model."""
+"""Metadata key: milliseconds that a call waited for the rate slot of its model."""
 
 TAKEN_OVER: Final = "taken_over"
-"""Key of the metadata of what another run has made: its run and node there, when, and its usage. It
-took no time here, and cost nothing."""
+"""Metadata key of a node imported from another run: its original run, node, time and usage. An
+imported node takes no time in this run and costs nothing."""
 
 CONTINUES: Final = "continues"
-"""Key of the metadata of what had not ended in another run and goes on here: its run and node."""
+"""Metadata key of a node that resumes an unfinished node of another run: that run and node."""
 
 
 def made_by(node: Mapping[str, Any]) -> str | None:
-    """Return the run that has made a call or step which was taken over; None if it was made."""
+    """Return the ID of the run that an imported call or step comes from; None if not imported."""
     made = (node.get("metadata") or {}).get(TAKEN_OVER)
     return str(made.get("run_id")) if isinstance(made, dict) else None
 
 
 def estimated_of(node: Mapping[str, Any]) -> tuple[int, float]:
-    """Return which part of the tokens and of the cost in US dollars of a call was estimated."""
+    """Return the estimated part of a call's tokens and of its cost in US dollars."""
     part = (node.get("metadata") or {}).get(ESTIMATED)
     if not isinstance(part, dict):
         return 0, 0.0
@@ -130,25 +130,23 @@ def estimated_of(node: Mapping[str, Any]) -> tuple[int, float]:
 
 
 Cost = Decimal | float
-"""US dollars. Exact as a Decimal; a float counts as the number it prints as."""
+"""US dollars. A Decimal is exact; a float counts as the decimal number that it prints as."""
 
 FREE: Final = Decimal(0)
 
 MAX_COST_USD: Final = 1e15
-"""More for one call is a mistake, and sums of such could leave the range of a JSON number."""
+"""The maximum cost of one call. A higher one is an error, and sums could exceed JSON numbers."""
 
 _MAX_COST: Final = Decimal(MAX_COST_USD)
 _NUMBERS: Final = frozenset({int, float})
 
 
 def checked_usage(cost_usd: Cost | None, tokens_in: int | None, tokens_out: int | None) -> Decimal:
-    """Return the cost as exact money, if it and the tokens are what a call can use.
-
-    A cost that is not known adds nothing to any sum.
+    """Validate the usage of a call and return its cost as a Decimal; 0 if the cost is None.
 
     Raises:
         ValueError: the cost is negative, not finite or above ``MAX_COST_USD``, or a token count is
-            negative or no integer.
+            negative or not an integer.
     """
     if not (_counts(tokens_in) and _counts(tokens_out)):
         raise ValueError(f"tokens are counted from 0 up, not {tokens_in} in and {tokens_out} out")
@@ -163,16 +161,16 @@ def checked_usage(cost_usd: Cost | None, tokens_in: int | None, tokens_out: int 
 
 
 def _counts(tokens: object) -> bool:
-    """Return whether tokens are a count: a boolean is none."""
+    """Return whether ``tokens`` is None or a count; a boolean is rejected."""
     return tokens is None or (type(tokens) is int and tokens >= 0)
 
 
 def refuse_unless_text(*texts: object, optional: Iterable[object] = ()) -> None:
-    """Refuse the name, model, class or reason of a node that is no text.
+    """Check that the names, models, error classes and reasons of a node are strings.
 
     Raises:
-        ValueError: one is no text, or an ``optional`` one neither a text nor None; the message
-            names its type, not its value.
+        ValueError: a value is not a string (``optional`` ones may be None); the message contains
+            its type, not its value.
     """
     for text in (*texts, *(each for each in optional if each is not None)):
         if not isinstance(text, str):

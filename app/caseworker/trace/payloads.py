@@ -1,8 +1,7 @@
-"""What a trace keeps and shows of requests and replies: prompts, arguments, results.
+"""Payloads in traces: redaction of prompts, arguments and results.
 
-A request is made fit to be shown when the call begins, and stored like that. A reply stands in the
-journal as it is, because a run that is executed again takes it from there; it is made fit to be
-shown when somebody asks for it.
+A request is redacted when the call starts, and stored redacted. A reply is stored unchanged in the
+journal, because a resumed run replays it; it is redacted when a client reads it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,38 +13,38 @@ from typing import Any, Literal
 from caseworker.observability.redaction import redact_beginning, redact_text, redact_value
 
 PayloadMode = Literal["redacted", "none", "full"]
-"""Without secrets and cut to a length, not at all, or as it is."""
+"""``redacted``: without secrets and cut to a maximum length; ``none``: omitted; ``full``: as is."""
 
 MAX_CHARS = 20_000
-"""Of one request or reply, unless it is configured otherwise."""
+"""The default maximum length of one request or reply, in characters."""
 
 _REMEMBERED_TEXTS = 128
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Payload:
-    """What one call asked and what it got, as far as that may be shown; a step likewise."""
+    """The request and the reply of one call or step, as far as they may be shown."""
 
     request: Any = None
     reply: Any = None
 
 
 NOTHING_KEPT: Mapping[str, Payload] = MappingProxyType({})
-"""The payloads of a run of which none can be shown."""
+"""The payloads of a run that has none to show."""
 
 
 @dataclass(frozen=True, slots=True)
 class Payloads:
-    """What the configuration says of payloads."""
+    """The configuration of payloads, and their redaction."""
 
     mode: PayloadMode = "redacted"
     max_chars: int = MAX_CHARS
-    """Of one request or reply, where they are redacted."""
+    """The maximum length of one request or reply in mode ``redacted``, in characters."""
 
     def shown(self, value: Any, *, text_chars: int | None = None) -> Any:
-        """Return a JSON value as it may be shown; None if nothing may.
+        """Return a JSON value as it may be shown; None in mode ``none``.
 
-        ``text_chars`` is the longest that one text in it may be.
+        ``text_chars`` is the maximum length of one string in it.
         """
         if self.mode == "none" or value is None:
             return None
@@ -55,9 +54,9 @@ class Payloads:
         return redact_value(_Room(self.max_chars).of(value), max_chars=longest)
 
     def beginning(self, text: str, chars: int) -> str | None:
-        """Return the first characters of a text as they may be shown; None if nothing may.
+        """Return the first ``chars`` of a text as they may be shown; None in mode ``none``.
 
-        ``text`` holds ``LOOKAHEAD_CHARS`` more, if there are more.
+        ``text`` should contain ``LOOKAHEAD_CHARS`` more, so that a secret at the cut is detected.
         """
         if self.mode == "none" or not text:
             return None
@@ -66,10 +65,10 @@ class Payloads:
     def prompt(
         self, messages: Sequence[Mapping[str, Any]], parameters: Mapping[str, Any]
     ) -> dict[str, Any] | None:
-        """Return the request of a model as it may be kept; None if nothing may.
+        """Return the request of a model call as it may be stored; None in mode ``none``.
 
-        ``messages`` hold ``role`` and ``content``, and what else belongs to them, such as the calls
-        of tools; ``parameters`` are shown as far as they are set.
+        ``messages`` have ``role``, ``content`` and optional fields such as tool calls.
+        ``parameters`` that are None are omitted.
         """
         if self.mode == "none":
             return None
@@ -79,10 +78,10 @@ class Payloads:
         left, shown, last = self.max_chars, [], len(messages) - 1
         for at, message in enumerate(messages):
             if "content" not in message:
-                shown.append(dict(message))  # the name of a call that stores it
+                shown.append(dict(message))  # a reference to the call that stores the content
                 continue
             role, text = message["role"], message["content"]
-            # Prompts only grow from call to call: what stands before the end is redacted once.
+            # Prompts only grow from call to call, so cache the redaction of all but the last one.
             known = role == "system" or at < last
             show = _redacted_once if known else redact_text
             text = show(text, max_chars=max(left, 0))
@@ -97,10 +96,10 @@ class Payloads:
 
 
 class _Room:
-    """How many characters of a value are shown.
+    """Limits a value to a number of characters before it is redacted.
 
-    It leaves out whole texts, from the first one on for which there is no room: a text that was
-    cut before it is redacted could show a part of a secret.
+    Once the limit is used up, all further strings are omitted. A string is never cut here, because
+    a secret that is cut before redaction would not be recognised.
     """
 
     __slots__ = ("_left",)
@@ -109,7 +108,7 @@ class _Room:
         self._left = chars
 
     def of(self, value: Any) -> Any:
-        """Return a value as far as there is room for it; what is left out is counted."""
+        """Return a value up to the limit, with counts of the omitted parts."""
         if isinstance(value, str):
             if self._left <= 0:
                 return f"[{len(value)} characters]"

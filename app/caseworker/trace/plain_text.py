@@ -1,18 +1,18 @@
-"""Names, durations and money as a person reads them in a line."""
+"""Formats names, durations and money for lines of text."""
 
 
 def plain(text: str) -> str:
-    """Return ``text`` with ``?`` for characters that could steer a terminal or break a line."""
+    """Replace non-printable characters, such as terminal escapes and line breaks, by ``?``."""
     return "".join(character if character.isprintable() else "?" for character in text)
 
 
 def cut(text: str, width: int) -> str:
-    """Return at most ``width`` characters."""
+    """Cut ``text`` to ``width`` characters; a cut text ends with an ellipsis."""
     return text if len(text) <= width else text[: width - 1] + "…"
 
 
 def duration(ms: int) -> str:
-    """Return a duration in units that fit it."""
+    """Format a duration in milliseconds, seconds, minutes or hours."""
     if ms < 1000:
         return f"{ms} ms"
     if ms < 60_000:
@@ -24,12 +24,12 @@ def duration(ms: int) -> str:
 
 
 def money(usd: float | None) -> str:
-    """Return dollars to a hundredth of a cent."""
+    """Format US dollars with four decimal places; None is ``unknown``."""
     if usd is None:
         return "unknown"
     return f"${usd:,.4f}" if usd >= 0.0001 or not usd else "<$0.0001"
 
 
 def counted(number: int, one: str, many: str = "") -> str:
-    """Return a number with its noun."""
+    """Format a number with its noun in the singular or plural."""
     return f"{number:,} {one if number == 1 else many or one + 's'}"

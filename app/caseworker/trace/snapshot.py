@@ -1,9 +1,9 @@
 """Snapshots of a graph, built outside its lock.
 
-A node that has ended never changes in place: later usage replaces its record by another. So a
-consistent cut through a graph needs, under the lock, no more than the number of its nodes, a copy
-of the few that are still open, and the records that replace others. The rest is copied afterwards,
-while other threads go on.
+The record of an ended node never changes in place; late usage replaces it by another record. So a
+consistent capture of a graph needs little work under the lock. It takes the number of nodes, copies
+of the few open ones, and the replacement records. All other records are copied afterwards, while
+other threads continue.
 """
 
 import json
@@ -17,11 +17,11 @@ from caseworker.trace.json_values import copy_object
 from caseworker.trace.node import JsonObject, Node, NodeFields
 
 _BATCH: Final = 100
-"""Nodes encoded in one go: less than a millisecond in which no other thread can run."""
+"""Nodes encoded per batch: the GIL is held for less than a millisecond."""
 
 
 class Snapshot(TypedDict):
-    """A whole graph at one moment, JSON-serialisable."""
+    """A complete graph at one point in time, JSON-serialisable."""
 
     chain_id: str
     root_id: str | None
@@ -29,27 +29,27 @@ class Snapshot(TypedDict):
     """By node id, in the order of creation."""
     aggregates: Aggregates
     snapshot_ts_ms: int
-    """UTC epoch milliseconds of the moment the snapshot shows."""
+    """The time of the snapshot in UTC epoch milliseconds."""
 
 
 class Changes(NamedTuple):
-    """What has changed in a graph since a revision."""
+    """The changes of a graph since a revision."""
 
     revision: int
-    """Ask from here the next time."""
+    """The current revision, for the next call of ``changed_since``."""
     nodes: list[Node]
-    """Each changed node once, as it is now; a parent stands before its children."""
+    """The current state of each changed node; a parent is before its children."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GraphCapture:
-    """A graph at one moment: cheap to take, and made into a snapshot when and where it suits.
+    """A graph at one point in time; cheap to capture, and convertible to a snapshot later.
 
-    With 100,000 nodes it matters how. ``as_dict`` in a thread leaves the event loop running, but so
-    many new dicts make the garbage collector halt every thread for tens of milliseconds, and
-    ``json.dumps`` of the result is one long step in which no thread runs. ``json_parts`` does
-    neither: it goes by small batches. Let others have a turn between two parts, on the event loop
-    with ``await asyncio.sleep(0)``, in a thread with ``time.sleep(0)``.
+    For about 100,000 nodes, use ``json_parts``. ``as_dict`` creates so many dicts that garbage
+    collection pauses all threads for tens of milliseconds, even if it runs in a thread. And
+    ``json.dumps`` of its result holds the GIL for one long period. ``json_parts`` works in small
+    batches. Yield between two parts: ``await asyncio.sleep(0)`` on the event loop,
+    ``time.sleep(0)`` in a thread.
     """
 
     chain_id: str
@@ -57,16 +57,16 @@ class GraphCapture:
     aggregates: Aggregates
     snapshot_ts_ms: int
     revision: int
-    """The graph's revision at that moment; ``changed_since`` returns what came later."""
+    """The graph's revision at the capture; ``changed_since`` returns later changes."""
     records: Sequence[NodeFields]
-    """Shared with the graph, which appends to it: only the first ``node_count`` belong here."""
+    """Shared with the graph, which appends to it; only the first ``node_count`` are captured."""
     node_count: int
     overlay: Mapping[str, NodeFields]
-    """What stands in place of a record: copies of open nodes, late usage."""
+    """Records that replace those in ``records``: copies of open nodes, and late usage."""
     metadata: Mapping[str, JsonObject]
 
     def as_dict(self) -> Snapshot:
-        """Return the snapshot; the caller may change it freely."""
+        """Build the snapshot as a new dict that the caller may change."""
         return {
             "chain_id": self.chain_id,
             "root_id": self.root_id,
@@ -90,7 +90,7 @@ class GraphCapture:
     def _copies(self, records: Iterable[NodeFields]) -> dict[str, Node]:
         overlay, metadata = self.overlay, self.metadata
         copies: dict[str, Node] = {}
-        for record in records:  # ``whole``, written out: the call would be a quarter of the work
+        for record in records:  # ``whole`` inlined: the call would be a quarter of the time
             node_id = record["node_id"]
             node: Any = overlay.get(node_id, record).copy()
             details = metadata.get(node_id)
@@ -100,7 +100,7 @@ class GraphCapture:
 
 
 def whole(fields: NodeFields, metadata: JsonObject | None) -> Node:
-    """Return a node that shares nothing mutable with its parts."""
+    """Join fields and metadata to a node that shares nothing mutable with them."""
     node = cast(Node, fields.copy())
     node["metadata"] = copy_object(metadata) if metadata else {}
     return node

@@ -1,8 +1,8 @@
-"""An ExecutionGraph as spans of OpenTelemetry, without any content.
+"""Converts an ExecutionGraph to OpenTelemetry spans, without payloads.
 
-One pure function makes them, from a snapshot: what is exported when a run has ended and what a
-caller reads of it are the same, and ids are derived, so that they are the same whenever they are
-made. The conventions for generative AI still change; all the names that are used stand here.
+A pure function derives the spans from a snapshot, with deterministic IDs. So the spans exported at
+the end of a run are identical to those that a client reads later. The semantic conventions for
+generative AI are not stable yet; all attribute names in use are defined in this module.
 """
 
 import hashlib
@@ -16,10 +16,10 @@ from caseworker.trace.node import ATTEMPT, made_by
 from caseworker.trace.snapshot import Snapshot
 
 INTERNAL, CLIENT = 1, 3
-"""Kinds of span, by their numbers in OTLP."""
+"""Span kinds, by their OTLP numbers."""
 
 WORKFLOW, AGENT, CHAT, TOOL = "invoke_workflow", "invoke_agent", "chat", "execute_tool"
-"""Values of ``OPERATION``, and how the names of such spans begin."""
+"""Values of ``OPERATION``; the names of these spans start with them."""
 
 OPERATION: Final = "gen_ai.operation.name"
 WORKFLOW_NAME: Final = "gen_ai.workflow.name"
@@ -47,7 +47,7 @@ COST: Final = "caseworker.cost_usd"
 RETRIES: Final = "caseworker.retries"
 ATTEMPTED: Final = "caseworker.attempt"
 MADE_BY: Final = "caseworker.taken_over_from"
-"""Names that the conventions have none for."""
+"""Attributes from ``RUN_ID`` on are Caseworker's own; the conventions define none for them."""
 
 _TRACEPARENT = re.compile(r"(?!ff)[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(?:-.*)?")
 _NONE = frozenset({"0" * 32, "0" * 16})
@@ -55,17 +55,17 @@ _NONE = frozenset({"0" * 32, "0" * 16})
 
 @dataclass(frozen=True, slots=True)
 class TraceContext:
-    """The span that a run stands below, as ``traceparent`` carries it (W3C Trace Context)."""
+    """The parent span of a run, as carried by a ``traceparent`` header (W3C Trace Context)."""
 
     trace_id: str
     """32 hexadecimal digits."""
     span_id: str | None = None
-    """16 hexadecimal digits; None: nothing is above."""
+    """16 hexadecimal digits; None without a parent span."""
     sampled: bool = True
 
     @classmethod
     def parse(cls, header: str) -> "TraceContext | None":
-        """Read a header; None if it is none that means anything."""
+        """Parse a ``traceparent`` header; return None if it is invalid."""
         found = _TRACEPARENT.fullmatch(header[:200].strip())
         if found is None or not _NONE.isdisjoint(found.groups()):
             return None
@@ -73,20 +73,20 @@ class TraceContext:
 
     @property
     def header(self) -> str:
-        """The context as a header of whatever happens below it."""
+        """The context as a ``traceparent`` header for child spans."""
         return f"00-{self.trace_id}-{self.span_id or '0' * 16}-{self.sampled:02x}"
 
 
 Attribute = str | int | float | tuple[str, ...]
-"""The value of an attribute."""
+"""The value of a span attribute."""
 
 SpanOf = Callable[[str], TraceContext]
-"""Returns the span of a CallNode, as what is called there is told of it."""
+"""Returns the trace context of a CallNode's span, to propagate to the called service."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Span:
-    """One node of a graph that has ended."""
+    """The span of one ended node."""
 
     span_id: str
     parent_id: str | None
@@ -99,24 +99,24 @@ class Span:
 
 
 def context_of_run(tenant: str, run_id: str, traceparent: str | None) -> TraceContext:
-    """Return what a run stands below: its caller's context, else a trace of its own."""
+    """Return the parent context of a run, or a new trace if the caller sent none."""
     given = None if traceparent is None else TraceContext.parse(traceparent)
     return given or TraceContext(_digest(tenant, run_id)[:32])
 
 
 def spans_of_nodes(tenant: str, run_id: str, traceparent: str | None) -> SpanOf:
-    """Return what gives the spans of a run's nodes, as that which they call is told of them."""
+    """Return a function that maps the node IDs of a run to trace contexts for propagation."""
     above = context_of_run(tenant, run_id, traceparent)
     return lambda node_id: replace(above, span_id=span_id_of(tenant, run_id, node_id))
 
 
 def resource_of(version: str) -> Mapping[str, str]:
-    """Return what all spans come from."""
+    """Return the resource attributes of all spans."""
     return {"service.name": "caseworker", "service.version": version}
 
 
 def span_id_of(tenant: str, run_id: str, node_id: str) -> str:
-    """Return the id of the span of a node: the same whenever it is asked for."""
+    """Return the deterministic span ID of a node."""
     return _digest(tenant, run_id, node_id)[:16]
 
 
@@ -128,10 +128,10 @@ def spans_of(
     name: str | None = None,
     conversation: str | None = None,
 ) -> Iterator[Span]:
-    """Yield the spans of all nodes that have ended, parents before their children.
+    """Yield the spans of all ended nodes, parents before their children.
 
-    ``name`` is that of the registered graph or agent which the run has executed, ``conversation``
-    the ID of the thread that it belongs to.
+    ``name`` is the name of the registered graph or agent that the run executed; ``conversation`` is
+    the ID of its thread.
     """
     run_id = snapshot["chain_id"]
     for node_id, node in snapshot["nodes"].items():
@@ -198,7 +198,7 @@ def _described(node: Mapping[str, Any], name: str | None) -> tuple[dict[str, Att
 
 
 def otlp_document(spans: Iterator[Span], context: TraceContext, resource: Mapping[str, str]) -> str:
-    """Return spans as an ``ExportTraceServiceRequest`` in the JSON form of OTLP."""
+    """Serialise spans as an ``ExportTraceServiceRequest`` in OTLP/JSON."""
     resource_spans = {
         "resource": {"attributes": _attributes(resource)},
         "scopeSpans": [

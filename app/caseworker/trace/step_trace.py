@@ -1,8 +1,8 @@
-"""What the steps of a graph did, derived from records that are made while they execute.
+"""Step traces, derived on access from step records and the ExecutionGraph.
 
-While a graph executes, one ``StepRecord`` is appended for each step that ends: nothing is computed,
-copied or looked up then. All the rest, down to the tokens of each step, is read later from the
-records and from the ExecutionGraph, which is recorded anyway.
+While a graph executes, only one ``StepRecord`` per ended step is provided, without computing or
+copying anything. All other details, such as the tokens of each step, are read later from the
+records and from the ExecutionGraph, which is recorded in any case.
 """
 
 from collections import defaultdict
@@ -19,16 +19,16 @@ from caseworker.trace.node import ATTEMPT, FREE, NodeFields, estimated_of, numbe
 
 @dataclass(frozen=True, slots=True)
 class StepTrace:
-    """One execution of a step, with its payloads: the objects themselves, no copies.
+    """One execution of a step, with references to its payloads (no copies).
 
-    A step in a nested graph has a StepTrace of its own, and its calls count there alone: so the
-    steps of a trace add up to its totals.
+    A step of a nested graph has its own StepTrace, and its calls count only there. So the totals of
+    a trace are the sums over its steps.
     """
 
     step_id: str
-    """Of a step in a nested graph its path, such as ``outer/inner``."""
+    """The step ID; for a step of a nested graph its path, such as ``outer/inner``."""
     node_id: str
-    """The node that was executed; several steps may share one."""
+    """The ID of the executed node; several steps may share a node."""
     node_type: str
     input: Any = field(repr=False)
     output: Any = field(repr=False)
@@ -36,21 +36,22 @@ class StepTrace:
     start_time: datetime
     end_time: datetime
     duration_ms: float
-    """By the monotonic clock."""
+    """The duration by the monotonic clock."""
     tokens_used: int = 0
-    """Input plus output tokens of the calls that the step made itself."""
+    """Input plus output tokens of the step's own calls."""
     metadata: dict[str, Any] = field(default_factory=dict, repr=False)
-    """Of a recorded step: ``trace_node`` (its CallNode, the parent of its calls), that node's
-    ``status``, ``attempts`` (a fallback counts as one), ``cost_usd`` of the calls that it made
-    itself; and where known, ``stop_reason``, ``recovered_by`` and ``nested_in`` (the CallNode of
-    the enclosing step)."""
+    """For a recorded step: ``trace_node`` (its CallNode, the parent of its calls), that node's
+    ``status``, ``attempts`` (including a fallback), and ``cost_usd`` of the step's own calls. Where
+    known, also ``stop_reason``, ``recovered_by`` and ``nested_in`` (the CallNode of the enclosing
+    step)."""
 
 
 @dataclass(slots=True)
 class StepRecord:
-    """What is recorded of a step when it ends. Not frozen: that would triple its price.
+    """The record of an ended step.
 
-    Times are readings of the monotonic clock, in nanoseconds.
+    Times are readings of the monotonic clock, in nanoseconds. Not frozen, because a frozen
+    dataclass costs three times as much to construct.
     """
 
     step_id: str
@@ -68,28 +69,28 @@ class StepRecord:
 
 @dataclass(slots=True)
 class StepUse:
-    """What one step used; a call counts for the nearest step above it alone."""
+    """The usage of one step; a call counts only for its nearest enclosing step."""
 
     node: NodeFields
     nested_in: str | None
     attempt_nodes: int = 0
-    """How many attempt nodes are its children; 0 if the first attempt succeeded."""
+    """The number of its attempt nodes; 0 if the first attempt was the only one."""
     tokens_in: int = 0
     tokens_out: int = 0
     cost_usd: Decimal | None = FREE
-    """None if the price of one of the calls is not known."""
+    """None if the price of a call is unknown."""
     tokens_estimated: int = 0
-    """The part of the tokens that was estimated."""
+    """The estimated part of the tokens."""
     cost_usd_estimated: Decimal = FREE
-    """The part of the cost that was estimated."""
+    """The estimated part of the cost."""
 
     @property
     def attempts(self) -> int:
-        """How often it was attempted, a fallback included."""
+        """The number of attempts, including a fallback."""
         return self.attempt_nodes or 1
 
     def add_call(self, node: NodeFields) -> None:
-        """Add what a call used."""
+        """Add the usage of a call."""
         cost = node["cost_usd"]
         if cost is None or self.cost_usd is None:
             self.cost_usd = None
@@ -103,7 +104,7 @@ class StepUse:
             self.cost_usd_estimated += Decimal(str(estimated_usd))
 
     def add_step(self, nested: "StepUse") -> None:
-        """Add what a nested step used."""
+        """Add the usage of a nested step."""
         known = self.cost_usd is not None and nested.cost_usd is not None
         self.cost_usd = self.cost_usd + nested.cost_usd if known else None  # type: ignore[operator]
         self.tokens_in += nested.tokens_in
@@ -113,11 +114,11 @@ class StepUse:
 
 
 class StepSource(Protocol):
-    """What executes or executed steps, and can list the finished ones at any time."""
+    """A source of step traces, such as a graph execution; can list its ended steps at any time."""
 
     @property
     def revision(self) -> int:
-        """A number that rises whenever ``step_traces`` would return something else."""
+        """A number that increases whenever the result of ``step_traces`` changes."""
         ...
 
     def step_traces(self) -> Iterable[StepTrace]:
@@ -131,14 +132,14 @@ class RecordedSteps:
 
     graph: ExecutionGraph
     records: Sequence[StepRecord]
-    """May still grow."""
+    """The records; more may be added while the graph executes."""
     started_at: datetime
-    """With a zone; the same moment as ``started_ns`` on the other clock."""
+    """The start with a time zone; the same moment as ``started_ns`` on the monotonic clock."""
     started_ns: int
 
     @property
     def revision(self) -> int:
-        """Rises with every record and every change of the graph, late usage included."""
+        """A number that increases with each record and each change of the graph."""
         return len(self.records) + self.graph.revision
 
     def step_traces(self) -> list[StepTrace]:
@@ -146,16 +147,16 @@ class RecordedSteps:
         return step_traces_of([self])
 
     def instant(self, reading_ns: int) -> datetime:
-        """Return when the clock of the records showed a reading."""
+        """Convert a reading of the records' clock to a UTC datetime."""
         since = timedelta(microseconds=(reading_ns - self.started_ns) // 1000)
         return self.started_at.astimezone(UTC) + since
 
 
 def step_traces_of(sources: Iterable[StepSource]) -> list[StepTrace]:
-    """Return the steps of several sources, in the order in which they began.
+    """Return the steps of several sources, in the order of their start.
 
-    Recorded steps of one ExecutionGraph are read together, in one pass through it: a call counts
-    for the nearest step above it, whichever source has recorded that step.
+    Recorded steps of the same ExecutionGraph are read in one pass. So a call counts for its nearest
+    enclosing step, even if another source recorded that step.
     """
     traces: list[StepTrace] = []
     sharing = defaultdict[int, list[RecordedSteps]](list)
@@ -171,7 +172,7 @@ def step_traces_of(sources: Iterable[StepSource]) -> list[StepTrace]:
 
 
 def _recorded_traces(sources: Sequence[RecordedSteps]) -> Iterator[StepTrace]:
-    """Yield the steps of sources that share a graph, in the order in which their nodes began."""
+    """Yield the steps of sources that share a graph, in the order of creation of their nodes."""
     records = [(source, record) for source in sources for record in source.records]
     records.sort(key=lambda pair: number_of(pair[1].trace_node))
     uses = uses_of(_nodes_of(sources[0].graph), {record.trace_node for _, record in records})
@@ -193,7 +194,7 @@ def _recorded_traces(sources: Sequence[RecordedSteps]) -> Iterator[StepTrace]:
 
 
 def _nodes_of(graph: ExecutionGraph) -> Iterator[NodeFields]:
-    """Yield the nodes as they are now, in the order of creation."""
+    """Yield the current nodes in the order of creation."""
     capture = graph.capture()
     for record in islice(capture.records, capture.node_count):
         yield capture.overlay.get(record["node_id"], record)
@@ -214,9 +215,9 @@ def _details(record: StepRecord, use: StepUse | None) -> dict[str, Any]:
 
 
 def uses_of(nodes: Iterable[NodeFields], steps: Container[str]) -> dict[str, StepUse]:
-    """Return what each of ``steps`` (ids of CallNodes) used, in the order of ``nodes``.
+    """Return the usage of each of ``steps`` (IDs of CallNodes), in the order of ``nodes``.
 
-    Every parent must stand before its children. Attempts carry no usage: nothing counts twice.
+    Each parent must be before its children. Attempt nodes have no usage, so nothing counts twice.
     """
     uses: dict[str, StepUse] = {}
     nearest: dict[str | None, StepUse] = {}
@@ -235,7 +236,7 @@ def uses_of(nodes: Iterable[NodeFields], steps: Container[str]) -> dict[str, Ste
 
 
 def add_nested(uses: Mapping[str, StepUse]) -> None:
-    """Add to each step what the steps nested in it used."""
+    """Add the usage of nested steps to each step."""
     for use in reversed(list(uses.values())):
         if use.nested_in is not None:
             uses[use.nested_in].add_step(use)
