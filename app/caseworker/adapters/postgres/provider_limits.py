@@ -46,6 +46,7 @@ class PostgresProviderLimits:
     async def take(self, limit: RateLimit, tenant: str, tokens: int, *, unused: int = 0) -> float:
         """Take a rate slot (returns 0), or return the seconds until the next attempt is worthwhile.
 
+        ``unused`` returns tokens to the allowance that earlier requests reserved but did not use.
         If the database is unavailable, returns ``AWAY_SECONDS``.
         """
         asked = {

@@ -322,7 +322,7 @@ class PostgresRuns:
     async def conversation(
         self, key: RunKey, call_key: str, *, until: CallRecord, max_bytes: int
     ) -> Sequence[CallRecord]:
-        """Return the calls of the conversation that a call started, and the calls they reference."""
+        """Return the calls of the conversation that a call started, and calls they reference."""
         asked = {
             "tenant": key.tenant,
             "run_id": key.run_id,
