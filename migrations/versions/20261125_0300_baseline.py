@@ -85,7 +85,7 @@ def downgrade() -> None:
 
 
 def _run(script: str) -> None:
-    """Run a script directly on the driver's connection: it contains % signs and several statements."""
+    """Run a script on the driver's connection: it has % signs and several statements."""
     driver = op.get_bind().connection.cursor()
     try:
         driver.execute(script)

@@ -112,6 +112,7 @@ async def accept_in(
     async with storing(connection, new.key.tenant, admission.quota if admission else UNLIMITED):
         row = (await connection.exec_driver_sql(ACCEPT_ONE, (document,))).mappings().one_or_none()
     if row is None:
+        # A run with this ID exists; ON CONFLICT has locked its row.
         return await _repeated(connection, await _same_request(connection, new), limits)
     run = run_from_row(row)
     if new.request.source is not None:

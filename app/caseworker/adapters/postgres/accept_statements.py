@@ -47,9 +47,9 @@ RETURNING tenant_id, run_id, created_at
 """
 """Insert runs; the caller accepts each run that is not returned with :data:`ACCEPT_ONE`.
 
-A run is not returned in any of these cases: its ID exists as a run or a pending cancel, its
-idempotency key exists, another transaction holds :data:`LOCK_KEY` on that key, or the run may have
-to wait for other runs of its tenant.
+A run is not returned if its ID exists as a run or a pending cancel, or if its idempotency key
+exists or is locked with :data:`LOCK_KEY`. It is not returned either if it may have to wait for
+other runs of its tenant.
 
 The rows must be sorted, so that two processes that insert the same IDs cannot deadlock.
 """

@@ -83,8 +83,8 @@ async def accept_in_batch(
     """Insert runs: the claimed ones with one statement, then the queued ones.
 
     Each statement is its own transaction; a run is queued with its job or not at all. For each run
-    return its creation time, QueueFullError, Later if it must be retried, or None if it met a
-    conflict and must be accepted separately.
+    return its creation time, QueueFullError, or Later if it must be retried. None means that it met
+    a conflict and must be accepted separately.
     """
     first: dict[RunKey, RunInsert] = {}
     for insert in inserts:

@@ -116,6 +116,7 @@ class PostgresApprovals:
             await connection.execute(
                 upsert(approvals).values(_row_of(key, asked)).on_conflict_do_nothing()
             )
+            # After a resume the stored question may already be past its time limit.
             await _time_out(connection, key, [asked.approval_id])
             return await _read(connection, key, asked.approval_id)
 

@@ -90,8 +90,9 @@ def brief_call(record: CallRecord) -> list[Any] | None:
 def brief_request(request: Mapping[str, Any] | None) -> Any:
     """Return the request of a continued conversation as a list; other requests are unchanged.
 
-    The list holds the key of the call that started the conversation, the number of messages before
-    this one, and then each message: ``[reply_of]`` or ``[tool_call_id, tool_name, result_of]``.
+    The list holds the key of the call that started the conversation, and the number of messages
+    before this one. Each message follows as ``[reply_of]`` or ``[tool_call_id, tool_name,
+    result_of]``.
     """
     if request is None or request.keys() != _CONTINUED or not isinstance(request["messages"], list):
         return request

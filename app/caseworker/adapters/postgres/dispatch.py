@@ -50,6 +50,7 @@ class QueueDispatch:
         jobs = [_job(key, at) for key, at in runs.items()]
         if not jobs or await self._defer(connection, jobs):
             return
+        # At least one run has a waiting job, which rejects the whole batch.
         for job in jobs:
             await self._defer(connection, [job])
 
@@ -74,6 +75,7 @@ class QueueDispatch:
         """Defer jobs in one statement; return False, without any change, if one already waits."""
         driver = (await connection.get_raw_connection()).driver_connection
         try:
+            # A savepoint: a duplicate job must not abort the caller's transaction.
             async with connection.begin_nested():
                 await self._app.job_manager.batch_defer_jobs_async(jobs, connection=driver)
         except AlreadyEnqueued:

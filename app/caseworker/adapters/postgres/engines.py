@@ -66,6 +66,7 @@ class Pool:
         """
         async with asyncio.timeout(self._wait_seconds):
             await self._slots.acquire(tenant)
+        # The slot bounds the connections; the pool below it never makes a caller wait.
         self.in_use += 1
         try:
             async with self._engine.begin() as connection:

@@ -135,7 +135,7 @@ class GroupCommit(Generic[Write, Answer]):
         self._arrived.set()
         if self._task is not None:
             await asyncio.wait({self._task}, timeout=grace_seconds)
-            while not self._task.done():  # psycopg turns a cancel into one on the server
+            while not self._task.done():  # the first only cancels the statement on the server
                 self._task.cancel()
                 await asyncio.wait({self._task}, timeout=0.5)
         for answer in self._line:
@@ -196,6 +196,7 @@ class GroupCommit(Generic[Write, Answer]):
                 moved = not batch or await self._write(connection, batch)
             except Exception as error:
                 log.warning("database.away", error=type(error).__name__)
+                # The batch is still queued, so it is written again after reconnecting.
                 await self._hang_up()
                 await away.take()
                 continue
@@ -244,6 +245,7 @@ class GroupCommit(Generic[Write, Answer]):
     async def _write(self, connection: AnyConnection, batch: Sequence[Waiting[Answer]]) -> bool:
         """Write a batch; return False if every write in it has to wait or be retried."""
         try:
+            # No await since the batch was chosen: every write is still queued.
             writes = [self._line[waiting].write for waiting in batch]
             answers = await self._commit(connection, writes)
         except Exception as error:
@@ -266,6 +268,7 @@ class GroupCommit(Generic[Write, Answer]):
             return self._refuse(batch[0], error)
         moved = False
         for waiting in batch:
+            # Its writer may have been cancelled during the writes before it.
             if waiting in self._line:
                 moved |= await self._write(connection, [waiting])
         return moved

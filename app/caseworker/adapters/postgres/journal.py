@@ -1,8 +1,8 @@
 """The writes that every run makes, in batches that share a commit.
 
-The writers of a batch do not know each other, and two of them may refer to the same run: the
-previous owner and the current one, or two callers that chose the same ID. Every row is therefore
-matched by run and fencing token, and every writer gets its own answer.
+The writers of a batch do not know each other, and two of them may refer to the same run. Examples
+are the previous and the current owner of a run, or two callers that chose the same ID. Every row is
+therefore matched by run and fencing token, and every writer gets its own answer.
 """
 
 import asyncio
@@ -89,7 +89,7 @@ class PostgresJournal:
     Accepting runs uses its own connection, so that neither kind of write waits for the other's
     commits. The writes of owners share a second connection, because the second of two writes of a
     run must see what the first one stored. Large writes use a third, so that the others do not wait
-    for them; a run with a large write in flight makes no other write.
+    for them. A run makes no other write while a large one is in flight.
     """
 
     def __init__(self, url: str, patience: Patience, *, tenants_wait: bool = False) -> None:
@@ -162,7 +162,7 @@ class PostgresJournal:
         return permission
 
     async def finish(self, finish: FinishRun) -> FinishResult:
-        """Finish a run with one guarded update."""
+        """Finish a run with one conditional update."""
         finished = cast("FinishResult", await self._submit(finish))
         self.notifier.notify(finish.key)
         if self._tenants_wait and not finished.frees_place:
@@ -222,6 +222,7 @@ async def _write_all(
     sent_at = time.monotonic()
     owned = _by_owner(await rows_of(connection, JOURNAL, *parameters))
     answered_at = usual.answered_at(sent_at, time.monotonic())
+    # Skipped runs are lost, finished, or locked by another transaction.
     states = await _states(connection, [each for each in asked if each not in owned])
     return [_permission(write.owner, owned, states, answered_at) for write in writes]
 

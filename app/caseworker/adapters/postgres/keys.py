@@ -17,7 +17,7 @@ _FIELDS = tuple(ApiKey.__dataclass_fields__.keys() - {"tenant", "scopes"})
 
 
 class PostgresKeys:
-    """Implements the key store; it bypasses row-level security and checks the tenant itself."""
+    """Implements the key store without row-level security: its own conditions guard the rows."""
 
     def __init__(self, pool: Pool) -> None:
         self._pool = pool

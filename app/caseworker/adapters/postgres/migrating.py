@@ -93,6 +93,7 @@ def is_served_by(url: str) -> bool:
 def _migrate(url: str, command: Literal["upgrade", "downgrade"], revision: str) -> None:
 
     with _connected(url) as connection:
+        # A session lock: it outlives the commits below and ends with the connection.
         connection.execute(text("SELECT pg_advisory_lock(:lock)"), {"lock": LOCK})
         connection.commit()
         found = _revisions_of(connection)

@@ -259,6 +259,7 @@ async def storing(connection: AsyncConnection, tenant: str, quota: Quota) -> Asy
     yield
     after = (await connection.exec_driver_sql(_STORED, {"tenant": tenant})).mappings().one()
     for name, limit in quota.storage.items():
+        # A tenant above its limit may still shrink or replace what it stores.
         if limit is not None and after[name] > max(limit, before[name]):
             raise QuotaExceededError(
                 name,

@@ -113,6 +113,7 @@ class PostgresRuns:
         if created_at is not None:
             return Accepted(accepted_run(new, worker_id, created_at), created=True)
         accepted = await self._accept_alone(new, worker_id)
+        # The insert may have been committed although its answer was lost.
         if insert.maybe_stored and _is_of(insert, accepted.run):
             return Accepted(accepted.run, created=True)
         return accepted

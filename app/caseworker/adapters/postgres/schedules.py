@@ -160,6 +160,7 @@ class PostgresSchedules:
         happened: list[Callable[[], None]] = []
         is_due = schedules.c.next_at <= func.clock_timestamp()
         query = select(schedules).where(_is(tenant, name), is_due)
+        # A locked schedule is being fired or changed by another transaction.
         locked = await connection.execute(query.with_for_update(skip_locked=True))
         row = locked.mappings().one_or_none()
         if row is None:
@@ -171,6 +172,7 @@ class PostgresSchedules:
         schedule = replace(schedule, next_at=plan.next_at, last_error=None)
         for instant in plan.instants:
             try:
+                # A savepoint per instant: a rejected run must not undo the runs before it.
                 async with connection.begin_nested():
                     schedule, more = await self._begin(connection, schedule, instant)
                 happened += more
@@ -196,7 +198,8 @@ class PostgresSchedules:
             if await _at_work(connection, last):
                 if schedule.overlap is Overlap.SKIP:
                     return replace(schedule, skipped=schedule.skipped + 1), happened
-                await connection.exec_driver_sql(LOCK, (schedule.tenant,))  # as in accept_in
+                # accept_in takes this lock before it locks rows; cancelling must do the same.
+                await connection.exec_driver_sql(LOCK, (schedule.tenant,))
                 by = f"schedule {schedule.name}"
                 request = CancelRequest(requested_by=by, reason="The next run is due.")
                 stopped = await cancel_in(connection, last, request, self.limits)

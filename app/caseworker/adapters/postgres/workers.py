@@ -119,8 +119,8 @@ LIMIT %(limit)s
 """Return queued runs that have no job and do not wait for another run of their tenant.
 
 Workers take jobs oldest first, so such a run is among the oldest by its turn at the latest.
-Checking only those costs the same however long the queue is. Runs of tenants with a limit on
-concurrent runs are claimed by every worker at each heartbeat instead.
+Checking only those costs the same however long the queue is. Runs with a concurrency key, or of
+tenants with a limit, may have to wait without a job. Every worker claims those at each heartbeat.
 """
 
 DELETE_STALLED_JOBS = """
@@ -153,6 +153,7 @@ class PostgresWorkers:
         """
         async with transaction(self._pool) as connection:
             held = (await connection.get_raw_connection()).info
+            # The lock belongs to the connection, so a new connection takes it again.
             if held.get(HOLD_LIFE_LOCK) != worker_id:
                 await connection.exec_driver_sql(HOLD_LIFE_LOCK, (worker_id,))
                 held[HOLD_LIFE_LOCK] = worker_id

@@ -86,7 +86,7 @@ class Said:
 
     message: str
     codes: frozenset[str]
-    """Its code, type and status, in lower case."""
+    """The code, type and status, in lower case."""
     body: str
     """The document, in lower case and truncated."""
 
