@@ -9,7 +9,8 @@ withdraw a cancel request, end a call or a run twice, or change a registered gra
 security separates tenants. It needs a database user that may create the role ``caseworker_tenant``.
 Without such a user the service still works, and docs/security.md says how to add the role.
 
-Revision: 20261125_0300 Revises:
+Revision: 20261125_0300
+Revises:
 """
 
 from pathlib import Path

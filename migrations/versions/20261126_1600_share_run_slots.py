@@ -2,7 +2,8 @@
 
 The function with four parameters stays for processes of the previous release.
 
-Revision: 20261126_1600 Revises: 20261125_0300
+Revision: 20261126_1600
+Revises: 20261125_0300
 """
 
 from alembic import op
@@ -128,8 +129,7 @@ END $$
 
 PLAN_ONCE = """ALTER FUNCTION caseworker_claim(text, integer, text, text, text[])
 SET plan_cache_mode = force_generic_plan"""
-"""Uses a generic plan: planning takes longer than claiming, and parameters do not affect the plan.
-"""
+"""Uses a generic plan: planning takes longer than claiming, and parameters do not change it."""
 
 
 def upgrade() -> None:

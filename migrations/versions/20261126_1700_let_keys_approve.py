@@ -1,6 +1,7 @@
 """Allow the scope ``approve`` for API keys.
 
-Revision: 20261126_1700 Revises: 20261126_1600
+Revision: 20261126_1700
+Revises: 20261126_1600
 """
 
 from alembic import op

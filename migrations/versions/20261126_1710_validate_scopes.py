@@ -2,7 +2,8 @@
 
 Keys can be read and written during the validation.
 
-Revision: 20261126_1710 Revises: 20261126_1700
+Revision: 20261126_1710
+Revises: 20261126_1700
 """
 
 from alembic import op

@@ -3,7 +3,8 @@
 The indexes contain only runs of threads and of agents. Writes to ``runs`` are blocked while the
 indexes are built: about one second per million runs.
 
-Revision: 20261126_1730 Revises: 20261126_1710
+Revision: 20261126_1730
+Revises: 20261126_1710
 """
 
 from alembic import op

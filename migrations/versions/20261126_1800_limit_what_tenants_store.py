@@ -10,7 +10,8 @@ counted.
 Writes to ``artifacts``, ``definitions``, ``threads``, ``messages`` and ``schedules`` are blocked
 while the existing rows are counted.
 
-Revision: 20261126_1800 Revises: 20261126_1730
+Revision: 20261126_1800
+Revises: 20261126_1730
 """
 
 from alembic import op
@@ -67,8 +68,7 @@ COUNTED = {
         "INSERT UPDATE DELETE",
     ),
 }
-"""For each table, SQL for the bytes, definitions and threads of a row, and the counted operations.
-"""
+"""For each table, SQL for the bytes, definitions and threads of a row; the counted operations."""
 
 ADD = """INSERT INTO stored AS s (tenant_id, part, bytes, definitions, threads)
         SELECT tenant_id, pg_backend_pid(), {sign}sum({bytes}), {sign}sum({definitions}),

@@ -1,6 +1,7 @@
 """Add the allowed models to the quota of a tenant.
 
-Revision: 20261126_1900 Revises: 20261126_1800
+Revision: 20261126_1900
+Revises: 20261126_1800
 """
 
 from alembic import op

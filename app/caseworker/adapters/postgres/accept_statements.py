@@ -162,5 +162,7 @@ SELECT count(*) FROM (SELECT FROM runs WHERE {_IS_QUEUED} LIMIT %s) queued
 COUNT_QUEUED_OF = f"""
 SELECT count(*) FROM (SELECT FROM runs WHERE tenant_id = %s AND {_IS_QUEUED} LIMIT %s) queued
 """  # noqa: S608
-"""Count the waiting runs of a tenant. A statement for both counts would not use the tenant index.
+"""Count the waiting runs of a tenant.
+
+A single statement for both counts would not use the tenant index.
 """

@@ -44,8 +44,7 @@ ON CONFLICT (tenant_id, run_id) DO UPDATE SET
 WHERE runs.status IS NULL OR runs.status NOT IN {_TERMINAL}
 RETURNING runs.*
 """  # noqa: S608 - nothing of a caller's is in it, here and below
-"""Store a cancel request on the run's row; the first one wins. Returns no row if the run has ended.
-"""
+"""Store a cancel request on the run's row; the first one wins. Return no row if the run ended."""
 
 FENCE_UNUSED = "(fence = 0 OR created_at <= clock_timestamp() - interval '1 day')"
 """Whether no former owner of an erased run can still write to a new run with its ID."""

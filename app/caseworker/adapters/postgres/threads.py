@@ -50,8 +50,7 @@ _CONTENTS = text(
     WHERE m.tenant_id = :tenant AND m.thread_id = :thread AND m.message_id = ANY(:wanted)
     """
 )
-"""For an answer, read only the outputs of the last steps: a run's whole result may be much larger.
-"""
+"""For an answer, reads only the outputs of the last steps: the whole result may be much larger."""
 
 
 _THAT_CALLED = text(

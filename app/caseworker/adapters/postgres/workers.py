@@ -90,7 +90,7 @@ FOR UPDATE OF workers SKIP LOCKED
 """  # noqa: S608
 """Return the silent workers that are dead: they sent no heartbeat since they were checked.
 
-They also hold no connection, unless they have been silent for too long.
+They also hold no connection, unless they have been silent for ``stale_seconds``.
 """
 
 DELETE_DEAD_WORKERS = f"""

@@ -309,7 +309,7 @@ class ChatReply(Accumulator):
 
 
 def _index(value: Any) -> int | None:
-    """Index of the choice that is read."""
+    """Return the index of a call; some endpoints send it as a string, others omit it (None)."""
     text = str(value)
     return int(text) if text.isascii() and text.isdecimal() else None
 

@@ -55,8 +55,7 @@ FROM next WHERE job.id = next.id RETURNING job.*
 """Like procrastinate's own statement, but excludes some tenants; these jobs have no locks."""
 
 RESCUE_SECONDS = 5.0
-"""Minimum interval between searches for lost jobs, and the delay after which a job counts as lost.
-"""
+"""Minimum interval between searches for lost jobs, and how late a job must be to count as lost."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
