@@ -88,7 +88,9 @@ async def accept_in_batch(
     """
     first: dict[RunKey, RunInsert] = {}
     for insert in inserts:
+        # A second insert with the same ID is accepted separately: a repeat or a conflict.
         first.setdefault(insert.new.key, insert)
+    # Sorted: concurrent batches with the same IDs must lock them in the same order.
     ordered = [first[key] for key in sorted(first)]
     claimed = [insert for insert in ordered if insert.worker_id is not None]
     queued = [insert for insert in ordered if insert.worker_id is None]

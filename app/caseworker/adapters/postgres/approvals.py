@@ -138,6 +138,7 @@ class PostgresApprovals:
         lock = select(runs.c.status).where(of_run(runs, key)).with_for_update(key_share=True)
         place = of_run(approvals, key) & (approvals.c.approval_id == deciding.approval_id)
         async with transaction(self._engines.work) as connection:
+            # Orders this against suspend_in: it sees the decision, or its run is woken here.
             await connection.execute(lock)
             asked = await _read(connection, key, deciding.approval_id)
             if asked is None or not asked.open:

@@ -91,6 +91,7 @@ class Connection(psycopg.AsyncConnection[Any]):
             return await super().wait(gen, interval, longest)
         except psycopg.OperationalError as error:
             if timeout is None and self.pgconn.transaction_status == TransactionStatus.ACTIVE:
+                # With a statement in flight the connection cannot be reused.
                 self.pgconn.finish()
                 if error.sqlstate is None and time.monotonic() >= until:
                     raise SilentServerError(*error.args) from error

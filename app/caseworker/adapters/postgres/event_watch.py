@@ -74,6 +74,7 @@ class EventWatch:
             self._url, self._patience, autocommit=True, prepare_threshold=0
         )
         async with connection:
+            # A cached plan from when the table was small must not keep scanning it.
             await connection.execute("SET enable_seqscan = off")
             while True:
                 await self._look(connection)

@@ -232,6 +232,7 @@ async def _finish_all(
 ) -> Sequence[FinishResult | Later]:
     first: dict[Ownership, OwnersWrite] = {}
     for write in writes:
+        # A repeated finish of the same owner gets the answer of the first one.
         first.setdefault(write.owner, write)
     ends = first.values()
     finished = _by_owner(

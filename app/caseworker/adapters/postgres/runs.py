@@ -218,6 +218,7 @@ class PostgresRuns:
             if row is None:
                 return None
             run = run_from_row(row)
+            # A first claim has no events to continue from.
             if run.fence == 1:
                 return run
             last_seq = await last_seq_of(connection, run.key)
