@@ -236,7 +236,7 @@ CREATE UNLOGGED TABLE provider_limits (
     PRIMARY KEY (model)
 );
 COMMENT ON COLUMN provider_limits.refilled_at IS 'In the future while the model is paused.';
-COMMENT ON COLUMN provider_limits.served IS 'The last place that had its turn, in seconds of the capacity of the model.';
+COMMENT ON COLUMN provider_limits.served IS 'Position of the last request that got a rate slot, in seconds of the capacity of the model.';
 
 CREATE UNLOGGED TABLE provider_turns (
     model text NOT NULL,
@@ -248,8 +248,8 @@ CREATE UNLOGGED TABLE provider_turns (
     due_at timestamptz NOT NULL,
     PRIMARY KEY (model, tenant_id, process)
 );
-COMMENT ON COLUMN provider_turns.place IS 'Who has the lowest is next. Each tenant goes on from its last place, or from the one that had its turn last, so tenants alternate whoever has come first.';
-COMMENT ON COLUMN provider_turns.due_at IS 'When it asks again; whoever is late is passed by.';
+COMMENT ON COLUMN provider_turns.place IS 'The lowest position is next. Each tenant continues from its own last position, or from the last one served, so tenants alternate regardless of the order of arrival.';
+COMMENT ON COLUMN provider_turns.due_at IS 'When the entry asks again; an overdue entry is skipped.';
 
 CREATE TABLE quota_days (
     tenant_id text NOT NULL,

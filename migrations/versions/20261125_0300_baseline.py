@@ -1,12 +1,13 @@
-"""Create the schema as it was at the revision 20261125_0300, in one step.
+"""Create the schema of revision 20261125_0300 in one step.
 
-The statements are in ``migrations/baseline``; each function is in a file of its own. A database at
-this revision was migrated by the revisions that this one replaces, and has the same schema.
+The statements are in ``migrations/baseline``, each function in its own file. A database that
+already is at this revision was migrated by the revisions that this one replaces, and has the same
+schema.
 
-Constraints and triggers refuse what no code may do: leave a terminal status, lower a fence, take a
-cancel request back, end a call or a run twice, change a registered graph. Row-level security keeps
-tenants apart. It needs a user who may create the role ``caseworker_tenant``; without one the
-service works as well, and docs/security.md says how to add it.
+Constraints and triggers reject what no code may do: leave a terminal status, lower a fence,
+withdraw a cancel request, end a call or a run twice, or change a registered graph. Row-level
+security separates tenants. It needs a database user that may create the role ``caseworker_tenant``.
+Without such a user the service still works, and docs/security.md says how to add the role.
 
 Revision: 20261125_0300
 Revises:
@@ -85,7 +86,7 @@ def downgrade() -> None:
 
 
 def _run(script: str) -> None:
-    """Run a script on the driver's own connection: it has % signs and several statements."""
+    """Run a script on the driver's connection: it has % signs and several statements."""
     driver = op.get_bind().connection.cursor()
     try:
         driver.execute(script)

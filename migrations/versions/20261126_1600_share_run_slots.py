@@ -1,6 +1,6 @@
-"""Let a process claim runs of all tenants but those that hold their share of its slots.
+"""Let a process claim runs of all tenants except those that hold their share of its slots.
 
-The function of four parameters stays for processes of the release before.
+The function with four parameters stays for processes of the previous release.
 
 Revision: 20261126_1600
 Revises: 20261125_0300
@@ -55,7 +55,7 @@ EVERY_KEY = f"""
                         {IN_ORDER} 1
                     ) first
                 ) r {IN_ORDER} 1)"""
-"""The second part finds the next run by itself, and is evaluated only if the first finds none."""
+"""The first part checks the first 100 queued runs; the second part runs only if it finds none."""
 
 CLAIM = """
 CREATE FUNCTION caseworker_claim(
@@ -129,7 +129,7 @@ END $$
 
 PLAN_ONCE = """ALTER FUNCTION caseworker_claim(text, integer, text, text, text[])
 SET plan_cache_mode = force_generic_plan"""
-"""Planning takes longer than claiming, and the parameters make no difference to the plan."""
+"""Uses a generic plan: planning takes longer than claiming, and parameters do not change it."""
 
 
 def upgrade() -> None:

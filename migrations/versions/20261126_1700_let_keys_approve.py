@@ -1,4 +1,4 @@
-"""Let keys have the scope ``approve``.
+"""Allow the scope ``approve`` for API keys.
 
 Revision: 20261126_1700
 Revises: 20261126_1600

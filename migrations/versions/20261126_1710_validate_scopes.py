@@ -1,6 +1,6 @@
-"""Validate the constraint on the scopes of keys, in a transaction of its own.
+"""Validate the constraint on API key scopes, in a separate transaction.
 
-Keys can be read and written meanwhile.
+Keys can be read and written during the validation.
 
 Revision: 20261126_1710
 Revises: 20261126_1700
@@ -22,7 +22,7 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Let the constraint be as it was made: for new rows only."""
+    """Restore the constraint to its unvalidated state, which checks only new rows."""
     op.execute("SET LOCAL lock_timeout = '5s'")
     op.execute(f"ALTER TABLE api_keys DROP CONSTRAINT {NAME}")
     op.execute(

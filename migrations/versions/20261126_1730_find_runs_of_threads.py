@@ -1,7 +1,7 @@
-"""Index runs by their thread, and by the agent that answers in it.
+"""Index runs by their thread, and by the agent that answers in the thread.
 
-Only runs of threads and of agents are in the indexes. Writes to ``runs`` wait while they are built:
-about a second for a million runs.
+The indexes contain only runs of threads and of agents. Writes to ``runs`` are blocked while the
+indexes are built: about one second per million runs.
 
 Revision: 20261126_1730
 Revises: 20261126_1710

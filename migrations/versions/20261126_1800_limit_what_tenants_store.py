@@ -1,13 +1,14 @@
-"""Count what tenants store, and limit it.
+"""Count the storage of tenants, and limit it.
 
-Triggers count, so that whatever writes or deletes is counted, also processes of the release before.
-Each session of the database adds to a row of its own in ``stored``: sessions never wait for each
-other, and the sum over the rows of a tenant is exact. A sweep merges them.
+Triggers count, so that all writes and deletes are included, even those by processes of the previous
+release. Each database session updates its own row in ``stored``. Sessions therefore never wait for
+each other, and the sum over the rows of a tenant is exact. A sweep merges the rows.
 
-Runs that exist before this revision count once they end, or not at all if they have ended.
+Unfinished runs from before this revision are counted when they end; finished ones are never
+counted.
 
-Writes to ``artifacts``, ``definitions``, ``threads``, ``messages`` and ``schedules`` wait while
-their rows are counted.
+Writes to ``artifacts``, ``definitions``, ``threads``, ``messages`` and ``schedules`` are blocked
+while the existing rows are counted.
 
 Revision: 20261126_1800
 Revises: 20261126_1730
@@ -67,7 +68,7 @@ COUNTED = {
         "INSERT UPDATE DELETE",
     ),
 }
-"""Of each table the bytes, definitions and threads of a row, and the changes that are counted."""
+"""For each table, SQL for the bytes, definitions and threads of a row; the counted operations."""
 
 ADD = """INSERT INTO stored AS s (tenant_id, part, bytes, definitions, threads)
         SELECT tenant_id, pg_backend_pid(), {sign}sum({bytes}), {sign}sum({definitions}),

@@ -1,4 +1,4 @@
-"""Restrict the models of a tenant in its quota.
+"""Add the allowed models to the quota of a tenant.
 
 Revision: 20261126_1900
 Revises: 20261126_1800

@@ -1,4 +1,4 @@
-"""The HTTP header ``Retry-After``."""
+"""Parse the HTTP header ``Retry-After``."""
 
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
@@ -7,10 +7,10 @@ _MOST_SECONDS = 1e9
 
 
 def seconds_asked(retry_after: str) -> float | None:
-    """Return the seconds, at least 0, that the header asks to wait; None if it is not readable.
+    """Return the delay in seconds, at least 0; None if the header cannot be parsed.
 
-    It holds a number of seconds or a date; a date without a zone is UTC. A larger number than a
-    billion counts as a billion.
+    The header holds a number of seconds, or a date; a date without a zone is UTC. At most a billion
+    is returned for a number.
     """
     try:
         seconds = float(retry_after)

@@ -1,7 +1,7 @@
-"""JSON Web Tokens of a configured issuer, checked against the keys that it publishes (JWKS).
+"""Verify JSON Web Tokens of the configured issuer with its published keys (JWKS).
 
-Only signatures with a key pair are taken, and only by algorithms that are listed: what a token says
-of itself chooses among the issuer's keys, and nothing else.
+Only public-key signatures with a configured algorithm are accepted. The token's header selects one
+of the issuer's keys, and has no other influence on the verification.
 """
 
 import asyncio
@@ -25,23 +25,23 @@ log = structlog.get_logger(__name__)
 
 MAX_JWKS_BYTES: Final = 256 * 1024
 FETCH_SECONDS: Final = 5.0
-"""How long an issuer may take to answer."""
+"""Time limit of a request to the issuer."""
 KEPT_SECONDS: Final = 600.0
-"""How long its keys are used before they are fetched again."""
+"""How long keys are used before they are fetched again."""
 REFETCH_SECONDS: Final = 30.0
-"""Between two fetches, however many tokens name a key that is not known."""
+"""Minimum time between two fetches, however many tokens refer to an unknown key."""
 STALE_SECONDS: Final = 86_400.0
-"""How long known keys are used while the issuer does not answer."""
+"""How long known keys are used while the issuer is unavailable."""
 
 _SCOPE_PREFIX = "caseworker:"
 _KINDS: Final = {"RS": "RSA", "PS": "RSA", "ES": "EC", "Ed": "OKP"}
-"""The kind of key that an algorithm signs with, by the algorithm's first letters."""
+"""Key type of an algorithm, by the first letters of its name."""
 _REQUIRED = ("exp", "iss", "aud")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenRules:
-    """Which tokens are taken, and what is read in them."""
+    """Which tokens are accepted, and which claims are read."""
 
     issuer: str
     audience: str
@@ -58,7 +58,7 @@ class JwksFile:
         self._path = path
 
     async def __call__(self) -> bytes:
-        """Return the document.
+        """Return the JWKS document.
 
         Raises:
             OSError: the file cannot be read.
@@ -77,10 +77,10 @@ class JwksUrl:
         self._url = url
 
     async def __call__(self) -> bytes:
-        """Return the document.
+        """Return the JWKS document.
 
         Raises:
-            httpx.HTTPError, TimeoutError: the issuer does not answer as it should.
+            httpx.HTTPError, TimeoutError: the issuer does not return an uncompressed 200 in time.
         """
         plain = {"Accept": "application/json", "Accept-Encoding": "identity"}
         content = bytearray()
@@ -99,7 +99,7 @@ class JwksUrl:
 
 
 class IssuerKeys:
-    """The public keys of an issuer, by their ids."""
+    """The public keys of an issuer, by key ID."""
 
     def __init__(self, fetch: Callable[[], Awaitable[bytes]]) -> None:
         self._fetch = fetch
@@ -109,16 +109,16 @@ class IssuerKeys:
         self._renewing: asyncio.Task[None] | None = None
 
     async def key(self, key_id: str | None) -> jwt.PyJWK:
-        """Return a key; a token without a key id means the only one there is.
+        """Return a key; None as ``key_id`` selects the only key.
 
         Raises:
-            InvalidCredentialError: there is no such key.
-            StoreUnavailableError: no keys are known, and the issuer does not answer.
+            InvalidCredentialError: the key does not exist.
+            StoreUnavailableError: no current keys are known, and the issuer does not respond.
         """
         if self._must_ask(key_id):
             await self._refresh_if(lambda: self._must_ask(key_id))
         elif self._is_old() and self._may_try() and not self._fetching.locked():
-            # Who shows a known key does not wait for an issuer that may be hanging.
+            # Refresh in the background: a token with a known key need not wait for a slow issuer.
             self._renewing = asyncio.create_task(self._refresh_if(self._is_old), name="jwks")
         if time.monotonic() - self._fetched > STALE_SECONDS:
             raise StoreUnavailableError
@@ -132,12 +132,12 @@ class IssuerKeys:
         return time.monotonic() - self._fetched > KEPT_SECONDS
 
     def _must_ask(self, key_id: str | None) -> bool:
-        """Return whether a key is unknown, or whether nobody has looked for long if it is valid."""
+        """Return whether the key is unknown, or the last attempt to fetch keys is long ago."""
         unlooked = time.monotonic() - self._tried > 2 * KEPT_SECONDS
         return unlooked or not self._keys or (key_id is not None and key_id not in self._keys)
 
     async def _refresh_if(self, needed: Callable[[], bool]) -> None:
-        """Fetch the keys, unless somebody has just done so."""
+        """Fetch the keys, unless another task has just fetched them."""
         async with self._fetching:
             if needed() and self._may_try():
                 await self._refresh()
@@ -157,10 +157,10 @@ class IssuerKeys:
 
 
 def _read(document: bytes) -> Mapping[str | None, jwt.PyJWK]:
-    """Return the public keys that can check signatures; others are left out.
+    """Return the public signature keys in a JWKS; other keys are skipped.
 
     Raises:
-        ValueError: it is too long, or no JWKS.
+        ValueError: the document is too long, or not a JWKS.
     """
     if len(document) > MAX_JWKS_BYTES:
         raise ValueError("too long")
@@ -180,14 +180,19 @@ def _read(document: bytes) -> Mapping[str | None, jwt.PyJWK]:
 
 
 class IssuedTokens:
-    """Implements the verifier of tokens."""
+    """Implements the token verifier."""
 
     def __init__(self, rules: TokenRules, keys: IssuerKeys) -> None:
         self._rules = rules
         self._keys = keys
 
     async def verify(self, token: str) -> Identity:
-        """Return whom a token speaks of."""
+        """Validate a JWT and return its identity.
+
+        Raises:
+            InvalidCredentialError: the token is not valid.
+            StoreUnavailableError: the keys of the issuer are not available.
+        """
         rules = self._rules
         try:
             header = jwt.get_unverified_header(token)
@@ -222,7 +227,7 @@ class IssuedTokens:
 
 
 def _suits(key: jwt.PyJWK, algorithm: str) -> bool:
-    """Tell whether a key is meant for an algorithm, as its document says or by its kind."""
+    """Return whether a key fits an algorithm: by its ``alg``, or by its key type without one."""
     written = key._jwk_data
     if written.get("alg") is not None:
         return bool(written["alg"] == algorithm)
@@ -230,7 +235,7 @@ def _suits(key: jwt.PyJWK, algorithm: str) -> bool:
 
 
 def _scopes_in(claim: Any) -> list[Scope]:
-    """Return our scopes in a claim: words in a text (RFC 8693), or a list of texts."""
+    """Return the known scopes in a claim: a string of words (RFC 8693), or a list of strings."""
     words = claim.split() if isinstance(claim, str) else claim
     if not isinstance(words, list):
         return []

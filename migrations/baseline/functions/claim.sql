@@ -1,5 +1,5 @@
--- Claims the next queued run for a worker: of the tenant that has the fewest running, the run with the highest
--- priority that has waited longest. A null only_tenant or only_run means any.
+-- Claims the next queued run for a worker. It belongs to the tenant with the fewest running runs; among its runs the
+-- highest priority comes first, then the longest wait. A null only_tenant or only_run means any.
 CREATE OR REPLACE FUNCTION caseworker_claim(worker text, usual_max_running integer, only_tenant text, only_run text) RETURNS SETOF runs
     LANGUAGE plpgsql
     SET plan_cache_mode TO 'force_generic_plan'

@@ -1,4 +1,4 @@
--- Deletes what hangs on runs by no foreign key, when runs are deleted.
+-- Deletes rows that belong to deleted runs without a foreign key.
 CREATE OR REPLACE FUNCTION caseworker_erase_with_runs() RETURNS trigger
     LANGUAGE plpgsql
     AS $$

@@ -1,4 +1,4 @@
--- Refuses to change a decision that was made.
+-- Rejects changes to a decision.
 CREATE OR REPLACE FUNCTION caseworker_guard_approval() RETURNS trigger
     LANGUAGE plpgsql
     AS $$

@@ -1,4 +1,4 @@
--- Refuses to change the end of a call.
+-- Rejects changes to the final status of a call.
 CREATE OR REPLACE FUNCTION caseworker_guard_call() RETURNS trigger
     LANGUAGE plpgsql
     AS $$

@@ -1,4 +1,4 @@
--- Refuses to change a registered definition.
+-- Rejects changes to a registered definition.
 CREATE OR REPLACE FUNCTION caseworker_guard_graph() RETURNS trigger
     LANGUAGE plpgsql
     AS $$

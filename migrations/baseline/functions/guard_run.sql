@@ -1,4 +1,4 @@
--- Refuses to change the end of a run, to lower its fence, and to take a cancel request back.
+-- Rejects changes to a terminal status, a lower fence, and the withdrawal of a cancel request.
 CREATE OR REPLACE FUNCTION caseworker_guard_run() RETURNS trigger
     LANGUAGE plpgsql
     AS $$

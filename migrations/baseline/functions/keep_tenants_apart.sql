@@ -1,5 +1,5 @@
--- Turns row-level security on for each table with a tenant_id that does not have it yet. Returns false if the role
--- caseworker_tenant can be neither made nor used. Revisions that make such a table call it again.
+-- Enables row-level security on each table with a tenant_id that does not have it yet. Returns false if the role
+-- caseworker_tenant can neither be created nor used. Revisions that create such a table call it again.
 CREATE OR REPLACE FUNCTION caseworker_keep_tenants_apart() RETURNS boolean
     LANGUAGE plpgsql
     AS $$

@@ -1,4 +1,4 @@
--- Takes a turn of a model with a rate limit for a tenant, or says how many seconds to wait for it.
+-- Takes a rate slot of a model for a tenant and returns 0, or returns the seconds to wait.
 CREATE OR REPLACE FUNCTION caseworker_take_turn(of_model text, tenant text, by_process text, of_requests double precision, burst_requests double precision, rate_requests double precision, of_tokens double precision, burst_tokens double precision, rate_tokens double precision, unused_tokens double precision, longest_wait double precision, at_time timestamptz) RETURNS double precision
     LANGUAGE plpgsql
     AS $$

@@ -1,6 +1,6 @@
-"""The messages of a server, without the tools of a list that the protocol does not know.
+"""Filter the messages of an MCP server: drop tools that do not match the protocol.
 
-The SDK takes a list of tools whole or not at all: one malformed entry would cost the server.
+The SDK accepts a list of tools only as a whole, so one malformed entry would disable the server.
 """
 
 from collections.abc import AsyncIterator
@@ -19,7 +19,7 @@ from caseworker.observability.redaction import redact_text
 log = structlog.get_logger(__name__)
 
 _VERSION: Final = "2025-11-25"
-"""Of the protocol whose form of a tool is asked for; those before it ask for no more."""
+"""Protocol version that tools are validated against; earlier versions require no more fields."""
 
 Incoming = SessionMessage | Exception
 
@@ -28,7 +28,7 @@ Incoming = SessionMessage | Exception
 async def checked(
     server: str, transport: AbstractAsyncContextManager[TransportStreams]
 ) -> AsyncIterator[TransportStreams]:
-    """Open a transport from ``server``; its lists of tools hold what the SDK can read."""
+    """Open a transport from ``server`` whose tool lists hold only tools that the SDK can parse."""
     async with transport as (reading, writing):
         yield _CheckedStream(server, reading), writing
 
@@ -40,7 +40,7 @@ class _CheckedStream:
 
     @property
     def last_context(self) -> Any:
-        """The context of the sender of the last message, which the SDK asks for."""
+        """Context of the sender of the last message; the SDK reads this attribute."""
         return getattr(self._inner, "last_context", None)
 
     async def receive(self) -> Incoming:
@@ -63,7 +63,7 @@ class _CheckedStream:
         return await self._inner.__aexit__(*ending)
 
     def _checked(self, incoming: Incoming) -> Incoming:
-        """Leave malformed tools out of a message that lists tools."""
+        """Drop malformed tools from a message that lists tools."""
         message = None if isinstance(incoming, Exception) else incoming.message
         if isinstance(message, JSONRPCResponse) and isinstance(message.result.get("tools"), list):
             listed = message.result["tools"]

@@ -1,7 +1,7 @@
-"""MCP over streamable HTTP: the SDK's transport on a client whose answers are bounded.
+"""MCP over streamable HTTP: the SDK's transport with a client that limits response sizes.
 
-One request that fails must not end the session of the others, so a connection that cannot be made
-or breaks off becomes an error answer of that request alone.
+A failed request must not end the session for other requests. A failed or broken connection
+therefore becomes an error response of that request only.
 """
 
 import json
@@ -16,11 +16,11 @@ from caseworker.adapters.mcp.config import ServerConfig
 from caseworker.observability.trace_context import HEADER, current_traceparent
 
 _STREAM_FACTOR: Final = 16
-"""How many messages of the largest size one stream of notifications may hold."""
+"""Maximum size of a notification stream, in messages of maximum size."""
 
 
 class Reading:
-    """What became of the answer of one request while it was read."""
+    """Records whether the response of a request exceeded the limit."""
 
     __slots__ = ("too_large",)
 
@@ -29,11 +29,11 @@ class Reading:
 
 
 READING: ContextVar[Reading | None] = ContextVar("mcp_reading", default=None)
-"""Of the request that is being made; the SDK hands the context of a caller to its transport."""
+"""State of the current request; the SDK passes the caller's context to its transport."""
 
 
 class _Unreadable(httpx2.StreamError):
-    """The rest of an answer cannot be had, or may not be read."""
+    """The rest of a response is unavailable or exceeds the limit."""
 
 
 class _BoundedStream(httpx2.AsyncByteStream):
@@ -58,9 +58,9 @@ class _BoundedStream(httpx2.AsyncByteStream):
 
 
 class BoundedTransport(httpx2.AsyncBaseTransport):
-    """Reads at most so much of an answer, never compressed; a lost connection is an error answer.
+    """Limits the size of responses, rejects compression, and maps lost connections to responses.
 
-    Connections are not limited: a pool with a limit can be blocked by calls that were cancelled.
+    The number of connections is unlimited: cancelled calls can block a limited pool.
     """
 
     def __init__(self, max_bytes: int) -> None:
@@ -68,7 +68,7 @@ class BoundedTransport(httpx2.AsyncBaseTransport):
         self._inner = httpx2.AsyncHTTPTransport(limits=httpx2.Limits(max_connections=None))
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
-        """Send a request."""
+        """Send a request; a connection error returns a 502 response with a JSON-RPC error."""
         request.headers["accept-encoding"] = "identity"
         if (span := current_traceparent()) is not None:
             request.headers[HEADER] = span
@@ -95,7 +95,7 @@ class BoundedTransport(httpx2.AsyncBaseTransport):
 
 
 def http_client(config: ServerConfig) -> httpx2.AsyncClient:
-    """Return the client of one session; how long a call may take is up to its caller."""
+    """Return the client for one session; the caller limits the duration of calls."""
     return httpx2.AsyncClient(
         headers=dict(config.headers),
         timeout=httpx2.Timeout(config.start_timeout_seconds, read=None),

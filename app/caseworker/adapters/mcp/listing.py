@@ -1,7 +1,8 @@
-"""What a server says about its tools, checked before anybody relies on it.
+"""Validate a server's tool descriptions before they are used.
 
-Names, descriptions and schemas come from another program and reach prompts, traces and a compiler
-of schemas, so all of them are bounded. What is unfit costs the tool, not the server.
+Names, descriptions and schemas come from another program, and reach prompts, traces and a schema
+compiler. All of them are therefore bounded. An invalid description excludes the tool, not the
+server.
 """
 
 import re
@@ -22,7 +23,7 @@ from caseworker.tools.servers import SERVER_LOST
 log = structlog.get_logger(__name__)
 
 MAX_TOOLS: Final = 256
-"""Of one server; more are left out."""
+"""Maximum tools per server; further ones are excluded."""
 MAX_DESCRIPTION_CHARS: Final = 4000
 _NAME = re.compile(r"[A-Za-z0-9_./-]{1,90}", re.ASCII)
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f\ud800-\udfff]")
@@ -30,7 +31,7 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f\ud800-\udfff]")
 
 @dataclass(frozen=True, slots=True)
 class ServerTool:
-    """A tool as its server describes it, with its compiled schema."""
+    """A tool as described by its server, with its compiled schema."""
 
     spec: ToolSpec
     check: ArgumentCheck
@@ -44,7 +45,7 @@ def spec_of(
     parameters: Mapping[str, Any] | None = None,
     hints: ToolAnnotations | None = None,
 ) -> ToolSpec:
-    """Return how a tool is presented and run; nothing is known of one without ``hints``."""
+    """Return the specification of a tool; without ``hints``, assume nothing about its effects."""
     reads = hints is not None and hints.read_only_hint is True
     return ToolSpec(
         name=f"{config.name}.{tool}",
@@ -59,7 +60,7 @@ def spec_of(
 
 
 def usable_tools(config: ServerConfig, listed: Iterable[ListedTool]) -> dict[str, ServerTool]:
-    """Return the tools that may be used, by the server's own names; unfit ones are logged."""
+    """Return the usable tools by the server's own names; unusable ones are logged."""
     found: dict[str, ServerTool] = {}
     for tool in sorted(listed, key=lambda each: each.name):
         if not config.allows(tool.name):

@@ -1,7 +1,7 @@
-"""The result of an MCP tool as a result of a tool here: JSON of this service's own form.
+"""Convert the result of an MCP tool to the JSON form of this service's tool results.
 
-``text`` holds what is to be read, ``structured`` the structured content, ``omitted`` what cannot be
-passed on. Pictures are kept with the run as artifacts.
+``text`` holds the readable text, ``structured`` the structured content, and ``omitted`` a list of
+the parts that cannot be passed on. Pictures are stored as artifacts of the run.
 """
 
 import base64
@@ -26,7 +26,7 @@ from caseworker.tools.artifacts import ArtifactTooLargeError, stem_of
 from caseworker.tools.ports import ToolContext, ToolResult, failure
 
 MAX_PICTURES: Final = 10
-"""Of one result; more are omitted."""
+"""Maximum pictures per result; further ones are omitted."""
 _MAX_LINK_CHARS: Final = 2000
 _PICTURES: Final[Mapping[str, re.Pattern[bytes]]] = MappingProxyType(
     {
@@ -36,15 +36,15 @@ _PICTURES: Final[Mapping[str, re.Pattern[bytes]]] = MappingProxyType(
         "image/webp": re.compile(rb"RIFF.{4}WEBP", re.DOTALL),
     }
 )
-"""How pictures of each media type that is kept begin."""
+"""Magic bytes of the supported picture types."""
 _UNSTORABLE = re.compile(r"[\x00\ud800-\udfff]")
 
 
 async def result_of(name: str, answer: CallToolResult, context: ToolContext) -> ToolResult:
-    """Return what a call gave; ``name`` is the full name of the tool.
+    """Convert the result of a call; ``name`` is the full name of the tool.
 
     Raises:
-        ArtifactTooLargeError: the run may not keep a picture of that size.
+        ArtifactTooLargeError: a picture exceeds the run's size limit for artifacts.
     """
     texts: list[str] = []
     omitted: list[str] = []
@@ -83,7 +83,7 @@ def _read(part: Any, texts: list[str], omitted: list[str]) -> None:
 
 
 async def _kept(name: str, part: ImageContent, context: ToolContext) -> list[str]:
-    """Keep a picture with the run; return a line about it if it cannot be kept."""
+    """Store a picture as an artifact; return a line for ``omitted`` if that is impossible."""
     try:
         data = base64.b64decode(part.data, validate=True)
     except (binascii.Error, ValueError):

@@ -1,4 +1,4 @@
-"""The MCP servers of a process: each started at its first use, and again after it was lost."""
+"""The MCP servers of a process: each is started on first use, and again after it was lost."""
 
 import asyncio
 import time
@@ -20,13 +20,13 @@ from caseworker.tools.ports import (
 from caseworker.tools.servers import SERVER_LOST, ServerUnavailableError
 
 PAUSE_SECONDS: Final = (0.0, 1.0, 2.0, 5.0, 15.0, 60.0)
-"""Before a server that was lost so many times in a row is started again."""
+"""Back-off before a server is restarted, by consecutive losses."""
 STEADY_SECONDS: Final = 60.0
-"""A session that lasted so long starts the row anew."""
+"""A session that lasted this long resets the count of losses."""
 
 
 class McpServer:
-    """One configured server, with at most one session that takes calls."""
+    """A configured server with at most one session that accepts calls."""
 
     def __init__(self, config: ServerConfig) -> None:
         self.config = config
@@ -35,11 +35,11 @@ class McpServer:
         self._lost = 0
         self._not_before = 0.0
         self._closing: list[Session] = []
-        """Lost sessions whose programs may still be about to end."""
+        """Lost sessions whose programs may still be shutting down."""
         self._problem = ""
 
     async def session(self) -> Session:
-        """Return the session, opened.
+        """Return the open session; start one if necessary.
 
         Raises:
             ServerUnavailableError: the server cannot be started now.
@@ -66,7 +66,7 @@ class McpServer:
         return session
 
     async def aclose(self) -> None:
-        """End the session, if there is one, and wait for those before it."""
+        """End the session, if any, and wait until earlier sessions have closed too."""
         current = [] if self._session is None else [self._session]
         for session in current:
             session.end("This process ends.")
@@ -75,7 +75,7 @@ class McpServer:
 
 
 class McpTool:
-    """A tool of a server; what it takes is checked with what the server says at the call."""
+    """A tool of a server; each call validates the arguments with the server's current schema."""
 
     def __init__(self, server: McpServer, tool: str, spec: ToolSpec) -> None:
         self.spec = spec
@@ -101,15 +101,15 @@ class McpTool:
 
 
 class McpServers:
-    """All servers that are configured; implements ``ToolServers``."""
+    """All configured servers; implements ``ToolServers``."""
 
     def __init__(self, configs: Iterable[ServerConfig]) -> None:
-        """Take the servers; none is started."""
+        """Register the servers without starting any."""
         self._servers = {each.name: McpServer(each) for each in configs}
         self.names: Sequence[str] = sorted(self._servers)
 
     def serves(self, name: str) -> bool:
-        """Tell whether a full name is one that a configured server may use."""
+        """Return whether a full name belongs to a configured server that allows the tool."""
         server, _, tool = name.partition(".")
         return server in self._servers and self._servers[server].config.allows(tool)
 
@@ -117,7 +117,7 @@ class McpServers:
         """Return the tools of a server, by name.
 
         Raises:
-            ServerUnavailableError: it cannot be asked, or is not configured.
+            ServerUnavailableError: the server is unavailable or not configured.
         """
         if server not in self._servers:
             raise ServerUnavailableError(f"No tool server {server!r} is configured.")
@@ -125,7 +125,7 @@ class McpServers:
         return [tool.spec for tool in session.tools.values()]
 
     async def find(self, name: str) -> Tool:
-        """Return the tool of a full name that a server may use."""
+        """Return a tool by its full name, for which :meth:`serves` must be true."""
         of, _, own = name.partition(".")
         server = self._servers[of]
         spec = spec_of(server.config, own)
@@ -136,7 +136,7 @@ class McpServers:
         return McpTool(server, own, spec if known is None else known.spec)
 
     async def aclose(self) -> None:
-        """End all servers side by side."""
+        """Close all servers concurrently."""
         async with asyncio.TaskGroup() as group:
             for server in self._servers.values():
                 group.create_task(server.aclose())

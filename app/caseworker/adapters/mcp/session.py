@@ -1,9 +1,9 @@
-"""One connection to an MCP server: opened, listed, used by many calls at once, and ended.
+"""One session with an MCP server: connect, list tools, execute concurrent calls, and close.
 
-The SDK's client must be entered and left by the same task, so each session has one. That task also
-lists the tools: at the start, when the server says that they have changed, and when a call found
-the server silent. A server that cannot list its tools in time is hung or gone; its session ends,
-and a new one is begun by whoever needs it next.
+The SDK's client must be entered and exited by the same task, so each session has its own task. That
+task also lists the tools: at the start, when the server announces a change, and when a call timed
+out. A server that cannot list its tools in time is hung or lost. Its session then ends, and the
+next caller starts a new one.
 """
 
 import asyncio
@@ -47,11 +47,11 @@ from caseworker.tools.servers import SERVER_LOST, ServerUnavailableError
 log = structlog.get_logger(__name__)
 
 MAX_PAGES: Final = 50
-"""Of a list of tools; a list that goes on is cut there."""
+"""Maximum pages of a tool list; a longer list is truncated."""
 RELIST_SECONDS: Final = 1.0
-"""How long a change of the tools is not looked at after the one before."""
+"""Minimum time between two listings after change notifications."""
 RELISTEN_SECONDS: Final = 5.0
-"""How long after its end a stream of changes is opened again."""
+"""Delay before a closed stream of change notifications is reopened."""
 
 _CODES: Final = {
     CONNECTION_CLOSED: SERVER_LOST,
@@ -61,19 +61,19 @@ _CODES: Final = {
     TOO_LARGE_CODE: "too_large",
 }
 _TERMINATED: Final = "Session terminated"
-"""What the SDK says when a server over HTTP has forgotten the session."""
+"""The SDK's message when an HTTP server no longer knows the session."""
 
 
 class Session:
-    """A connection to a server, from its start to its end; it is never reopened."""
+    """A connection to a server; a closed session is never reopened."""
 
     def __init__(self, config: ServerConfig) -> None:
-        """Begin to open the connection, in a task of its own."""
+        """Start connecting, in a separate task."""
         self.config = config
         self.tools: Mapping[str, ServerTool] = {}
-        """Those that may be used, by the server's own names."""
+        """The usable tools, by the server's own names."""
         self.problem = ""
-        """Why it has ended, safe to show."""
+        """Why the session ended, redacted."""
         self._stop = asyncio.Event()
         self._look = asyncio.Event()
         self._opened: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -84,39 +84,39 @@ class Session:
 
     @property
     def ended(self) -> bool:
-        """Whether it takes no more calls."""
+        """Whether the session accepts no more calls."""
         return self._stop.is_set() or self._task.done()
 
     @property
     def closed_down(self) -> bool:
-        """Whether the server has been let go of."""
+        """Whether the connection to the server is closed."""
         return self._task.done()
 
     async def opened(self) -> None:
         """Wait until calls can be made.
 
         Raises:
-            ServerUnavailableError: the server cannot be started or does not answer.
+            ServerUnavailableError: the server cannot be started or does not respond.
         """
         await asyncio.shield(self._opened)
 
     def end(self, reason: str = "") -> None:
-        """Take no more calls, and let go of the server."""
+        """Stop accepting calls, and start closing the connection."""
         self.problem = self.problem or redact_text(reason, max_chars=300)
         self._stop.set()
         self._look.set()
 
     async def closed(self) -> None:
-        """Wait until the server has been let go of."""
+        """Wait until the connection is closed."""
         await asyncio.wait([self._task])
 
     async def call(self, tool: str, args: Mapping[str, Any]) -> CallToolResult:
         """Call a tool by the server's own name for it.
 
-        A caller that is cancelled does not wait: the server is told meanwhile.
+        A cancelled caller returns at once; the server is notified in the background.
 
         Raises:
-            ToolRefusedError: there is no result; its code says why.
+            ToolRefusedError: there is no result; its code gives the reason.
         """
         call = asyncio.create_task(self._request(tool, args))
         self._calls.add(call)
@@ -165,7 +165,7 @@ class Session:
     def _forget(self, call: asyncio.Task[CallToolResult]) -> None:
         self._calls.discard(call)
         if not call.cancelled():
-            call.exception()  # nobody else retrieves that of a call whose caller was cancelled
+            call.exception()  # a cancelled caller does not retrieve it
 
     async def _live(self) -> None:
         following: asyncio.Task[None] | None = None
@@ -188,11 +188,11 @@ class Session:
             if not self._opened.done():
                 message = f"The server {self.config.name!r} cannot be used. {self.problem}"
                 self._opened.set_exception(ServerUnavailableError(message.strip()))
-                self._opened.exception()  # not everybody who asked may still wait
+                self._opened.exception()  # its waiters may be gone
             log.info("mcp.server_closed", server=self.config.name, detail=self.problem)
 
     async def _let_calls_end(self) -> None:
-        """Give calls that have just heard of the end a moment to say so themselves."""
+        """Give pending calls one second to fail with their own error, then cancel them."""
         if self._calls:
             _, left = await asyncio.wait(self._calls, timeout=1.0)
             for call in left:
@@ -211,7 +211,7 @@ class Session:
         )
 
     async def _watch(self) -> None:
-        """List the tools whenever somebody asks, until the session is to end."""
+        """List the tools on request, until the session ends."""
         while not self._stop.is_set():
             await self._look.wait()
             self._look.clear()
@@ -236,7 +236,7 @@ class Session:
                 params=None if cursor is None else PaginatedRequestParams(cursor=cursor)
             )
             listed += page.tools
-            cursor = page.next_cursor  # an empty text is one, too
+            cursor = page.next_cursor  # may be an empty string
             if cursor is None or cursor in seen or len(listed) > 4 * MAX_TOOLS:
                 break
             seen.add(cursor)
@@ -247,7 +247,7 @@ class Session:
             self._look.set()
 
     async def _follow(self) -> None:
-        """Ask for changes of the tools where a server tells them only to those who ask."""
+        """Subscribe to tool changes, if the protocol version requires a subscription."""
         offers = self._client.server_capabilities.tools
         modern = self._client.session.protocol_version in MODERN_PROTOCOL_VERSIONS
         while modern and offers is not None and offers.list_changed:
@@ -261,7 +261,7 @@ class Session:
 
 @asynccontextmanager
 async def _http_transport(config: ServerConfig) -> AsyncIterator[TransportStreams]:
-    """Open the SDK's transport with a client that is closed together with it."""
+    """Open the SDK's transport with a client that is closed with it."""
     async with (
         aclosing(http_client(config)) as client,
         streamable_http_client(
@@ -272,7 +272,7 @@ async def _http_transport(config: ServerConfig) -> AsyncIterator[TransportStream
 
 
 def _said(error: BaseException) -> str:
-    """Return what one of the errors in a group says."""
+    """Return the message of the first error in a group."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     if isinstance(error, TimeoutError):

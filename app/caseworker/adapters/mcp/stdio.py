@@ -1,9 +1,9 @@
-"""MCP over the pipes of a child process, with a limit on what is read.
+"""MCP over the pipes of a child process, with limits on its output.
 
-The SDK's own transport gathers a line of any length in memory, so this one takes its place. The
-child leads a process group of its own. It is ended as the protocol says: its stdin is closed, then
-the group gets SIGTERM, then SIGKILL. If this process is killed, the kernel closes the child's
-stdin, which tells it to end.
+The SDK's own transport buffers lines of any length, so this module replaces it. The child leads its
+own process group. It is stopped as the protocol specifies: its stdin is closed, then the group gets
+SIGTERM, then SIGKILL. If this process is killed, the kernel closes the child's stdin, which tells
+the child to exit.
 """
 
 import asyncio
@@ -32,14 +32,14 @@ from mcp.types import (
 from caseworker.adapters.mcp.config import ServerConfig
 
 TOO_LARGE_CODE: Final = -32090
-"""The JSON-RPC code that stands for an answer that was longer than may be read."""
+"""JSON-RPC error code for a response that exceeds the size limit."""
 
 STOP_SECONDS: Final = 1.0
-"""How long a child may take to end after its stdin was closed, and again after SIGTERM."""
+"""Time for a child to exit after its stdin was closed, and again after SIGTERM."""
 MAX_SKIPPED_BYTES: Final = 64 << 20
-"""Of a line that is too long; a child that writes more is ended."""
+"""Bytes skipped of a line that is too long; a child that writes more is stopped."""
 MAX_UNASKED: Final = 5000
-"""Messages within ``WINDOW_SECONDS`` that answer nothing; a child that sends more is ended."""
+"""Messages within ``WINDOW_SECONDS`` that are not responses; a child that sends more is stopped."""
 WINDOW_SECONDS: Final = 10.0
 _CHUNK_BYTES: Final = 64 * 1024
 _QUEUED: Final = 64
@@ -54,11 +54,11 @@ Streams = tuple[
 
 
 class FloodError(Exception):
-    """A child wrote more than anybody asked for."""
+    """A child wrote more than the limits allow."""
 
 
 class Lines:
-    """Cuts a stream into messages; of a line that is too long only its ends are kept."""
+    """Splits a stream into messages; of a line that is too long only the two ends are kept."""
 
     def __init__(self, max_bytes: int) -> None:
         self._max = max_bytes
@@ -67,10 +67,10 @@ class Lines:
         self._unasked, self._since = 0, time.monotonic()
 
     def feed(self, chunk: bytes) -> Iterator[SessionMessage]:
-        """Yield the messages that a chunk completes; what is no message is left out.
+        """Yield the messages that a chunk completes; lines that are not messages are skipped.
 
         Raises:
-            FloodError: too much came.
+            FloodError: the child exceeded a limit.
         """
         *ends, rest = chunk.split(b"\n")
         for part in ends:
@@ -119,12 +119,12 @@ class Lines:
 async def stdio_transport(
     config: ServerConfig, ended: Callable[[str], None]
 ) -> AsyncIterator[Streams]:
-    """Start the program of a server and yield the streams of its messages.
+    """Start the program of a server and yield its message streams.
 
-    ``ended`` is called with what can be said about it once the program writes nothing more.
+    ``ended`` is called with a description once the program closes its output.
 
     Raises:
-        OSError: it cannot be started.
+        OSError: the program cannot be started.
     """
     process = await asyncio.create_subprocess_exec(
         *config.command,
@@ -180,7 +180,8 @@ async def stdio_transport(
             for pump in pumps:
                 pump.cancel()
             await asyncio.wait(pumps)
-            # What the program has started may hold its pipes open, and nothing public closes ours.
+            # Grandchildren may hold the pipes open, and asyncio has no public way to close our
+            # ends.
             process._transport.close()  # type: ignore[attr-defined]
             for stream in (incoming, read_stream, write_stream, outgoing):
                 stream.close()
@@ -202,6 +203,6 @@ async def _exits(process: Process) -> bool:
 
 
 def _signal_group(process: Process, number: signal.Signals) -> None:
-    """Signal a child and what it has started, also if the child itself is gone."""
+    """Signal the process group of a child, even if the child itself has exited."""
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, number)

@@ -1,8 +1,8 @@
-"""The two transactions that write the row of a run that may or may not exist: accept and cancel.
+"""The two transactions that write the row of a run that may not exist yet: accept and cancel.
 
-Both insert the row or update the one that is there, so a cancel request that comes early and a run
-that comes late cannot miss each other. The plain case, a new run claimed by its own process, never
-comes here: one batched insert does it, and what that insert finds in its way is accepted here.
+Both insert the row or update the existing one, so an early cancel request and a late run cannot
+miss each other. The common case, a new run without conflicts, uses a batched insert instead. Only
+the runs that this insert does not store are accepted here.
 """
 
 import json
@@ -64,35 +64,35 @@ from caseworker.runs.run import (
 )
 
 CANCEL_CHANNEL = "caseworker_cancel"
-"""Where workers hear at once of a cancel request; their heartbeats find those they missed."""
+"""Notification channel for cancel requests; heartbeats find the requests that a worker missed."""
 
 MAX_RECEIPT_CALLS = 100
-"""How many calls the answer to a cancel request names at most."""
+"""Maximum number of calls listed in the response to a cancel request."""
 
 MAX_EXPIRED_DROPPED = 100
-"""How many expired pending cancels a new one clears away at most."""
+"""Maximum number of expired pending cancels that a new one deletes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreLimits:
-    """What the store refuses."""
+    """Limits that the store enforces."""
 
     pending_cancel_ttl_seconds: float
     max_pending_cancels: int
-    """Per tenant: cancel requests for runs that do not exist."""
+    """Maximum cancel requests per tenant for runs that do not exist."""
     max_queued: int | None = None
     quota: Quota
-    """Of tenants that have none of their own."""
+    """Default quota of tenants that have none of their own."""
     accept_timeout_seconds: float
 
 
 async def accept_in(
     connection: AsyncConnection, new: NewRun, *, worker_id: str | None, limits: StoreLimits
 ) -> Accepted:
-    """Store a run in this transaction, or return the one that the same request made before.
+    """Store a run in this transaction, or return the run that the same request created before.
 
     Raises:
-        RunConflictError: the id, or the pair of id and key, belongs to another request.
+        RunConflictError: the ID, or the pair of ID and key, belongs to another request.
         IdempotencyMismatchError: the key was used with another body.
         QueueFullError: too many runs are queued.
         QuotaExceededError: the tenant may have no further run now.
@@ -112,6 +112,7 @@ async def accept_in(
     async with storing(connection, new.key.tenant, admission.quota if admission else UNLIMITED):
         row = (await connection.exec_driver_sql(ACCEPT_ONE, (document,))).mappings().one_or_none()
     if row is None:
+        # A run with this ID exists; ON CONFLICT has locked its row.
         return await _repeated(connection, await _same_request(connection, new), limits)
     run = run_from_row(row)
     if new.request.source is not None:
@@ -134,17 +135,16 @@ async def accept_in(
 
 
 async def _repeated(connection: AsyncConnection, run: Run, limits: StoreLimits) -> Accepted:
-    """Answer a request that has made a run before; it takes nothing of its tenant's rate."""
+    """Answer a repeated request with its run; this consumes none of the tenant's rate."""
     rate = await left_of_rate(connection, run.key.tenant, limits.quota)
     return Accepted(run, created=False, rate=rate)
 
 
 async def _has_place(connection: AsyncConnection, new: NewRun, most: int) -> bool:
-    """Return whether the queue has a place for a run, which is stored by now.
+    """Return whether the queue has capacity for a run that this transaction has already stored.
 
-    The runs of one tenant may fill the queue, whatever they wait for. So that others are not
-    refused for that, a tenant that has few runs in a full queue gets a place beyond, of which there
-    are as many again.
+    One tenant may fill the queue. To keep other tenants from being rejected, a tenant with few
+    queued runs may extend a full queue to twice its length.
     """
     later, tenant = new.request.start_at is not None, new.key.tenant
     few = few_of_queue(most)
@@ -161,7 +161,7 @@ async def _has_place(connection: AsyncConnection, new: NewRun, most: int) -> boo
 
 
 async def _earlier_by_key(connection: AsyncConnection, new: NewRun) -> Run | None:
-    """Return the run that was made with this key; others with the key wait until we commit."""
+    """Return the run with this idempotency key, and lock the key until the transaction commits."""
     await connection.exec_driver_sql(LOCK_KEY, (new.key.tenant, new.idempotency_key))
     found = await connection.execute(
         select(runs).where(
@@ -179,7 +179,7 @@ async def _earlier_by_key(connection: AsyncConnection, new: NewRun) -> Run | Non
 
 
 async def _same_request(connection: AsyncConnection, new: NewRun) -> Run:
-    """Return the run that has the id if it was made by the same request."""
+    """Return the run with this ID if the same request created it."""
     run = await read_run(connection, new.key)
     other_key = new.idempotency_key not in (None, run.idempotency_key)
     if run.request_hash != new.request_hash or other_key:
@@ -190,7 +190,7 @@ async def _same_request(connection: AsyncConnection, new: NewRun) -> Run:
 async def cancel_in(
     connection: AsyncConnection, key: RunKey, cancel_request: CancelRequest, limits: StoreLimits
 ) -> CancelStatus:
-    """Store a cancel request in this transaction; finish the run if nobody executes it.
+    """Store a cancel request in this transaction; end the run at once if no worker owns it.
 
     Raises:
         TooManyPendingCancelsError: too many cancel requests wait for runs that do not exist.
@@ -217,7 +217,7 @@ async def cancel_in(
 
 
 async def _require_room(connection: AsyncConnection, tenant: str, most: int) -> None:
-    """Clear some expired pending cancels away and refuse more than the limit of others."""
+    """Delete some expired pending cancels, then enforce the tenant's limit on the rest."""
     await connection.exec_driver_sql(DROP_EXPIRED, (tenant, MAX_EXPIRED_DROPPED))
     pending = await connection.exec_driver_sql(COUNT_PENDING, (tenant,))
     if pending.scalar_one() > most:
@@ -227,7 +227,7 @@ async def _require_room(connection: AsyncConnection, tenant: str, most: int) -> 
 async def _cancel_unowned(
     connection: AsyncConnection, run: Run, cancel_request: CancelRequest
 ) -> Mapping[str, Any]:
-    """Finish a run that no worker owns; return its ExecutionGraph."""
+    """Cancel a run that no worker owns; return its ExecutionGraph."""
     earlier = await journal_of(connection, run.key)
     last_seq = await last_seq_of(connection, run.key)
     run = replace(run, streamed=await streamed_in(connection, run.key))
@@ -239,18 +239,18 @@ async def _cancel_unowned(
 async def halt_overdue(
     connection: AsyncConnection, limit: int
 ) -> Sequence[tuple[Run, Mapping[str, Any]]]:
-    """Finish queued runs whose deadline has passed, at most so many.
+    """End up to ``limit`` queued runs whose deadline has passed.
 
-    Return each as it has ended, with its ExecutionGraph.
+    Return each in its final state, with its ExecutionGraph.
     """
     rows = (await connection.exec_driver_sql(OVERDUE, (limit,))).mappings().all()
     found = sorted(map(run_from_row, rows), key=lambda run: (run.key.tenant, run.created_at))
-    # two who do this lock the days of tenants in the same order
+    # Sorted, so that concurrent calls lock the tenants' quota rows in the same order.
     return [await _halt_overdue(connection, run) for run in found]
 
 
 async def _halt_overdue(connection: AsyncConnection, run: Run) -> tuple[Run, Mapping[str, Any]]:
-    """Finish a queued run, locked by this transaction, whose deadline has passed."""
+    """End a queued run, locked by this transaction, whose deadline has passed."""
     deadline = run.request.deadline or run.created_at
     earlier = await journal_of(connection, run.key)
     last_seq = await last_seq_of(connection, run.key)
@@ -262,7 +262,7 @@ async def _halt_overdue(connection: AsyncConnection, run: Run) -> tuple[Run, Map
 
 
 async def _finish_queued(connection: AsyncConnection, finish: FinishRun) -> datetime:
-    """Finish a run that no worker owns, whose row this transaction has locked; return when."""
+    """Persist the end of a run that no worker owns and this transaction has locked; return when."""
     calls = dump([call_to_json(finish.key, finish.fence, record) for record in finish.calls])
     events = dump([event_to_json(finish.key, finish.fence, record) for record in finish.events])
     documents = (dump([finish_to_json(finish, len(calls) + len(events))]), calls, events)
@@ -273,7 +273,7 @@ async def _finish_queued(connection: AsyncConnection, finish: FinishRun) -> date
 
 
 async def _notify(connection: AsyncConnection, key: RunKey, cancel_request: CancelRequest) -> None:
-    """Notify the workers; a notification holds 8,000 bytes at most."""
+    """Notify the workers; Postgres limits a notification to 8,000 bytes."""
     payload: dict[str, Any] = {
         "tenant": key.tenant,
         "run_id": key.run_id,
@@ -285,10 +285,10 @@ async def _notify(connection: AsyncConnection, key: RunKey, cancel_request: Canc
 
 
 async def _begun_calls(connection: AsyncConnection, key: RunKey) -> tuple[CallRecord, ...]:
-    """Return the LLM and tool calls that had taken effect, or may have.
+    """Return the last LLM and tool calls that have taken effect, or may have.
 
-    A call that is journaled as created had passed its barrier, or was about to ask. The run's row
-    is locked meanwhile, so a long journal is not read as a whole.
+    A call journaled as created has passed its barrier or is about to. The run's row is locked
+    during this query, so the number of calls is limited.
     """
     last = (
         select(*JOURNAL_COLUMNS)
@@ -301,7 +301,7 @@ async def _begun_calls(connection: AsyncConnection, key: RunKey) -> tuple[CallRe
 
 
 async def read_run(connection: AsyncConnection, key: RunKey) -> Run:
-    """Return a run that exists."""
+    """Return a run that must exist."""
     query = select(runs).where(of_run(runs, key))
     return run_from_row((await connection.execute(query)).mappings().one())
 
@@ -313,10 +313,10 @@ async def journal_of(connection: AsyncConnection, key: RunKey) -> Sequence[CallR
 
 
 async def last_seq_of(connection: AsyncConnection, key: RunKey) -> int:
-    """Return the number of a run's last event; its row is locked by this transaction.
+    """Return the number of a run's last event; this transaction must have locked the run's row.
 
-    That must have happened in an earlier statement: one that waits for the lock does not see what
-    was stored meanwhile.
+    An earlier statement must have taken the lock: the snapshot of a statement that waits for the
+    lock lacks the events committed during the wait.
     """
     last = select(func.max(events.c.seq)).where(of_run(events, key))
     return await connection.scalar(last) or 0
@@ -325,7 +325,7 @@ async def last_seq_of(connection: AsyncConnection, key: RunKey) -> int:
 async def streamed_in(
     connection: AsyncConnection, key: RunKey
 ) -> dict[tuple[str | None, str], Any]:
-    """Return the turn and the text of the answer of each step that was streamed and never ended."""
+    """Return turn and streamed text of each step whose reply was streamed but never finished."""
     found: dict[tuple[str | None, str], tuple[int, str]] = {}
     asked = {"tenant": key.tenant, "run_id": key.run_id}
     for row in await connection.exec_driver_sql(STREAMED, asked):

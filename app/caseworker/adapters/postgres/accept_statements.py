@@ -1,6 +1,7 @@
-"""The statements that accept runs: many at once that meet nothing, and one that may meet anything.
+"""SQL that accepts runs: a batch insert without conflicts, and a single insert that handles all.
 
-Like those of :mod:`run_statements` they are written for the driver and take rows as one document.
+As in :mod:`run_statements`, the statements are written for the driver and take rows as one JSON
+document.
 """
 
 from caseworker.adapters.postgres.dispatch import EXECUTE, QUEUE
@@ -25,9 +26,9 @@ FROM json_to_recordset(%s::json) AS new(
 """
 
 NEARLY_FULL_BYTES = 1 << 28
-"""So much before its limit of storage, runs of a tenant are accepted one by one.
+"""Distance to the storage limit, in bytes, below which a tenant's runs are accepted one by one.
 
-It is more than all processes together store by the batches that they insert at the same time.
+It exceeds the bytes that the concurrent batches of all processes can insert together.
 """
 
 _HAS_NO_LIMIT = f"""concurrency_key IS NULL
@@ -44,15 +45,17 @@ WHERE {_MEETS_NOTHING}
 ON CONFLICT DO NOTHING
 RETURNING tenant_id, run_id, created_at
 """
-"""Insert runs. One that is not returned met something and is accepted by itself: its id existed,
-as a run or as a pending cancel, its key did, somebody holds :data:`LOCK_KEY` on the key, or it may
-have to wait for other runs of its tenant.
+"""Insert runs; the caller accepts each run that is not returned with :data:`ACCEPT_ONE`.
 
-The rows come sorted: two processes that insert the same ids must not wait for one another.
+A run is not returned if its ID exists as a run or a pending cancel, or if its idempotency key
+exists or is locked with :data:`LOCK_KEY`. It is not returned either if it may have to wait for
+other runs of its tenant.
+
+The rows must be sorted, so that two processes that insert the same IDs cannot deadlock.
 """
 
 _WAITS = "status = 'queued' AND queued_at <= statement_timestamp()"
-"""Whether a run waits for a worker."""
+"""Whether a run is waiting for a worker."""
 
 ACCEPT_QUEUED = f"""
 WITH before AS MATERIALIZED (
@@ -72,10 +75,12 @@ WITH before AS MATERIALIZED (
 )
 SELECT accepted.*, jobs, waiting FROM accepted, deferred, before
 """  # noqa: S608
-"""Insert runs that are queued, each with its job, as :data:`ACCEPT_NEW` inserts claimed ones; only
-as many as may be queued, by the last parameter, beside those that wait already. These are counted
-up to the first parameter, and returned as ``waiting``: with 0 there they are not counted. The
-library's own function adds the jobs; what it is given is what :class:`QueueDispatch` gives it."""
+"""Insert queued runs, each with its job, under the conditions of :data:`ACCEPT_NEW`.
+
+The last parameter is the maximum queue length. The first parameter bounds the count of runs that
+already wait, which is returned as ``waiting``; 0 skips the count. procrastinate's own function adds
+the jobs, with the values that :class:`QueueDispatch` passes.
+"""
 
 ASK_FOR_ROOM = f"""
 SELECT tenant_id, run_id, waiting >= %(most)s::bigint AS is_full
@@ -99,14 +104,15 @@ AND NOT EXISTS (
     WHERE runs.tenant_id = new.tenant_id AND runs.idempotency_key = new.idempotency_key
 ))
 """  # noqa: S608
-"""Of ``runs`` return those that are new, and that nothing but the length of the queue has hindered:
-with whether it is full, to refuse them as they are, or has room again. At ``most`` so many may be
-queued, and twice as many beside tenants that have ``few``: a run whose tenant has fewer of its own,
-and may have a place beyond, is not returned.
+"""Return the new ``runs`` that only the length of the queue has kept from being inserted.
+
+``is_full`` says whether the queue is full, so the run is rejected without a further check, or has
+capacity again. The queue holds ``most`` runs. Tenants with fewer than ``few`` queued runs may
+extend it to twice that length. A run that may use this extension is not returned.
 """
 
 LOCK_KEY = "SELECT pg_advisory_xact_lock(hashtextextended(%s || E'\\n' || %s, 0))"
-"""Keep an idempotency key, of a tenant, to this transaction."""
+"""Lock an idempotency key of a tenant until the transaction ends."""
 
 _PENDING = "runs.pending_cancel_expires_at > excluded.created_at"
 
@@ -138,22 +144,25 @@ ON CONFLICT (tenant_id, run_id) DO UPDATE SET
 WHERE runs.request IS NULL
 RETURNING runs.*
 """
-"""Insert a run, or make one of a pending cancel or of what is kept of an erased run; a run that is
-there is locked, not returned.
+"""Insert a run, or turn a pending cancel or the remains of an erased run into one.
 
-With a cancel request that has not expired the run is queued, for this transaction to cancel it.
+If the run already exists, its row is locked and not returned. If there is an unexpired cancel
+request, the run is stored as queued, so that this transaction can cancel it.
 """
 
 _IS_QUEUED = """status = 'queued' AND queued_at <= CASE WHEN %s::boolean THEN 'infinity'
     ELSE statement_timestamp() END"""
-"""As :data:`_WAITS`, and with the parameter also one whose time has not come."""
+"""Like :data:`_WAITS`; if the parameter is true, runs with a later start time count as well."""
 
 COUNT_QUEUED = f"""
 SELECT count(*) FROM (SELECT FROM runs WHERE {_IS_QUEUED} LIMIT %s) queued
 """  # noqa: S608
-"""Count the runs that wait, up to a limit."""
+"""Count the waiting runs, up to a limit."""
 
 COUNT_QUEUED_OF = f"""
 SELECT count(*) FROM (SELECT FROM runs WHERE tenant_id = %s AND {_IS_QUEUED} LIMIT %s) queued
 """  # noqa: S608
-"""Count those of a tenant. One statement for both would find them without the index of tenants."""
+"""Count the waiting runs of a tenant.
+
+A single statement for both counts would not use the tenant index.
+"""

@@ -1,6 +1,6 @@
-"""Runs that are accepted in batches: many new ones by one statement.
+"""Accept runs in batches: one statement inserts many new runs.
 
-What a batch passes over has met something, and is accepted by itself.
+A run that the batch skips has a conflict, and is accepted separately.
 """
 
 import time
@@ -29,31 +29,31 @@ InsertAnswer = datetime | QueueFullError | None
 
 @dataclass(slots=True)
 class RunInsert:
-    """A run to insert, claimed for a worker or queued for any; a queued one may begin at once."""
+    """A run to insert, claimed for a worker or queued for any free one."""
 
     new: NewRun
     worker_id: str | None
     max_queued: int = UNLIMITED
-    """How many runs may be queued, this one included."""
+    """Maximum length of the queue, including this run."""
     max_stored_bytes: int | None = None
-    """What its tenant may store, this one included; see :data:`_HAS_NO_LIMIT`."""
+    """Storage limit of its tenant; see :data:`_HAS_NO_LIMIT`."""
     row: str = field(init=False)
-    """As JSON."""
+    """The row as JSON."""
     maybe_stored: bool = False
-    """True once the database went away in the middle: the row that is there may be this one."""
+    """True after an error in mid-insert: an existing row may be the result of this insert."""
 
     def __post_init__(self) -> None:
-        """Write the row."""
+        """Serialize the row."""
         row = new_run_to_json(self.new, self.worker_id)
         self.row = dump({**row, "max_stored_bytes": self.max_stored_bytes})
 
 
 class QueueRoom:
-    """Knows how many runs this process may queue before it counts again those that are queued.
+    """Tracks how many runs this process may queue before it counts the queue again.
 
-    Counting takes the longer the more there are. So each count lets a small part of the places that
-    are free be taken without another: near the limit every batch counts, and processes that have
-    counted at the same time cannot take many more places together than there are.
+    Counting takes longer the more runs are queued. Each count therefore permits a small part of the
+    free capacity to be used without another count. Near the limit every batch counts, and processes
+    that counted at the same time cannot exceed the limit by much.
     """
 
     PART: Final = 64
@@ -65,14 +65,14 @@ class QueueRoom:
         self._until = 0.0
 
     def take(self, runs: int) -> bool:
-        """Take places for runs; False if the queue must be counted first."""
+        """Take capacity for runs; return False if the queue must be counted first."""
         if runs > self._left or self._clock() >= self._until:
             return False
         self._left -= runs
         return True
 
     def counted(self, free: int) -> None:
-        """Take notice of how many places are free."""
+        """Record the free capacity after a count."""
         self._left = free // self.PART
         self._until = self._clock() + self.SECONDS
 
@@ -80,15 +80,17 @@ class QueueRoom:
 async def accept_in_batch(
     connection: psycopg.AsyncConnection[Any], inserts: Sequence[RunInsert], *, room: QueueRoom
 ) -> Sequence[InsertAnswer | Later]:
-    """Insert runs: those that are claimed with one statement, then those that are queued.
+    """Insert runs: the claimed ones with one statement, then the queued ones.
 
-    Each statement is a transaction of its own; a run is queued with its job or not at all. Return
-    for each run when it was created, that the queue is full, that it must come again, or None if it
-    met something else and must be accepted by itself.
+    Each statement is its own transaction; a run is queued with its job or not at all. For each run
+    return its creation time, QueueFullError, or Later if it must be retried. None means that it met
+    a conflict and must be accepted separately.
     """
     first: dict[RunKey, RunInsert] = {}
     for insert in inserts:
+        # A second insert with the same ID is accepted separately: a repeat or a conflict.
         first.setdefault(insert.new.key, insert)
+    # Sorted: concurrent batches with the same IDs must lock them in the same order.
     ordered = [first[key] for key in sorted(first)]
     claimed = [insert for insert in ordered if insert.worker_id is not None]
     queued = [insert for insert in ordered if insert.worker_id is None]
@@ -100,7 +102,7 @@ async def accept_in_batch(
             answers |= await _queue(connection, queued, room)
     except (LockNotAvailable, UniqueViolation):
         if len(inserts) == 1:
-            return [None]  # somebody is just making the row, or it has a job already
+            return [None]  # the row is being inserted, or has a job already
         for insert in claimed:
             insert.maybe_stored = True
         raise
@@ -117,11 +119,11 @@ async def accept_in_batch(
 async def _queue(
     connection: psycopg.AsyncConnection[Any], queued: Sequence[RunInsert], room: QueueRoom
 ) -> Mapping[RunKey, InsertAnswer | Later]:
-    """Insert as many of some runs as may be queued; find those for which there is no room.
+    """Insert as many runs as the queue has capacity for; find the runs that it rejects.
 
-    A crowd that comes to a full queue is so refused at once, and not run by run. If the queue has
-    got room meanwhile, it is asked for again in a batch: run by run, those that are accepted at the
-    same time would not count one another.
+    A burst of runs at a full queue is thus rejected at once, not run by run. If the queue has
+    capacity again, the runs are retried in a batch. Accepted one by one, concurrent runs would not
+    count each other.
     """
     most = queued[0].max_queued
     counts = most < UNLIMITED and not room.take(len(queued))

@@ -1,7 +1,7 @@
-"""The store of approvals; see :mod:`caseworker.runs.approvals`.
+"""Store approvals; see :mod:`caseworker.runs.approvals`.
 
-Whoever asks, decides or suspends locks the row of the run in a statement of its own first, and then
-looks: a statement that waits for the lock does not see what was stored meanwhile.
+Asking, deciding and suspending first lock the run's row in a separate statement, and then read. A
+statement that itself waits for the lock would not see rows committed during the wait.
 """
 
 import json
@@ -32,7 +32,7 @@ from caseworker.runs.notifying import Notification, RunNotifier
 from caseworker.runs.run import TERMINAL, Run, RunKey
 
 DECISION_CHANNEL = "caseworker_decision"
-"""Where workers hear at once of a decision about a run that has other things to do meanwhile."""
+"""Notification channel for decisions about runs that are still running other steps."""
 
 _NOW = func.clock_timestamp()
 _DUE = and_(approvals.c.decision.is_(None), approvals.c.expires_at <= _NOW)
@@ -66,17 +66,17 @@ WHERE runs.tenant_id = %(tenant)s AND runs.run_id = %(run_id)s AND runs.fence = 
     AND runs.status IN {OWNED}
 RETURNING runs.status, runs.queued_at
 """  # noqa: S608
-"""Let a run wait for approvals; its row is locked by this transaction, in an earlier statement.
+"""Suspend a run until an approval is decided; an earlier statement must have locked its row.
 
-One that has been decided, that is out of time or that is cancelled by now is queued instead. While
-a run waits, ``queued_at`` is when it goes on at the latest.
+The run is queued instead if an approval has been decided or has timed out, or if the run has a
+cancel request. While a run waits, ``queued_at`` is the latest time at which it resumes.
 """
 
 LOCK_OWNED = f"""
 SELECT FROM runs WHERE tenant_id = %s AND run_id = %s AND fence = %s AND status IN {OWNED}
 FOR NO KEY UPDATE
 """
-"""Lock the row of a run that is owned under a fence; no row if it is lost."""
+"""Lock the row of a run owned under a fencing token; returns no row if ownership was lost."""
 
 WAKE_DUE = """
 WITH due AS MATERIALIZED (
@@ -88,14 +88,14 @@ UPDATE runs SET status = 'queued', queued_at = clock_timestamp()
 FROM due WHERE runs.tenant_id = due.tenant_id AND runs.run_id = due.run_id
 RETURNING runs.tenant_id, runs.run_id, runs.queued_at
 """
-"""Queue runs that have waited for an approval until its time, or their deadline, was up."""
+"""Queue runs whose approval timed out, or whose deadline passed, while they waited."""
 
 WAKE_DECIDED = """
 UPDATE runs SET status = 'queued', queued_at = clock_timestamp()
 WHERE tenant_id = %s AND run_id = %s AND status = 'waiting'
 RETURNING run_id
 """
-"""Queue a run that waits, since something was decided."""
+"""Queue a waiting run after a decision."""
 
 
 class PostgresApprovals:
@@ -107,7 +107,7 @@ class PostgresApprovals:
         self.notifier = RunNotifier()
 
     async def ask(self, run: Run, asked: Asked) -> Approval | None:
-        """Store a question, unless it is stored, and return it; None if the run is lost."""
+        """Store a question unless it is already stored; return it, or None if the run was lost."""
         key = run.key
         async with transaction(self._engines.work) as connection:
             place = (key.tenant, key.run_id, run.fence)
@@ -116,11 +116,12 @@ class PostgresApprovals:
             await connection.execute(
                 upsert(approvals).values(_row_of(key, asked)).on_conflict_do_nothing()
             )
+            # After a resume the stored question may already be past its time limit.
             await _time_out(connection, key, [asked.approval_id])
             return await _read(connection, key, asked.approval_id)
 
     async def decisions(self, key: RunKey, approval_ids: Collection[str]) -> Mapping[str, Decision]:
-        """Return the decisions there are; what nobody decided in time is timed out by now."""
+        """Return the decisions so far; questions past their time limit are first timed out."""
         ids = list(approval_ids)
         query = select(approvals).where(of_run(approvals, key), approvals.c.approval_id.in_(ids))
         async with transaction(self._engines.work) as connection:
@@ -130,15 +131,19 @@ class PostgresApprovals:
         return {each: decision for each, decision in found.items() if decision is not None}
 
     async def decide(self, key: RunKey, deciding: Deciding) -> Approval | None:
-        """Decide a question, and queue its run if that waits; None if there is no such question."""
+        """Store a decision and queue the run if it waits; None if the question does not exist.
+
+        A question that can no longer be decided is returned unchanged.
+        """
         lock = select(runs.c.status).where(of_run(runs, key)).with_for_update(key_share=True)
         place = of_run(approvals, key) & (approvals.c.approval_id == deciding.approval_id)
         async with transaction(self._engines.work) as connection:
+            # Orders this against suspend_in: it sees the decision, or its run is woken here.
             await connection.execute(lock)
             asked = await _read(connection, key, deciding.approval_id)
             if asked is None or not asked.open:
                 return asked
-            undecided = place & approvals.c.decision.is_(None)  # a look may just have timed it out
+            undecided = place & approvals.c.decision.is_(None)  # a read may have timed it out
             await connection.execute(
                 update(approvals).where(undecided).values(_values_of(deciding))
             )
@@ -151,16 +156,16 @@ class PostgresApprovals:
             return await _read(connection, key, deciding.approval_id)
 
     def listening(self, key: RunKey) -> AbstractContextManager[Notification]:
-        """Yield a notification, set by whoever hears of decisions: see ``notifier``."""
+        """Return a notification of decisions; the owner of ``notifier`` sets it."""
         return self.notifier.listening(key)
 
     async def get(self, key: RunKey, approval_id: str) -> Approval | None:
-        """Return a question."""
+        """Return a question, or None if it does not exist."""
         async with transaction(self._engines.work, key.tenant) as connection:
             return await _read(connection, key, approval_id)
 
     async def of_run(self, key: RunKey) -> Sequence[Approval] | None:
-        """Return the questions of a run, oldest first; None if there is no run."""
+        """Return the questions of a run, oldest first; None if the run does not exist."""
         there = select(runs.c.run_id).where(of_run(runs, key), runs.c.request.is_not(None))
         query = _SHOWN.where(of_run(approvals, key)).order_by(
             approvals.c.requested_at, approvals.c.approval_id
@@ -171,7 +176,7 @@ class PostgresApprovals:
             return [_of_row(row) for row in (await connection.execute(query)).mappings()]
 
     async def waiting(self, tenant: str, *, limit: int, cursor: str | None) -> ApprovalPage:
-        """Return questions that can be decided, oldest first."""
+        """Return the questions that can be decided, oldest first."""
         order = (approvals.c.requested_at, approvals.c.run_id, approvals.c.approval_id)
         query = _SHOWN.where(approvals.c.tenant_id == tenant, _OPEN)
         if cursor is not None:
@@ -190,7 +195,10 @@ class PostgresApprovals:
 async def suspend_in(
     connection: AsyncConnection, run: Run, *, active_seconds: float, waits_for: Collection[str]
 ) -> Any:
-    """Let a run wait for approvals in this transaction; return its status, None if it is lost."""
+    """Suspend a run for approvals in this transaction.
+
+    Return the row with its new status, or None if ownership of the run was lost.
+    """
     key, fence = run.key, run.fence
     locked = await connection.exec_driver_sql(LOCK_OWNED, (key.tenant, key.run_id, fence))
     if locked.rowcount == 0:
@@ -207,7 +215,7 @@ async def suspend_in(
 
 
 async def _time_out(connection: AsyncConnection, key: RunKey, approval_ids: Sequence[str]) -> None:
-    """Decide what nobody has decided in time."""
+    """Mark undecided questions past their time limit as timed out."""
     late = of_run(approvals, key) & approvals.c.approval_id.in_(approval_ids) & _DUE
     decided = {"decision": Verdict.TIMED_OUT.value, "decided_at": _NOW}
     await connection.execute(update(approvals).where(late).values(decided))
@@ -278,6 +286,6 @@ def _decision_of(row: Row) -> Decision | None:
 
 
 def _place_in(place: Any) -> ColumnElement[Any]:
-    """Return what rows behind a cursor are greater than."""
+    """Return the row value of a cursor; the next page has rows that are greater than it."""
     requested_at, run_id, approval_id = place
     return tuple_(*instant_and_id([requested_at, run_id]), id_in(approval_id))

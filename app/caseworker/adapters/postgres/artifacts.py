@@ -1,7 +1,7 @@
-"""The store of the files that runs make.
+"""Store the files that runs create.
 
-Files go over a connection of the work pool and in a transaction of their own: the connection that
-all runs share for their journals is not held up by megabytes.
+Files use a connection of the work pool and their own transaction. Megabytes of file data therefore
+do not delay the connection that all runs share for their journals.
 """
 
 from collections.abc import Sequence
@@ -26,7 +26,7 @@ class PostgresArtifacts:
         self._engines = engines
 
     async def save(self, key: RunKey, fence: int, new: NewArtifact, limits: ArtifactLimits) -> Kept:
-        """Keep a file; the lock on the run's row keeps its owner and its end from changing."""
+        """Store a file; a lock on the run's row keeps its owner and its status from changing."""
         async with transaction(self._engines.work, key.tenant) as connection:
             if not await _owns(connection, key, fence):
                 return Kept.LOST
@@ -40,7 +40,7 @@ class PostgresArtifacts:
         return Kept.KEPT
 
     async def find(self, key: RunKey, name: str | None = None) -> Sequence[StoredArtifact] | None:
-        """Return the files of a run, or the one of a name; None if there is no run."""
+        """Return the files of a run, or only the file ``name``; None if the run does not exist."""
         wanted = and_(
             artifacts.c.tenant_id == runs.c.tenant_id, artifacts.c.run_id == runs.c.run_id
         )
@@ -61,7 +61,7 @@ class PostgresArtifacts:
     async def read(
         self, key: RunKey, artifact: StoredArtifact, *, offset: int, size: int
     ) -> bytes | None:
-        """Return a piece of a file; None if it is not there any more."""
+        """Return ``size`` bytes of a file from ``offset``; None if the file no longer exists."""
         piece = select(func.substr(artifacts.c.data, offset + 1, size)).where(
             of_run(artifacts, key),
             artifacts.c.name == artifact.name,
@@ -73,7 +73,7 @@ class PostgresArtifacts:
 
 
 async def _owns(connection: AsyncConnection, key: RunKey, fence: int) -> bool:
-    """Lock the run's row if the run is owned under this fence and has not ended."""
+    """Lock the run's row; return whether the run is still running under this fencing token."""
     owned = select(runs.c.run_id).where(
         of_run(runs, key), runs.c.fence == fence, runs.c.status == "running"
     )
@@ -81,10 +81,10 @@ async def _owns(connection: AsyncConnection, key: RunKey, fence: int) -> bool:
 
 
 async def _standing(connection: AsyncConnection, key: RunKey, new: NewArtifact) -> Any:
-    """Return whether the file is kept already, and what the run keeps beside it.
+    """Return whether this file is already stored, and the count and bytes of the run's other files.
 
-    It is a statement of its own: one that waits for the lock does not see what was stored
-    meanwhile.
+    Runs as a separate statement: the snapshot of the locking statement does not include rows
+    committed while it waited for the lock.
     """
     here = artifacts.c.slot == new.slot
     same = here & (artifacts.c.name == new.name) & (artifacts.c.sha256 == new.sha256)

@@ -1,9 +1,9 @@
-"""Rows of the journal and of the events in few bytes: values by their place, and not by name.
+"""Compact rows of the journal and the events: values by position instead of by name.
 
-A run writes a dozen rows with every turn, most of them of a few known forms. Such a row holds a
-list in which each value has its place; what follows from other columns of the row is left out. A
-row of any other form holds its values by name, as all rows once did, and is read the same way:
-calls by the view ``journal`` of the database, which gives them back whole, and events here.
+A run writes a dozen rows per turn, most of them in a few known forms. Such a row is stored as a
+list in which each value has a fixed position. Values that follow from other columns are left out. A
+row in any other form stores its values by name, as earlier releases did for all rows. Readers get
+the same data: the database view ``journal`` expands calls, and this module expands events.
 """
 
 import json
@@ -29,7 +29,7 @@ from caseworker.runs.run import CallRecord, EventRecord
 from caseworker.trace.node import FIELDS
 
 CALL_KEY: Final = "call_key"
-"""Key of the metadata of a call's node, which is a column of its row as well."""
+"""Metadata key of a call's node that duplicates a column of its row."""
 
 DIMENSIONS: Final = {
     "tokens": "t",
@@ -45,15 +45,15 @@ DIMENSIONS: Final = {
     "cost_usd_estimated": "f",
     "unpriced_calls": "u",
 }
-"""The letters by which a charge names what was spent; the view knows them as well."""
+"""One-letter names of the dimensions of a charge; the database view has the same table."""
 
 _NODE_FIELDS = frozenset(FIELDS)
 
 
 def brief_call(record: CallRecord) -> list[Any] | None:
-    """Return node and charge of a row of the journal as a list; None if they do not fit into one.
+    """Return node and charge of a journal row as a list; None if they do not fit that form.
 
-    The list ends with the last value that is not what it usually is.
+    The last three values are left out if all of them have their defaults.
     """
     node = record.node
     if node.keys() != _NODE_FIELDS:
@@ -88,10 +88,11 @@ def brief_call(record: CallRecord) -> list[Any] | None:
 
 
 def brief_request(request: Mapping[str, Any] | None) -> Any:
-    """Return what a call of a conversation asked as a list, if it only names what others brought.
+    """Return the request of a continued conversation as a list; other requests are unchanged.
 
-    The list holds the call with which the conversation began, after how many messages this one
-    stands, and each message: ``[reply_of]``, or ``[tool_call_id, tool_name, result_of]``.
+    The list holds the key of the call that started the conversation, and the number of messages
+    before this one. Each message follows as ``[reply_of]`` or ``[tool_call_id, tool_name,
+    result_of]``.
     """
     if request is None or request.keys() != _CONTINUED or not isinstance(request["messages"], list):
         return request
@@ -121,18 +122,20 @@ _FORMS: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = {
     TOOL_CALL_END: ("~e", ("turn_number", "tool_call_id", "name", TEXT_OF)),
     TURN_END: ("~z", ("turn_number",)),
 }
-"""The types of events that are stored in few bytes: the code in place of the type, which no type
-that a node may use looks like, and what their data holds."""
+"""Event types with a compact form: their code and the fields of their data.
+
+The code replaces the type; no type that a node may use looks like a code.
+"""
 
 _FIELDS_OF = {kind: frozenset(names) for kind, (_, names) in _FORMS.items()}
 _OF_CODE = {code: (kind, names) for kind, (code, names) in _FORMS.items()}
 
 _HERE = "~"
-"""Begins the key of a call of the turn, in place of the path of the step and of the turn."""
+"""Prefix of a call key; it replaces the path of the step and the turn."""
 
 
 def brief_event(record: EventRecord) -> tuple[str, str] | None:
-    """Return the code and the values of an event; None if its data is not of the usual form."""
+    """Return the code and the values of an event; None if its data has another form."""
     data, kind = record.data, record.type
     if kind not in _FORMS or data.keys() != _FIELDS_OF[kind]:
         return None
@@ -147,7 +150,7 @@ def brief_event(record: EventRecord) -> tuple[str, str] | None:
 
 
 def whole_event(row: Mapping[str, Any] | RowMapping) -> tuple[str, Mapping[str, Any]]:
-    """Return type and data of an event as they were written."""
+    """Return type and data of an event as originally written."""
     if row["brief"] is None:
         return row["type"], row["data"]
     kind, names = _OF_CODE[row["type"]]
@@ -158,9 +161,9 @@ def whole_event(row: Mapping[str, Any] | RowMapping) -> tuple[str, Mapping[str, 
 
 
 def brief_once(record: EventRecord) -> str | None:
-    """Return the key of an event that is stored once, without the step and the type it begins with.
+    """Return the key of a once-only event without its step and type prefix.
 
-    Such a rest begins with ``|``, and no whole key does.
+    A shortened key starts with ``|``; a full key never does.
     """
     begin = f"{record.step_id}|{record.type}|"
     key = record.once_key
@@ -168,7 +171,7 @@ def brief_once(record: EventRecord) -> str | None:
 
 
 def whole_once(step_id: str | None, kind: str, key: str) -> str:
-    """Return the key of a stored event as it was written."""
+    """Return the key of a once-only event as originally written."""
     if not key.startswith("|"):
         return key
     return f"{step_id}|{_OF_CODE[kind][0] if kind in _OF_CODE else kind}{key}"

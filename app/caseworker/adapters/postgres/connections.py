@@ -1,13 +1,12 @@
-"""How this process connects to Postgres, how long it waits for it, and which errors pass.
+"""Connection settings and timeouts, and the classification of errors as temporary or permanent.
 
-Every wait has an end. The server ends statements that take too long, waits for locks, and
-transactions that their client has forgotten, so that a frozen process holds no row for long. The
-client hangs up on a server that does not answer: TCP notices a network that is gone, and
-:class:`Connection` a server that is frozen, or a middlebox that keeps the connection open and
-forwards nothing.
+Every wait is bounded. The server aborts statements that take too long, lock waits, and idle
+transactions, so that a frozen process does not hold row locks for long. The client closes the
+connection to a server that does not answer. TCP notices a lost network. :class:`Connection` notices
+a frozen server, or a middlebox that keeps the connection open but forwards nothing.
 
-Connections carry settings, prepared statements and LISTEN: a pooler in front of Postgres must pool
-sessions, not transactions.
+Connections carry settings, prepared statements and LISTEN. A connection pooler in front of Postgres
+must therefore use session pooling, not transaction pooling.
 """
 
 import re
@@ -33,25 +32,25 @@ KEEPALIVE: Options = {
     "keepalives_count": 3,
     "tcp_user_timeout": 10_000,
 }
-"""Seconds, and milliseconds for the last: a peer that vanished is noticed within about ten."""
+"""In seconds, the last in milliseconds: a vanished peer is noticed within about ten seconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Patience:
-    """How long a connection waits for what."""
+    """Timeouts of a connection."""
 
     connect_seconds: float
-    """To make a connection, and to be given one."""
+    """Time limit for opening a connection, and for getting one from the pool."""
     lock_ms: int
     statement_ms: int = 20_000
     idle_transaction_ms: int = 10_000
-    """How long a transaction may stand open while its client says nothing."""
+    """How long a transaction may stay open while its client is idle."""
     answer_seconds: float = 30.0
-    """How long the server may be silent; more than a statement may take."""
+    """How long the server may be silent; must exceed the statement timeout."""
 
     @property
     def server_settings(self) -> str:
-        """Settings that are sent when the connection is made."""
+        """Server settings that are sent when the connection is opened."""
         return (
             f"-c lock_timeout={self.lock_ms} -c statement_timeout={self.statement_ms}"
             f" -c idle_in_transaction_session_timeout={self.idle_transaction_ms}"
@@ -59,17 +58,17 @@ class Patience:
 
 
 class SilentServerError(psycopg.OperationalError):
-    """The server took a statement, and did not answer in time."""
+    """The server accepted a statement but did not answer in time."""
 
 
 class Connection(psycopg.AsyncConnection[Any]):
-    """A connection that hangs up on a server that does not answer in time."""
+    """A connection that closes itself if the server does not answer in time."""
 
     answer_seconds: float = 30.0
 
     @classmethod
     async def open(cls, url: str, patience: Patience, **options: Any) -> Self:
-        """Connect.
+        """Open a connection.
 
         Raises:
             psycopg.OperationalError: the database cannot be reached.
@@ -80,11 +79,11 @@ class Connection(psycopg.AsyncConnection[Any]):
         return connection
 
     async def wait(self, gen: PQGen[RV], interval: float = 0.1, timeout: float | None = None) -> RV:
-        """Consume one exchange with the server; every one passes through here.
+        """Run one exchange with the server; psycopg routes every exchange through this method.
 
         Raises:
-            SilentServerError: the server was silent for too long.
-            psycopg.OperationalError: it is gone.
+            SilentServerError: the server did not answer in time.
+            psycopg.OperationalError: the connection was lost.
         """
         longest = self.answer_seconds if timeout is None else timeout
         until = time.monotonic() + longest
@@ -92,6 +91,7 @@ class Connection(psycopg.AsyncConnection[Any]):
             return await super().wait(gen, interval, longest)
         except psycopg.OperationalError as error:
             if timeout is None and self.pgconn.transaction_status == TransactionStatus.ACTIVE:
+                # With a statement in flight the connection cannot be reused.
                 self.pgconn.finish()
                 if error.sqlstate is None and time.monotonic() >= until:
                     raise SilentServerError(*error.args) from error
@@ -104,21 +104,21 @@ async def rows_of(
     *parameters: str | int,
     **named: str | int,
 ) -> Sequence[Mapping[str, Any]]:
-    """Execute a statement, whose parameters stand in order or have names, and return its rows."""
+    """Execute a statement with positional or named parameters, and return its rows."""
     cursor = await connection.execute(statement, named or parameters)
     return await cursor.fetchall()
 
 
 def driver_url(url: str) -> str:
-    """Return a database URL as the driver takes it, whatever dialect name it came with.
+    """Return a database URL in the form that the driver accepts, without a dialect name.
 
-    The rest is left as it is: written anew, a space in it would become a plus.
+    Only the scheme is replaced: a URL library would encode a space as a plus.
     """
     return re.sub(r"^\w+(\+\w+)?://", "postgresql://", url)
 
 
 def connect_options(url: str, patience: Patience) -> dict[str, Any]:
-    """Return what to connect with; what the URL itself says counts more."""
+    """Return the connection options; settings in the URL take precedence."""
     given = conninfo_to_dict(driver_url(url))
     settings = f"{patience.server_settings} {given.pop('options', '')}".rstrip()
     ours = {
@@ -129,34 +129,34 @@ def connect_options(url: str, patience: Patience) -> dict[str, Any]:
     return {**ours, **given, "options": settings}
 
 
-# Some errors pass, and the caller may try again: a broken connection, a server that is starting,
-# stopping or read-only, a lock that could not be had in time. All others concern what was sent. The
-# driver's classes do not separate the two (a value too long for an index is an OperationalError
-# too), so the SQLSTATE does.
+# Some errors are temporary and the caller may retry: a broken connection, a server that is
+# starting, stopping or read-only, a lock timeout. All others are caused by the statement or its
+# data. The driver's classes do not separate the two (a value too long for an index is an
+# OperationalError too), but the SQLSTATE does.
 _AWAY_CLASSES = ("08", "57P", "58")
-"""Connection exceptions; a server that stops, crashed or starts; trouble with its files."""
+"""Connection exceptions; a server that is stopping, starting or crashed; I/O errors."""
 
 _AWAY_CODES = frozenset(
     {
-        "25006",  # read-only: a standby answers where the primary was
-        "25P03",  # the server ended a transaction that had been idle for too long
+        "25006",  # read-only: a standby has taken the primary's address
+        "25P03",  # the server ended a transaction that was idle too long
         "53100",  # the disk is full
         "53300",  # too many connections
     }
 )
 _CONTENDED_CLASS = "40"
-"""Deadlocks, and whatever else rolled the transaction back for the sake of another."""
+"""Deadlocks and other rollbacks caused by a concurrent transaction."""
 
 _LOCK_NOT_AVAILABLE = "55P03"
 _BROKEN_OFF = "57014"
-"""The statement took too long, or somebody had the server cancel it."""
+"""The statement timed out or was cancelled."""
 
 _OVERLOAD_CLASSES = ("53", _BROKEN_OFF)
-"""Out of something; a statement that was broken off."""
+"""Insufficient resources; an aborted statement."""
 
 
 def is_away(error: BaseException | None) -> bool:
-    """Tell whether the database is away: nothing can be written until it is back."""
+    """Return whether the database is unavailable, so that no write can succeed now."""
     if isinstance(error, OSError | psycopg.InterfaceError):
         return True
     if not isinstance(error, psycopg.Error):
@@ -168,18 +168,18 @@ def is_away(error: BaseException | None) -> bool:
 
 
 def is_contended(error: BaseException | None) -> bool:
-    """Tell whether somebody else's lock was in the way."""
+    """Return whether a concurrent transaction's lock caused the error."""
     code = _code(error)
     return code == _LOCK_NOT_AVAILABLE or code.startswith(_CONTENDED_CLASS)
 
 
 def is_broken_off(error: BaseException | None) -> bool:
-    """Tell whether the server broke the statement off: it took too long, or was cancelled."""
+    """Return whether the server aborted the statement because of a timeout or a cancel."""
     return _code(error) == _BROKEN_OFF
 
 
 def is_passing(error: BaseException | None) -> bool:
-    """Tell whether the same may well succeed later: the database is away, or too busy."""
+    """Return whether a retry may succeed: the database is unavailable or overloaded."""
     return is_away(error) or is_contended(error) or _code(error).startswith(_OVERLOAD_CLASSES)
 
 
@@ -195,11 +195,14 @@ _ADVICE = (
     ("permission denied|read-only|must be owner", "use a role that may write and owns the tables"),
     ("", "check that PostgreSQL runs there and takes connections"),
 )
-"""What to do, by what libpq or the server says: of failed connections it is all there is."""
+"""Patterns in the message of libpq or the server, and the advice for each.
+
+A failed connection provides no other information than this message.
+"""
 
 
 def reason_of(error: BaseException) -> str:
-    """Return in one line why a database cannot be used, as libpq says it, and what to do."""
+    """Return in one line why the database cannot be used, in libpq's words, with advice."""
     found: BaseException | None = error
     while found is not None and not isinstance(found, psycopg.Error):
         error, found = found, getattr(found, "orig", None) or found.__cause__

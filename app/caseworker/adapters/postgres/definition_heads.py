@@ -1,8 +1,8 @@
-"""Which version a name means now, asked for many callers at once.
+"""Look up which version a name refers to, batched across callers.
 
-A version never changes, so a process that knows its content needs to ask only whether it is still
-there, or still the newest. What runs ask at the same time is one query, over a connection of its
-own; see :mod:`caseworker.adapters.postgres.group_commit`.
+A version never changes. A process that has cached its content only needs to check that the version
+still exists, or is still the newest. Concurrent lookups share one query over a dedicated
+connection; see :mod:`caseworker.adapters.postgres.group_commit`.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ from caseworker.runs.graphs import DefinitionVersion
 from caseworker.runs.run import DefinitionRef
 
 Asked = tuple[str, DefinitionRef]
-"""A tenant, and what it asks for."""
+"""A tenant and the reference to look up."""
 
 HEAD = tuple(DefinitionVersion.__dataclass_fields__)
 
@@ -39,11 +39,11 @@ FROM json_to_recordset(%s::json) AS asked(
     ORDER BY kept.version DESC LIMIT 1
 ) found
 """  # noqa: S608 - columns of ours
-"""Look each one up by itself; see :mod:`caseworker.adapters.postgres.run_statements`."""
+"""Looks up each reference with LATERAL; see :mod:`caseworker.adapters.postgres.run_statements`."""
 
 
 class DefinitionHeads:
-    """Looks versions of definitions up, together."""
+    """Looks up versions of definitions in batches."""
 
     def __init__(self, url: str, patience: Patience) -> None:
         self._seconds = patience.answer_seconds
@@ -58,15 +58,15 @@ class DefinitionHeads:
         self._asking: GroupCommit[Asked, DefinitionVersion | None] = GroupCommit(connect, heads_of)
 
     def begin(self) -> None:
-        """Begin to answer; the connection is made for the first question."""
+        """Start answering lookups; the first one opens the connection."""
         self._asking.begin()
 
     async def stop(self) -> None:
-        """Answer nothing more."""
+        """Stop answering lookups."""
         await self._asking.stop()
 
     async def head(self, tenant: str, ref: DefinitionRef) -> DefinitionVersion | None:
-        """Return the version that is meant; None if there is none.
+        """Return the version that a reference resolves to; None if it does not exist.
 
         Raises:
             StoreUnavailableError: the database did not answer in time.
@@ -81,7 +81,7 @@ class DefinitionHeads:
 async def heads_of(
     connection: psycopg.AsyncConnection[Any], asked: Sequence[Asked]
 ) -> Sequence[DefinitionVersion | Later | None]:
-    """Return the versions that are meant, in the order of the questions."""
+    """Resolve references to versions, in the same order."""
     cursor = await connection.execute(HEADS, (asked_for(asked),))
     found = {row.pop("place"): row for row in await cursor.fetchall()}
     return [
@@ -93,7 +93,7 @@ async def heads_of(
 
 
 def asked_for(asked: Iterable[Asked]) -> str:
-    """Return what the statement takes: the questions, each with its place among them."""
+    """Return the statement's JSON parameter: the references, each with its position."""
     rows = [
         {
             "place": place,

@@ -1,8 +1,7 @@
-"""The store of registered graphs and agents.
+"""Store of registered graphs and agents.
 
-What is registered and deleted in one tenant happens one after the other, under a lock of its own:
-a version gets the next number, and nothing is deleted that another definition contains. Reading
-takes no lock.
+A lock per tenant serializes registration and deletion. Each version therefore gets the next number,
+and no definition is deleted while another one contains it. Reads take no lock.
 """
 
 import math
@@ -43,7 +42,7 @@ from caseworker.runs.run import DefinitionRef
 
 MAX_SHOWN_USERS = 20
 KEPT_BYTES = 1024 * 1024
-"""How much of what was read is kept; with the same time and digest it is the same."""
+"""Size of the cache of definitions. Same creation time and digest means same content."""
 MAX_VERSION = 2**31 - 1
 
 _HEAD_COLUMNS = [definitions.c[name] for name in HEAD]
@@ -79,7 +78,7 @@ class PostgresDefinitions:
     def __init__(
         self, engines: Engines, heads: DefinitionHeads | None = None, usual: Quota = UNLIMITED
     ) -> None:
-        """Without ``heads`` each definition is looked up by itself; ``usual``: see quota_of."""
+        """Without ``heads``, look up each definition separately; for ``usual`` see quota_of."""
         self._engines = engines
         self._heads = heads
         self._usual = usual
@@ -88,7 +87,7 @@ class PostgresDefinitions:
         )
 
     async def add(self, new: NewDefinition) -> Registered:
-        """Store a definition as the next version of its name."""
+        """Store a definition as the next version under its name; an unchanged one is returned."""
         try:
             async with transaction(self._engines.work, new.tenant) as connection:
                 return await _add(connection, new, self._usual)
@@ -99,7 +98,7 @@ class PostgresDefinitions:
             raise GraphRefusedError([Problem("edges", message)]) from None
 
     async def get(self, tenant: str, ref: DefinitionRef) -> Definition | None:
-        """Return a definition; of one that was read before, only its version is asked for."""
+        """Return a definition; for a cached one, only its current version is queried."""
         if self._heads is not None:
             head = await self._heads.head(tenant, ref)
             if head is None:
@@ -116,19 +115,19 @@ class PostgresDefinitions:
     async def load(
         self, tenant: str, wanted: Iterable[DefinitionRef], *, max_bytes: int
     ) -> Mapping[DefinitionRef, Definition]:
-        """Return those of some definitions that exist, or refuse before any is read."""
+        """Return the given definitions that exist; first reject a total above ``max_bytes``."""
         async with transaction(self._engines.work, tenant) as connection:
             return await _definitions(connection, tenant, wanted, max_bytes)
 
     async def known(self, tenant: str, wanted: Iterable[DefinitionRef]) -> Set[DefinitionRef]:
-        """Return those of some definitions that exist."""
+        """Return which of the given definitions exist."""
         async with transaction(self._engines.work, tenant) as connection:
             return (await _heads_of(connection, tenant, wanted)).keys()
 
     async def find(
         self, tenant: str, kind: DefinitionKind, *, limit: int, cursor: str | None
     ) -> DefinitionPage:
-        """Return the newest version under each name, in the order of names."""
+        """Return the newest version under each name, ordered by name."""
         query = (
             select(*_HEAD_COLUMNS).where(_live(tenant, kind)).ext(distinct_on(definitions.c.name))
         )
@@ -148,7 +147,12 @@ class PostgresDefinitions:
         return await self._page(tenant, query, limit, lambda last: last.version)
 
     async def delete(self, tenant: str, ref: DefinitionRef) -> None:
-        """Delete a version, or without one all versions under the name."""
+        """Delete one version, or all versions under the name if ``ref`` has no version.
+
+        Raises:
+            DefinitionNotFoundError: no such version exists.
+            DefinitionInUseError: another definition contains it.
+        """
         async with transaction(self._engines.work, tenant) as connection:
             await _lock(connection, tenant)
             versions = select(definitions.c.version).where(_live(tenant, ref.kind, ref.name))
@@ -207,7 +211,7 @@ async def _add(connection: AsyncConnection, new: NewDefinition, usual: Quota) ->
 
 
 async def _lock(connection: AsyncConnection, tenant: str) -> None:
-    """Let others that register or delete wait until this transaction ends."""
+    """Serialize registrations and deletions of a tenant until this transaction ends."""
     lock = func.hashtextextended(f"graphs\n{tenant}", 0)
     await connection.execute(select(func.pg_advisory_xact_lock(lock)))
 
@@ -227,7 +231,7 @@ async def _definitions(
     wanted: Iterable[DefinitionRef],
     max_bytes: float = math.inf,
 ) -> Mapping[DefinitionRef, Definition]:
-    """Return definitions; one that is deleted while we look is left out."""
+    """Return definitions; one that is deleted concurrently is left out."""
     heads = await _heads_of(connection, tenant, wanted)
     distinct = {head.ref: head for head in heads.values()}
     if sum(head.size_bytes for head in distinct.values()) > max_bytes:
@@ -247,7 +251,7 @@ async def _users(
     *,
     none_left: bool,
 ) -> Sequence[DefinitionRef]:
-    """Return definitions that would name what is not there any more."""
+    """Return definitions that would refer to a deleted version."""
     parameters = {
         "tenant": tenant,
         "kind": ref.kind.value,
@@ -287,7 +291,7 @@ def _ref(row: Row[Any]) -> DefinitionRef:
 
 
 def _name_in(place: Any) -> str:
-    """Return the name that a cursor leads to; nothing but a name reaches the database."""
+    """Return the name in a cursor position; only a valid name reaches the database."""
     if not isinstance(place, str) or not re.fullmatch("[A-Za-z0-9._-]{1,64}", place):
         raise ValueError(place)
     return place

@@ -1,4 +1,4 @@
-"""Jobs of the queue, deferred in our own transactions: runs for whichever worker is free."""
+"""Queue jobs, deferred in the transaction that queues the run; any free worker may take one."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -20,15 +20,15 @@ QUEUE = "runs"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceJob:
-    """A job that executes no run: it wakes a process to do what is due by a row of its own."""
+    """A job that executes no run: it wakes a process to do work that a table row schedules."""
 
     queue: str
     task: str
     lock: str
-    """While a job with it waits, another one is not added."""
+    """Queueing lock: no second job with the same lock is added while one waits."""
     arguments: Mapping[str, Any]
     at: datetime | None
-    """When it may be taken; None is now."""
+    """Earliest start time; None means now."""
 
 
 class QueueDispatch:
@@ -40,24 +40,25 @@ class QueueDispatch:
     async def defer(
         self, connection: AsyncConnection, runs: Mapping[RunKey, datetime | None]
     ) -> None:
-        """Defer a job for each run, to be taken from the time that is given.
+        """Defer one job for each run, to be taken no earlier than the given time (None: now).
 
-        A run that has a waiting job keeps that one.
+        A run that already has a waiting job keeps that job.
 
         Raises:
-            StoreUnavailableError: the database went away.
+            StoreUnavailableError: the database connection was lost.
         """
         jobs = [_job(key, at) for key, at in runs.items()]
         if not jobs or await self._defer(connection, jobs):
             return
+        # At least one run has a waiting job, which rejects the whole batch.
         for job in jobs:
             await self._defer(connection, [job])
 
     async def defer_job(self, connection: AsyncConnection, job: ServiceJob) -> None:
-        """Defer a job, unless there is one like it.
+        """Defer a job unless a job with the same lock is already waiting.
 
         Raises:
-            StoreUnavailableError: the database went away.
+            StoreUnavailableError: the database connection was lost.
         """
         deferred = Job(
             id=None,
@@ -71,9 +72,10 @@ class QueueDispatch:
         await self._defer(connection, [deferred])
 
     async def _defer(self, connection: AsyncConnection, jobs: list[Job]) -> bool:
-        """Defer jobs in one statement; False, and nothing done, if one of them waits already."""
+        """Defer jobs in one statement; return False, without any change, if one already waits."""
         driver = (await connection.get_raw_connection()).driver_connection
         try:
+            # A savepoint: a duplicate job must not abort the caller's transaction.
             async with connection.begin_nested():
                 await self._app.job_manager.batch_defer_jobs_async(jobs, connection=driver)
         except AlreadyEnqueued:

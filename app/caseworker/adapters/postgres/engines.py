@@ -1,4 +1,4 @@
-"""Pools of connections: one for work, and small ones of their own for what must not wait."""
+"""Connection pools: one for work, and small separate pools for operations that must not wait."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -17,16 +17,19 @@ from caseworker.engine.fair_slots import FairSlots
 from caseworker.observability.store_errors import StoreUnavailableError
 
 PULSE_SECONDS = 2.0
-"""How long a heartbeat waits for a connection, and for an answer: a silent connection must be
-hung up on before others take the process for dead."""
+"""How long a heartbeat waits for a connection and for an answer.
+
+A silent connection must be closed before other processes consider this one dead.
+"""
 
 
 class Pool:
-    """Connections that are kept for the next time, at most so many of them in use at once.
+    """A bounded pool of connections that are reused.
 
-    Whoever has to wait for one waits here. In the line of the query builder's own pool they would
-    be forgotten when the database goes away, and stand there until their time is up although there
-    are connections again; so that pool is not bounded, and nobody ever waits in it.
+    Callers wait here for a free connection, and not in SQLAlchemy's pool. Waiters in SQLAlchemy's
+    pool are not woken after a database outage: they wait until their timeout even though
+    connections are available again. That pool is therefore unbounded, and no caller ever waits in
+    it.
     """
 
     def __init__(
@@ -37,10 +40,10 @@ class Pool:
         wait_seconds: float,
         ping: bool = True,
     ) -> None:
-        """Use ``connect`` when a connection is needed; ``ping`` looks at each before its use."""
+        """Use ``connect`` to open connections; ``ping`` tests each connection before use."""
         self.size = size
         self.in_use = 0
-        """How many are in use now."""
+        """Number of connections currently in use."""
         self._wait_seconds = wait_seconds
         self._slots = FairSlots(size)
         self._engine = create_async_engine(
@@ -49,20 +52,21 @@ class Pool:
             pool_size=size,
             max_overflow=-1,
             pool_pre_ping=ping,
-            hide_parameters=True,  # an error would quote rows
+            hide_parameters=True,  # errors would otherwise quote rows
         )
 
     @asynccontextmanager
     async def begin(self, tenant: str | None = None) -> AsyncIterator[AsyncConnection]:
-        """Open a transaction that commits when the block ends; ``tenant`` bounds it to a share.
+        """Open a transaction that commits when the block ends; ``tenant`` gets only its fair share.
 
         Raises:
-            TimeoutError: all connections were in use for too long.
-            sqlalchemy.exc.SQLAlchemyError: what the database had to say.
-            psycopg.Error: no connection could be made.
+            TimeoutError: no connection became free in time.
+            sqlalchemy.exc.SQLAlchemyError: a statement failed.
+            psycopg.Error: no connection could be opened.
         """
         async with asyncio.timeout(self._wait_seconds):
             await self._slots.acquire(tenant)
+        # The slot bounds the connections; the pool below it never makes a caller wait.
         self.in_use += 1
         try:
             async with self._engine.begin() as connection:
@@ -82,9 +86,9 @@ class Engines:
 
     work: Pool
     control: Pool
-    """For stops, health and readiness, so that a busy pool never blocks a stop."""
+    """For stops, health and readiness, so that a busy work pool never blocks a stop."""
     pulse: Pool
-    """One connection for the heartbeat, so that a flood of stops never silences the process."""
+    """One connection for the heartbeat, so that a flood of stops never delays it."""
 
     async def dispose(self) -> None:
         """Close all connections."""
@@ -94,7 +98,7 @@ class Engines:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolSizes:
-    """How many connections this process may hold, and how long it waits for them."""
+    """Number of connections that this process may hold, and how long it waits for them."""
 
     work: int
     control: int
@@ -102,7 +106,7 @@ class PoolSizes:
 
 
 def open_engines(url: str, sizes: PoolSizes) -> Engines:
-    """Return the pools; connections are made when they are first needed."""
+    """Return the pools; each connection is opened on first use."""
 
     def pool(size: int, patience: Patience) -> Pool:
         connect = partial(Connection.open, url, patience)
@@ -125,9 +129,9 @@ SELECT set_config('caseworker.tenant', %s, true), (
     FROM pg_class WHERE oid = 'runs'::regclass AND relforcerowsecurity
 )
 """
-"""Until the transaction ends, see the rows of one tenant only, whatever the statements say.
+"""Restrict the transaction to the rows of one tenant, whatever its statements select.
 
-Where the role could not be made, the statements alone keep tenants apart.
+If the role could not be created, only the conditions in the statements separate tenants.
 """
 
 
@@ -139,14 +143,14 @@ async def transaction(
     on_behalf_of: str | None = None,
     statement_ms: int | None = None,
 ) -> AsyncIterator[AsyncConnection]:
-    """Open a transaction that commits when the block ends; with a ``tenant``, on its rows alone.
+    """Open a transaction that commits when the block ends; ``tenant`` restricts it to its rows.
 
     ``on_behalf_of`` names the tenant whose share of the pool is used, without that restriction.
     ``statement_ms`` is the time limit of each statement.
 
     Raises:
-        StoreUnavailableError: the database cannot be reached, went away, or is too busy. If it
-            went away while the transaction was being committed, nobody knows whether it was.
+        StoreUnavailableError: the database cannot be reached, went away, or is too busy. If the
+            connection was lost during the commit, the outcome of the transaction is unknown.
     """
     try:
         async with pool.begin(tenant or on_behalf_of) as connection:
@@ -157,22 +161,22 @@ async def transaction(
                 driver = cast("psycopg.AsyncConnection[Any]", raw.driver_connection)
                 await driver.execute(AS_TENANT, (tenant,), prepare=True)
             yield connection
-    except OSError as error:  # a TimeoutError among them
+    except OSError as error:  # includes TimeoutError
         raise StoreUnavailableError from error
     except DBAPIError as error:
         if error.connection_invalidated or is_passing(error.orig):
             raise StoreUnavailableError from error
         raise
-    except psycopg.Error as error:  # while connecting, or past the query builder
+    except psycopg.Error as error:  # while connecting, or from direct use of the driver
         if is_passing(error):
             raise StoreUnavailableError from error
         raise
 
 
 async def takes_writes(pool: Pool) -> bool | None:
-    """Tell whether the database takes writes; None if it does not answer.
+    """Return whether the database accepts writes; None if it does not respond.
 
-    It answers and takes none if it is a standby, or was told to.
+    A standby responds but accepts no writes, and so does a database set to read-only.
     """
     try:
         async with transaction(pool) as connection:

@@ -1,9 +1,9 @@
-"""Notices what other processes store of runs that are followed here, whatever release they are.
+"""Poll for new events of runs that clients follow here but another process executes.
 
-What this process stores it is told of. For all other runs that somebody follows here there is one
-question every few hundredths of a second, however many they are and however often each is followed;
-while nobody follows any, nothing is asked. The writers need not know: a notification would make
-every commit of theirs wait for those of all others that notify.
+Events stored by this process notify its own followers. For all other followed runs, one shared
+query polls every 50 ms, however many followers there are. Without followers there is no query.
+Polling replaces NOTIFY, which would serialize the commits of all writers. It also works with
+processes of other releases.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ from caseworker.runs.notifying import RunNotifier
 from caseworker.runs.run import RunKey
 
 WATCH_SECONDS = 0.05
-"""How long after an answer is asked again."""
+"""Delay between an answer and the next query."""
 
 NEWER = """
 SELECT asked.tenant_id, asked.run_id, newest.seq
@@ -27,18 +27,18 @@ FROM json_to_recordset(%s::json) AS asked(tenant_id text, run_id text, seq integ
     ORDER BY events.seq DESC LIMIT 1
 ) newest
 """
-"""Return the runs that have events behind a number, with the number of the newest."""
+"""Return the runs with events after a given number, and the number of the newest one."""
 
 
 class Executing(Protocol):
-    """Whoever executes runs in this process."""
+    """The runs that this process executes."""
 
     changes: int
-    """How often a run has begun or ended here."""
+    """Number of times a run has started or ended here."""
 
     @property
     def active(self) -> Set[RunKey]:
-        """The runs that are being executed now."""
+        """The runs that are currently executed."""
 
 
 class EventWatch:
@@ -58,22 +58,23 @@ class EventWatch:
         self._notifier = notifier
         self._executing = executing
         self._seen: dict[RunKey, int] = {}
-        """The runs to ask about, with the newest event that is known of each."""
+        """The runs to poll, with the newest known event of each."""
         self._asked = ""
-        """The same as JSON; empty if it has to be written."""
+        """``_seen`` as JSON; empty if it must be serialized again."""
         self._changes = (0, 0)
 
     async def run(self) -> None:
-        """Watch for ever; the connection is made when it is first needed.
+        """Watch until cancelled; the first follower opens the connection.
 
         Raises:
-            psycopg.OperationalError: it was lost, or the database cannot be reached.
+            psycopg.OperationalError: the connection was lost, or the database cannot be reached.
         """
         await self._somebody_follows()
         connection = await Connection.open(
             self._url, self._patience, autocommit=True, prepare_threshold=0
         )
         async with connection:
+            # A cached plan from when the table was small must not keep scanning it.
             await connection.execute("SET enable_seqscan = off")
             while True:
                 await self._look(connection)
@@ -81,16 +82,16 @@ class EventWatch:
                 await self._somebody_follows()
 
     async def _somebody_follows(self) -> None:
-        """Wait until somebody follows a run that is not executed here."""
+        """Wait until a client follows a run that is not executed here."""
         while not self._elsewhere():
             await self._notifier.listened()
             await asyncio.sleep(WATCH_SECONDS)
 
     def _elsewhere(self) -> bool:
-        """See which runs to ask about, and whether there are any.
+        """Update the set of runs to poll; return whether it is non-empty.
 
-        Of one that was not asked about before everything is new: its followers may have looked
-        before its process was another.
+        A newly added run starts at event 0: its followers may have read its events while it was
+        executed by another process.
         """
         here = self._executing
         changes = (self._notifier.changes, here.changes if here else 0)
@@ -103,7 +104,7 @@ class EventWatch:
         return bool(self._seen)
 
     async def _look(self, connection: Connection) -> None:
-        """Ask once, and notify those who follow a run of which there is something new."""
+        """Poll once, and notify the followers of each run that has new events."""
         if not self._asked:
             seen = self._seen.items()
             self._asked = dump(

@@ -1,19 +1,18 @@
-"""Many writers, one commit.
+"""Group commit: many writers share one commit.
 
-All writes of a kind go through one connection. Whatever has gathered while the last commit was
-under way is written by the next one, so a commit's cost is shared by as many runs as are busy, and
-a lone run waits for nobody.
+All writes of a kind use one connection. Writes that arrive during a commit form the next batch, so
+concurrent runs share the cost of a commit and a lone run does not wait.
 
-A write stands in line until it is answered, so the line is all there is to know: a database that
-goes away is waited for, and the batch that was under way is written again, which is why every write
-must bear being repeated. A writer that gives up takes its write out of the line, so that a database
-that is away for long does not fill the memory with what nobody waits for any more. A write that
-must wait for somebody else's lock goes to the end of the line and holds nobody up.
+A write stays in the queue until it is answered, so the queue is the only state. After a database
+outage the batch in flight is written again; every write must therefore be idempotent. A cancelled
+writer removes its write, so a long outage does not fill the memory with abandoned writes. A write
+that needs a locked row moves to the end of the queue and does not delay the other writes.
 
-A batch is bounded in bytes, and in number by how long the event loop needs for those who were
-answered: the last of them must not begin with an old answer. A server that was reached, and then
-said nothing or broke the statement off, may be unable to carry out a write of the batch. Its writes
-are made one by one from then on, and one for which that happens again and again fails alone.
+The size of a batch is bounded in bytes. Its length is bounded by the time that the event loop needs
+to resume the answered writers: the last one must not resume with a stale answer. A server that was
+reached, but then went silent or aborted the statement, may be unable to execute one of the writes.
+The writes of that batch are then executed one by one. A write fails alone after several such
+attempts.
 """
 
 import asyncio
@@ -44,45 +43,45 @@ AnyConnection = psycopg.AsyncConnection[Any]
 log = structlog.get_logger(__name__)
 
 RECONNECT_SECONDS = (0.05, 2.0)
-"""How long to wait before connecting again: first, at most."""
+"""Back-off before reconnecting: first delay and maximum."""
 
 LOCKED_SECONDS = (0.005, 0.1)
-"""How long to wait before asking again for rows that are locked, if there is nothing else to do."""
+"""Back-off before retrying locked rows when no other write is pending: first delay and maximum."""
 
 STOP_SECONDS = 3.0
-"""How long the end waits for what is still in line."""
+"""How long a shutdown waits for queued writes."""
 
 BATCH = (64, 500)
-"""How many writes share a commit at most: while the event loop is busy, and else."""
+"""Maximum writes per commit: while the event loop is busy, and otherwise."""
 
 BATCH_BYTES = 1024 * 1024
-"""How large the writes of one commit are together; a larger write is alone in its commit."""
+"""Maximum total bytes of the writes in one commit; a larger write gets its own commit."""
 
 BUSY_SECONDS = 0.05
-"""How long the event loop may need for those that one commit has answered."""
+"""How long the event loop may take to resume the writers that one commit answered."""
 
 STRIKES = 4
-"""How often a server may be silent about a write, or break it off, before the write fails."""
+"""Number of silent or aborted attempts after which a write fails."""
 
 
 class Later(Enum):
-    """In place of an answer: the write has to wait for a lock."""
+    """Returned instead of an answer: the write must wait for a lock."""
 
     LATER = "later"
 
 
 @dataclass(slots=True, eq=False)
 class _Place(Generic[Write]):
-    """A write in line."""
+    """A queued write."""
 
     write: Write
     size_bytes: int
     strikes: int = 0
-    """How often its batch got no answer, or was broken off."""
+    """Number of times its batch got no answer or was aborted."""
 
 
 class GroupCommit(Generic[Write, Answer]):
-    """Gathers writes and commits them together."""
+    """Batches writes and commits each batch in one transaction."""
 
     def __init__(
         self,
@@ -92,7 +91,7 @@ class GroupCommit(Generic[Write, Answer]):
         size_of: Callable[[Write], int] = lambda _: 0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Use ``commit`` to write a batch in one transaction; it answers in the same order.
+        """Use ``commit`` to write a batch in one transaction; it returns answers in the same order.
 
         ``size_of`` returns the bytes of a write.
         """
@@ -111,11 +110,11 @@ class GroupCommit(Generic[Write, Answer]):
 
     @property
     def stuck_seconds(self) -> float:
-        """How long there has been something to write and nothing was answered."""
+        """Seconds for which writes have been pending without any answer."""
         return 0.0 if self._stuck_since is None else self._clock() - self._stuck_since
 
     async def start(self) -> None:
-        """Connect and begin to write.
+        """Connect and start writing.
 
         Raises:
             StoreUnavailableError: the database cannot be reached.
@@ -127,16 +126,16 @@ class GroupCommit(Generic[Write, Answer]):
         self.begin()
 
     def begin(self) -> None:
-        """Begin to write; the connection is made for the first write."""
+        """Start writing; the first write opens the connection."""
         self._task = asyncio.create_task(self._write_forever(), name="group commit")
 
     async def stop(self, *, grace_seconds: float = STOP_SECONDS) -> None:
-        """Write what is in line, then end; what cannot be written in time is given up."""
+        """Write the queued writes, then stop; writes not committed within the grace period fail."""
         self._closing = True
         self._arrived.set()
         if self._task is not None:
             await asyncio.wait({self._task}, timeout=grace_seconds)
-            while not self._task.done():  # a first cancel asks the server to let go
+            while not self._task.done():  # the first only cancels the statement on the server
                 self._task.cancel()
                 await asyncio.wait({self._task}, timeout=0.5)
         for answer in self._line:
@@ -146,10 +145,10 @@ class GroupCommit(Generic[Write, Answer]):
             await self._connection.close()
 
     async def until_room(self, *, patience_seconds: float) -> None:
-        """Wait until the line is shorter than one commit, or patience is at its end.
+        """Wait until the queue is shorter than one batch, at most ``patience_seconds``.
 
-        For what is about to bring new writers: those that are there are served before it. Each
-        write that leaves the line lets one in, in the order in which they came.
+        Callers that are about to add new writers use this to let the current ones finish first.
+        Each write that leaves the queue admits one caller, in order of arrival.
         """
         if len(self._line) < BATCH[0]:
             return
@@ -167,12 +166,12 @@ class GroupCommit(Generic[Write, Answer]):
                 return
 
     async def submit(self, write: Write) -> Answer:
-        """Put a write in line and wait for its commit.
+        """Enqueue a write and wait for its commit.
 
         Raises:
-            StoreUnavailableError: nothing is written any more.
-            WriteFailedError: the server could not carry it out, though it was there.
-            psycopg.Error: the database refuses it.
+            StoreUnavailableError: the writer is shutting down.
+            WriteFailedError: the server is reachable but repeatedly failed to execute the write.
+            psycopg.Error: the database rejects the write.
         """
         if self._closing:
             raise StoreUnavailableError
@@ -192,11 +191,12 @@ class GroupCommit(Generic[Write, Answer]):
                 self._stuck_since = self._clock()
             try:
                 connection = await self._connected()
-                await asyncio.sleep(0)  # those just about to write join the batch
+                await asyncio.sleep(0)  # writers that are about to submit join the batch
                 batch = self._next_batch()
                 moved = not batch or await self._write(connection, batch)
             except Exception as error:
                 log.warning("database.away", error=type(error).__name__)
+                # The batch is still queued, so it is written again after reconnecting.
                 await self._hang_up()
                 await away.take()
                 continue
@@ -208,7 +208,7 @@ class GroupCommit(Generic[Write, Answer]):
                 await locked.take()
 
     async def _something_in_line(self) -> bool:
-        """Wait until there is something to write; False if nothing more will come."""
+        """Wait until a write is queued; return False on shutdown with an empty queue."""
         while not self._line:
             self._stuck_since = None
             for _ in range(BATCH[0]):
@@ -220,7 +220,7 @@ class GroupCommit(Generic[Write, Answer]):
         return True
 
     def _next_batch(self) -> list[Waiting[Answer]]:
-        """Return the first of the line; one that was struck is alone."""
+        """Return the first writes of the queue; a write with strikes gets its own batch."""
         batch = list[Waiting[Answer]]()
         size = 0
         for waiting, place in self._line.items():
@@ -233,7 +233,7 @@ class GroupCommit(Generic[Write, Answer]):
         return batch
 
     async def _pace(self, answered: int) -> None:
-        """Let those go on who were answered, and see how long that takes."""
+        """Yield to the answered writers, measure how long they take, and adapt the batch size."""
         began = self._clock()
         await asyncio.sleep(0)
         took = self._clock() - began
@@ -243,8 +243,9 @@ class GroupCommit(Generic[Write, Answer]):
             self._most = min(BATCH[1], 2 * self._most)
 
     async def _write(self, connection: AnyConnection, batch: Sequence[Waiting[Answer]]) -> bool:
-        """Write a batch; False if all of it has to wait for locks."""
+        """Write a batch; return False if every write in it has to wait or be retried."""
         try:
+            # No await since the batch was chosen: every write is still queued.
             writes = [self._line[waiting].write for waiting in batch]
             answers = await self._commit(connection, writes)
         except Exception as error:
@@ -262,17 +263,18 @@ class GroupCommit(Generic[Write, Answer]):
     async def _write_apart(
         self, connection: AnyConnection, batch: Sequence[Waiting[Answer]], error: Exception
     ) -> bool:
-        """Write one by one, so that a write that the database refuses fails alone."""
+        """Write one by one, so that a write that the database rejects fails alone."""
         if len(batch) == 1:
             return self._refuse(batch[0], error)
         moved = False
         for waiting in batch:
+            # Its writer may have been cancelled during the writes before it.
             if waiting in self._line:
                 moved |= await self._write(connection, [waiting])
         return moved
 
     def _strike(self, batch: Sequence[Waiting[Answer]], error: Exception) -> None:
-        """Remember what was being written when the server fell silent or broke off."""
+        """Record a strike for each write of a batch that got no answer or was aborted."""
         log.warning("database.no_answer", error=type(error).__name__, count=len(batch))
         for waiting in batch:
             place = self._line.get(waiting)
@@ -294,7 +296,7 @@ class GroupCommit(Generic[Write, Answer]):
         return True
 
     def _refuse(self, waiting: Waiting[Answer], error: Exception) -> bool:
-        """Fail a write that would fail again; one that met somebody's lock goes on waiting."""
+        """Fail on permanent errors; requeue on lock contention."""
         if is_contended(error):
             self._to_the_end(waiting)
             return False
@@ -308,7 +310,7 @@ class GroupCommit(Generic[Write, Answer]):
             waiting.set_exception(error)
 
     def _to_the_end(self, waiting: Waiting[Answer]) -> None:
-        """Let others go first."""
+        """Move a write to the end of the queue."""
         if (place := self._line.pop(waiting, None)) is not None:
             self._line[waiting] = place
 
@@ -323,7 +325,7 @@ class GroupCommit(Generic[Write, Answer]):
 
 
 class _Pause:
-    """A pause that gets longer every time it is taken."""
+    """A pause that doubles each time, up to a maximum."""
 
     def __init__(self, first: float, longest: float) -> None:
         self._first, self._longest = first, longest

@@ -1,8 +1,8 @@
 """The writes that every run makes, in batches that share a commit.
 
-Writers of one batch know nothing of one another, and two of them may mean the same run: an owner
-that has lost it and the owner that has it now, or two callers that chose the same id. Everything is
-therefore matched by run and fence, and every writer gets an answer of its own.
+The writers of a batch do not know each other, and two of them may refer to the same run. Examples
+are the previous and the current owner of a run, or two callers that chose the same ID. Every row is
+therefore matched by run and fencing token, and every writer gets its own answer.
 """
 
 import asyncio
@@ -43,19 +43,19 @@ from caseworker.runs.ports import FinishResult, JournalWrite, Permission
 from caseworker.runs.run import FinishRun, RunStatus
 
 LOCK_MS = 200
-"""How long a batch waits for a row that somebody is just inserting; other locks it passes over."""
+"""How long a batch waits for a row that is being inserted; other locked rows it skips."""
 
 USUAL_SECONDS = 30.0
-"""For how long the time of the fastest answer is remembered, at least."""
+"""Minimum time for which the fastest answer is remembered."""
 
 DELAYED_SECONDS = 0.15
-"""How much longer than the fastest an answer may take before it counts as old when it arrives."""
+"""Delay over the fastest answer after which an answer counts as old on arrival."""
 
 LARGE_BYTES = 256 * 1024
-"""A write from this size on goes over a connection that only such writes share."""
+"""Writes of at least this size use a separate connection."""
 
 LARGE_PATIENCE: Mapping[str, Any] = {"statement_ms": 60_000, "answer_seconds": 90.0}
-"""How long such a write may take."""
+"""Timeouts of large writes."""
 
 OwnersAnswer = Permission | FinishResult | Later
 
@@ -63,16 +63,17 @@ Row = Mapping[str, Any]
 
 
 class UsualTimes:
-    """Knows how long a server usually takes to answer, by its fastest answers of a minute."""
+    """Tracks the usual response time of a server as its fastest answer in the last minute."""
 
     def __init__(self) -> None:
         self._before = self._current = math.inf
         self._until = 0.0
 
     def answered_at(self, sent_at: float, arrived_at: float) -> float:
-        """Return from when on an answer ages: from its arrival, if it came as fast as usual.
+        """Return the time from which an answer ages: its arrival if it was as fast as usual.
 
-        Else it may have been on its way for all that time; nobody knows.
+        A slower answer may have been in transit for the whole time, so it ages from when it was
+        requested.
         """
         took = arrived_at - sent_at
         if arrived_at > self._until:
@@ -86,19 +87,19 @@ class UsualTimes:
 class PostgresJournal:
     """Implements the journal port over connections that all runs share.
 
-    Runs are accepted over one of their own, so that neither kind of write waits for the other's
-    commit. What owners write shares another one: of two writes of a run, the second must see what
-    the first has stored. A large write goes over a third, so that the others need not wait for it;
-    its run makes no other before it is answered.
+    Accepting runs uses its own connection, so that neither kind of write waits for the other's
+    commits. The writes of owners share a second connection, because the second of two writes of a
+    run must see what the first one stored. Large writes use a third, so that the others do not wait
+    for them. A run makes no other write while a large one is in flight.
     """
 
     def __init__(self, url: str, patience: Patience, *, tenants_wait: bool = False) -> None:
-        """Connect to ``url``; ``tenants_wait``: every tenant may have only so many runs at once."""
+        """Connect to ``url``; set ``tenants_wait`` if all tenants have a limit on running runs."""
         self._url = url
         self._tenants_wait = tenants_wait
         self._patience = replace(patience, lock_ms=LOCK_MS)
         self.notifier = RunNotifier()
-        """Notified of every run of which events were written here, or that has ended here."""
+        """Notified of every run that stored events or ended in this process."""
         self._accepting: GroupCommit[RunInsert, InsertAnswer] = GroupCommit(
             partial(self._connect, self._patience),
             partial(accept_in_batch, room=QueueRoom()),
@@ -109,11 +110,11 @@ class PostgresJournal:
 
     @property
     def stuck_seconds(self) -> float:
-        """How long nothing was written although there was something to write."""
+        """Seconds for which pending writes have made no progress."""
         return max(self._accepting.stuck_seconds, self._owners.stuck_seconds)
 
     async def start(self) -> None:
-        """Connect and begin to write.
+        """Connect and start writing.
 
         Raises:
             StoreUnavailableError: the database cannot be reached.
@@ -127,21 +128,21 @@ class PostgresJournal:
         self._large.begin()
 
     async def stop(self, *, grace_seconds: float = STOP_SECONDS) -> None:
-        """Write what is in line, then end; what cannot be written in time is given up."""
+        """Write the queued writes, then stop; writes not committed in the grace period fail."""
         async with asyncio.TaskGroup() as group:
             for commits in (self._accepting, self._owners, self._large):
                 group.create_task(commits.stop(grace_seconds=grace_seconds))
 
     async def insert(self, insert: RunInsert, *, timeout_seconds: float) -> datetime | None:
-        """Insert a run and return when it was created; None if it met another row or a limit.
+        """Insert a run and return its creation time; None if it met another row or a limit.
 
-        One that is about to begin here waits while runs that have begun wait for their writes: it
-        would make all of them later. So does its caller, and sends no more meanwhile.
+        A run that would start here waits while started runs wait for their writes, because it would
+        delay all of them. Its caller waits as well, which slows down the arrival of further runs.
 
         Raises:
-            QueueFullError: it is new, and as many are queued as may be.
-            StoreUnavailableError: the database did not answer in time. The run may yet be stored
-                if its insert was under way.
+            QueueFullError: the run is new and the queue is full.
+            StoreUnavailableError: the database did not answer in time. The run may still be stored
+                if its insert was in flight.
         """
         try:
             async with asyncio.timeout(timeout_seconds):
@@ -155,14 +156,14 @@ class PostgresJournal:
         return answer
 
     async def write(self, write: JournalWrite) -> Permission:
-        """Store a piece of a run's journal; return whether the run may go on."""
+        """Store a piece of a run's journal; return whether the run may continue."""
         permission = cast("Permission", await self._submit(write))
         if write.events:
             self.notifier.notify(write.key)
         return permission
 
     async def finish(self, finish: FinishRun) -> FinishResult:
-        """Finish a run with one guarded update."""
+        """Finish a run with one conditional update."""
         finished = cast("FinishResult", await self._submit(finish))
         self.notifier.notify(finish.key)
         if self._tenants_wait and not finished.frees_place:
@@ -182,10 +183,10 @@ class PostgresJournal:
         )
 
     async def _connect(self, patience: Patience) -> psycopg.AsyncConnection[Any]:
-        """Return a connection on which statements are prepared at once and stay prepared.
+        """Open a connection that prepares each statement at once and keeps it prepared.
 
-        They only look rows up by their keys: a plan that was made while a table was small, and
-        reads all of it, must not stay when the table has grown.
+        All statements look up rows by key. Sequential scans are disabled: a cached plan from when a
+        table was small would otherwise keep scanning it after it has grown.
         """
         connection = await Connection.open(
             self._url, patience, autocommit=True, row_factory=dict_row, prepare_threshold=0
@@ -197,10 +198,10 @@ class PostgresJournal:
 async def write_in_batch(
     connection: psycopg.AsyncConnection[Any], writes: Sequence[OwnersWrite], *, usual: UsualTimes
 ) -> Sequence[OwnersAnswer]:
-    """Write what owners have to write, each kind with one statement; answer in its order.
+    """Write a batch, with one statement per kind; return the answers in the same order.
 
-    Nothing joins the statements: a write is whole by itself, and bears being repeated if the
-    second statement fails.
+    The statements share no transaction. Each write is complete in itself, and may be repeated if
+    the second statement fails.
     """
     finishes = {n: write for n, write in enumerate(writes) if write.end is not None}
     journals = {n: write for n, write in enumerate(writes) if write.end is None}
@@ -222,6 +223,7 @@ async def _write_all(
     sent_at = time.monotonic()
     owned = _by_owner(await rows_of(connection, JOURNAL, *parameters))
     answered_at = usual.answered_at(sent_at, time.monotonic())
+    # Skipped runs are lost, finished, or locked by another transaction.
     states = await _states(connection, [each for each in asked if each not in owned])
     return [_permission(write.owner, owned, states, answered_at) for write in writes]
 
@@ -231,6 +233,7 @@ async def _finish_all(
 ) -> Sequence[FinishResult | Later]:
     first: dict[Ownership, OwnersWrite] = {}
     for write in writes:
+        # A repeated finish of the same owner gets the answer of the first one.
         first.setdefault(write.owner, write)
     ends = first.values()
     finished = _by_owner(
@@ -247,7 +250,7 @@ async def _finish_all(
 async def _states(
     connection: psycopg.AsyncConnection[Any], asked: Sequence[Ownership]
 ) -> Mapping[Ownership, Row]:
-    """Return the state of runs that a statement passed over."""
+    """Return the states of runs that a statement skipped."""
     return _by_owner(await rows_of(connection, RUN_STATES, _owners(asked))) if asked else {}
 
 
@@ -269,7 +272,7 @@ def _permission(
 def _finish_result(
     finish: FinishRun, finished: Mapping[Ownership, Row], states: Mapping[Ownership, Row]
 ) -> FinishResult | Later:
-    """Return what became of a finish; one that was written before is known by its very seconds."""
+    """Return the result of a finish; a repeated one is recognized by its exact active seconds."""
     asking = finish.key, finish.fence
     if asking in finished:
         row = finished[asking]

@@ -1,4 +1,4 @@
-"""Values as the JSON text that the database is sent, without what it refuses inside strings."""
+"""Serialize values as JSON text that Postgres accepts."""
 
 import json
 import re
@@ -11,18 +11,18 @@ _JSON_ALONE: Final = orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_D
 _MAYBE_UNSTORABLE = re.compile(
     r"\\u0000|\\ud[89ab]..(?!\\ud[c-f])|(?<!\\ud[89ab]..)\\ud[c-f]|\\\\ud[89ab]"
 )
-"""The escapes of NUL and of surrogates without their other half, in text that json has written."""
+"""Matches the escapes of NUL and of unpaired surrogates in JSON text."""
 
 
 def dump(value: Any) -> str:
-    """Return a row as JSON text; a NaN in it, which no value can hold by then, becomes null.
+    """Return a row as JSON text; a NaN becomes null, though validated values contain none.
 
-    The database refuses NUL and lone surrogates inside strings. Requests with them are refused
-    before; what a provider or a tool wrote gets U+FFFD instead.
+    Postgres rejects NUL and lone surrogates in strings. Requests that contain them are rejected
+    earlier. In text from a provider or a tool, U+FFFD replaces them.
 
     Raises:
-        ValueError: there is an integer that nobody could read back.
-        TypeError: it is not JSON.
+        ValueError: an integer is too long to be parsed again.
+        TypeError: the value is not JSON.
     """
     try:
         text = orjson.dumps(value, option=_JSON_ALONE)
@@ -37,8 +37,8 @@ def exact_dump(value: Any) -> str:
     """Return a value of any origin as JSON text, like :func:`dump` but slower.
 
     Raises:
-        ValueError: there is a NaN, an infinity, or an integer that nobody could read back.
-        TypeError: it is not JSON.
+        ValueError: there is a NaN, an infinity, or an integer too long to be parsed again.
+        TypeError: the value is not JSON.
     """
     text = json.dumps(value, separators=(",", ":"), allow_nan=False)
     if ("\\u0000" in text or "\\ud" in text) and _MAYBE_UNSTORABLE.search(text):
@@ -47,7 +47,7 @@ def exact_dump(value: Any) -> str:
 
 
 def storable(value: Any) -> Any:
-    """Return a JSON value with U+FFFD for what the database refuses in texts."""
+    """Return a JSON value with U+FFFD in place of NUL and lone surrogates."""
     match value:
         case str():
             whole = value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")

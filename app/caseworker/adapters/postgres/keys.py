@@ -1,4 +1,4 @@
-"""The store of API keys; see :mod:`caseworker.access.keys`."""
+"""Store API keys; see :mod:`caseworker.access.keys`."""
 
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
@@ -17,38 +17,42 @@ _FIELDS = tuple(ApiKey.__dataclass_fields__.keys() - {"tenant", "scopes"})
 
 
 class PostgresKeys:
-    """Implements the store of keys; all of it passes by row-level security, as their own guard."""
+    """Implements the key store without row-level security: its own conditions guard the rows."""
 
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
 
     async def any(self) -> bool:
-        """Tell whether a key was ever made, whatever became of it."""
+        """Return whether any key was ever created, even if it was revoked since."""
         async with transaction(self._pool) as connection:
             return bool(await connection.scalar(select(exists().select_from(api_keys))))
 
     async def find(self, key_ids: Collection[str]) -> Mapping[str, tuple[ApiKey, bytes]]:
-        """Return the keys that exist, each with its SHA-256, by their ids."""
+        """Return the keys that exist, each with its SHA-256, by key ID."""
         query = select(api_keys).where(api_keys.c.key_id.in_(key_ids))
         async with transaction(self._pool) as connection:
             rows = (await connection.execute(query)).mappings().all()
         return {row["key_id"]: (_key(row), bytes(row["sha256"])) for row in rows}
 
     async def list(self, tenant: str | None, *, limit: int) -> Sequence[ApiKey]:
-        """Return the newest keys, the newest first."""
+        """Return the newest keys, newest first."""
         order = api_keys.c.created_at.desc(), api_keys.c.key_id.desc()
         query = select(api_keys).where(_of(tenant)).order_by(*order).limit(limit)
         async with transaction(self._pool) as connection:
             return [_key(row) for row in (await connection.execute(query)).mappings()]
 
     async def add(self, key: ApiKey, sha256: bytes, *, most: int) -> None:
-        """Store a key, unless its tenant has ``most`` that work; others who add to it wait."""
+        """Store a key while holding the tenant's lock.
+
+        Raises:
+            KeyConflictError: the tenant already has ``most`` active keys.
+        """
         async with transaction(self._pool) as connection:
             await _lock(connection, key.tenant)
             await _insert(connection, key, sha256, most)
 
     async def revoke(self, key_id: str, tenant: str | None, at: datetime) -> ApiKey | None:
-        """Revoke a key, once; return it as it is then, or None if there is none."""
+        """Revoke a key (idempotent); return it, or None if it does not exist."""
         revoked = (
             update(api_keys)
             .where(api_keys.c.key_id == key_id, _of(tenant))
@@ -62,7 +66,7 @@ class PostgresKeys:
     async def rotate(
         self, old: ApiKey, new: ApiKey, sha256: bytes, *, until: datetime, most: int
     ) -> bool:
-        """Store ``new`` and let ``old`` end at ``until``; False if it was rotated or revoked."""
+        """Store ``new`` and expire ``old`` at ``until``; False if it was rotated or revoked."""
         replaced = (
             update(api_keys)
             .where(
@@ -87,7 +91,7 @@ async def _lock(connection: AsyncConnection, tenant: str) -> None:
 
 
 async def _insert(connection: AsyncConnection, key: ApiKey, sha256: bytes, most: int) -> None:
-    """Insert a key into a tenant that is locked, and forget those that ended long before others."""
+    """Insert a key for a locked tenant, and delete the inactive keys beyond the newest ``most``."""
     revoked_at, expires_at = api_keys.c.revoked_at, api_keys.c.expires_at
     works = revoked_at.is_(None) & (expires_at.is_(None) | (expires_at > key.created_at))
     working = select(func.count()).where(_of(key.tenant), works)

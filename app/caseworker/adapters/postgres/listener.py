@@ -1,4 +1,4 @@
-"""Hears notifications of Postgres at once, whichever replica sent them."""
+"""Receive Postgres notifications from any process."""
 
 import json
 from collections.abc import Awaitable, Callable, Iterable
@@ -17,7 +17,7 @@ from caseworker.runs.run import CancelRequest, RunKey
 log = structlog.get_logger(__name__)
 
 QUIET_SECONDS = 5.0
-"""How long nothing may be heard before the connection is asked whether it still lives."""
+"""Seconds without notifications before the connection is probed."""
 
 ANSWER_SECONDS = 5.0
 
@@ -30,12 +30,13 @@ async def listen(
     heard: Callable[[Notify], Awaitable[None]],
     listening: Callable[[], Awaitable[None]],
 ) -> None:
-    """Call ``heard`` with every notification that comes from now on.
+    """Call ``heard`` with every notification from now on.
 
-    ``listening`` is awaited once listening has begun, so that what was missed can be looked for.
+    ``listening`` is awaited once listening has started, so that the caller can look for missed
+    events.
 
     Raises:
-        psycopg.OperationalError: the connection was lost, or does not answer any more.
+        psycopg.OperationalError: the connection was lost or no longer responds.
     """
     soon = replace(patience, answer_seconds=ANSWER_SECONDS)
     connection = await Connection.open(url, soon, autocommit=True)
@@ -60,8 +61,8 @@ async def listen_for_workers(
 ) -> None:
     """Call ``cancelled`` with every cancel request, and ``decided`` when an approval was decided.
 
-    The heartbeat finds cancel requests missed while away, and runs look for decisions. For the rest
-    see :func:`listen`.
+    Heartbeats find cancel requests that were missed during an outage, and runs poll for decisions.
+    For the other parameters and errors see :func:`listen`.
     """
 
     async def read(notice: Notify) -> None:
@@ -69,7 +70,7 @@ async def listen_for_workers(
             told = json.loads(notice.payload)
             key = RunKey(told["tenant"], told["run_id"])
         except (ValueError, TypeError, KeyError):
-            log.warning("notification.unreadable")  # anybody who may connect may notify
+            log.warning("notification.unreadable")  # any database client can send notifications
             return
         if notice.channel == DECISION_CHANNEL:
             decided(key)

@@ -1,7 +1,7 @@
-"""How often models were asked by all processes, and whose turn is next.
+"""Rate limits of models, shared by all processes.
 
-``caseworker_take_turn`` decides, under a lock of the model's row that ends with the statement: no
-connection is held while anybody waits.
+``caseworker_take_turn`` decides which process may send its request next. It locks the model's row
+only for one statement, so a waiting request holds no connection.
 """
 
 import uuid
@@ -17,9 +17,9 @@ from caseworker.observability.store_errors import StoreUnavailableError
 log = structlog.get_logger(__name__)
 
 AWAY_SECONDS = 1.0
-"""How long a call waits before it asks again a database that was away."""
+"""Seconds before a call retries after the database was unavailable."""
 LONGEST_WAIT_SECONDS = 5.0
-"""A line asks again after so long at the latest: by then it knows of lines that are gone."""
+"""Maximum seconds before a queue asks again; by then it notices queues that have left."""
 
 _TAKE = """
 SELECT caseworker_take_turn(%(model)s, %(tenant)s, %(process)s,
@@ -37,14 +37,18 @@ ON CONFLICT (model) DO UPDATE SET refilled_at = greatest(l.refilled_at, excluded
 
 
 class PostgresProviderLimits:
-    """Implements the shared limits of models."""
+    """Implements the shared rate limits of models."""
 
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
         self._process = uuid.uuid4().hex
 
     async def take(self, limit: RateLimit, tenant: str, tokens: int, *, unused: int = 0) -> float:
-        """Take a turn, or return the seconds until it is worth asking again."""
+        """Take a rate slot (returns 0), or return the seconds until the next attempt is worthwhile.
+
+        ``unused`` returns tokens to the allowance that earlier requests reserved but did not use.
+        If the database is unavailable, returns ``AWAY_SECONDS``.
+        """
         asked = {
             **amounts_of(limit, tokens),
             "tenant": tenant,
@@ -61,11 +65,11 @@ class PostgresProviderLimits:
             return AWAY_SECONDS
 
     async def leave(self, limit: RateLimit, tenant: str) -> None:
-        """Give up the place of this process; one that cannot be given up is late, and passed by."""
+        """Leave the queue of a model; if the database is unavailable, the entry expires instead."""
         await self._tell(limit, _LEAVE, (limit.model, tenant, self._process))
 
     async def pause(self, limit: RateLimit, seconds: float) -> None:
-        """Give nobody a turn for so long."""
+        """Block the model for all processes for ``seconds`` (provider back-off)."""
         await self._tell(limit, _PAUSE, {"model": limit.model, "seconds": seconds})
 
     async def _tell(self, limit: RateLimit, statement: str, values: Any) -> None:
@@ -77,7 +81,7 @@ class PostgresProviderLimits:
 
 
 def amounts_of(limit: RateLimit, tokens: int) -> dict[str, Any]:
-    """Return what a request takes of which allowances, as the function expects it."""
+    """Return the request and token amounts with their rates, as parameters of the SQL function."""
     requests, all_tokens = limit.requests_per_minute, limit.tokens_per_minute
     of_requests = Allowance.of(requests or 1, burst_seconds=1)
     of_tokens = Allowance.of(all_tokens or 1, burst_seconds=3)

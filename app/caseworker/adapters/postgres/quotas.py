@@ -1,8 +1,8 @@
-"""The quotas of tenants: kept, and enforced inside the transactions that accept runs.
+"""Store tenant quotas, and enforce them inside the transactions that accept runs.
 
-Whoever accepts a run of a tenant with a quota, or with a concurrency key, holds a lock of the
-tenant until it commits; ``caseworker_claim`` takes the same one. Runs of other tenants meet neither
-the lock nor these statements.
+Accepting a run for a tenant with a quota, or with a concurrency key, locks the tenant until the
+commit. ``caseworker_claim`` takes the same lock. Runs of other tenants use neither the lock nor
+these statements.
 """
 
 import math
@@ -29,13 +29,13 @@ from caseworker.runs.quotas import (
 from caseworker.runs.run import DEFAULT_TENANT, NewRun
 
 RETRY_SECONDS = 2
-"""When to ask again for a place in the queue."""
+"""Retry delay when the queue of the tenant is full."""
 
 FULL_SECONDS = 60
-"""When to ask again for storage: it is free once something is deleted."""
+"""Retry delay when the storage quota is exhausted: only a deletion frees storage."""
 
 LOOKED_AT = 100
-"""How many queued runs are asked whether a new one would overtake them."""
+"""Number of queued runs that are checked for whether a new run would overtake them."""
 
 LOCK = "SELECT pg_advisory_xact_lock(hashtextextended(%s, 2))"
 
@@ -83,7 +83,7 @@ SELECT coalesce(sum(bytes), 0)::bigint AS stored_bytes,
     coalesce(sum(threads), 0)::bigint AS threads
 FROM stored WHERE tenant_id = %(tenant)s
 """
-"""Each session that has stored something since the last sweep has a row; see the migration."""
+"""Sum over the rows that sessions added since the last sweep; see the migration."""
 
 _NEARLY_FULL = f"""
 SELECT used.tenant_id AS tenant, dimension, used::bigint, most AS limit
@@ -134,7 +134,7 @@ ON CONFLICT (tenant_id) DO UPDATE SET updated_at = excluded.updated_at,
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """Decides about one run, in the transaction that accepts it."""
+    """Decides whether one run is admitted, in the transaction that accepts it."""
 
     quota: Quota
     counts: Row
@@ -142,7 +142,7 @@ class Admission:
 
     @property
     def may_begin(self) -> bool:
-        """Whether the run may be claimed at once, and need not wait for others of its tenant."""
+        """Whether the run may be claimed at once, without waiting for other runs of its tenant."""
         queueing, most = self.new.queueing, self.quota.max_running
         key_is_free = queueing.concurrency_key is None or (
             self.counts["of_key"] < queueing.concurrency_limit and not self.counts["key_waits"]
@@ -152,25 +152,25 @@ class Admission:
 
     @property
     def restricted(self) -> NewRun:
-        """The run with what the quota says of the models that it may use."""
+        """The run with the quota's restrictions on models and prices applied to its request."""
         quota, request = self.quota, self.new.request
         prices = request.requires_prices or quota.limits_cost
         request = replace(request, requires_prices=prices, models=quota.models)
         return replace(self.new, request=request)
 
     async def charge(self, connection: AsyncConnection, *, queued: bool) -> RateState | None:
-        """Count the run, which is stored by now; return how the tenant stands to its rate.
+        """Charge the stored run to the quota; return the rate state, or None without a rate limit.
 
         Raises:
-            QuotaExceededError: the run is one too many; nothing of it may be committed.
-            InvalidRunError: the cost of the tenant is limited, and that of the run is not.
-            GraphRefusedError: it names a model that the tenant may not use.
+            QuotaExceededError: a quota is exhausted; the transaction must be rolled back.
+            InvalidRunError: the tenant's cost is limited, but the run has no cost limit.
+            GraphRefusedError: the run names a model that the tenant may not use.
         """
         quota = self.quota
         if quota.models is not None and self.new.require_models is not None:
             await self.new.require_models(quota.models)
         rate = await self._take_rate(connection)
-        # What is refused takes nothing of the rate.
+        # A rejected run is rolled back and consumes none of the rate.
         left = None if rate is None else replace(rate, remaining=rate.remaining + 1)
         if queued and quota.max_queued is not None and self.counts["queued"] >= quota.max_queued:
             raise QuotaExceededError(
@@ -227,7 +227,7 @@ class Admission:
 
 
 async def admission_of(connection: AsyncConnection, new: NewRun, usual: Quota) -> Admission | None:
-    """Return what decides about a run, with its tenant locked; None if nothing limits it."""
+    """Lock the tenant and return the admission of a run; None if no limit applies."""
     quota = await quota_of(connection, new.key.tenant, usual)
     if quota.is_unlimited and new.queueing.concurrency_key is None:
         return None
@@ -245,10 +245,10 @@ async def admission_of(connection: AsyncConnection, new: NewRun, usual: Quota) -
 
 @asynccontextmanager
 async def storing(connection: AsyncConnection, tenant: str, quota: Quota) -> AsyncIterator[None]:
-    """Store in the block what a quota may refuse; other such writes of the tenant wait meanwhile.
+    """Check the storage quota around a block of writes; a lock serializes such writes of a tenant.
 
     Raises:
-        QuotaExceededError: with it the tenant has stored too much; nothing may be committed.
+        QuotaExceededError: the writes exceed a storage limit; the transaction must be rolled back.
     """
     if quota.without_storage == quota:
         yield
@@ -258,6 +258,7 @@ async def storing(connection: AsyncConnection, tenant: str, quota: Quota) -> Asy
     yield
     after = (await connection.exec_driver_sql(_STORED, {"tenant": tenant})).mappings().one()
     for name, limit in quota.storage.items():
+        # A tenant above its limit may still shrink or replace what it stores.
         if limit is not None and after[name] > max(limit, before[name]):
             raise QuotaExceededError(
                 name,
@@ -269,7 +270,7 @@ async def storing(connection: AsyncConnection, tenant: str, quota: Quota) -> Asy
 
 
 async def left_of_rate(connection: AsyncConnection, tenant: str, usual: Quota) -> RateState | None:
-    """Return how a tenant stands to its rate, and take nothing of it; None if it has none."""
+    """Return a tenant's rate state without consuming any of it; None if it has no rate limit."""
     most = (await quota_of(connection, tenant, usual)).max_runs_per_minute
     if most is None:
         return None
@@ -285,12 +286,12 @@ def _rate(most: int, available: float) -> RateState:
 
 
 def usual_of(tenant: str, usual: Quota) -> Quota:
-    """Return the quota of a tenant without one of its own: without keys storage is unlimited."""
+    """Return the default quota of a tenant; the default tenant (no keys) has unlimited storage."""
     return usual.without_storage if tenant == DEFAULT_TENANT else usual
 
 
 async def quota_of(connection: AsyncConnection, tenant: str, usual: Quota) -> Quota:
-    """Return the quota of a tenant, its own or the ``usual`` one."""
+    """Return the quota of a tenant: its own, or else the ``usual`` one."""
     row = await _row_of(connection, tenant)
     return usual_of(tenant, usual) if row is None else _quota(row)
 
@@ -310,12 +311,12 @@ class PostgresQuotas:
     """Implements the store of quotas."""
 
     def __init__(self, pool: Pool, usual: Quota) -> None:
-        """Give tenants without a quota of their own the ``usual`` one."""
+        """Apply the ``usual`` quota to tenants that have none of their own."""
         self._pool = pool
         self._usual = usual
 
     async def get(self, tenant: str) -> TenantQuota:
-        """Return a tenant's quota and its use."""
+        """Return a tenant's quota and its usage."""
         counted = {"tenant": tenant, "key": None, "most_queued": 2**31, "looked_at": 0}
         found: dict[str, Any] = {}
         async with transaction(self._pool) as connection:
@@ -333,7 +334,7 @@ class PostgresQuotas:
             return [_own(row) for row in rows]
 
     async def put(self, tenant: str, quota: Quota) -> None:
-        """Give a tenant a quota of its own."""
+        """Store a quota for a tenant."""
         values = {name: getattr(quota, name) for name in _FIELDS}
         values["models"] = None if quota.models is None else list(quota.models)
         async with transaction(self._pool) as connection:
@@ -341,7 +342,7 @@ class PostgresQuotas:
             await connection.exec_driver_sql(_PUT, {"tenant": tenant, **values})
 
     async def delete(self, tenant: str) -> bool:
-        """Give a tenant the quota of the configuration again."""
+        """Reset a tenant to the configured default quota; return whether it had its own."""
         async with transaction(self._pool) as connection:
             gone = await connection.exec_driver_sql(
                 "DELETE FROM quotas WHERE tenant_id = %s RETURNING tenant_id", (tenant,)
@@ -349,7 +350,7 @@ class PostgresQuotas:
             return gone.one_or_none() is not None
 
     async def nearly_full(self) -> Sequence[NearlyFull]:
-        """Return the limits of storage of which tenants have used 80 %."""
+        """Return the storage limits that have reached the warning level, with tenant and usage."""
         async with transaction(self._pool) as connection:
             rows = await connection.exec_driver_sql(_NEARLY_FULL, dict(self._usual.storage))
             return [NearlyFull(**row) for row in rows.mappings()]

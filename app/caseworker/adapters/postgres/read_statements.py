@@ -1,4 +1,4 @@
-"""The statements that read what runs did: events, payloads, conversations."""
+"""SQL statements that read events, payloads and conversations of runs."""
 
 EVENTS = """
 SELECT runs.status, e.* FROM runs LEFT JOIN LATERAL (
@@ -10,7 +10,7 @@ SELECT runs.status, e.* FROM runs LEFT JOIN LATERAL (
 WHERE runs.tenant_id = %(tenant)s AND runs.run_id = %(run_id)s AND runs.request IS NOT NULL
 ORDER BY e.seq
 """
-"""Return a run's status and its events as they are at one moment."""
+"""Return a run's status and its events from one snapshot."""
 
 PAYLOADS = """
 SELECT call_key, request_hash, charge, outcome, value, node, request FROM (
@@ -22,7 +22,7 @@ SELECT call_key, request_hash, charge, outcome, value, node, request FROM (
 ) call
 WHERE bytes_so_far <= %s ORDER BY seq
 """
-"""Return the first calls of a run, with what they asked and what they got, up to so many bytes."""
+"""Return the first calls of a run with request and result, up to a limit in bytes."""
 
 CONVERSATION = """
 WITH asked AS (
@@ -43,8 +43,10 @@ SELECT call_key, request_hash, charge, outcome, value, node, request FROM (
 ) call
 WHERE bytes_so_far <= %(max_bytes)s ORDER BY seq
 """
-"""Return the calls of one conversation up to one of them, and the calls that their messages name,
-the last ones up to so many bytes."""
+"""Return the calls of a conversation up to a given call, with the calls that their messages name.
+
+If they exceed the byte limit, the newest calls are returned.
+"""
 
 STREAMED = """
 SELECT step_id, (data ->> 'turn_number')::int AS turn, (data ->> 'offset')::int AS offset,
@@ -58,4 +60,4 @@ WHERE tenant_id = %(tenant)s AND run_id = %(run_id)s AND type = 'content_chunk' 
     ), 0)
 ORDER BY seq
 """
-"""Return the parts of the answers of a run that did not come to their end, by step."""
+"""Return the streamed parts of a run's unfinished replies, by step."""

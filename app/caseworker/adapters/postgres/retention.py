@@ -1,8 +1,8 @@
-"""Erases runs, and clears away what need not be kept any longer.
+"""Erase runs, and delete data whose retention period has passed.
 
-A run goes with every row that names it, whatever table the row is in; only the messages of a thread
-stay, and are marked. Sweeps go by the ends of runs. Where the run itself stays, how far a sweep has
-come is remembered, so that what is kept is not looked at again and again.
+Erasing a run deletes every row that refers to it, in all tables. Only the messages of a thread
+stay, marked as erased. Sweeps follow the end times of runs. Where the run itself is kept, the
+progress of the sweep is stored, so that the remaining data is not scanned again each time.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,20 +20,20 @@ from caseworker.runs.retention import Days, Record
 from caseworker.runs.run import TERMINAL, RunKey
 
 RUNS_AT_ONCE = 100
-"""How many runs one transaction of a sweep deals with, unless that took too long."""
+"""Runs per transaction of a sweep; fewer after a timeout."""
 
 BATCH_SECONDS = 30
-"""How long one statement of a sweep may take."""
+"""Statement timeout in a sweep."""
 
 FOR_EVER = -1
-"""The days of a tenant that keeps a record for ever, whatever is configured."""
+"""Value of ``days`` for a tenant that keeps a record forever, whatever is configured."""
 
 OF_RUNS = [
     table
     for table in reversed(metadata.sorted_tables)
     if {"tenant_id", "run_id"} <= set(table.c.keys()) and table not in (messages, runs)
 ]
-"""The tables whose rows go with their run, also where no foreign key says so."""
+"""Tables whose rows are deleted with their run, including those without a foreign key."""
 
 DROP_JOBS = """
 DELETE FROM procrastinate_jobs WHERE status = 'todo' AND queueing_lock = ANY(%s)
@@ -47,7 +47,7 @@ RETURNING true
 """
 
 MERGE_STORED = "SELECT caseworker_merge_stored()"
-"""Add up what the sessions of the database have counted, or their rows would become ever more."""
+"""Merge the per-session storage counters, whose rows would otherwise accumulate."""
 
 OWN_DAYS = "SELECT tenant_id, record, days FROM retention WHERE days IS NOT NULL"
 
@@ -65,7 +65,7 @@ WITH RECURSIVE tenant AS (
 )
 SELECT tenant_id FROM tenant WHERE tenant_id IS NOT NULL
 """
-"""Reads one entry of the primary key's index a tenant, not all of them."""
+"""Reads one primary-key index entry per tenant instead of all entries."""
 
 DROP_PENDING = f"""
 DELETE FROM runs WHERE request IS NULL AND (tenant_id, run_id) IN (
@@ -75,11 +75,13 @@ DELETE FROM runs WHERE request IS NULL AND (tenant_id, run_id) IN (
     LIMIT %s FOR UPDATE SKIP LOCKED
 )
 """  # noqa: S608
-"""Pending cancels that have expired, and what :data:`KEEP_FENCE` has kept."""
+"""Delete expired pending cancels, and expired rows stored by :data:`KEEP_FENCE`."""
 
 KEEP_FENCE = "INSERT INTO runs (tenant_id, run_id, fence) VALUES (%s, %s, %s)"
-"""Keep the id of an erased run and its fence: a new run with the id begins above it, and nothing
-that a former owner still sends reaches it."""
+"""Keep the ID and the fence of an erased run.
+
+A new run with the same ID starts above that fence, so late writes of a former owner are rejected.
+"""
 
 _DUE = "clock_timestamp() - make_interval(days => %(days)s)"
 
@@ -91,7 +93,7 @@ SELECT run_id FROM runs WHERE tenant_id = %(tenant)s AND finished_at < {_DUE}
     )
 ORDER BY finished_at LIMIT %(limit)s FOR UPDATE SKIP LOCKED
 """  # noqa: S608 - nothing of a caller's is in it, here and below
-"""A run whose end is still to be announced stays until that is delivered, or given up."""
+"""A run with a pending webhook delivery is kept until that is delivered or has failed."""
 
 DROP_THREADS = f"""
 DELETE FROM threads WHERE tenant_id = %(tenant)s AND thread_id IN (
@@ -130,7 +132,7 @@ DROP_PARTS: Mapping[Record, str] = {
 }
 
 COUNT_AGAIN = f"UPDATE stored_runs part SET bytes = {STORED_BYTES} FROM runs WHERE {_OF_BATCH}"  # noqa: S608
-"""Give back the storage of what :data:`DROP_PARTS` has cleared away."""
+"""Release the storage quota of the data that :data:`DROP_PARTS` deleted."""
 
 SWEPT = """
 INSERT INTO retention (tenant_id, record, swept_until) VALUES (%(tenant)s, %(record)s, %(upto)s)
@@ -139,11 +141,11 @@ ON CONFLICT (tenant_id, record) DO UPDATE SET swept_until = excluded.swept_until
 
 
 async def erase_in(connection: AsyncConnection, key: RunKey) -> None:
-    """Erase a run that has ended in this transaction; its id and fence are kept for a day.
+    """Erase a finished run in this transaction; its ID and fence are kept for a day.
 
     Raises:
-        RunNotFoundError: there is none.
-        RunNotEndedError: it has not ended.
+        RunNotFoundError: the run does not exist.
+        RunNotEndedError: the run has not ended.
     """
     found = select(runs.c.status, runs.c.fence).where(
         of_run(runs, key), runs.c.request.is_not(None)
@@ -158,7 +160,7 @@ async def erase_in(connection: AsyncConnection, key: RunKey) -> None:
 
 
 async def _delete_runs(connection: AsyncConnection, tenant: str, run_ids: Sequence[str]) -> None:
-    """Delete runs whose rows are locked, with all that is theirs."""
+    """Delete runs whose rows are locked, with all their data."""
     if not run_ids:
         return
     for table in (*OF_RUNS, runs):
@@ -172,10 +174,10 @@ async def _delete_runs(connection: AsyncConnection, tenant: str, run_ids: Sequen
 
 
 async def set_days(pool: Pool, tenant: str, record: Record, days: int | None) -> None:
-    """Say how long a tenant keeps a record: days, ``FOR_EVER``, or None for what is configured.
+    """Set how long a tenant keeps a record: days, ``FOR_EVER``, or None for the configured default.
 
     Raises:
-        StoreUnavailableError: the database does not answer.
+        StoreUnavailableError: the database does not respond.
     """
     async with transaction(pool) as connection:
         await connection.exec_driver_sql(SET_DAYS, (tenant, record.value, days))
@@ -189,7 +191,7 @@ class PostgresRetention:
         self._at_once = RUNS_AT_ONCE
 
     async def begin_sweep(self, interval_seconds: float) -> bool:
-        """Claim the sweep that is due for this process."""
+        """Claim a sweep for this process; return False if none is due."""
         self._at_once = RUNS_AT_ONCE
         async with transaction(self._pool) as connection:
             begun = await connection.exec_driver_sql(BEGIN_SWEEP, (interval_seconds,))
@@ -199,7 +201,7 @@ class PostgresRetention:
             return True
 
     async def days_by_tenant(self, usual: Days) -> Mapping[str, Days]:
-        """Return how long each tenant keeps what."""
+        """Return the retention days of each tenant, by record."""
         found: dict[str, dict[Record, int | None]] = {}
         async with transaction(self._pool) as connection:
             if any(days is not None for days in usual.values()):
@@ -212,7 +214,7 @@ class PostgresRetention:
         return found
 
     async def drop(self, tenant: str, record: Record, *, days: int) -> bool:
-        """Clear away a batch of what ended longer ago; smaller ones once one has failed."""
+        """Delete a batch of expired data; return whether to go on. A failure shrinks the batch."""
         limit = self._at_once
         try:
             return await self._drop(tenant, record, days, limit)
@@ -238,7 +240,7 @@ class PostgresRetention:
                     return await _drop_parts(connection, record, asked)
 
     async def drop_pending_cancels(self) -> bool:
-        """Clear away a batch of pending cancels that have expired."""
+        """Delete a batch of expired pending cancels; return whether there may be more."""
         async with transaction(self._pool) as connection:
             gone = await connection.exec_driver_sql(DROP_PENDING, (RUNS_AT_ONCE,))
             return gone.rowcount == RUNS_AT_ONCE
@@ -247,7 +249,7 @@ class PostgresRetention:
 async def _drop_parts(
     connection: AsyncConnection, record: Record, asked: Mapping[str, Any]
 ) -> bool:
-    """Clear away parts of the next runs, and remember how far that came; False if none are due."""
+    """Delete parts of the next runs and store the progress; return False if none are due."""
     upto = (await connection.exec_driver_sql(UPTO, dict(asked))).scalar_one()
     if upto is None:
         return False

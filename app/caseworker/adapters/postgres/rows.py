@@ -1,4 +1,4 @@
-"""Rows of the database as the values of the domain and back, JSON as it is stored, and cursors."""
+"""Convert rows to domain values and back, and encode cursors."""
 
 import base64
 import binascii
@@ -48,7 +48,7 @@ _REQUEST = (
     *("kind", "input", "expected_tools", "gold_answer", "mode", "seed", "timezone"),
     "requires_prices",
 )
-"""The fields of every request that are stored as they are."""
+"""Fields that every request has and that are stored unchanged."""
 _LIMITS = tuple(Budget.__dataclass_fields__)
 
 _RUN_COLUMNS = (
@@ -57,27 +57,27 @@ _RUN_COLUMNS = (
 )
 _CALL_COLUMNS = tuple(CallRecord.__dataclass_fields__.keys() - {"request"})
 _EVENT_COLUMNS = ("seq", "ts", "step_id", "node_id")
-"""The fields whose columns have their names and hold them as they are."""
+"""Fields stored unchanged in columns of the same name."""
 
 
 def encode_cursor(place: Any) -> str:
-    """Return where a page ended, which is JSON, as text that callers hand back."""
+    """Return the last position of a page (a JSON value) as an opaque cursor."""
     return base64.urlsafe_b64encode(json.dumps(place).encode()).decode().rstrip("=")
 
 
 def page_of(
     rows: Sequence[Shown], limit: int, place: Callable[[Shown], Any]
 ) -> tuple[Sequence[Shown], str | None]:
-    """Return a page of rows, of which one more was asked for, and the cursor of the next page."""
+    """Return up to ``limit`` rows, and the cursor of the next page if there are more rows."""
     page = rows[:limit]
     return page, encode_cursor(place(page[-1])) if len(rows) > limit else None
 
 
 def id_in(place: Any) -> str:
-    """Return a place that is an id, as a cursor holds it; nothing else reaches the database.
+    """Return the ID in a cursor position; anything that could not be an ID never reaches SQL.
 
     Raises:
-        ValueError: it is none.
+        ValueError: the position is not an ID.
     """
     if not isinstance(place, str) or not place.isascii() or "\x00" in place:
         raise ValueError(place)
@@ -85,16 +85,20 @@ def id_in(place: Any) -> str:
 
 
 def instant_and_id(place: Any) -> tuple[datetime, str]:
-    """Return a place that is an instant and an id; raises ValueError or TypeError if it is none."""
+    """Return the instant and the ID in a cursor position.
+
+    Raises:
+        ValueError, TypeError: the position has another form.
+    """
     at, name = place
     return datetime.fromisoformat(at), id_in(name)
 
 
 def decode_cursor(cursor: str, read: Callable[[Any], Place]) -> Place:
-    """Return where a page ended; ``read`` raises if the JSON in the cursor is no such place.
+    """Return the position in a cursor; ``read`` converts its JSON, or raises if it is malformed.
 
     Raises:
-        InvalidRunError: the cursor is not one of ours.
+        InvalidRunError: the cursor is invalid.
     """
     try:
         padded = cursor + "=" * (-len(cursor) % 4)
@@ -105,7 +109,7 @@ def decode_cursor(cursor: str, read: Callable[[Any], Place]) -> Place:
 
 
 def request_to_json(request: RunRequest) -> dict[str, Any]:
-    """Return a request as it is stored; cases have no graph."""
+    """Return a request in its stored form; requests of kind ``case`` have no graph."""
     stored = {name: getattr(request, name) for name in _REQUEST}
     limits = ((name, getattr(request.budget, name)) for name in _LIMITS)
     stored["budget"] = {name: _plain(limit) for name, limit in limits if limit is not None}
@@ -124,14 +128,14 @@ def request_to_json(request: RunRequest) -> dict[str, Any]:
         ref = request.definition_ref
         named = None if ref is None else {"name": ref.name, "version": ref.version}
         if ref is not None and ref.kind.value != request.kind.value:
-            stored["chat"]["agent"], named = named, None  # the release before ignores it there
+            stored["chat"]["agent"], named = named, None  # the previous release ignores it there
         stored["graph_ref"] = named
         stored |= {"graph": request.graph, "inputs": dict(request.inputs)}
     return stored
 
 
 def request_from_json(stored: Mapping[str, Any]) -> RunRequest:
-    """Return a stored request."""
+    """Return the request from its stored form."""
     limits = dict(stored["budget"])
     if limits.get("max_cost_dollars") is not None:
         limits["max_cost_dollars"] = Decimal(limits["max_cost_dollars"])
@@ -155,7 +159,7 @@ def request_from_json(stored: Mapping[str, Any]) -> RunRequest:
 
 
 def run_from_row(row: Row) -> Run:
-    """Return the run that a row of ``runs`` holds; not a pending cancel."""
+    """Return the run in a row of ``runs``, which must not be a pending cancel."""
     return Run(
         key=RunKey(row["tenant_id"], row["run_id"]),
         kind=RunKind(row["kind"]),
@@ -173,7 +177,7 @@ def run_from_row(row: Row) -> Run:
 
 
 def accepted_run(new: NewRun, worker_id: str | None, created_at: datetime) -> Run:
-    """Return a run that was accepted in one statement, claimed or queued."""
+    """Return the run that an insert just stored, claimed or queued."""
     claimed = worker_id is not None
     return Run(
         key=new.key,
@@ -193,7 +197,7 @@ def accepted_run(new: NewRun, worker_id: str | None, created_at: datetime) -> Ru
 
 
 def cancel_request_from_row(row: Row) -> CancelRequest | None:
-    """Return the cancel request that a row of ``runs`` holds."""
+    """Return the cancel request in a row of ``runs``, or None."""
     if row["cancel_requested_at"] is None:
         return None
     return CancelRequest(
@@ -205,17 +209,17 @@ def cancel_request_from_row(row: Row) -> CancelRequest | None:
 
 
 def key_from_row(row: Row) -> RunKey:
-    """Return the run that a row is of."""
+    """Return the key of the run that a row belongs to."""
     return RunKey(row["tenant_id"], row["run_id"])
 
 
 def key_to_json(key: RunKey, fence: int) -> dict[str, Any]:
-    """Return a run and the fence under which somebody owns it."""
+    """Return the key of a run with the fencing token of its owner."""
     return {"tenant_id": key.tenant, "run_id": key.run_id, "fence": fence}
 
 
 def new_run_to_json(new: NewRun, worker_id: str | None) -> dict[str, Any]:
-    """Return a run to insert, claimed for a worker or for none."""
+    """Return the row of a new run, claimed for ``worker_id`` or unclaimed."""
     row = {
         "tenant_id": new.key.tenant,
         "run_id": new.key.run_id,
@@ -236,7 +240,7 @@ def new_run_to_json(new: NewRun, worker_id: str | None) -> dict[str, Any]:
 
 
 def _queueing(new: NewRun) -> dict[str, Any]:
-    """Return the columns by which a run waits for others, where it says anything about that."""
+    """Return the columns that affect queueing, without those that have their defaults."""
     columns: dict[str, Any] = {}
     if new.request.deadline is not None:
         columns["deadline"] = new.request.deadline.isoformat()
@@ -249,7 +253,7 @@ def _queueing(new: NewRun) -> dict[str, Any]:
 
 
 def finish_to_json(finish: FinishRun, written_bytes: int) -> dict[str, Any]:
-    """Return how a run ends; ``written_bytes`` are those of its calls and events with it."""
+    """Return the outcome of a run; ``written_bytes`` counts the calls and events written too."""
     return {
         **key_to_json(finish.key, finish.fence),
         "status": finish.status.value,
@@ -264,7 +268,7 @@ def finish_to_json(finish: FinishRun, written_bytes: int) -> dict[str, Any]:
 
 
 def call_to_json(key: RunKey, fence: int, record: CallRecord) -> dict[str, Any]:
-    """Return a row of ``calls``, with the fence under which it is written."""
+    """Return a row of ``calls`` with the fencing token of the write."""
     row = {
         **key_to_json(key, fence),
         "seq": int(record.node_id[1:]),
@@ -282,19 +286,19 @@ def call_to_json(key: RunKey, fence: int, record: CallRecord) -> dict[str, Any]:
 
 
 def _text_of(value: Any) -> str | None:
-    """Return the text of a value; in a row it is a text within the JSON, which costs less."""
+    """Return a value as JSON text; the row embeds it as a string, which is cheaper to encode."""
     if type(value) is FrozenJson:
         return value.text
     return None if value is None else exact_dump(value)
 
 
 def call_from_row(row: Row) -> CallRecord:
-    """Return the journal entry in a row of ``journal``, with its request where that was asked."""
+    """Return the journal entry in a row of ``journal``, with its request if it was selected."""
     return CallRecord(**{name: row[name] for name in _CALL_COLUMNS}, request=row.get("request"))
 
 
 def event_to_json(key: RunKey, fence: int, record: EventRecord) -> dict[str, Any]:
-    """Return a row of ``events``, with the fence under which it is written."""
+    """Return a row of ``events`` with the fencing token of the write."""
     row = {
         **key_to_json(key, fence),
         "seq": record.seq,
@@ -313,7 +317,7 @@ def event_to_json(key: RunKey, fence: int, record: EventRecord) -> dict[str, Any
 
 
 def event_from_row(row: Row) -> EventRecord:
-    """Return the event that a row of ``events`` holds."""
+    """Return the event in a row of ``events``."""
     kind, data = whole_event(row)
     return EventRecord(type=kind, data=data, **{name: row[name] for name in _EVENT_COLUMNS})
 

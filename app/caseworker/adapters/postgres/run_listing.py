@@ -1,4 +1,4 @@
-"""Which runs a filter finds: queries for pages of runs, and for runs that may be stopped."""
+"""Build the queries that filter runs: pages of runs, and runs that can be stopped."""
 
 import re
 from datetime import datetime
@@ -27,11 +27,11 @@ from caseworker.runs.ports import LISTED_INPUT_CHARS, RunFilter, json_of_text
 from caseworker.runs.run import TERMINAL, RunKind, RunStatus
 
 LIST_STATEMENT_MS = 3000
-"""How long the query for a page may take: a filter that no index serves reads all runs."""
+"""Time limit of the page query: a filter without an index scans all runs."""
 RUN_BYTES = 1200
-"""What a run takes on a page beside its metadata, about."""
+"""Approximate size of a run on a page, without its metadata."""
 LISTED_CHARS = LISTED_INPUT_CHARS + LOOKAHEAD_CHARS
-"""What is read of a run's input: what is shown, and what redaction must see."""
+"""Characters read of a run's input: the part shown plus the lookahead that redaction needs."""
 
 _LISTED_REQUEST: ColumnElement[Any] = literal_column(
     f"""(SELECT (r - '{{graph,inputs,chat,input}}'::text[]) || jsonb_strip_nulls(jsonb_build_object(
@@ -46,7 +46,7 @@ _LEFT_OUT: dict[str, ColumnElement[Any]] = {
     "result": null().label("result"),
 }
 _LISTED = [_LEFT_OUT.get(column.name, column) for column in runs.c]
-"""A page of runs would hold a page of graphs and results, which nobody looks at there."""
+"""Columns of a page. Full graphs and results are omitted: a listing does not show them."""
 
 _PAGE = select(*_LISTED).order_by(runs.c.created_at.desc(), runs.c.run_id.desc())
 
@@ -60,8 +60,10 @@ _COUNTED = select(
 )
 _BEFORE = literal_column("before", Integer)
 _FOUND = select(_ALL).order_by(text(_ORDER))
-"""Written out: naming thirty columns again in each of two queries around a page would take twice as
-long as to ask the database for it."""
+"""Uses literal SQL: SQLAlchemy would compile thirty columns in each of the two enclosing queries.
+
+That would take twice as long as the query itself.
+"""
 
 _HAS_METADATA: ColumnElement[bool] = literal_column("runs.metadata <> '{}'", Boolean)
 
@@ -69,22 +71,22 @@ _AGENT_NAME = "coalesce(request #>> '{graph_ref,name}', request #>> '{chat,agent
 _RUNS_AN_AGENT: ColumnElement[bool] = literal_column(
     "(kind = 'agent' OR request #>> '{chat,agent,name}' IS NOT NULL)", Boolean
 )
-"""Runs of agents, and runs of threads in which a registered agent answers."""
+"""Matches agent runs, and thread runs that a registered agent answers."""
 
 _PLAIN = re.compile(r"[\x20-\x7e]{1,200}")
-"""What a run id may consist of, and more; nothing that the database would refuse."""
+"""A superset of valid run IDs that contains no text the database would reject."""
 
 _STOPPABLE = [status.value for status in RunStatus if status not in TERMINAL]
 
 
 def page_of(tenant: str, wanted: RunFilter) -> Select[Any]:
-    """Return the query for a page of runs, newest first, and one more run if there is one.
+    """Return the query for a page of runs, newest first, plus one run that shows if more follow.
 
-    Of a page whose runs are large only those are found that begin within its bytes; each row has
-    with it how many there would be.
+    If the page exceeds ``max_bytes``, only runs that start within that limit are returned. Each row
+    carries ``there_are``, the number of runs the page would have without the limit.
 
     Raises:
-        InvalidRunError: the cursor is not one of ours.
+        InvalidRunError: the cursor is invalid.
     """
     query = _PAGE.where(*_conditions(tenant, wanted))
     if wanted.cursor is not None:
@@ -97,7 +99,7 @@ def page_of(tenant: str, wanted: RunFilter) -> Select[Any]:
 
 
 def stoppable(tenant: str, wanted: RunFilter) -> Select[Any]:
-    """Return the query for the ids of runs that fit, have not ended and were not asked to stop."""
+    """Return the query for IDs of matching runs that have neither ended nor a cancel request."""
     return select(runs.c.run_id).where(
         *_conditions(tenant, wanted),
         runs.c.status.in_(_STOPPABLE),
@@ -127,12 +129,12 @@ def _conditions(tenant: str, wanted: RunFilter) -> list[ColumnElement[bool]]:
 
 
 def _of_kind(kind: RunKind) -> ColumnElement[bool]:
-    """Return the condition, written out and not bound: partial indexes are chosen by it."""
+    """Return the condition as literal SQL: partial indexes do not match a bound parameter."""
     return runs.c.kind == literal(kind.value, Text, literal_execute=True)
 
 
 def _place_in(place: Any) -> ColumnElement[Any]:
-    """Return what rows after a cursor are less than."""
+    """Return the row value of a cursor; the next page has rows that are less than it."""
     created_at, run_id = place
     if not _PLAIN.fullmatch(run_id):
         raise ValueError(run_id)

@@ -1,18 +1,18 @@
-"""The statements that change runs and what hangs on them: calls, events.
+"""SQL that changes runs, calls and events.
 
-They are written for the driver, and each stands here once. The batches of :mod:`journal` send them
-over a connection of their own; transactions send the same text by ``exec_driver_sql``. They take
-their rows as one JSON document, so that a statement is prepared once whatever the size of a batch.
+The statements are written for the driver, each in one place. The batches of :mod:`journal` send
+them over their own connection; transactions send the same text with ``exec_driver_sql``. Each takes
+its rows as one JSON document, so it is prepared once for every batch size.
 
-Runs are looked up one by one, by LATERAL: in a join the planner, which knows nothing of the size of
-a batch, reads the whole of a table that was small when it made its plan.
+Runs are looked up one by one with LATERAL. For a join the planner, which does not know the batch
+size, would keep scanning a whole table that was small when it made the plan.
 """
 
 OWNED = "('running')"
-"""The statuses of a run that has an owner."""
+"""Statuses of a run that has an owner."""
 
 UNOWNED = "('queued', 'waiting')"
-"""The statuses of a run that has not ended and that nobody owns."""
+"""Statuses of a run that has neither ended nor an owner."""
 
 _TERMINAL = "('completed', 'failed', 'halted', 'cancelled')"
 
@@ -42,10 +42,10 @@ ON CONFLICT (tenant_id, run_id) DO UPDATE SET
 WHERE runs.status IS NULL OR runs.status NOT IN {_TERMINAL}
 RETURNING runs.*
 """  # noqa: S608 - nothing of a caller's is in it, here and below
-"""Store a cancel request on the row of its run; the first one counts. No row if it has ended."""
+"""Store a cancel request on the run's row; the first one wins. Return no row if the run ended."""
 
 FENCE_UNUSED = "(fence = 0 OR created_at <= clock_timestamp() - interval '1 day')"
-"""Whether nobody who owned a run that was erased can still write to one with its id."""
+"""Whether no former owner of an erased run can still write to a new run with its ID."""
 
 DROP_EXPIRED = f"""
 DELETE FROM runs WHERE request IS NULL AND (tenant_id, run_id) IN (
@@ -100,11 +100,13 @@ SPENT = """
         WHERE tenant_id = %(tenant)s AND run_id = %(run_id)s
         GROUP BY part.dimension
     ) AS spent"""
-"""What a run has spent so far; money is stored as text, and is text here as well."""
+"""Sum up a run's charges and active seconds so far; money is stored and returned as text."""
 
 WRITE_CALLS = _WRITE_CALLS.format(calls=_CALLS)
-"""Write journal rows of a run that this transaction has locked. A call that has ended keeps the way
-it ended; a node that was stored before anything was noted of it gets its key later."""
+"""Write journal rows of a run that this transaction has locked.
+
+A finished call keeps its outcome. A node that was stored without a call key gets its key later.
+"""
 
 _EVENTS = """json_to_recordset(%s::json) AS n(
         tenant_id text, run_id text, fence integer, seq integer, ts timestamptz, type text,
@@ -122,12 +124,14 @@ _WRITE_EVENTS = """
 """
 
 WRITE_EVENTS = _WRITE_EVENTS.format(events=_EVENTS)
-"""Write events of a run that this transaction has locked; one that is stored stays as it is, but
-for a text that is stored with a call by now."""
+"""Write events of a run that this transaction has locked.
+
+A stored event stays unchanged, unless its text has since been stored with a call.
+"""
 
 
 def _written_by(owner: str) -> str:
-    """Return the parts of a statement that write calls and events of the runs in ``owner``."""
+    """Return the CTEs that write calls and events of the runs in ``owner``."""
     join = f"JOIN {owner} USING (tenant_id, run_id, fence)"
     calls = _WRITE_CALLS.format(calls=f"{_CALLS} {join}")
     events = _WRITE_EVENTS.format(events=f"{_EVENTS} {join}")
@@ -143,14 +147,14 @@ _OF_RUN = "part WHERE part.tenant_id = runs.tenant_id AND part.run_id = runs.run
 STORED_BYTES = f"""{_size("runs.request runs.metadata runs.result")}
     + coalesce((SELECT sum({_size("value request brief node")}) FROM calls {_OF_RUN}), 0)
     + coalesce((SELECT sum({_size("data brief")}) FROM events {_OF_RUN}), 0)"""  # noqa: S608
-"""The bytes that a row of ``runs``, its calls and its events take, compressed as they are stored.
+"""Compressed bytes of a row of ``runs`` with its calls and events.
 
-Rows that the same statement writes are not counted. Files are counted by themselves.
+Rows that the same statement writes are not counted. Files are counted separately.
 """
 
 WEBHOOKS_QUEUE = "webhooks"
 DELIVER = "deliver_webhook"
-"""The task of a job."""
+"""Task name of a delivery job."""
 
 _ANNOUNCE_FINISHED = f"""deliveries AS (
     INSERT INTO webhook_deliveries (tenant_id, run_id, type, url)
@@ -164,15 +168,14 @@ _ANNOUNCE_FINISHED = f"""deliveries AS (
     FROM deliveries
 )
 """  # noqa: S608
-"""The parts of a statement that store the deliveries, with a job each, of the runs in ``finished``;
-of runs without a webhook they do nothing."""
+"""CTEs that store a delivery and its job for each run in ``finished`` that has a webhook."""
 
 # -- what owners do ----------------------------------------------------------------------------
 
 _ASKED = "json_to_recordset(%s::json) AS asked(tenant_id text, run_id text, fence integer)"
 
 _STATUS = "coalesce(runs.status, '')"
-"""The status where the primary key has to find the run: no partial index fits this."""
+"""Status expression that matches no partial index, so that the primary key finds the run."""
 
 _THAT_RUN = """runs.tenant_id = asked.tenant_id AND runs.run_id = asked.run_id
             AND runs.fence = asked.fence"""
@@ -187,16 +190,16 @@ WITH owned AS MATERIALIZED (
 ), {_written_by("owned")}
 SELECT * FROM owned
 """  # noqa: S608
-"""Store what runs did, and return those that are owned, with their cancel requests.
+"""Store journal writes of runs; return the runs still owned, with their cancel requests.
 
-The lock on the run's row orders this against a DELETE: whichever commits first is seen by the
-other, so once a cancel request is stored no barrier permits another call. A row that somebody else
-has locked is passed over and asked for again, so that it does not hold up the runs beside it.
+The row lock orders this against a DELETE request. Whichever commits first is visible to the other,
+so after a stored cancel request no barrier permits another call. A row locked by another
+transaction is skipped and retried, so that it does not delay the other runs of the batch.
 """
 
 
 def _cost(usage: str = "usage") -> str:
-    """Return what a run has cost its tenant: of one with a call of unknown price the rest."""
+    """Return the SQL for a run's cost; if a call has an unknown price, the known part."""
     return f"coalesce({usage}->>'cost_usd', {usage}->>'cost_usd_known', '0')::numeric"
 
 
@@ -245,10 +248,10 @@ SELECT tenant_id, run_id, fence, finished_at, frees_place FROM finished
 
 
 FINISH = _finish(OWNED)
-"""Finish runs; one that is not returned is locked, is lost, or has been asked to stop."""
+"""Finish runs; a run that is not returned is locked, lost, or has a cancel request."""
 
 FINISH_UNOWNED = _finish(UNOWNED)
-"""Finish runs that nobody owns; their rows are locked by this transaction."""
+"""Finish runs without an owner, whose rows this transaction has locked."""
 
 RUN_STATES = f"""
 SELECT run.* FROM {_ASKED}, LATERAL (
@@ -257,14 +260,14 @@ SELECT run.* FROM {_ASKED}, LATERAL (
     FROM runs WHERE {_THAT_RUN} OFFSET 0
 ) run
 """  # noqa: S608
-"""Return the state of runs that a statement passed over; one that is not returned is lost."""
+"""Return the state of runs that a statement skipped; a run that is not returned is lost."""
 
 CLAIM = "SELECT * FROM caseworker_claim(%s, %s::integer, %s::text, %s::text, %s::text[])"
-"""Take the queued run that is next, or the one that is named, unless it has to wait.
+"""Claim the next queued run, or the named one, unless it has to wait.
 
-Next is a run of the tenant with the fewest running; of its runs the one with the highest priority,
-and of those the oldest. It waits until its time has come, and while its tenant or its concurrency
-key has as many running as it may.
+The next run belongs to the tenant with the fewest running runs. Among its runs the highest priority
+comes first, then the oldest. A run waits until its start time, and while its tenant or its
+concurrency key is at its limit.
 """
 
 RELEASE = f"""
@@ -281,15 +284,17 @@ _PAUSE = """make_interval(secs => CASE
         WHEN judged.losses < 2 OR judged.losses >= %(max_attempts)s THEN 0
         ELSE least(5 * 6.0 ^ (judged.losses - 2), 300)
     END)"""
-"""How long a run waits that was lost again and again without getting on: not at first, then 5, 30,
-180 and at most 300 seconds."""
+"""Back-off of a run that was lost repeatedly without progress.
+
+None at first, then 5, 30, 180 and at most 300 seconds.
+"""
 
 _ENDED = """(
         SELECT count(DISTINCT call_key)::integer FROM journal
         WHERE journal.tenant_id = runs.tenant_id AND journal.run_id = runs.run_id
             AND outcome = 'result' AND NOT coalesce(node -> 'metadata' ? 'taken_over', false)
     )"""
-"""How many calls and steps of a run have brought a result; one that is made again counts once."""
+"""Number of calls and steps of a run that have a result; a repeated one counts once."""
 
 TAKE_LOST = f"""
 WITH lost AS MATERIALIZED (
@@ -315,13 +320,13 @@ UPDATE runs SET status = 'queued', worker_id = NULL,
 FROM judged WHERE runs.tenant_id = judged.tenant_id AND runs.run_id = judged.run_id
 RETURNING runs.tenant_id, runs.run_id, runs.queued_at
 """  # noqa: S608
-"""Put the runs of dead workers back into the queue.
+"""Requeue the runs of dead workers.
 
-A loss counts if the run has brought no further result since the loss before it; else the count of
-losses begins anew.
+A loss is consecutive if the run has produced no further result since the previous loss. Otherwise
+the count of losses starts again at zero.
 
-A run whose worker has no row at all is left for as long as a silent worker would be: its process
-may just have come back, and have accepted the run before its next beat.
+A run whose worker has no row at all is left alone for the silence limit. Its process may just have
+come back and accepted the run before its next heartbeat.
 """
 
 ADD_LATE = f"""
@@ -341,7 +346,7 @@ WITH before AS MATERIALIZED (
 )
 SELECT tenant_id FROM changed
 """  # noqa: S608
-"""Replace the usage of a finished run, and charge its tenant the rest of the cost."""
+"""Replace the usage of a finished run, and charge its tenant the cost difference."""
 
 # -- reading -----------------------------------------------------------------------------------
 
@@ -355,4 +360,4 @@ SELECT * FROM runs
 WHERE deadline <= clock_timestamp() AND status = 'queued' AND cancel_requested_at IS NULL
 ORDER BY deadline LIMIT %s FOR NO KEY UPDATE SKIP LOCKED
 """
-"""Return queued runs whose deadline has passed, and lock them."""
+"""Return and lock queued runs whose deadline has passed."""

@@ -1,4 +1,4 @@
-"""The store of runs: accepting, cancelling, claiming and reading them."""
+"""Store of runs: accept, cancel, claim and read them."""
 
 import asyncio
 import json
@@ -80,19 +80,19 @@ from caseworker.trace.node import ATTEMPT
 
 @dataclass(slots=True)
 class PostgresRuns:
-    """Implements the run store; one row decides, see :mod:`caseworker.runs.ports`."""
+    """Implements the run store; one row is the truth, see :mod:`caseworker.runs.ports`."""
 
     engines: Engines
     journal: PostgresJournal
     dispatch: QueueDispatch
     limits: StoreLimits
     _inserting: dict[RunKey, asyncio.Event] = field(default_factory=dict)
-    """Runs that this process is just inserting; set when the insert has come to its end."""
+    """Runs that this process is inserting; the event is set when the insert has finished."""
 
     async def accept(self, new: NewRun, *, worker_id: str | None) -> Accepted:
         """Store a run durably, claimed for ``worker_id`` or queued for any worker."""
         if (other := self._inserting.get(new.key)) is not None:
-            await other.wait()  # which of the two made the run is known when that one has ended
+            await other.wait()  # only the outcome of that insert shows which one created the run
             return await self._accept_alone(new, worker_id)
         request = new.request
         unlimited = self.limits.quota.without_storage.is_unlimited
@@ -113,13 +113,14 @@ class PostgresRuns:
         if created_at is not None:
             return Accepted(accepted_run(new, worker_id, created_at), created=True)
         accepted = await self._accept_alone(new, worker_id)
+        # The insert may have been committed although its answer was lost.
         if insert.maybe_stored and _is_of(insert, accepted.run):
             return Accepted(accepted.run, created=True)
         return accepted
 
     @contextmanager
     def _begun(self, key: RunKey) -> Iterator[None]:
-        """Have others who accept a run of the same id in this process wait for the block's end."""
+        """Make concurrent accepts of the same run ID in this process wait until the block ends."""
         self._inserting[key] = ended = asyncio.Event()
         try:
             yield
@@ -136,14 +137,14 @@ class PostgresRuns:
         return accepted
 
     async def cancel(self, key: RunKey, cancel_request: CancelRequest) -> CancelStatus:
-        """Store a cancel request and notify the workers; a queued run is finished at once."""
+        """Store a cancel request and notify the workers; a run that no worker owns ends at once."""
         async with transaction(self.engines.control) as connection:
             cancelled = await cancel_in(connection, key, cancel_request, self.limits)
         self.journal.notifier.notify(key)
         return cancelled
 
     async def stoppable(self, tenant: str, wanted: RunFilter) -> Sequence[RunKey]:
-        """Return the oldest runs that fit, have not ended and were not asked to stop."""
+        """Return the oldest matching runs that have not ended and have no cancel request."""
         query = stoppable(tenant, wanted).order_by(runs.c.created_at, runs.c.run_id)
         async with self._listing(tenant, wanted) as connection:
             found = (await connection.execute(query.limit(wanted.limit))).scalars().all()
@@ -152,7 +153,7 @@ class PostgresRuns:
     async def cancel_matching(
         self, key: RunKey, cancel_request: CancelRequest, wanted: RunFilter
     ) -> CancelStatus | None:
-        """Cancel a run that still fits; None if it does not, or has ended, or is being stopped."""
+        """Cancel a run that still matches; None if it does not, has ended or is being cancelled."""
         locked = stoppable(key.tenant, wanted).where(of_run(runs, key))
         async with transaction(self.engines.work) as connection:
             fits = await connection.execute(locked.with_for_update(key_share=True))
@@ -163,16 +164,16 @@ class PostgresRuns:
         return cancelled
 
     async def get(self, key: RunKey) -> Run | None:
-        """Return a run; a pending cancel is none."""
+        """Return a run; None if it does not exist or is only a pending cancel."""
         return await self._one(key.tenant, of_run(runs, key))
 
     async def erase(self, key: RunKey) -> None:
-        """Erase a run that has ended, with everything that it stored."""
+        """Erase a finished run with all its data."""
         async with transaction(self.engines.work) as connection:
             await erase_in(connection, key)
 
     async def earlier(self, key: RunKey, idempotency_key: str | None) -> Run | None:
-        """Return the run that was made under an idempotency key, or without one under an id."""
+        """Return the run with this idempotency key, or with this ID if the key is None."""
         if idempotency_key is None:
             return await self._one(key.tenant, of_run(runs, key))
         by_key = runs.c.idempotency_key == idempotency_key
@@ -208,7 +209,7 @@ class PostgresRuns:
     async def claim(
         self, key: RunKey | None, worker_id: str, *, excluding: Sequence[str] = ()
     ) -> Run | None:
-        """Take the queued run that is next, or the one of a key; None if there is none to take."""
+        """Claim the given queued run, or the next one; None if there is none to claim."""
         one = (None, None) if key is None else (key.tenant, key.run_id)
         asked = (worker_id, self.limits.quota.max_running, *one, list(excluding))
         async with transaction(self.engines.work) as connection:
@@ -217,6 +218,7 @@ class PostgresRuns:
             if row is None:
                 return None
             run = run_from_row(row)
+            # A first claim has no events to continue from.
             if run.fence == 1:
                 return run
             last_seq = await last_seq_of(connection, run.key)
@@ -235,7 +237,7 @@ class PostgresRuns:
         pause_seconds: float = 0.0,
         waits_for: Collection[str] = (),
     ) -> None:
-        """Give a claimed run back to the queue, or let it wait for approvals."""
+        """Release a claimed run to the queue, or suspend it until approvals are decided."""
         key = run.key
         released = (pause_seconds, active_seconds, counted, key.tenant, key.run_id, run.fence)
         async with transaction(self.engines.work) as connection:
@@ -254,7 +256,7 @@ class PostgresRuns:
         self.journal.notifier.notify(key)
 
     async def late(self, result: LateResult) -> None:
-        """Record a result that came after the end; status and result stay as they are."""
+        """Record a result that arrived after the end; the run's status and result do not change."""
         key, fence = result.key, result.fence
         added = {
             "usage": dump(result.usage),
@@ -271,7 +273,7 @@ class PostgresRuns:
         self.journal.notifier.notify(key)
 
     async def events(self, key: RunKey, *, after: int, limit: int) -> EventPage | None:
-        """Return the events behind number ``after``, and whether the run had ended by then."""
+        """Return the events after number ``after``, and whether the run had ended by then."""
         asked = {"tenant": key.tenant, "run_id": key.run_id, "after": after, "limit": limit}
         async with transaction(self.engines.work, key.tenant) as connection:
             rows = (await connection.exec_driver_sql(EVENTS, asked)).mappings().all()
@@ -281,7 +283,7 @@ class PostgresRuns:
         return EventPage(found, finished=rows[0]["status"] in TERMINAL)
 
     def listening(self, key: RunKey) -> AbstractContextManager[Notification]:
-        """Return a notification that is set whenever there are new events of a run."""
+        """Return a notification that is set whenever a run has new events."""
         return self.journal.notifier.listening(key)
 
     async def calls(self, key: RunKey) -> Sequence[CallRecord]:
@@ -290,14 +292,14 @@ class PostgresRuns:
             return await journal_of(connection, key)
 
     async def spent(self, key: RunKey) -> SpentSoFar:
-        """Return what a run has spent so far."""
+        """Return the charge and the active seconds of a run so far."""
         asked = {"tenant": key.tenant, "run_id": key.run_id}
         async with transaction(self.engines.work, key.tenant) as connection:
             found = (await connection.exec_driver_sql(SPENT, asked)).one()
         return SpentSoFar(charge=charge_of(found.charge), seconds=found.seconds)
 
     async def call(self, key: RunKey, node_id: str) -> Sequence[CallRecord]:
-        """Return one call with what it asked, its attempts and the root of the run."""
+        """Return one call with its request, its attempts and the root node of the run."""
         node = journal.c.node
         attempts = and_(
             node["parent_id"].astext == node_id,
@@ -312,7 +314,7 @@ class PostgresRuns:
     async def payloads(
         self, key: RunKey, *, max_bytes: int, call_keys: Sequence[str] | None = None
     ) -> Sequence[CallRecord]:
-        """Return the first calls of a run with what they asked and what they got."""
+        """Return the first calls of a run with their requests and results, up to ``max_bytes``."""
         wanted = None if call_keys is None else list(call_keys)
         asked = (key.tenant, key.run_id, wanted, wanted, max_bytes)
         async with transaction(self.engines.work, key.tenant) as connection:
@@ -322,7 +324,7 @@ class PostgresRuns:
     async def conversation(
         self, key: RunKey, call_key: str, *, until: CallRecord, max_bytes: int
     ) -> Sequence[CallRecord]:
-        """Return the calls of the conversation that a call began, and those that they name."""
+        """Return the calls of the conversation that a call started, and calls they reference."""
         asked = {
             "tenant": key.tenant,
             "run_id": key.run_id,
@@ -335,12 +337,12 @@ class PostgresRuns:
         return [call_from_row(row) for row in rows]
 
     async def nodes(self, key: RunKey) -> Sequence[Mapping[str, Any]]:
-        """Return the CallNodes that a run has stored."""
+        """Return the stored CallNodes of a run."""
         node = cast(journal.c.node, Text)
         query = select(node).where(of_run(journal, key)).order_by(journal.c.seq)
         async with transaction(self.engines.work, key.tenant) as connection:
             texts = (await connection.scalars(query)).all()
-        return await asyncio.to_thread(_read_all, texts)  # thousands take long
+        return await asyncio.to_thread(_read_all, texts)  # would block the event loop
 
 
 def _read_all(texts: Sequence[str]) -> list[Mapping[str, Any]]:
@@ -348,19 +350,20 @@ def _read_all(texts: Sequence[str]) -> list[Mapping[str, Any]]:
 
 
 def _wall(tenant: str, wanted: RunFilter) -> str | None:
-    """Return the tenant that a transaction of a list is for; None where that would cost an index.
+    """Return the tenant that restricts a listing, or None where that would prevent index use.
 
-    Row-level security keeps the indexes of metadata, agents and threads from being used: their
-    operators are not leakproof. There the condition of the query alone keeps tenants apart.
+    Row-level security prevents the use of the indexes on metadata, agents and threads, because
+    their operators are not leakproof. In that case only the condition in the query separates
+    tenants.
     """
     indexed = wanted.metadata, wanted.agent, wanted.thread_id
     return None if any(indexed) else tenant
 
 
 def _is_of(insert: RunInsert, run: Run) -> bool:
-    """Return whether a run is there as an insert would have left it whose answer was lost.
+    """Return whether a run results from the given insert, whose answer was lost.
 
-    An id that the service has made, or the name of a worker, is in no other insert.
+    A run ID generated by the service, or a worker ID, occurs in no other insert.
     """
     ours = not insert.new.named if insert.worker_id is None else run.worker_id == insert.worker_id
     return run.key == insert.new.key and ours and run.fence <= 1
@@ -373,7 +376,7 @@ async def _write(
     calls: Sequence[CallRecord],
     events: Sequence[EventRecord],
 ) -> None:
-    """Write what belongs to a run whose row is locked by this transaction."""
+    """Write calls and events of a run whose row this transaction has locked."""
     if calls:
         rows = [call_to_json(key, fence, record) for record in calls]
         await connection.exec_driver_sql(WRITE_CALLS, (dump(rows),))
@@ -383,7 +386,7 @@ async def _write(
 
 
 async def _stored_once(connection: AsyncConnection, key: RunKey) -> frozenset[str]:
-    """Return the keys of the events of a run that are stored once."""
+    """Return the keys of the once-only events of a run."""
     key_of = events.c.step_id, events.c.type, events.c.once_key
     keyed = select(*key_of).where(of_run(events, key), events.c.once_key.is_not(None))
     return frozenset(whole_once(*row) for row in await connection.execute(keyed))

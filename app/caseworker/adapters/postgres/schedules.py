@@ -1,4 +1,4 @@
-"""The store of schedules, and the transaction that fires one; see :mod:`caseworker.schedules`."""
+"""Store schedules, and fire them in one transaction; see :mod:`caseworker.schedules`."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -54,7 +54,7 @@ SELECT tenant_id, name, next_at FROM (
 ) job ON true
 WHERE job.id IS NULL LIMIT 200
 """
-"""Schedules that are due and whose wake-up was lost."""
+"""Find due schedules whose wake-up job was lost."""
 
 _WHY_NOT: Mapping[type[Exception], str] = {
     QueueFullError: "Too many runs are queued.",
@@ -62,7 +62,7 @@ _WHY_NOT: Mapping[type[Exception], str] = {
     InvalidRunError: "The cost of the tenant is limited, and that of the run is not.",
     RunConflictError: "The id of its run belongs to another request.",
 }
-"""Why a schedule could not begin its run."""
+"""Messages for the errors that keep a schedule from starting its run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,12 +73,12 @@ class PostgresSchedules:
     dispatch: QueueDispatch
     limits: StoreLimits
     max_schedules: int
-    """Of a tenant."""
+    """Limit per tenant."""
     observers: RunObservers = field(default_factory=RunObservers)
-    """Told of the runs that schedules begin, and of those that they end before they have begun."""
+    """Notified of runs that schedules create, and of runs they cancel before they started."""
 
     async def put(self, new: NewSchedule) -> tuple[Schedule, bool]:
-        """Make a schedule, or change the one of that name; True if it was made."""
+        """Create a schedule, or update the existing one of that name; return whether it is new."""
         async with transaction(self.engines.work) as connection:
             lock = text(
                 "SELECT pg_advisory_xact_lock(hashtextextended('schedules ' || :tenant, 0))"
@@ -136,17 +136,17 @@ class PostgresSchedules:
         return _schedule(row)
 
     async def delete(self, tenant: str, name: str) -> None:
-        """Delete a schedule; its runs are not touched."""
+        """Delete a schedule but not its runs."""
         gone = delete(schedules).where(_is(tenant, name)).returning(schedules.c.name)
         async with transaction(self.engines.work, tenant) as connection:
             if (await connection.execute(gone)).one_or_none() is None:
                 raise ScheduleNotFoundError(name)
 
     async def fire(self, tenant: str, name: str) -> None:
-        """Accept the runs that are due, move the schedule on, and order its next wake-up.
+        """Accept the runs that are due, advance the schedule, and queue its next wake-up.
 
-        All of that is one transaction. If a run is refused, because too many wait, its instant and
-        those behind it stay due, and the rescue wakes the schedule again soon.
+        All of this is one transaction. If a run is rejected, for example because the queue is full,
+        its instant and all later ones stay due. :meth:`rescue` then wakes the schedule again.
         """
         async with transaction(self.engines.work) as connection:
             happened = await self._fire(connection, tenant, name)
@@ -156,10 +156,11 @@ class PostgresSchedules:
     async def _fire(
         self, connection: AsyncConnection, tenant: str, name: str
     ) -> Sequence[Callable[[], None]]:
-        """Fire in this transaction; return what tells the observers of it once that is durable."""
+        """Fire in this transaction; return callbacks that notify the observers after the commit."""
         happened: list[Callable[[], None]] = []
         is_due = schedules.c.next_at <= func.clock_timestamp()
         query = select(schedules).where(_is(tenant, name), is_due)
+        # A locked schedule is being fired or changed by another transaction.
         locked = await connection.execute(query.with_for_update(skip_locked=True))
         row = locked.mappings().one_or_none()
         if row is None:
@@ -171,6 +172,7 @@ class PostgresSchedules:
         schedule = replace(schedule, next_at=plan.next_at, last_error=None)
         for instant in plan.instants:
             try:
+                # A savepoint per instant: a rejected run must not undo the runs before it.
                 async with connection.begin_nested():
                     schedule, more = await self._begin(connection, schedule, instant)
                 happened += more
@@ -188,7 +190,7 @@ class PostgresSchedules:
     async def _begin(
         self, connection: AsyncConnection, schedule: Schedule, instant: datetime
     ) -> tuple[Schedule, Sequence[Callable[[], None]]]:
-        """Accept the run of an instant, unless the one before is in its way; see :meth:`_fire`."""
+        """Accept the run of an instant, unless the overlap policy skips it; see :meth:`_fire`."""
         happened: list[Callable[[], None]] = []
         schedule = replace(schedule, last_at=instant)
         if schedule.overlap is not Overlap.ALLOW and schedule.last_run_id is not None:
@@ -196,7 +198,8 @@ class PostgresSchedules:
             if await _at_work(connection, last):
                 if schedule.overlap is Overlap.SKIP:
                     return replace(schedule, skipped=schedule.skipped + 1), happened
-                await connection.exec_driver_sql(LOCK, (schedule.tenant,))  # as accepting does
+                # accept_in takes this lock before it locks rows; cancelling must do the same.
+                await connection.exec_driver_sql(LOCK, (schedule.tenant,))
                 by = f"schedule {schedule.name}"
                 request = CancelRequest(requested_by=by, reason="The next run is due.")
                 stopped = await cancel_in(connection, last, request, self.limits)
@@ -208,12 +211,12 @@ class PostgresSchedules:
             happened.append(partial(self.observers.accepted, accepted.run))
             if accepted.run.status is RunStatus.QUEUED:
                 await self.dispatch.defer(connection, {new.key: None})
-            else:  # somebody had cancelled it before
+            else:  # a pending cancel ended it at once
                 happened.append(partial(self.observers.ended, accepted.run, None))
         return replace(schedule, last_run_id=new.key.run_id), happened
 
     async def rescue(self, *, late_seconds: float) -> int:
-        """Wake schedules that should have fired so long ago; return how many."""
+        """Wake schedules that are overdue by ``late_seconds``; return how many."""
         async with transaction(self.engines.work) as connection:
             found = (await connection.exec_driver_sql(_FORGOTTEN, (late_seconds,))).mappings().all()
             for row in found:
@@ -221,7 +224,7 @@ class PostgresSchedules:
         return len(found)
 
     async def _wake(self, connection: AsyncConnection, row: Row) -> None:
-        """Order a wake-up for the next instant of a schedule; one that is not due does no harm."""
+        """Queue a wake-up for a schedule's next instant; a superfluous wake-up has no effect."""
         at: datetime | None = row["next_at"]
         if at is None:
             return
@@ -255,7 +258,7 @@ async def _now(connection: AsyncConnection) -> datetime:
 async def _next_at(
     connection: AsyncConnection, new: NewSchedule, found: Schedule | None
 ) -> datetime | None:
-    """Return when a schedule fires that is made or changed; what is due stays due."""
+    """Return the next instant of a new or changed schedule; an instant that is due stays due."""
     if new.paused:
         return None
     timing = (new.timing.cron, new.timing.timezone)

@@ -1,4 +1,4 @@
-"""The columns that queries are built from; the migrations make constraints and indexes."""
+"""Table columns for building queries; the migrations define constraints and indexes."""
 
 from typing import Any
 
@@ -32,7 +32,7 @@ INSTANT = DateTime(timezone=True)
 
 
 def _of_run() -> tuple[Column[str], Column[str]]:
-    """Return the columns that name the run which a row belongs to."""
+    """Return the key columns of the run that a row belongs to."""
     return (Column("tenant_id", Text, primary_key=True), Column("run_id", Text, primary_key=True))
 
 
@@ -61,7 +61,7 @@ runs = Table(
 
 
 def of_run(table: Table, key: RunKey) -> ColumnElement[bool]:
-    """Return the condition that a row of a table is, or belongs to, a run."""
+    """Return the condition that a row is the given run, or belongs to it."""
     return and_(table.c.tenant_id == key.tenant, table.c.run_id == key.run_id)
 
 
@@ -77,17 +77,18 @@ def _of_call() -> list[Column[Any]]:
 
 
 calls = Table("calls", metadata, *_of_call(), Column("brief", JSON))
-"""Where ``brief`` is there, charge and node are in it; see the module ``brief``."""
+"""If ``brief`` is set, it contains charge and node; see the module ``brief``."""
 
 journal = Table("journal", MetaData(), *_of_call())
-"""The view by which calls are read: with charge and node, however they are stored.
+"""View for reading calls, with charge and node in full however they are stored.
 
-``request`` is for reading a trace; whatever executes runs leaves it out."""
+``request`` is needed only to read a trace; code that executes runs omits it.
+"""
 
 JOURNAL_COLUMNS = [column for column in journal.c if column.name != "request"]
 
 snapshots = Table("snapshots", metadata, *_of_run(), Column("snapshot", JSON, nullable=False))
-"""The ExecutionGraphs of runs that an earlier release has ended; nothing reads them any more."""
+"""The ExecutionGraphs of runs that an earlier release finished; no longer read."""
 
 events = Table(
     "events",
@@ -126,7 +127,7 @@ definitions = Table(
     Column("size_bytes", Integer, nullable=False),
     Column("created_at", INSTANT, nullable=False),
 )
-"""The row of a deleted version stays, without its definition, so that its number is not reused."""
+"""A deleted version keeps its row, without the definition, so that its number is not reused."""
 
 approvals = Table(
     "approvals",
@@ -178,7 +179,7 @@ messages = Table(
     Column("ends", JSONB, nullable=False),
     Column("created_at", INSTANT, nullable=False),
 )
-"""An assistant's message has a run, and no content of its own."""
+"""An assistant message refers to a run and has no content of its own."""
 
 retention = Table(
     "retention",
@@ -188,8 +189,10 @@ retention = Table(
     Column("days", Integer),
     Column("swept_until", INSTANT),
 )
-"""How long a tenant keeps what, if it has days of its own, and up to which ends of runs that was
-swept. The tenant without a name has the time of the last sweep."""
+"""Retention days of tenants that have their own, and how far finished runs have been swept.
+
+The row with an empty tenant name holds the time of the last sweep.
+"""
 
 
 webhook_deliveries = Table(
@@ -237,4 +240,4 @@ artifacts = Table(
 stored_runs = Table(
     "stored_runs", metadata, *_of_run(), Column("bytes", BigInteger, nullable=False)
 )
-"""What each run stores, without its files; triggers add it up by tenants, in ``stored``."""
+"""Bytes stored by each run, without its files; triggers add them up per tenant in ``stored``."""

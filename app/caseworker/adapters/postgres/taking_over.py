@@ -1,7 +1,7 @@
-"""A new run takes over rows of an ended one: its journal, and the files of the calls in it.
+"""Import rows of an ended run into a new one: journal entries and the files of their calls.
 
-What the rows hold never leaves the database; only the few columns do by which they are chosen. The
-new run has copies, so nothing that becomes of the old run later changes it.
+The contents stay in the database. Python reads only the few columns that decide which rows are
+imported. The new run has copies, so later changes to the old run do not affect it.
 """
 
 import asyncio
@@ -14,14 +14,14 @@ from caseworker.runs.going_on import NodeLine, taken_over
 from caseworker.runs.run import TERMINAL, RunKey, RunSource
 
 MANY_LINES = 2_000
-"""From how many rows on they are chosen on a thread."""
+"""Number of rows above which the selection runs on a thread."""
 
 LOCK_SOURCE = """
 SELECT status FROM runs
 WHERE tenant_id = %(tenant)s AND run_id = %(source)s AND request IS NOT NULL
 FOR KEY SHARE
 """
-"""Keep the old run from being erased in the middle."""
+"""Lock the source run, so that it is not erased during the import."""
 
 LINES = """
 SELECT seq, node->>'node_id' AS node_id, node->>'parent_id' AS parent_id, node->>'kind' AS kind,
@@ -63,7 +63,7 @@ SELECT tenant_id, %(run_id)s, seq,
 FROM journal WHERE tenant_id = %(tenant)s AND run_id = %(source)s
     AND seq = ANY(%(known)s::integer[] || %(unknown)s::integer[] || %(open)s::integer[])
 """  # noqa: S608 - nothing of a caller's is in it
-"""Copy rows. A copy costs nothing and takes no time: what its node has used is in its metadata."""
+"""Copy journal rows. A copy has zero cost and duration; the original usage is in its metadata."""
 
 COPY_FILES = """
 INSERT INTO artifacts (
@@ -76,16 +76,16 @@ FROM artifacts WHERE tenant_id = %(tenant)s AND run_id = %(source)s
         WHERE tenant_id = %(tenant)s AND run_id = %(run_id)s AND outcome = 'result'
     )
 """
-"""Copy the files of the calls that were taken over; a file's slot begins with its call's digest."""
+"""Copy the files of imported calls; a file's slot starts with the digest of its call key."""
 
 
 async def take_over(connection: AsyncConnection, key: RunKey, source: RunSource) -> None:
-    """Copy what a run takes over, in the transaction that stores the run.
+    """Import rows from ``source`` into a run, in the transaction that stores the run.
 
     Raises:
-        SourceNotFoundError: there is no such run to go on from.
-        SourceNotEndedError: it has not ended.
-        InvalidRunError: it has no such node.
+        SourceNotFoundError: the source run does not exist.
+        SourceNotEndedError: the source run has not ended.
+        InvalidRunError: the source run has no such node.
     """
     asked = {"tenant": key.tenant, "source": source.run_id, "run_id": key.run_id}
     status = (await connection.exec_driver_sql(LOCK_SOURCE, asked)).scalar_one_or_none()

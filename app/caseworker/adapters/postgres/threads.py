@@ -1,4 +1,4 @@
-"""The store of threads and their messages; see :mod:`caseworker.chats.thread`."""
+"""Store threads and their messages; see :mod:`caseworker.chats.thread`."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -50,7 +50,7 @@ _CONTENTS = text(
     WHERE m.tenant_id = :tenant AND m.thread_id = :thread AND m.message_id = ANY(:wanted)
     """
 )
-"""Of an answer only what the last steps gave: the whole result of a run may be much larger."""
+"""For an answer, reads only the outputs of the last steps: the whole result may be much larger."""
 
 
 _THAT_CALLED = text(
@@ -72,12 +72,19 @@ class PostgresThreads:
     """Implements the store of threads."""
 
     def __init__(self, engines: Engines, usual: Quota = UNLIMITED) -> None:
-        """``usual`` is the quota of tenants without one of their own."""
+        """Use ``usual`` as the quota of tenants that have no quota of their own."""
         self._engines = engines
         self._usual = usual
 
     async def create(self, thread: Thread) -> tuple[Thread, bool]:
-        """Store a thread, unless the same request has made it before."""
+        """Store a thread, unless the same request created it before.
+
+        Returns the stored thread, and whether this call created it.
+
+        Raises:
+            ThreadConflictError: a different request created a thread with this ID.
+            QuotaExceededError: the tenant would exceed its storage quota.
+        """
         values = {name: getattr(thread, name) for name in _THREAD if name != "created_at"}
         values |= {name: _plain(values[name]) for name in (*_JSON_COLUMNS, "metadata")}
         new = insert(threads).values(
@@ -98,7 +105,7 @@ class PostgresThreads:
         return stored, created
 
     async def get(self, tenant: str, thread_id: str) -> Thread | None:
-        """Return a thread."""
+        """Return a thread, or None if it does not exist."""
         query = select(threads).where(_is(tenant, thread_id))
         async with transaction(self._engines.work, tenant) as connection:
             row = (await connection.execute(query)).mappings().one_or_none()
@@ -120,7 +127,7 @@ class PostgresThreads:
         return ThreadPage(threads=[_thread(row) for row in page], next_cursor=following)
 
     async def delete(self, tenant: str, thread_id: str) -> bool:
-        """Delete a thread with its messages."""
+        """Delete a thread with its messages; return whether it existed."""
         gone = delete(threads).where(_is(tenant, thread_id)).returning(threads.c.thread_id)
         async with transaction(self._engines.work, tenant) as connection:
             return (await connection.execute(gone)).one_or_none() is not None
@@ -128,7 +135,15 @@ class PostgresThreads:
     async def add(
         self, tenant: str, thread_id: str, messages: Sequence[ChatMessage], *, most: int
     ) -> bool:
-        """Store messages, unless the same request has stored them before."""
+        """Store messages, unless the same request stored them before; return whether they are new.
+
+        Raises:
+            ThreadNotFoundError: the thread does not exist.
+            MessageNotFoundError: a parent message does not exist.
+            RunConflictError: a run with the answer's run ID exists, or the messages conflict.
+            IdempotencyMismatchError: a different request stored the answer.
+            ThreadFullError: the thread would have more than ``most`` messages.
+        """
         try:
             async with transaction(self._engines.work, tenant) as connection:
                 return await _add(connection, tenant, thread_id, messages, most)
@@ -138,13 +153,13 @@ class PostgresThreads:
             raise RunConflictError from None
 
     async def remove(self, tenant: str, thread_id: str, message_ids: Sequence[str]) -> None:
-        """Take messages back."""
+        """Remove messages from a thread."""
         gone = delete(messages).where(_in_thread(tenant, thread_id, message_ids))
         async with transaction(self._engines.work, tenant) as connection:
             await connection.execute(gone)
 
     async def messages(self, tenant: str, thread_id: str) -> Sequence[ChatMessage]:
-        """Return the messages of a thread in their order, without contents."""
+        """Return the messages of a thread in order, without their contents."""
         of_run = and_(
             runs.c.tenant_id == messages.c.tenant_id,
             runs.c.run_id == messages.c.run_id,
@@ -173,7 +188,7 @@ class PostgresThreads:
     async def contents(
         self, tenant: str, thread_id: str, message_ids: Sequence[str]
     ) -> Mapping[str, Mapping[str, Any]]:
-        """Return content, incomplete and incomplete_reason of some messages, by id."""
+        """Return content, incomplete and incomplete_reason of the given messages, by message ID."""
         asked = {"tenant": tenant, "thread": thread_id, "wanted": list(message_ids)}
         async with transaction(self._engines.work, tenant) as connection:
             rows = (await connection.execute(_CONTENTS, asked)).all()
@@ -189,7 +204,7 @@ class PostgresThreads:
     async def that_called(
         self, tenant: str, thread_id: str, message_ids: Sequence[str], *, limit: int
     ) -> Sequence[str]:
-        """Return those of some answers whose last step is an agent that has called tools."""
+        """Return the answers, newest first, whose last step is an agent that called tools."""
         asked = {"tenant": tenant, "thread": thread_id, "wanted": list(message_ids), "most": limit}
         async with transaction(self._engines.work, tenant) as connection:
             return (await connection.scalars(_THAT_CALLED, asked)).all()
@@ -202,7 +217,7 @@ async def _add(
     new: Sequence[ChatMessage],
     most: int,
 ) -> bool:
-    """Store messages; others who add to the thread, or delete it, wait meanwhile."""
+    """Store messages while holding the thread's row lock, so concurrent adds and deletes wait."""
     locked = select(threads.c.thread_id).where(_is(tenant, thread_id)).with_for_update()
     if (await connection.execute(locked)).one_or_none() is None:
         raise ThreadNotFoundError(thread_id)
@@ -253,9 +268,9 @@ def _thread(row: Row) -> Thread:
 
 
 def _answer(parts: Sequence[Sequence[Any]] | None) -> str | None:
-    """Return what the last steps of a run gave, text as it is and other JSON as text.
+    """Join the outputs of a run's last steps into one text; JSON represents non-text outputs.
 
-    A step that was stopped has no output yet; what an agent had said by then is its answer.
+    A stopped step has no output yet; the text that its agent had streamed is used instead.
     """
     given = (output if output is not None else so_far for output, so_far in parts or ())
     said = [one if isinstance(one, str) else compact(one) for one in given if one not in (None, "")]

@@ -1,4 +1,4 @@
-"""The store of webhook deliveries and of the secrets that sign them."""
+"""Store webhook deliveries and their signing secrets."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -43,7 +43,7 @@ WHERE tenant_id = %(tenant)s AND delivery_id = %(id)s AND status = 'pending'
     AND last_attempt_at = %(attempt_at)s
 RETURNING due_at
 """
-"""An attempt that somebody else has claimed meanwhile changes nothing any more."""
+"""Has no effect if another worker has claimed the delivery in the meantime."""
 
 _REDELIVER = """
 UPDATE webhook_deliveries SET status = 'pending', attempts = 0, due_at = clock_timestamp(),
@@ -85,21 +85,21 @@ SELECT tenant_id, delivery_id FROM (
 ) job ON true
 WHERE job.id IS NULL LIMIT 200
 """
-"""Deliveries whose job was lost, or whose attempt ended with its process."""
+"""Find deliveries whose job was lost, or whose process died during the attempt."""
 
 _COLUMNS = tuple(Delivery.__dataclass_fields__.keys() - {"tenant", "status"})
 
 
 @dataclass(frozen=True, slots=True)
 class PostgresWebhooks:
-    """Implements the store of deliveries."""
+    """Implements the delivery store."""
 
     engines: Engines
     dispatch: QueueDispatch
     box: SecretBox
 
     async def begin(self, tenant: str, delivery_id: str, *, claim_seconds: float) -> Attempt | None:
-        """Claim a delivery that is due, and count the attempt; None if there is none."""
+        """Claim a due delivery and count the attempt; return None if the delivery is not due."""
         async with transaction(self.engines.work) as connection:
             parameters = (claim_seconds, tenant, delivery_id)
             claimed = await connection.exec_driver_sql(_BEGIN, parameters)
@@ -112,7 +112,7 @@ class PostgresWebhooks:
     async def end(
         self, delivery: Delivery, answer: Answer, *, status: DeliveryStatus, pause_seconds: float
     ) -> None:
-        """Record what an attempt met with; a pending delivery gets a job for the next one."""
+        """Record the result of an attempt; a still pending delivery gets a job for the next one."""
         ended = {
             "status": status.value,
             "code": answer.status_code,
@@ -155,7 +155,11 @@ class PostgresWebhooks:
         return DeliveryPage([_delivery(row) for row in page], following)
 
     async def get(self, tenant: str, delivery_id: str) -> Delivery:
-        """Return a delivery."""
+        """Return a delivery.
+
+        Raises:
+            DeliveryNotFoundError: no such delivery exists.
+        """
         table = webhook_deliveries.c
         query = select(webhook_deliveries).where(
             table.tenant_id == tenant, table.delivery_id == delivery_id
@@ -167,7 +171,12 @@ class PostgresWebhooks:
         return _delivery(row)
 
     async def redeliver(self, tenant: str, delivery_id: str) -> Delivery:
-        """Make a delivery that has ended due now, as if it had never been attempted."""
+        """Make a finished delivery due now, with its attempt count reset.
+
+        Raises:
+            DeliveryNotFoundError: no such delivery exists.
+            DeliveryPendingError: the delivery is still pending.
+        """
         async with transaction(self.engines.work) as connection:
             again = await connection.exec_driver_sql(_REDELIVER, (tenant, delivery_id))
             row = again.mappings().one_or_none()
@@ -178,7 +187,7 @@ class PostgresWebhooks:
         raise DeliveryPendingError
 
     async def rotate(self, tenant: str, secret: str, *, previous_seconds: float) -> SecretInfo:
-        """Make ``secret`` the newest one; at most one other goes on signing beside it."""
+        """Store ``secret`` as the newest; only the previous one still signs, until it expires."""
         async with transaction(self.engines.work, tenant) as connection:
             await connection.exec_driver_sql(_LOCK_SECRETS, (tenant,))
             await connection.exec_driver_sql(_DROP_OLD, (tenant,))
@@ -188,13 +197,13 @@ class PostgresWebhooks:
         return SecretInfo(row.version, row.created_at, row.expires_at)
 
     async def secrets(self, tenant: str) -> Sequence[SecretInfo]:
-        """Return the secrets that sign now, newest first."""
+        """Return the active signing secrets, newest first."""
         async with transaction(self.engines.work, tenant) as connection:
             rows = (await connection.exec_driver_sql(_SECRETS, (tenant,))).all()
         return [SecretInfo(row.version, row.created_at, row.expires_at) for row in rows]
 
     async def rescue(self, *, late_seconds: float) -> int:
-        """Give a job to deliveries that should have been attempted so long ago; return how many."""
+        """Defer a job for deliveries overdue by ``late_seconds`` without one; return how many."""
         async with transaction(self.engines.work) as connection:
             found = (await connection.exec_driver_sql(_FORGOTTEN, (late_seconds,))).all()
             for row in found:

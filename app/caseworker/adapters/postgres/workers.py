@@ -1,15 +1,16 @@
-"""The processes that execute runs: their heartbeats, and recovery of the runs of dead ones.
+"""Workers, the processes that execute runs: heartbeats, and recovery of the runs of dead workers.
 
-Every process that executes runs looks for stale runs itself, and not in a job of the queue: a
-process whose slots are full still has to notice that another one died, and a recovery that is
-killed in the middle must not keep the next one out.
+Every worker looks for stale runs itself instead of leaving that to a queue job. A worker whose
+slots are full must still notice that another one died, and a recovery that is killed midway must
+not block the next one.
 
-Beside its row a living process holds an advisory lock, which goes with its connection: a process
-that was killed has let go of it. Who is silent is judged by :mod:`caseworker.runs.silence`.
+In addition to its row, a live worker holds an advisory lock. The lock ends with its connection, so
+a killed process no longer holds it. :mod:`caseworker.runs.silence` decides which workers count as
+silent.
 
-Nothing here waits for a row's lock, so recoveries disturb neither one another nor living processes:
-what is locked now is looked at again the next time. A process that was only frozen finds its runs
-gone when it thaws: whatever it writes is refused by the fence of the next claim.
+Recovery never waits for a row lock, so it disturbs neither other recoveries nor live workers. Rows
+that are locked now are checked again next time. A worker that was only frozen has lost its runs
+when it resumes: the fencing token of the next claim rejects its writes.
 """
 
 import asyncio
@@ -41,10 +42,10 @@ from caseworker.runs.silence import LOOKS_PER_BEAT, SilenceWatch, Silent
 log = structlog.get_logger(__name__)
 
 BATCH = 200
-"""How many runs one transaction takes; more of them wait for the next one."""
+"""Maximum number of runs per transaction; the rest are processed in further transactions."""
 
 OLDEST = 1000
-"""How many queued runs are looked at for whether they have a job."""
+"""Number of queued runs, oldest first, that are checked for a missing job."""
 
 BEAT = """
 INSERT INTO workers (worker_id, host, pid, drain_requested_at) VALUES (%s, %s, %s, %s)
@@ -55,7 +56,7 @@ RETURNING drain_requested_at
 _LIFE_LOCK = "hashtextextended({worker_id}, 1)"
 
 HOLD_LIFE_LOCK = f"SELECT pg_advisory_lock_shared({_LIFE_LOCK.format(worker_id='%s')})"
-"""Shared, because the connection before this one may not be gone yet on the server's side."""
+"""A shared lock, because the server may not have closed the previous connection yet."""
 
 LEAVE = "DELETE FROM workers WHERE worker_id = %s"
 
@@ -87,15 +88,17 @@ WHERE CASE WHEN surely THEN true
     ELSE pg_try_advisory_xact_lock({_LIFE_LOCK.format(worker_id="worker_id")}) END
 FOR UPDATE OF workers SKIP LOCKED
 """  # noqa: S608
-"""Of silent workers, those that have not beaten since they were looked at, and that hold no
-connection unless they have been silent for too long."""
+"""Return the silent workers that are dead: they sent no heartbeat since they were checked.
+
+They also hold no connection, unless they have been silent for ``stale_seconds``.
+"""
 
 DELETE_DEAD_WORKERS = f"""
 DELETE FROM workers w WHERE worker_id = ANY(%s) AND NOT EXISTS (
     SELECT FROM runs WHERE runs.worker_id = w.worker_id AND status IN {OWNED}
 )
 """  # noqa: S608
-"""The row stays as long as there are runs: it says for how long they were worked on."""
+"""Keep the row while the worker still owns runs: its last heartbeat shows how long they ran."""
 
 FORGOTTEN = """
 SELECT run.tenant_id, run_id, queued_at FROM (
@@ -113,11 +116,11 @@ WHERE job.id IS NULL AND CASE WHEN quotas.tenant_id IS NULL
     THEN %(usual_max_running)s::integer ELSE max_running END IS NULL
 LIMIT %(limit)s
 """
-"""Return queued runs that have no job, and wait for no other run of their tenant.
+"""Return queued runs that have no job and do not wait for another run of their tenant.
 
-Jobs are taken in the order of their age, so such a run comes to be among the oldest at the latest
-when it is its turn; looking at those alone costs the same however many wait. The runs of a tenant
-that may have only so many at once are looked for by every process with each beat.
+Workers take jobs oldest first, so such a run is among the oldest by its turn at the latest.
+Checking only those costs the same however long the queue is. Runs with a concurrency key, or of
+tenants with a limit, may have to wait without a job. Every worker claims those at each heartbeat.
 """
 
 DELETE_STALLED_JOBS = """
@@ -130,26 +133,27 @@ DELETE FROM procrastinate_jobs WHERE id IN (
     FOR UPDATE OF job SKIP LOCKED
 )
 """
-"""Delete jobs that a dead process had taken without claiming the run; it gets a new job."""
+"""Delete jobs that a dead worker took without claiming the run; the run gets a new job."""
 
 
 class PostgresWorkers:
-    """Implements the heartbeat port, over a connection that nothing else uses."""
+    """Implements the heartbeat port, over a dedicated connection."""
 
     def __init__(self, engines: Engines) -> None:
         self._pool = engines.pulse
         self._place = socket.gethostname(), os.getpid()
         self._drain_requested_at: datetime | None = None
-        """Kept, in case the row was deleted by somebody who took this process for dead."""
+        """Restored if another process considered this one dead and deleted its row."""
 
     async def beat(self, worker_id: str) -> Beat:
-        """Record that this worker lives; return the runs that are its own.
+        """Record a heartbeat; return the worker's own runs, cancel requests and drain flag.
 
         Raises:
-            StoreUnavailableError: the database does not answer.
+            StoreUnavailableError: the database does not respond.
         """
         async with transaction(self._pool) as connection:
             held = (await connection.get_raw_connection()).info
+            # The lock belongs to the connection, so a new connection takes it again.
             if held.get(HOLD_LIFE_LOCK) != worker_id:
                 await connection.exec_driver_sql(HOLD_LIFE_LOCK, (worker_id,))
                 held[HOLD_LIFE_LOCK] = worker_id
@@ -164,20 +168,20 @@ class PostgresWorkers:
         return Beat(cancelled=cancelled, owned=frozenset(owned), draining=draining)
 
     async def leave(self, worker_id: str) -> None:
-        """Record that this worker ends.
+        """Record that this worker shuts down.
 
         Raises:
-            StoreUnavailableError: the database does not answer.
+            StoreUnavailableError: the database does not respond.
         """
         async with transaction(self._pool) as connection:
             await connection.exec_driver_sql(LEAVE, (worker_id,))
 
 
 async def any_taking(pool: Pool, *, stale_seconds: float) -> bool:
-    """Tell whether any worker that takes runs has beaten lately, on the database's clock.
+    """Return whether any non-draining worker sent a heartbeat recently, by the database's clock.
 
     Raises:
-        StoreUnavailableError: the database does not answer.
+        StoreUnavailableError: the database does not respond.
     """
     async with transaction(pool) as connection:
         found = await connection.exec_driver_sql(ANY_TAKING, (stale_seconds,))
@@ -186,26 +190,26 @@ async def any_taking(pool: Pool, *, stale_seconds: float) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class WorkerState:
-    """A process that executes runs, as the database knows it."""
+    """The state of a worker as stored in the database."""
 
     worker_id: str
     host: str | None
     pid: int | None
     started_at: datetime
     drain_requested_at: datetime | None
-    """When somebody asked it to take no more runs; None if nobody has."""
+    """When a drain was requested; None if none was."""
     beat_at: datetime
     silent_seconds: float
-    """How long ago its last beat was, on the database's clock."""
+    """Seconds since its last heartbeat, by the database's clock."""
     runs: int
-    """How many runs it executes."""
+    """Number of runs that it executes."""
 
 
 async def list_workers(pool: Pool) -> list[WorkerState]:
-    """Return the workers there are.
+    """Return all workers.
 
     Raises:
-        StoreUnavailableError: the database does not answer.
+        StoreUnavailableError: the database does not respond.
     """
     async with transaction(pool) as connection:
         rows = (await connection.exec_driver_sql(LIST)).mappings().all()
@@ -213,10 +217,12 @@ async def list_workers(pool: Pool) -> list[WorkerState]:
 
 
 async def request_drain(pool: Pool, worker_id: str) -> bool:
-    """Ask a worker to take no more runs, which it sees with its next beat; False if it is unknown.
+    """Ask a worker to accept no more runs; return False if it is unknown.
+
+    The worker sees the request at its next heartbeat.
 
     Raises:
-        StoreUnavailableError: the database does not answer.
+        StoreUnavailableError: the database does not respond.
     """
     async with transaction(pool) as connection:
         asked = await connection.exec_driver_sql(DRAIN, (worker_id,))
@@ -225,26 +231,26 @@ async def request_drain(pool: Pool, worker_id: str) -> bool:
 
 @dataclass(slots=True, kw_only=True)
 class StaleRunRecovery:
-    """Puts back into the queue what would otherwise never be executed."""
+    """Requeues runs that would otherwise never be executed."""
 
     pool: Pool
     dispatch: QueueDispatch
     interval_seconds: float
     stale_seconds: float
-    """How long a worker may be silent before its runs are taken from it at the latest."""
+    """Maximum silence of a worker before its runs are recovered."""
     max_attempts: int
-    """How often a run may be lost in a row; one that fails when it is taken need not wait."""
+    """Consecutive losses after which a run fails; a run at the limit is requeued without delay."""
     worker_id: str | None = None
-    """Of the process that looks; None if it does not beat itself."""
+    """ID of the worker that runs the recovery; None if the process sends no heartbeats."""
     usual_max_running: int | None = None
-    """How many runs tenants without a quota may have at once."""
+    """Maximum concurrent runs of tenants without a quota."""
     observers: RunObservers = field(default_factory=RunObservers)
-    """Told of the runs that end here: those that a deadline ends before anybody begins them."""
+    """Notified of runs that end here because their deadline passed before they started."""
     clock: Callable[[], float] = time.monotonic
     _watch: SilenceWatch = field(init=False)
 
     def __post_init__(self) -> None:
-        """Begin with nothing seen."""
+        """Start with an empty silence watch."""
         self._watch = SilenceWatch(
             interval_seconds=self.interval_seconds,
             stale_seconds=self.stale_seconds,
@@ -252,7 +258,7 @@ class StaleRunRecovery:
         )
 
     async def run(self) -> None:
-        """Look again and again; a database that is away is tried again the next time."""
+        """Recover runs repeatedly; after a database outage, retry at the next interval."""
         away = False
         for look in itertools.count():
             try:
@@ -266,15 +272,15 @@ class StaleRunRecovery:
             began = self.clock()
             await asyncio.sleep(self._watch.look_seconds)
             if self.clock() - began > 2 * self.interval_seconds + 0.5:
-                self._watch.interrupted()  # this process was frozen, or far too busy
+                self._watch.interrupted()  # this process was frozen or overloaded
 
     async def recover(self, *, only_silent: bool = False) -> Sequence[RunKey]:
-        """Put back everything there is; return what got a job.
+        """Requeue all stale runs and end overdue ones; return the runs that got a job.
 
-        With ``only_silent`` nothing is looked for unless a worker has fallen silent.
+        With ``only_silent``, do nothing unless a worker has fallen silent.
 
         Raises:
-            StoreUnavailableError: the database does not answer.
+            StoreUnavailableError: the database does not respond.
         """
         silent = await self._silent()
         if only_silent and not silent:
@@ -319,7 +325,7 @@ class StaleRunRecovery:
         )
 
     async def _take_forgotten(self, connection: AsyncConnection) -> Mapping[RunKey, datetime]:
-        """Return queued runs whose job was lost, and since when they could have been begun."""
+        """Return queued runs whose job was lost, with the time from which they could start."""
         await connection.exec_driver_sql(DELETE_STALLED_JOBS, (QUEUE, self.stale_seconds))
         looking = {
             "stale_seconds": self.stale_seconds,
@@ -337,10 +343,10 @@ async def take_lost(
     stale_seconds: float,
     max_attempts: int,
 ) -> Mapping[RunKey, datetime]:
-    """Put runs of dead workers back into the queue.
+    """Requeue runs of dead workers.
 
-    Return when each may be begun again: one that was lost more than once waits, in case it is what
-    ends its workers.
+    Return the earliest restart time of each. A run that was lost more than once is delayed, in case
+    the run itself crashes its workers.
     """
     judged = (
         [each.worker_id for each in silent],
@@ -361,7 +367,7 @@ async def take_lost(
 
 
 async def take_due(connection: AsyncConnection) -> Mapping[RunKey, datetime]:
-    """Queue runs that have waited for an approval for as long as they may."""
+    """Requeue runs whose wait for an approval has timed out."""
     return _places((await connection.exec_driver_sql(WAKE_DUE, (BATCH,))).all())
 
 

@@ -1,9 +1,8 @@
-"""What owners write, as the JSON rows that statements take: made once, and counted in bytes.
+"""Serialize the writes of run owners as JSON rows, once and with their size.
 
-A row is written as text when its write is handed in, and not when its batch is under way: so the
-size of a write is known before it is decided over which connection it goes, and a batch that is
-repeated joins texts that exist already. A large write is turned into text piece by piece, with the
-event loop in between.
+A row is serialized when its write is submitted, not when its batch is sent. The size of a write is
+therefore known when its connection is chosen, and a repeated batch only joins existing texts. A
+large write is serialized piece by piece and yields to the event loop in between.
 """
 
 import asyncio
@@ -16,29 +15,29 @@ from caseworker.runs.ports import JournalWrite
 from caseworker.runs.run import FinishRun, RunKey
 
 Ownership = tuple[RunKey, int]
-"""A run and the fence under which somebody owns it."""
+"""A run and the fencing token of its owner."""
 
 BREATH_BYTES = 256 * 1024
-"""How much is turned into text before the event loop gets a turn."""
+"""Bytes to serialize before yielding to the event loop."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OwnersWrite:
-    """A write of a run's owner, with its rows as JSON."""
+    """A write by a run's owner, with its rows as JSON."""
 
     what: JournalWrite | FinishRun
     calls: Mapping[tuple[Ownership, str], str]
-    """By owner and node."""
+    """Rows by owner and node ID."""
     events: Mapping[tuple[Ownership, int], str]
-    """By owner and number."""
+    """Rows by owner and event number."""
     end: str | None
-    """How the run ends, if it does."""
+    """Row with the outcome of the run, if the write finishes it."""
     size_bytes: int
-    """Of all texts together; they are ASCII."""
+    """Total size of all texts, which are ASCII."""
 
     @property
     def owner(self) -> Ownership:
-        """Who writes."""
+        """The run and the fencing token of the writer."""
         return self.what.key, self.what.fence
 
 
@@ -46,8 +45,8 @@ async def as_rows(write: JournalWrite | FinishRun) -> OwnersWrite:
     """Return a write with its rows as JSON.
 
     Raises:
-        ValueError: there is a number in it that is no JSON.
-        TypeError: something in it is no JSON.
+        ValueError: the write contains a number that is not valid JSON.
+        TypeError: the write contains a value that is not JSON.
     """
     owner = write.key, write.fence
     pace = _Pace()
@@ -68,19 +67,19 @@ async def as_rows(write: JournalWrite | FinishRun) -> OwnersWrite:
 
 
 def calls_of(writes: Iterable[OwnersWrite]) -> str:
-    """Return the calls to write; of one that is written twice, the later state."""
+    """Return the calls to write as a JSON array; of a call written twice, the later state."""
     last = {place: text for write in writes for place, text in write.calls.items()}
     return _array(last.values())
 
 
 def events_of(writes: Iterable[OwnersWrite]) -> str:
-    """Return the events to write; one that two writes of an owner carry is the same in both."""
+    """Return the events to write as a JSON array; duplicates of one owner are identical."""
     once = {place: text for write in writes for place, text in write.events.items()}
     return _array(once.values())
 
 
 def ends_of(writes: Iterable[OwnersWrite]) -> str:
-    """Return how runs end."""
+    """Return the outcomes of finished runs as a JSON array."""
     return _array(write.end for write in writes if write.end is not None)
 
 
@@ -89,7 +88,7 @@ def _array(texts: Iterable[str]) -> str:
 
 
 class _Pace:
-    """Counts text, and lets others work after each piece of it."""
+    """Counts serialized bytes, and yields to the event loop after each piece."""
 
     def __init__(self) -> None:
         self.size_bytes = 0

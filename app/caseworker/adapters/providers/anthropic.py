@@ -1,4 +1,4 @@
-"""Anthropic's Messages, and every server that speaks the same protocol."""
+"""Anthropic's Messages API, and servers with the same protocol."""
 
 import json
 import re
@@ -33,18 +33,18 @@ from caseworker.llm.ports import (
 DEFAULT_BASE_URL = "https://api.anthropic.com"
 
 DEFAULT_MAX_OUTPUT_TOKENS = 4096
-"""The protocol demands a limit; this one is sent with requests that set none."""
+"""Limit for requests that set none; the protocol requires one."""
 
 _NAME = "anthropic"
 _VERSION = "2023-06-01"
 _NO_KEY = "none"
 _NO_TEMPERATURE = re.compile(r"claude-(opus-4-[7-9]|(opus|sonnet|fable|mythos)-[5-9]|haiku-5-5)")
-"""Models that refuse a temperature."""
+"""Models that reject a temperature."""
 _REPLY = "reply"
 
 
 def from_endpoint(endpoint: ModelEndpoint) -> EndpointProvider:
-    """Return the provider ``anthropic`` as it is configured."""
+    """Return the provider ``anthropic`` as configured."""
     wire = ModelTransport(endpoint.max_reply_bytes)
     return anthropic_provider(base_url=endpoint.base_url, api_key=endpoint.api_key, wire=wire)
 
@@ -58,15 +58,15 @@ def anthropic_provider(
 ) -> EndpointProvider:
     """Return the provider ``anthropic``: Anthropic itself, or the server at ``base_url``.
 
-    The key is exactly the one given; none of the environment is sent. The provider closes ``wire``,
-    which is by default a transport of its own.
+    Only the given key is sent, never one from the environment. The provider closes ``wire``, which
+    defaults to a new transport.
     """
     dialect = Messages(base_url or DEFAULT_BASE_URL, api_key or _NO_KEY)
     return EndpointProvider(dialect, wire or ModelTransport(), max_in_flight)
 
 
 class Messages:
-    """The dialect of one endpoint."""
+    """The Messages dialect of one endpoint."""
 
     name = _NAME
 
@@ -79,16 +79,16 @@ class Messages:
         self._origin = _NAME if is_default else f"{_NAME} at {host}"
 
     def body(self, model: str, request: ModelRequest, left_out: frozenset[str]) -> dict[str, Any]:
-        """Return the body of a request, without the parameters that the model does not take.
+        """Return the request body without the parameters in ``left_out``, which the model rejects.
 
-        A JSON document is asked for as the arguments of a tool.
+        A JSON reply is requested as the arguments of a tool call.
         """
         replying = _replying(request)
         if request.json_schema is not None and replying is None:
             request = in_form(request, ReplyForm.TEXT)
         messages = sent_back(request.messages, ANTHROPIC_IDS, self._origin)
         turns = list(self._turns(messages))
-        if turns and turns[0]["role"] == "assistant":  # which may not begin
+        if turns and turns[0]["role"] == "assistant":  # a user message must be first
             turns.insert(0, {"role": "user", "content": [_text("Begin.")]})
         body: dict[str, Any] = {
             "model": model,
@@ -117,7 +117,7 @@ class Messages:
         return body
 
     def accumulator(self, model: str, request: ModelRequest) -> "MessageReply":
-        """Return what takes the reply to a request."""
+        """Return the accumulator for the reply to a request."""
         return MessageReply(model, self._origin, _replying(request))
 
     def _turns(self, messages: list[Message]) -> Iterator[dict[str, Any]]:
@@ -151,7 +151,7 @@ class Messages:
             elif signature:
                 yield {"type": "thinking", "thinking": thought["content"], "signature": signature}
         if message.content:
-            yield _text(message.content.rstrip())  # the last one may not end with blanks
+            yield _text(message.content.rstrip())  # the last block must not end in whitespace
         for call in message.tool_calls:
             called = {"type": "tool_use", "id": call.id, "name": call.name}
             yield {**called, "input": object_in(call.arguments)}
@@ -167,7 +167,7 @@ def _tool(tool: ToolDefinition) -> dict[str, Any]:
 
 
 def _replying(request: ModelRequest) -> str | None:
-    """Return the name of the tool whose arguments are the reply; None if none is."""
+    """Return the name of the tool whose arguments are the reply; None for a plain reply."""
     if request.json_schema is None or request.json_schema.get("type") != "object":
         return None
     name, names = _REPLY, {tool.name for tool in request.tools}
@@ -178,30 +178,30 @@ def _replying(request: ModelRequest) -> str | None:
 
 @dataclass(slots=True)
 class _Block:
-    """One block of a message."""
+    """One content block of a message."""
 
     call: WrittenCall | None = None
     given: str = ""
-    """The arguments that came with the beginning of a call."""
+    """The arguments sent with the start of a tool call."""
     thought: list[str] | None = None
-    """The pieces of a thought."""
+    """The pieces of a thinking block."""
     sealed: dict[str, str] = field(default_factory=dict)
-    """Its signature, and its kind if it is redacted."""
+    """The signature of a thinking block, and its type if it is redacted."""
 
 
 class MessageReply(Accumulator):
-    """Accumulates a message, or the events of one."""
+    """Accumulates a message from one document or from stream events."""
 
     def __init__(self, model: str, origin: str, replying: str | None) -> None:
         super().__init__(model, origin)
         self._replying = replying
         self._blocks: list[_Block] = []
         self._at: dict[Any, _Block] = {}
-        """The newest block of each index."""
+        """The newest block at each index."""
         self._counts: dict[str, int] = {}
 
     def add(self, document: Mapping[str, Any]) -> Iterator[Delta]:
-        """Take a message or an event."""
+        """Process a message or a stream event."""
         match document.get("type"):
             case "message_start":
                 yield from self._message(document.get("message"))
@@ -216,7 +216,7 @@ class MessageReply(Accumulator):
                 yield from self._message(document)
 
     def reply(self) -> ModelReply | None:
-        """Return the reply; None if no message has come."""
+        """Return the reply; None if no message has arrived."""
         if not self.begun:
             return None
         incomplete = incomplete_of([self.finish_reason])
@@ -319,7 +319,7 @@ class MessageReply(Accumulator):
             self.said = said if isinstance(said, str) else ""
 
     def _count(self, usage: Any) -> None:
-        """Take counts; the last one of each holds, unless it takes one back."""
+        """Update the token counts; the latest value wins, unless it is zero."""
         for name, number in counts_in(usage).items():
             self._counts[name] = number or self._counts.get(name, 0)
 

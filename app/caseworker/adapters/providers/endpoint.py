@@ -1,4 +1,4 @@
-"""A model provider over one endpoint: one attempt is one request, whichever the dialect."""
+"""A model provider for one endpoint: each attempt is one HTTP request, in any dialect."""
 
 import asyncio
 import json
@@ -20,17 +20,17 @@ from caseworker.adapters.providers.transport import (
 from caseworker.llm.ports import Delta, ModelError, ModelReply, ModelRequest
 
 MAX_IN_FLIGHT = 10_000
-"""How many attempts may be under way at once; further ones wait."""
+"""Maximum concurrent attempts; further ones wait."""
 
 _DEFAULT_TIMEOUT_SECONDS = 600.0
-"""The limit of an attempt whose request sets none."""
+"""Time limit of an attempt whose request sets none."""
 _LAST_SECONDS = 5.0
-"""How long further events, such as the counts, are waited for after the answer has ended."""
+"""How long to wait for further events, such as token counts, after the answer has ended."""
 _DRAIN_SECONDS = 0.1
-"""How long the end of a reply is waited for whose last event came; then it is cut off."""
+"""How long to wait for the end of a reply after its last event, before the connection is closed."""
 _DONE = "[DONE]"
 _FIELDS = b":deir"
-"""With what a stream of events begins; no JSON document does."""
+"""First characters of an event stream; no JSON document starts with one."""
 _BLANK = b"\xef\xbb\xbf \t\r\n"
 _HEADERS = {
     "content-type": "application/json",
@@ -40,28 +40,28 @@ _HEADERS = {
 
 
 class Dialect(Protocol):
-    """What is said to one endpoint, and how its replies are read."""
+    """The protocol of one endpoint: it builds requests and reads replies."""
 
     name: str
     url: str
     headers: dict[str, str]
     adaptable: tuple[str, ...]
-    """Parameters that are left out, or named otherwise, if an endpoint does not take them."""
+    """Parameters that are omitted, or renamed, if the endpoint rejects them."""
 
     def body(self, model: str, request: ModelRequest, left_out: frozenset[str]) -> dict[str, Any]:
-        """Return the body of a request."""
+        """Return the request body without the parameters in ``left_out``."""
         ...
 
     def accumulator(self, model: str, request: ModelRequest) -> Accumulator:
-        """Return what takes the reply to it."""
+        """Return the accumulator for the reply to a request."""
         ...
 
 
 class EndpointProvider:
-    """A `ModelProvider` over one endpoint."""
+    """A `ModelProvider` for one endpoint."""
 
     external = True
-    """Always: an attempt costs money or machine time elsewhere."""
+    """Always true: an attempt costs money or machine time elsewhere."""
 
     def __init__(self, dialect: Dialect, wire: Wire, max_in_flight: int) -> None:
         self.name = dialect.name
@@ -69,10 +69,10 @@ class EndpointProvider:
         self._wire = wire
         self._slots = asyncio.Semaphore(max_in_flight)
         self._left_out: defaultdict[str, frozenset[str]] = defaultdict(frozenset)
-        """Parameters that a model was found not to take."""
+        """Parameters that each model has rejected."""
 
     async def complete(self, model: str, request: ModelRequest) -> ModelReply:
-        """Send one request, and only one.
+        """Send exactly one request.
 
         Waiting for a free slot does not count towards the attempt's time limit.
 
@@ -84,7 +84,7 @@ class EndpointProvider:
         async with self._slots:
             outcome = await self._attempt(model, request)
         if isinstance(outcome, ModelError):
-            # Raised out here so that it carries no context: a traceback would show the request.
+            # Raised here so that the error has no context: its traceback would reveal the request.
             raise outcome
         return outcome
 
@@ -104,7 +104,7 @@ class EndpointProvider:
         except TimeoutError:
             return failures.error("no answer in time", retryable=True)
         except Exception as error:
-            # Like a 502, an unreadable reply is mostly a passing problem of a gateway.
+            # Like a 502, an unreadable reply is usually a temporary problem of a gateway.
             retryable = not isinstance(error, UnicodeEncodeError)
             what = "reply cannot be read" if retryable else "request cannot be sent"
             return failures.error(f"the {what} ({type(error).__name__})", retryable=retryable)
@@ -137,7 +137,7 @@ class EndpointProvider:
     def _adapts(
         self, model: str, body: Mapping[str, Any], complains_of: Callable[[str], bool]
     ) -> bool:
-        """Learn which parameters the endpoint does not take; return whether it was one of ours."""
+        """Remember which adaptable parameters the endpoint rejected; return whether any were."""
         refused = {name for name in self._dialect.adaptable if name in body and complains_of(name)}
         self._left_out[model] |= refused
         return bool(refused)
@@ -149,9 +149,9 @@ async def _answer(
     on_delta: Callable[[Delta], None],
     failures: Failures,
 ) -> ModelReply | ModelError:
-    """Read a reply, whole or in parts.
+    """Read a reply, streamed or not.
 
-    Whatever fails after the provider has said why the answer ends takes nothing from it.
+    A failure after the provider sent the finish reason does not discard the answer.
     """
     body, patience, failed = ReplyBody(), asyncio.timeout(None), None
     try:
@@ -188,33 +188,33 @@ async def _answer(
 
 
 class ReplyBody:
-    """Reads the body of a reply: one JSON document, or the events of a stream.
+    """Reads the body of a reply: one JSON document, or a stream of events.
 
-    Its first character tells them apart, because some endpoints name the wrong content type.
+    The first character decides which it is, because some endpoints send the wrong content type.
     """
 
     def __init__(self) -> None:
         self.is_stream: bool | None = None
-        """None until something has come."""
+        """None until the first data arrives."""
         self.done = False
-        """Whether the stream has said that nothing more comes."""
+        """Whether the stream has announced its end."""
         self._begun = bytearray()
         self._events = EventParser()
 
     async def documents(
         self, reply: WireReply, failures: Failures
     ) -> AsyncGenerator[tuple[str, Any]]:
-        """Yield the documents with the names of their events.
+        """Yield each document with its event name.
 
         Raises:
-            ValueError: one is no JSON.
+            ValueError: a document is not valid JSON.
         """
         async with aclosing(_kept(reply, failures)) as parts:
             async for part in parts:
                 for each in self._read(part):
                     yield each
                 if self.done:
-                    # A connection can be used again if nothing is left in it.
+                    # A connection can be reused only if its reply was read to the end.
                     with suppress(TimeoutError, ConnectionFailedError, ReplyRefusedError):
                         async with asyncio.timeout(_DRAIN_SECONDS):
                             async for _ in parts:
@@ -246,14 +246,14 @@ class ReplyBody:
             return
         is_document = event.data.lstrip()[:1] in ("{", "[")
         if event.name != ERROR and not is_document:
-            return  # a word that keeps the connection alive
+            return  # a keep-alive
         document = json.loads(event.data) if event.name != ERROR else _document(event.data)
         yield event.name, document
         self.done = isinstance(document, dict) and document.get("type") == "message_stop"
 
 
 async def _kept(reply: WireReply, failures: Failures) -> AsyncGenerator[bytes]:
-    """Yield the parts of a body; its beginning is kept for the case that it says of a failure."""
+    """Yield the parts of a body; keep its beginning for the error message of a failure."""
     async with aclosing(reply.parts()) as parts:
         async for part in parts:
             failures.keep(part)
@@ -261,7 +261,7 @@ async def _kept(reply: WireReply, failures: Failures) -> AsyncGenerator[bytes]:
 
 
 def _document(text: str) -> Any:
-    """Return a JSON document, or the text itself if it is none."""
+    """Return the parsed JSON document, or the text itself if it is not JSON."""
     with suppress(ValueError, RecursionError):
         return json.loads(text)
     return text.strip()

@@ -1,6 +1,6 @@
-"""What an endpoint says about a failure, and what kind of failure that is.
+"""Read error documents of endpoints and classify the failures.
 
-A message repeats what the endpoint wrote only redacted and cut.
+Error messages quote the endpoint's text only redacted and truncated.
 """
 
 import json
@@ -14,7 +14,7 @@ from caseworker.llm.ports import ModelError, ModelFault
 from caseworker.observability.redaction import redact_text
 
 RAW_REPLY_BYTES = 4096
-"""How much of the body of a failed attempt's reply is kept."""
+"""Bytes of the reply body that are kept for a failed attempt."""
 
 _RETRYABLE = frozenset({408, 409, 429})
 _MISCONFIGURED = frozenset({401, 402, 403, 404})
@@ -39,7 +39,7 @@ _STATUS_OF_CODE = {
     "1004": 401,
     "2013": 400,
 }
-"""HTTP statuses that the codes and types of error documents stand for."""
+"""HTTP statuses that correspond to codes and types in error documents."""
 
 _QUOTA_CODES = frozenset(
     {
@@ -49,7 +49,7 @@ _QUOTA_CODES = frozenset(
     }
 )
 _QUOTA_WORDS = ("credit balance is too low", "insufficient balance", "insufficient credits")
-"""What says that no retry helps until somebody pays."""
+"""Phrases that say the account's credit is exhausted, so that retries cannot help."""
 
 _WORDS = {
     401: "the API key was not accepted",
@@ -62,37 +62,37 @@ _WORDS = {
 }
 _PROMPT_TOO_LONG = ("context_length_exceeded", "maximum context length", "prompt is too long")
 
-# The names of the parameters by which JSON is asked for, and how endpoints complain of them.
+# Parameters that request JSON, as they appear in error messages about them.
 _FORM_WORDS = (
     *("response_format", "json_schema", "json_object", "tool_choice", "output_format"),
     *("output_config", "structured output", "tools"),
 )
 _SCHEMA_WORDS = ("invalid schema", "invalid_json_schema", "schema is invalid")
 _UNREADABLE_WORDS = ("model produced output that does not match", "failed to parse input at pos")
-"""How llama.cpp says that what its model has written is neither text nor the call of a tool."""
+"""llama.cpp's messages when it can parse the model's output neither as text nor as a tool call."""
 _COMPLAINTS = re.compile(
     r"not support|unsupported|unrecognized|unknown|unexpected|not permitted|not allowed"
     r"|is allowed|extra|instead|deprecated|not available"
 )
-"""How endpoints complain of a parameter that they do not take at all."""
+"""Phrases by which endpoints reject an unsupported parameter."""
 _SEARCHED_CHARS = 20_000
 _SAID_CHARS = 300
-"""How much of a provider's message is repeated."""
+"""Maximum characters quoted from a provider's message."""
 
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """What an error document says."""
+    """The contents of an error document."""
 
     message: str
     codes: frozenset[str]
-    """Its code, type and status, in lower case."""
+    """The code, type and status, in lower case."""
     body: str
-    """The document, in lower case and cut."""
+    """The document, in lower case and truncated."""
 
     @property
     def status(self) -> int | None:
-        """The HTTP status that its code stands for; None if it has none."""
+        """The HTTP status that its code corresponds to, or None."""
         for code in sorted(self.codes):
             if code.isdecimal() and 400 <= int(code) < 600:
                 return int(code)
@@ -101,23 +101,23 @@ class Said:
 
     @property
     def is_quota(self) -> bool:
-        """Whether the account has nothing left, which no retry mends."""
+        """Whether the account's quota is exhausted, so that retries cannot help."""
         return bool(self.codes & _QUOTA_CODES) or any(word in self.body for word in _QUOTA_WORDS)
 
     @property
     def shown(self) -> str:
-        """The message as it may be shown, after a colon; "" if there is none."""
+        """The redacted message after a colon, or "" if there is none."""
         text = " ".join(self.message[:_SEARCHED_CHARS].split())
         return f": {redact_text(text, max_chars=_SAID_CHARS)}" if text else ""
 
     def complains_of(self, parameter: str) -> bool:
-        """Return whether the endpoint does not take a parameter of the request."""
+        """Return whether the endpoint rejects a parameter of the request."""
         named = re.search(rf"\b{parameter}\b", self.body)
         return named is not None and _COMPLAINTS.search(self.body) is not None
 
 
 def said_in(document: Any) -> Said:
-    """Read an error document, whatever form it has."""
+    """Parse an error document in any known form."""
     error = _innermost(document)
     body = document if isinstance(document, str) else json.dumps(document, ensure_ascii=False)
     body = body[:_SEARCHED_CHARS].lower()
@@ -129,7 +129,7 @@ def said_in(document: Any) -> Said:
 
 
 def error_in(document: Any) -> Any:
-    """Return the error that a document of a reply says under status 200; None if it says none."""
+    """Return the error in a document sent with status 200, or None."""
     if isinstance(document, list) and document:
         return error_in(document[0])  # Gemini
     if not isinstance(document, Mapping):
@@ -162,15 +162,15 @@ def _messages(error: Mapping[str, Any]) -> Iterator[str]:
         if isinstance(said, str) and said.strip():
             yield said
             break
-    metadata = error.get("metadata")  # OpenRouter: what the provider behind it said
+    metadata = error.get("metadata")  # OpenRouter: the message of the upstream provider
     if isinstance(metadata, Mapping) and isinstance(metadata.get("raw"), str):
         yield metadata["raw"]
 
 
 class Failures:
-    """Makes the errors of one attempt.
+    """Builds the errors of one attempt.
 
-    ``structured`` if it asked for JSON by a parameter.
+    ``structured`` says that the attempt requested JSON by a parameter.
     """
 
     def __init__(self, provider: str, *, structured: bool) -> None:
@@ -180,11 +180,11 @@ class Failures:
         """The beginning of the reply's body."""
 
     def keep(self, part: bytes) -> None:
-        """Keep a part of the reply's body, as far as there is room."""
+        """Keep a part of the reply's body, up to ``RAW_REPLY_BYTES`` in total."""
         self.raw += part[: RAW_REPLY_BYTES - len(self.raw)]
 
     def error(self, words: str, *, retryable: bool, **about: Any) -> ModelError:
-        """Return an error with these words and what came of the reply."""
+        """Return an error with this message and the kept part of the reply."""
         raw = self.raw.decode(errors="replace") or None
         message = f"{self._provider}: {words}"
         return ModelError(message, retryable=retryable, raw_reply=raw, **about)
@@ -192,9 +192,9 @@ class Failures:
     def of_status(
         self, status: int, said: Said, headers: Mapping[str, str], *, adapts: bool
     ) -> ModelError:
-        """Return the error of a reply with another HTTP status than 200.
+        """Return the error for a reply with an HTTP status other than 200.
 
-        ``adapts`` if the next request leaves out what the endpoint complains of.
+        ``adapts`` says that the next request omits the rejected parameter.
         """
         if 300 <= status < 400:
             words = f"the endpoint redirects elsewhere (HTTP {status})"
@@ -209,9 +209,10 @@ class Failures:
         return self._refused(status, said, where, status=status, retry_after_seconds=asked)
 
     def of_document(self, said: Said, *, begun: bool) -> ModelError:
-        """Return the error of a reply that says one under HTTP 200.
+        """Return the error for an error document sent with HTTP 200.
 
-        ``begun`` if there was a part of an answer before: it was charged, so there is no status.
+        ``begun`` says that a part of an answer came before it. That part was charged, so the error
+        has no status.
         """
         code = said.status
         if not begun and code is not None:
@@ -222,7 +223,7 @@ class Failures:
     def _refused(
         self, code: int | None, said: Said, where: str, usual: str | None = None, **about: Any
     ) -> ModelError:
-        """Return the error that a code and an error document stand for."""
+        """Return the error for a status code and an error document."""
         fault, retryable = None, False
         if any(words in said.body for words in _UNREADABLE_WORDS):
             fault = ModelFault.UNREADABLE_REPLY
@@ -246,7 +247,7 @@ def _words_of(status: int, said: Said) -> str:
 
 
 def _form_fault(said: Said) -> ModelFault | None:
-    """Return the fault, if the endpoint names the parameter by which it was asked for JSON."""
+    """Return the fault if the endpoint rejects the parameter that requests JSON, else None."""
     if any(words in said.body for words in _SCHEMA_WORDS):
         return ModelFault.SCHEMA_REFUSED
     return ModelFault.FORM_UNSUPPORTED if any(word in said.body for word in _FORM_WORDS) else None

@@ -1,4 +1,4 @@
-"""OpenAI's Chat Completions, and every server that speaks the same protocol."""
+"""OpenAI's Chat Completions API, and servers with the same protocol."""
 
 import json
 import re
@@ -31,18 +31,18 @@ from caseworker.llm.ports import (
 DEFAULT_BASE_URL = "https://api.openai.com/v1"
 
 _NAME = "openai"
-_NO_KEY = "none"  # some servers insist on a key, a local one does not look at it
+_NO_KEY = "none"  # some servers require a key, local ones ignore it
 
 _REASONS = re.compile(r"o[134](-|$)|gpt-5(?!-chat)|gpt-[6-9]")
-"""OpenAI's models that know ``max_completion_tokens`` alone."""
+"""OpenAI's models that accept only ``max_completion_tokens``."""
 _TAKES_TEMPERATURE = re.compile(r"gpt-5\.[1-4](?!-chat|-pro|-codex)")
-"""Those of them that reason only if they are asked to, and else take a temperature."""
+"""Those of ``_REASONS`` that reason only on request, and otherwise accept a temperature."""
 _THINKING_FIELDS = ("reasoning_content", "reasoning", "thinking")
 _KNOWN_REASONS = frozenset({"stop", "length", "tool_calls", "content_filter", "function_call"})
 
 
 def from_endpoint(endpoint: ModelEndpoint) -> EndpointProvider:
-    """Return the provider ``openai`` as it is configured."""
+    """Return the provider ``openai`` as configured."""
     wire = ModelTransport(endpoint.max_reply_bytes)
     return openai_provider(base_url=endpoint.base_url, api_key=endpoint.api_key, wire=wire)
 
@@ -56,15 +56,15 @@ def openai_provider(
 ) -> EndpointProvider:
     """Return the provider ``openai``: OpenAI itself, or the server at ``base_url``.
 
-    The key is exactly the one given; none of the environment is sent. The provider closes ``wire``,
-    which is by default a transport of its own.
+    Only the given key is sent, never one from the environment. The provider closes ``wire``, which
+    defaults to a new transport.
     """
     dialect = ChatCompletions(base_url or DEFAULT_BASE_URL, api_key or _NO_KEY)
     return EndpointProvider(dialect, wire or ModelTransport(), max_in_flight)
 
 
 class ChatCompletions:
-    """The dialect of one endpoint."""
+    """The Chat Completions dialect of one endpoint."""
 
     name = _NAME
 
@@ -79,7 +79,7 @@ class ChatCompletions:
         self._origin = _NAME if self._is_openai else f"{_NAME} at {self._host}"
 
     def body(self, model: str, request: ModelRequest, left_out: frozenset[str]) -> dict[str, Any]:
-        """Return the body of a request, without the parameters that the model does not take."""
+        """Return the request body without the parameters in ``left_out``."""
         of_mistral = self._host.endswith("mistral.ai") or "mistral" in model.lower()
         ids = MISTRAL_IDS if of_mistral else OPENAI_IDS
         messages = sent_back(request.messages, ids, self._origin)
@@ -114,7 +114,7 @@ class ChatCompletions:
         }
 
     def accumulator(self, model: str, request: ModelRequest) -> "ChatReply":
-        """Return what takes the reply to a request."""
+        """Return the accumulator for the reply to a request."""
         return ChatReply(model, self._origin, frozenset(tool.name for tool in request.tools))
 
     def _message(self, message: Message) -> dict[str, Any]:
@@ -154,7 +154,7 @@ def _offered(tool: ToolDefinition) -> dict[str, Any]:
 
 
 class ChatReply(Accumulator):
-    """Accumulates a completion, or the chunks of one."""
+    """Accumulates a completion from one document or from stream chunks."""
 
     def __init__(self, model: str, origin: str, offered: frozenset[str]) -> None:
         super().__init__(model, origin)
@@ -163,15 +163,15 @@ class ChatReply(Accumulator):
         self._calls: list[WrittenCall] = []
         self._by_id: dict[str, WrittenCall] = {}
         self._by_index: dict[int, WrittenCall] = {}
-        """The newest call of each id and each index."""
+        """The newest call with each ID and each index."""
         self._index: Any = None
-        """Of the choice that is read."""
+        """Index of the choice that is read; others are ignored."""
         self._native_reason: str | None = None
         self._field: str | None = None
-        """Where the thinking of this reply stands."""
+        """Field of this reply that holds the thinking."""
 
     def add(self, document: Mapping[str, Any]) -> Iterator[Delta]:
-        """Take a completion or a chunk."""
+        """Process a completion or a chunk."""
         self.named(document)
         self._count(document.get("usage"))
         if isinstance(groq := document.get("x_groq"), Mapping):
@@ -181,11 +181,11 @@ class ChatReply(Accumulator):
             if isinstance(choice, Mapping):
                 index = choice.get("index")
                 self._index = index if self._index is None else self._index
-                if index in (None, self._index):  # one answer was asked for
+                if index in (None, self._index):  # only one answer was requested
                     yield from self._choice(choice)
 
     def reply(self) -> ModelReply | None:
-        """Return the reply; None if no choice has come."""
+        """Return the reply; None if no choice has arrived."""
         if not self.begun:
             return None
         if self._field is not None:
@@ -198,7 +198,7 @@ class ChatReply(Accumulator):
         said = choice.get("delta")
         if isinstance(said, Mapping):
             self._in_parts = True
-        elif not self._in_parts:  # some repeat the message so far beside each part
+        elif not self._in_parts:  # some repeat the whole message with each delta
             said = choice.get("message")
         if isinstance(said, Mapping):
             self.begun = True
@@ -268,9 +268,10 @@ class ChatReply(Accumulator):
             call.more["extra_content"] = extra
 
     def _begun_by(self, index: int | None, call_id: str, name: str) -> WrittenCall | None:
-        """Return the call that a fragment goes on with; None if it begins another one.
+        """Return the call that a fragment continues; None if it starts a new call.
 
-        Endpoints give all calls one index, or one id, or another index or id in a later fragment.
+        Some endpoints give all calls the same index or ID, or change index or ID in a later
+        fragment.
         """
         call = self._by_id.get(call_id)
         if call is None and index is not None:
@@ -287,12 +288,12 @@ class ChatReply(Accumulator):
         return None if other or elsewhere or renamed else call
 
     def _count(self, usage: Any) -> None:
-        """Take counts; the last ones hold, for some endpoints send those so far with each chunk."""
+        """Update the token counts; the latest values win: some endpoints send running totals."""
         counts = counts_in(usage)
         tokens_in = _first(counts, "prompt_tokens", "input_tokens")
         tokens_out = _first(counts, "completion_tokens", "output_tokens")
         reasoning, total = counts.get("reasoning_tokens"), counts.get("total_tokens")
-        # DeepSeek has a name of its own, and LiteLLM that of Anthropic.
+        # DeepSeek uses its own name, and LiteLLM uses Anthropic's.
         names = ("cached_tokens", "prompt_cache_hit_tokens", "cache_read_input_tokens")
         cached = _first(counts, *names)
         if tokens_in is not None and tokens_out is not None and total is not None:
@@ -308,12 +309,12 @@ class ChatReply(Accumulator):
 
 
 def _index(value: Any) -> int | None:
-    """Return the index of a call, which some endpoints send as a text."""
+    """Return the index of a call; some endpoints send it as a string, others omit it (None)."""
     text = str(value)
     return int(text) if text.isascii() and text.isdecimal() else None
 
 
 def _first(counts: Mapping[str, int], *names: str) -> int | None:
-    """Return the first count that is there, preferably one above zero."""
+    """Return the first positive count under these names, else the first one present, else None."""
     found = [counts[name] for name in names if name in counts]
     return next(filter(None, found), found[0] if found else None)

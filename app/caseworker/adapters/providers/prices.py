@@ -1,7 +1,7 @@
-"""List prices of public model providers, as genai-prices packages them; nothing is downloaded.
+"""List prices of public model providers, from the genai-prices package; nothing is downloaded.
 
-Loading the tables takes a second and memory. It happens when this module is imported, before a
-process serves, and a configuration without a paid provider does not import it.
+Loading the tables takes a second and memory. It happens when this module is imported, before the
+process serves requests. A configuration without a paid provider does not import it.
 """
 
 from decimal import Decimal
@@ -15,17 +15,17 @@ from caseworker.llm.pricing import PriceUnknownError
 get_snapshot()
 
 _PRICED_AS: dict[str, str | None] = {"recorded": None}
-"""A recording costs what its model costs, which is then found by the model's name alone."""
+"""A recording costs what its model costs; the price is looked up by the model's name alone."""
 
 
 def list_price(provider: str, model: str, usage: TokenUsage) -> Decimal:
-    """Return today's list price of an attempt in US dollars, cached input at its discount.
+    """Return today's list price of an attempt in US dollars, with the discount for cached input.
 
-    A server that serves a model under the name of a public one is charged at the public price
-    unless the configuration states another.
+    A server that serves a model under a public name is charged at the public price, unless the
+    configuration sets another one.
 
     Raises:
-        PriceUnknownError: there is none.
+        PriceUnknownError: the model has no list price.
     """
     tokens = Usage(
         input_tokens=usage.tokens_in,

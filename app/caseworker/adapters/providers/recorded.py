@@ -1,18 +1,18 @@
-"""Recorded models: what a real endpoint replied is kept in a file and replayed without a network.
+"""Recorded models: replies of a real endpoint, kept in a file and replayed without a network.
 
-A recording holds JSON lines: a header that says what was recorded, when and how, then one exchange
-a line, sorted by case and purpose so that two recordings can be compared line by line. Requests are
-kept as hashes, and neither keys nor URLs are kept. An exchange is found by two words:
+A recording is a JSON Lines file. The header says what was recorded, when and how. Each other line
+is one exchange, sorted by case and purpose, so that two recordings can be compared with a line
+diff. Requests are stored as hashes; keys and URLs are not stored. Two keys identify an exchange:
 
-- the *case* is the part of the run's id after its first colon, or the whole id if it has none, so
+- the *case* is the part of the run ID after its first colon, or the whole ID without a colon, so
   that a later evaluation of the same case finds it;
 - the *purpose* is the path of the call in its run, such as ``case/small/1/reprompt``.
 
-A run whose id has no colon, such as one that the service has made up, finds the exchange of the
-same purpose and request as well. A reply is replayed in parts to whoever asks for a stream.
+A run whose ID has no colon, such as a generated one, also finds an exchange with the same purpose
+and request. If the caller streams, the reply is replayed word by word.
 
-Of the attempts of a call the last one is kept, with its number: a failure that was final is
-replayed, and one that a retry got past is not.
+Only the last attempt of a call is kept, with its number. A final failure is therefore replayed, and
+a failure that a retry overcame is not.
 """
 
 import asyncio
@@ -39,7 +39,7 @@ from caseworker.llm.ports import (
 )
 
 FORMAT = 1
-"""Raised when files of before can no longer be read."""
+"""Incremented when older files can no longer be read."""
 
 _TODAY = re.compile(r'"today": "[A-Z][a-z]+, [A-Z][a-z]+ \d\d?, \d{4}"')
 _HASH_CHARS = 16
@@ -48,12 +48,12 @@ _WORD = re.compile(r"\s*\S+\s*?|\s+$")
 
 
 class RecordingError(ValueError):
-    """A file is no recording that can be replayed."""
+    """The file is not a recording that can be replayed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedFailure:
-    """How a call failed in the end."""
+    """The final failure of a call."""
 
     fault: ModelFault
     message: str
@@ -78,14 +78,14 @@ _EXCHANGE = TypeAdapter(RecordedExchange)
 
 
 def case_of(run_id: str) -> str:
-    """Return what stands for a run from one evaluation to the next."""
+    """Return the part of a run ID that stays the same from one evaluation to the next."""
     return run_id.partition(":")[2] or run_id
 
 
 def request_hash(model: str, request: ModelRequest) -> str:
-    """Return what tells a request from a changed one: all that is sent but the run's id and today.
+    """Return a hash of everything that is sent, except the run ID and today's date.
 
-    How long a reply may take is no part of it.
+    The time limit is not included.
     """
     run_id = request.origin.run_id if request.origin else ""
 
@@ -111,10 +111,10 @@ def request_hash(model: str, request: ModelRequest) -> str:
 
 
 class Recorder:
-    """Writes the recording of one process: line by line at first, and in order at the end."""
+    """Writes the recording of one process: each line at once, and all lines sorted at the end."""
 
     def __init__(self, path: Path, about: Mapping[str, Any]) -> None:
-        """Begin the file, in place of an earlier one; ``about`` goes into its header.
+        """Create the file, replacing an earlier one; ``about`` goes into its header.
 
         Raises:
             OSError: the file cannot be written.
@@ -125,19 +125,19 @@ class Recorder:
         path.write_text(f"{self._header}\n", encoding="utf-8")
 
     def add(self, exchange: RecordedExchange) -> None:
-        """Keep an exchange; a later attempt of the same call takes its place."""
+        """Record an exchange; a later attempt of the same call replaces it."""
         self._last[exchange.case, exchange.purpose] = exchange
         with self._path.open("a", encoding="utf-8") as file:
             file.write(_line(exchange))
 
     def close(self) -> None:
-        """Write the file in order, with the last attempt of every call."""
+        """Rewrite the file sorted, with the last attempt of every call."""
         ordered = (_line(self._last[key]) for key in sorted(self._last))
         self._path.write_text("".join((f"{self._header}\n", *ordered)), encoding="utf-8")
 
 
 class RecordingProvider:
-    """Another provider, whose replies and failures are kept by a recorder."""
+    """Wraps a provider and records its replies and failures."""
 
     def __init__(self, provider: ModelProvider, recorder: Recorder) -> None:
         self.name = provider.name
@@ -146,9 +146,9 @@ class RecordingProvider:
         self._recorder = recorder
 
     async def complete(self, model: str, request: ModelRequest) -> ModelReply:
-        """Make one attempt and keep what came of it.
+        """Make one attempt and record its outcome.
 
-        An attempt that is cancelled when its time is up is kept as one that got no answer in time.
+        An attempt that is cancelled after its time limit is recorded as a timeout.
 
         Raises:
             ModelError: the provider refused, failed, was cut off or took too long.
@@ -169,7 +169,7 @@ class RecordingProvider:
         return reply
 
     async def aclose(self) -> None:
-        """Close the provider that is asked."""
+        """Close the wrapped provider."""
         await self._provider.aclose()
 
     def _keep(
@@ -182,7 +182,7 @@ class RecordingProvider:
     ) -> None:
         origin = request.origin
         if origin is None:
-            return  # no call of a run, so nothing would look for it
+            return  # not a call of a run, so no replay would look for it
         self._recorder.add(
             RecordedExchange(
                 case=case_of(origin.run_id),
@@ -199,19 +199,19 @@ class RecordingProvider:
 
 
 class RecordedProvider:
-    """Replays a recording, strictly: a call it does not hold, or not like this, is an error.
+    """Replays a recording strictly: a call that is not recorded, or that has changed, is an error.
 
-    Usage is replayed as it was recorded, and costs what the recorded model costs.
+    Usage is replayed as recorded, and costs what the recorded model costs.
     """
 
     name = "recorded"
     external = True
 
     def __init__(self, endpoint: ModelEndpoint) -> None:
-        """Read the recording that is configured.
+        """Read the configured recording.
 
         Raises:
-            RecordingError: no file is named, or it is no recording of that model.
+            RecordingError: no file is configured, or it is not a recording of this model.
             OSError: the file cannot be read.
         """
         if endpoint.recording is None:
@@ -226,8 +226,8 @@ class RecordedProvider:
         """Return the recorded reply.
 
         Raises:
-            ModelError: the call failed when it was recorded; or it was not recorded, or with
-                another request, which no retry can mend.
+            ModelError: the recorded call failed, the call was not recorded, or its request differs.
+                No retry can help.
         """
         origin = request.origin
         if origin is None:
@@ -238,8 +238,9 @@ class RecordedProvider:
             found = self._by_request.get((origin.call, asked))
         why, fault = "there is no such exchange", None
         if found is None:
-            # Once an endpoint is known to need a simpler form of JSON, it is asked in that form
-            # alone; a replay in another order of cases asks for the better one, and is sent on.
+            # Once an endpoint is known to need a simpler form of JSON, it is asked only in that
+            # form. A replay in another order of cases asks for the better form first; this fault
+            # makes the caller fall back.
             if any((case, f"{origin.call}/{form.value}") in self._exchanges for form in _SIMPLER):
                 why, fault = "it was asked in a simpler form", ModelFault.SCHEMA_REFUSED
         elif found.request_hash != asked:
@@ -257,11 +258,11 @@ class RecordedProvider:
         raise ModelError(message, retryable=False, fault=fault)
 
     async def aclose(self) -> None:
-        """Close nothing: the file was read at the beginning."""
+        """Do nothing: the file was read at construction."""
 
 
 def _streamed(reply: ModelReply, request: ModelRequest) -> ModelReply:
-    """Return a reply; its texts go word by word to whoever asks for parts."""
+    """Return a reply; if the request streams, first emit its texts word by word."""
     if (on_delta := request.on_delta) is not None:
         for word in _WORD.findall(reply.thinking):
             on_delta(Delta("thinking", word))

@@ -1,4 +1,4 @@
-"""What the replies of both dialects have in common: prose, calls, counts, and how they end."""
+"""Parts of replies that both dialects share: prose, tool calls, token counts and finish reasons."""
 
 import hashlib
 import json
@@ -31,22 +31,22 @@ _INCOMPLETE = (
         Incomplete.LENGTH,
     ),
 )
-"""Words in finish reasons of all providers that say that an answer is not complete."""
+"""Words in providers' finish reasons that mark an answer as incomplete."""
 
 _FAILED = re.compile(r"error|abort|insufficient|malformed|unexpected|too_many_tool_calls|fail")
-"""Words in the finish reasons of a provider that could not finish the answer."""
+"""Words in finish reasons of a provider that failed to complete the answer."""
 MAX_COUNT = 10**9
-"""Tokens of one reply; a larger count is a fault of the endpoint."""
+"""Maximum tokens of one reply; a larger count is an error of the endpoint."""
 
 
 Repairs = dict[str, None]
-"""The kinds of faults that were repaired, each once, in order."""
+"""The kinds of repaired faults, each once, in order."""
 
 
 class Prose:
-    """Text and thinking, told apart also where a model writes tags around its thoughts.
+    """Separates text from thinking, including thinking that a model encloses in tags.
 
-    Tags count at the beginning of the text alone, so that a text may speak of them.
+    Tags count only at the start of the text, so that a text may mention them.
     """
 
     def __init__(self, repairs: Repairs) -> None:
@@ -54,9 +54,9 @@ class Prose:
         self._text: list[str] = []
         self._thinking: list[str] = []
         self._held = ""
-        """What may yet turn out to be a tag, or blanks before one."""
+        """Characters that may be the start of a tag, or whitespace before one."""
         self._close = ""
-        """The tag that ends the thoughts which are being taken; "" outside of them."""
+        """The closing tag of the current thinking section, or "" outside of one."""
         self._had_tags = self._is_text = False
 
     @property
@@ -70,13 +70,13 @@ class Prose:
         return "".join(self._thinking)
 
     def thought(self, piece: str) -> Iterator[Delta]:
-        """Take a piece of thinking."""
+        """Process a piece of thinking."""
         if piece:
             self._thinking.append(piece)
             yield Delta("thinking", piece)
 
     def said(self, piece: str) -> Iterator[Delta]:
-        """Take a piece of content, which may hold tags or parts of them."""
+        """Process a piece of content, which may contain tags or parts of them."""
         self._held += piece
         while self._close or self._opens():
             before, close, after = self._held.partition(self._close)
@@ -90,10 +90,10 @@ class Prose:
             yield from self._written()
 
     def end(self) -> Iterator[Delta]:
-        """Yield what was held back.
+        """Yield the held-back characters.
 
-        If a thought is closed that was never opened (its chat template had opened it), it was shown
-        as text, and is thinking from now on.
+        A closing tag without an opening one means that the chat template opened the section. The
+        text before it was streamed as content, and counts as thinking from now on.
         """
         if self._close:
             yield from self.thought(self._held)
@@ -106,7 +106,7 @@ class Prose:
             self._text = [self.text[closed.end() :].lstrip()]
 
     def _opens(self) -> bool:
-        """Return whether a tag opens; more may have to come before that can be decided."""
+        """Return whether a tag opens here; False also while more input is needed to decide."""
         if self._is_text:
             return False
         bare = self._held.lstrip()
@@ -128,39 +128,39 @@ class Prose:
 
 
 class Accumulator(ABC):
-    """Takes the documents of one reply, whole or in parts; a dialect reads them."""
+    """Accumulates the documents of one reply, streamed or not; a dialect parses them."""
 
     def __init__(self, model: str, origin: str) -> None:
         self.begun = False
-        """Whether a part of an answer has come."""
+        """Whether a part of an answer has arrived."""
         self.ended = False
-        """Whether the provider has said why the answer ends."""
+        """Whether the provider has sent a finish reason."""
         self.repairs: Repairs = {}
         self.prose = Prose(self.repairs)
         self.finish_reason: str | None = None
         self.said = ""
-        """What was said about the end, such as a refusal."""
+        """Explanation of the end, such as a refusal."""
         self.usage: TokenUsage | None = None
         self.state: dict[str, Any] = {}
-        """What the provider wants to see again."""
+        """Data that the provider expects back in later requests."""
         self.origin = origin
         self._model = model
         self._id = ""
 
     @abstractmethod
     def add(self, document: Mapping[str, Any]) -> Iterator[Delta]:
-        """Take one document and yield what it brings."""
+        """Process one document and yield its deltas."""
 
     def end(self) -> Iterator[Delta]:
-        """Yield what was held back, when nothing more comes."""
+        """Yield the held-back deltas at the end of the input."""
         yield from self.prose.end()
 
     @abstractmethod
     def reply(self) -> ModelReply | None:
-        """Return the reply; None if no answer has come."""
+        """Return the reply; None if no answer has arrived."""
 
     def named(self, document: Mapping[str, Any]) -> None:
-        """Take the names of reply and model from a document."""
+        """Read the IDs of reply and model from a document."""
         self._id = self._id or str(document.get("id") or "")
         if isinstance(model := document.get("model"), str) and model:
             self._model = model
@@ -172,9 +172,9 @@ class Accumulator(ABC):
         *,
         text: str | None = None,
     ) -> ModelReply:
-        """Return the reply; ``text`` takes the place of its prose."""
+        """Return the reply; ``text`` replaces its prose."""
         if not (self.ended or incomplete) and any(not one.arguments.strip() for one in calls):
-            incomplete = Incomplete.LENGTH  # nothing says that the arguments are all there
+            incomplete = Incomplete.LENGTH  # nothing confirms that the arguments are complete
         made, kept = tool_calls(
             calls, complete=incomplete is None, seed=self._id, repairs=self.repairs
         )
@@ -197,35 +197,35 @@ class Accumulator(ABC):
 
 
 def _length_of_beginning(text: str, tag: str) -> int:
-    """Return how many characters at the end of a text may begin a tag."""
+    """Return how many characters at the end of a text may be the start of a tag."""
     longest = min(len(text), len(tag) - 1)
     return next((n for n in range(longest, 0, -1) if text.endswith(tag[:n])), 0)
 
 
 @dataclass(slots=True)
 class WrittenCall:
-    """A call as it came, in fragments."""
+    """A tool call as received, in fragments."""
 
     id: str = ""
     name: str = ""
     fragments: list[str] = field(default_factory=list)
     index: int | None = None
     more: dict[str, Any] = field(default_factory=dict)
-    """What its provider wants to see again with it."""
+    """Data that the provider expects back with this call."""
 
     @property
     def arguments(self) -> str:
-        """All fragments."""
+        """All fragments joined."""
         return "".join(self.fragments)
 
 
 def tool_calls(
     written: Sequence[WrittenCall], *, complete: bool, seed: str, repairs: Repairs
 ) -> tuple[tuple[ToolCall, ...], dict[str, Any]]:
-    """Return the calls under unique ids, and what their provider wants to see again, by id.
+    """Return the calls with unique IDs, and the data that their provider expects back, by ID.
 
-    Arguments of a complete answer are made an object where that can be done; those of an incomplete
-    one stay as they are. ``seed`` makes invented ids differ from reply to reply.
+    Arguments of a complete answer are repaired to an object if possible; those of an incomplete one
+    stay unchanged. ``seed`` makes generated IDs differ from reply to reply.
     """
     calls, state, seen = dict[str, ToolCall](), dict[str, Any](), set[tuple[str, str, str]]()
     for call in written:
@@ -253,7 +253,7 @@ def _new_id(seed: str, taken: Mapping[str, Any]) -> str:
 
 
 def _read(call: WrittenCall, *, complete: bool, repairs: Repairs) -> list[str]:
-    """Return the arguments of a call; more than one if several were written under one name."""
+    """Return the arguments of a call; several if the model wrote several objects in one call."""
     written = call.arguments
     if not complete:
         return [written]
@@ -261,7 +261,7 @@ def _read(call: WrittenCall, *, complete: bool, repairs: Repairs) -> list[str]:
         repairs["arguments_missing"] = None
         return ["{}"]
     documents = _objects(written)
-    if len(documents) > 1:  # some begin with an empty object and then send the arguments
+    if len(documents) > 1:  # some endpoints first send an empty object and then the arguments
         documents = [one for one in documents if json.loads(one)] or documents[:1]
         if len(documents) == 1:
             return documents
@@ -273,12 +273,12 @@ def _read(call: WrittenCall, *, complete: bool, repairs: Repairs) -> list[str]:
 
 
 def is_object(text: str) -> bool:
-    """Return whether arguments are complete."""
+    """Return whether a text is exactly one JSON object."""
     return len(_objects(text)) == 1
 
 
 def _objects(text: str) -> list[str]:
-    """Return the JSON objects that a text consists of; none if it is anything else."""
+    """Return the JSON objects that a text consists of; empty if it contains anything else."""
     found, at = list[str](), 0
     try:
         while (at := _BLANKS.match(text, at).end()) < len(text):  # type: ignore[union-attr]
@@ -293,7 +293,7 @@ def _objects(text: str) -> list[str]:
 
 
 def counts_in(usage: Any) -> dict[str, int]:
-    """Return the counts of a document and of the objects in it; impossible ones are left out."""
+    """Return the counts in a usage document and its nested objects, without invalid values."""
     counts = dict[str, int]()
     for part in (usage, *usage.values()) if isinstance(usage, Mapping) else ():
         for name, number in part.items() if isinstance(part, Mapping) else ():
@@ -306,7 +306,7 @@ def counts_in(usage: Any) -> dict[str, int]:
 def usage_of(
     tokens_in: int | None, tokens_out: int | None, cached: int | None, reasoning: int | None
 ) -> TokenUsage | None:
-    """Return the counts; None if the provider has not counted: no prompt has 0 tokens."""
+    """Return the token usage; None if the provider sent no counts: no prompt has 0 tokens."""
     if not tokens_in or tokens_out is None:
         return None
     return TokenUsage(
@@ -318,7 +318,7 @@ def usage_of(
 
 
 def incomplete_of(reasons: Sequence[str | None], *, refusal: str = "") -> Incomplete | None:
-    """Return what finish reasons say about an answer; None if they say that it is complete."""
+    """Return why an answer is incomplete by its finish reasons; None if it is complete."""
     if refusal.strip():
         return Incomplete.REFUSAL
     words = [_word(reason) for reason in reasons if reason]
@@ -326,7 +326,7 @@ def incomplete_of(reasons: Sequence[str | None], *, refusal: str = "") -> Incomp
 
 
 def is_failed(reason: str | None) -> bool:
-    """Return whether a finish reason says that the provider could not finish the answer."""
+    """Return whether a finish reason says that the provider failed to complete the answer."""
     return bool(reason and not incomplete_of([reason]) and _FAILED.search(_word(reason)))
 
 
@@ -335,7 +335,7 @@ def _word(reason: str) -> str:
 
 
 def texts_in(value: Any) -> str:
-    """Return the text of a value that is a string or a list of parts with texts."""
+    """Return the text of a string, or of a list or mapping of parts with texts."""
     if isinstance(value, str):
         return value
     if isinstance(value, list):

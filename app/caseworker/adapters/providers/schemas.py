@@ -1,4 +1,4 @@
-"""JSON Schemas as endpoints take them."""
+"""Convert JSON Schemas to the forms that endpoints accept."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -14,9 +14,9 @@ _COMBINED: Mapping[str, Callable[..., set[str]]] = {
     "anyOf": set.intersection,
     "oneOf": set.intersection,
 }
-"""What is required of an object whose schema consists of others."""
+"""How to combine the required properties of subschemas."""
 _AT_ROOT = {*_COMBINED, "not", "enum", "const", "if", "then", "else"}
-"""What no endpoint takes at the root of a tool's schema."""
+"""Keywords that no endpoint accepts at the root of a tool's schema."""
 _NOT_SENT = ("title", "$schema", "discriminator")
 _NOT_STRICT = frozenset(
     {
@@ -25,7 +25,7 @@ _NOT_STRICT = frozenset(
         *("unevaluatedItems", "contains", "minContains", "maxContains", "uniqueItems"),
     }
 )
-"""What OpenAI's strict mode does not take."""
+"""Keywords that OpenAI's strict mode rejects."""
 _STRICT_FORMATS = frozenset(
     {
         *("date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid"),
@@ -40,8 +40,9 @@ _MOST_DEEPLY = 10
 def plain_object(schema: Schema) -> dict[str, Any]:
     """Return the schema of a tool's arguments as one object without alternatives at its root.
 
-    It allows all that the schema allows, and more: the properties of all alternatives, of which
-    those are required that each of them requires. The tool checks its arguments itself.
+    It allows everything that the original allows, and more: it has the properties of all
+    alternatives, and requires only those that every alternative requires. The tool itself validates
+    its arguments.
     """
     if schema.get("type") == "object" and not schema.keys() & _AT_ROOT:
         return dict(schema)
@@ -55,7 +56,7 @@ def plain_object(schema: Schema) -> dict[str, Any]:
 
 
 def _merged(schema: Schema, root: Schema, depth: int) -> tuple[dict[str, Any], set[str]]:
-    """Return the properties of an object and its alternatives, and what all of them require."""
+    """Return the properties of an object with its alternatives, and the common required ones."""
     properties = dict(_map(schema.get("properties")))
     required = {name for name in _list(schema.get("required")) if isinstance(name, str)}
     for name, combined in _COMBINED.items() if depth <= _MOST_DEEPLY else ():
@@ -95,7 +96,7 @@ def _list(value: Any) -> list[Any]:
 
 
 def tidy(schema: Any) -> Any:
-    """Return a schema without what some endpoints refuse and none needs."""
+    """Return a schema without optional keywords that some endpoints reject."""
     if not isinstance(schema, Mapping):
         return schema
     kept = _with_children(schema, tidy)
@@ -120,7 +121,7 @@ def _with_children(schema: Schema, change: Callable[[Any], Any]) -> dict[str, An
 
 
 def is_strict(schema: Any) -> bool:
-    """Return whether OpenAI's strict mode takes a schema and changes nothing of what it allows.
+    """Return whether OpenAI's strict mode accepts a schema without changing its meaning.
 
     A strict endpoint treats every object as closed. For a schema with an open object, such as the
     arguments of a tool yet to be chosen, that would allow only ``{}`` there.

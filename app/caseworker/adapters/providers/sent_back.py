@@ -1,7 +1,7 @@
-"""Decides what of a conversation may be sent to which endpoint.
+"""Adapt the messages of a conversation to the rules of the endpoint that receives them.
 
-Endpoints refuse a whole request for one id, name, blank text or unanswered call that they do not
-take, even if they have written it themselves.
+Endpoints reject a whole request for a single invalid ID, name, blank text or unanswered call, even
+one that they produced themselves.
 """
 
 import hashlib
@@ -17,28 +17,28 @@ from caseworker.llm.ports import Message, ToolCall
 from caseworker.trace.json_values import JSON
 
 NO_RESULT = "There is no result: the tool was not called."
-"""The result of a call that has none."""
+"""Result of a call that has none."""
 
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 _NOT_IN_NAMES = re.compile(r"[^a-zA-Z0-9_-]")
 _UNNAMED = "unnamed"
 _INVALID = "INVALID_JSON"
 _HALF = re.compile(r"\\u[dD][89a-fA-F]|\\u0000")
-"""What may be half of a surrogate pair, or is NUL."""
+"""Matches escapes that may be half of a surrogate pair, or NUL."""
 
 
 @dataclass(frozen=True, slots=True)
 class IdRule:
-    """Which ids of calls an endpoint takes; they are unique over the whole conversation."""
+    """Call IDs that an endpoint accepts; IDs are unique across the conversation."""
 
     pattern: re.Pattern[str]
     replaced: re.Pattern[str] = _NOT_IN_NAMES
-    """What becomes ``_`` in an id that does not match."""
+    """Characters that become ``_`` in an invalid ID."""
     hashed_chars: int | None = None
-    """Such an id becomes a hash of that length instead."""
+    """If set, an invalid ID becomes a hash of this length instead."""
 
     def valid(self, call_id: str, taken: Mapping[str, Any] | set[str]) -> str:
-        """Return the id, or one made of it that is valid and not taken."""
+        """Return the ID, or a valid and unused one derived from it."""
         if self.pattern.fullmatch(call_id) and call_id not in taken:
             return call_id
         base, number = self.replaced.sub("_", call_id) or "call", 1
@@ -59,11 +59,11 @@ MISTRAL_IDS = IdRule(re.compile(r"[a-zA-Z0-9]{9}"), hashed_chars=9)
 
 
 def sent_back(messages: Sequence[Message], ids: IdRule, origin: str) -> list[Message]:
-    """Return the messages of a request as an endpoint takes them.
+    """Return the messages of a request in the form that the endpoint accepts.
 
-    Every call has one result, right behind it; results without a call are left out, and so are
-    assistants' messages without text and call. Ids and names are valid, arguments are an object.
-    What an assistant was thinking is sent to the endpoint that wrote it alone; see ``state_of``.
+    Every call has one result, directly after it. Results without a call are omitted, and so are
+    assistant messages without text and calls. IDs and names are valid, and arguments are an object.
+    The thinking of an assistant is sent only to the endpoint that produced it; see ``state_of``.
     """
     taken, sent, at = set[str](), list[Message](), 0
     while at < len(messages):
@@ -81,13 +81,13 @@ def sent_back(messages: Sequence[Message], ids: IdRule, origin: str) -> list[Mes
 
 
 def state_of(message: Message, origin: str) -> Mapping[str, Any]:
-    """Return what an endpoint wants to see again of a message; nothing of another one's."""
+    """Return the provider state of a message; empty if it comes from another endpoint."""
     state = message.provider_state or {}
     return state if state.get("provider") == origin else {}
 
 
 def object_in(arguments: str) -> dict[str, Any]:
-    """Return arguments as the object that endpoints demand, which can be sent as JSON."""
+    """Return arguments as the JSON object that endpoints require."""
     try:
         value = storable_json(JSON.decode(arguments if arguments.strip() else "{}"))
     except (ValueError, RecursionError):
@@ -98,7 +98,7 @@ def object_in(arguments: str) -> dict[str, Any]:
 def _turn(
     message: Message, following: Sequence[Message], ids: IdRule, taken: set[str], origin: str
 ) -> Iterator[Message]:
-    """Yield an assistant's message with the results of its calls behind it."""
+    """Yield an assistant's message, followed by the results of its calls."""
     results = [each for each in following if each.role == "tool"]
     known = state_of(message, origin).get("calls", {})
     calls, answers, state = list[ToolCall](), list[Message](), dict[str, Any]()
@@ -132,7 +132,7 @@ def _name(name: str) -> str:
 
 
 def _arguments(written: str) -> str:
-    """Return arguments as they were written if they are an object."""
+    """Return arguments unchanged if they are an object, else converted to one."""
     if is_object(written) and not _HALF.search(written):
         return written
     return json.dumps(object_in(written), ensure_ascii=False)

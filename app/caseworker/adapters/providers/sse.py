@@ -1,4 +1,4 @@
-"""Server-sent events, as the HTML standard parses them, from bytes in whatever pieces they come.
+"""Parse server-sent events as in the HTML standard, from bytes split at any point.
 
 https://html.spec.whatwg.org/multipage/server-sent-events.html
 """
@@ -18,22 +18,22 @@ class Event:
     """One event that has data."""
 
     name: str
-    """The field ``event``; "" if there was none."""
+    """The ``event`` field, or ""."""
     data: str
-    """The lines of data, joined by a line end."""
+    """The data lines, joined by newlines."""
 
 
 class EventParser:
-    """Parses a stream; ``feed`` it every piece and ``end`` it once.
+    """Parses a stream: call ``feed`` with every piece, and ``end`` once.
 
-    Differs from the standard in three points that endpoints need: an event without a blank line
-    behind it counts at the end, an event whose data is blank is dropped, and a line
-    ``error: {...}`` (llama.cpp) is an event named ``error``.
+    It differs from the standard in three points that endpoints need. A final event without a blank
+    line after it is returned by ``end``. An event with blank data is dropped. A line ``error:
+    {...}`` (llama.cpp) is an event named ``error``.
     """
 
     def __init__(self) -> None:
         self._begun: list[bytes] = []
-        """Pieces of a line whose end has not come."""
+        """Pieces of an incomplete line."""
         self._after_cr = False
         """Whether the last piece ended with a carriage return, which a line feed may follow."""
         self._first = True
@@ -54,7 +54,7 @@ class EventParser:
         self._after_cr = self._after_cr or piece.endswith(b"\r")
 
     def end(self) -> Iterator[Event]:
-        """Yield the event whose end was not sent."""
+        """Yield the event that the stream left unterminated."""
         if self._begun:
             yield from self._line(b"".join(self._begun))
         yield from self._dispatch()

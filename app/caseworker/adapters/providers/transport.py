@@ -1,7 +1,7 @@
-"""HTTP for model calls: connections without an upper bound, and replies with one.
+"""HTTP transport for model calls: unlimited connections, and replies of limited size.
 
-A bounded pool can be poisoned permanently by requests that are cancelled while they wait in it, so
-this one has no bound and calls wait in a semaphore before it.
+Requests that are cancelled while they wait in a bounded pool can block it permanently. This pool is
+therefore unbounded, and callers wait for a semaphore instead.
 """
 
 import asyncio
@@ -21,8 +21,10 @@ from caseworker.llm.ports import MAX_REPLY_BYTES
 from caseworker.observability.trace_context import HEADER, current_traceparent
 
 _KEEP_ALIVE_SECONDS = 4.0
-"""Servers usually close a connection that was idle for five: a request that meets the close is
-lost."""
+"""Less than the usual idle timeout of servers (five seconds).
+
+A request on a connection that the server is closing is lost.
+"""
 _CONNECT_SECONDS = 10.0
 _HEADER_BYTES = 64 * 1024
 _UNCOMPRESSED = frozenset({"", "identity"})
@@ -30,41 +32,41 @@ _KNOWN_COMPRESSIONS = frozenset({"gzip", "deflate"})
 _EITHER_HEADER = zlib.MAX_WBITS | 32
 _PIECE_BYTES = 64 * 1024
 _EVENT_BYTES = 1024
-"""What each event of a streamed reply may add to its text: its JSON repeats ids and names."""
+"""Overhead allowed per event of a streamed reply: its JSON repeats IDs and names."""
 _MOST_FRAMING = 15
-"""The most that all events may add, as a multiple of the limit."""
+"""Maximum overhead of all events, as a multiple of the limit."""
 _NOT_ADDED = ("User-Agent", "Accept", "Accept-Encoding", "Content-Type")
-"""Headers that aiohttp would add where a request has none."""
+"""Headers that aiohttp would otherwise add by default."""
 _FAILURES = (aiohttp.ClientError, OSError, ValueError)
 
 
 class WireError(Exception):
-    """There is no reply, or none that is read."""
+    """There is no reply, or the reply is rejected."""
 
     words = "the connection failed or was cut"
     retryable = False
 
 
 class ConnectionFailedError(WireError):
-    """The connection could not be made, or was cut."""
+    """The connection could not be opened, or was lost."""
 
     retryable = True
 
 
 class ReplyRefusedError(WireError):
-    """A reply that is too long to read, or packed in a way that could hide its length."""
+    """The reply is too long, or compressed in a way that could hide its length."""
 
     words = "the reply is too long or compressed"
 
 
 class ProxyUnusableError(WireError):
-    """A proxy of the environment that is spoken to in another way than by HTTP."""
+    """The environment configures a proxy that does not use HTTP."""
 
     words = "the proxy that HTTP_PROXY, HTTPS_PROXY or ALL_PROXY names must be one of http://"
 
 
 class WireReply(Protocol):
-    """A reply whose head has come."""
+    """A reply whose status and headers have arrived."""
 
     @property
     def status(self) -> int:
@@ -73,15 +75,15 @@ class WireReply(Protocol):
 
     @property
     def headers(self) -> Mapping[str, str]:
-        """The headers by their names in lower case; of one that is repeated, the last."""
+        """Headers by lower-case name; of repeated ones, the last."""
         ...
 
     def parts(self) -> AsyncGenerator[bytes]:
-        """Yield the body as it comes, unfolded.
+        """Yield the decompressed body as it arrives.
 
         Raises:
-            ConnectionFailedError: the connection was cut.
-            ReplyRefusedError: it is longer than allowed, or packed in an unknown way.
+            ConnectionFailedError: the connection was lost.
+            ReplyRefusedError: the body is too long, or has an unknown compression.
         """
         ...
 
@@ -96,12 +98,12 @@ class Wire(Protocol):
     async def post(
         self, url: str, headers: Mapping[str, str], content: bytes, note_sent: Callable[[], None]
     ) -> WireReply:
-        """Send one request; ``note_sent`` is called when its body is about to leave.
+        """Send one request; call ``note_sent`` just before the body is sent.
 
         Raises:
-            ConnectionFailedError: there is no connection, or it was cut.
+            ConnectionFailedError: the connection could not be opened, or was lost.
             TimeoutError: connecting took too long.
-            ProxyUnusableError: the environment names a proxy that does not speak HTTP.
+            ProxyUnusableError: the environment configures a proxy that does not use HTTP.
         """
         ...
 
@@ -111,13 +113,13 @@ class Wire(Protocol):
 
 
 class ModelTransport:
-    """A `Wire` that reads of a reply no more than ``max_reply_bytes``, unfolded.
+    """A `Wire` that reads at most ``max_reply_bytes`` of a reply, counted after decompression.
 
-    Of a streamed one it reads more, for most of it is not text but repeated around each piece.
+    A streamed reply may be longer, because most of it is JSON repeated around each piece of text.
 
-    Proxies of the environment are used, redirects are not followed. Providers are asked not to
-    compress replies. Only connecting has a time limit of its own: an attempt as a whole is limited
-    by its caller.
+    Proxies from the environment are used; redirects are not followed. Providers are asked not to
+    compress replies. Only connecting has its own time limit; the caller limits the attempt as a
+    whole.
     """
 
     def __init__(self, max_reply_bytes: int = MAX_REPLY_BYTES) -> None:
@@ -128,7 +130,7 @@ class ModelTransport:
     async def post(
         self, url: str, headers: Mapping[str, str], content: bytes, note_sent: Callable[[], None]
     ) -> WireReply:
-        """Send one request and return the reply, whose body is yet to be read."""
+        """Send one request and return the reply, whose body is still unread."""
         if self._session is None:
             self._session = self._open_session()
         sent = {**headers, "accept-encoding": "identity"}
@@ -168,11 +170,11 @@ class ModelTransport:
 
 
 Unfold = Callable[[bytes], Iterator[bytes]]
-"""Turns what comes from the wire into the reply, in pieces of a bounded size."""
+"""Decompresses received bytes, in pieces of limited size."""
 
 
 class _Body(aiohttp.BytesPayload):
-    """A request's body, which is written once there is a connection and its headers are sent."""
+    """A request body that reports when it is sent, after the connection and the headers."""
 
     def __init__(self, content: bytes, note_sent: Callable[[], None]) -> None:
         super().__init__(content)
@@ -182,7 +184,7 @@ class _Body(aiohttp.BytesPayload):
         self, writer: AbstractStreamWriter, content_length: int | None
     ) -> None:
         self._note_sent()
-        transport = getattr(writer, "transport", None)  # which the writer forgets when it is closed
+        transport = getattr(writer, "transport", None)  # the writer drops it on close
         try:
             await super().write_with_length(writer, content_length)
         except BaseException:
@@ -191,7 +193,7 @@ class _Body(aiohttp.BytesPayload):
 
 
 class _Reply:
-    """A reply's bytes as they come from the wire, unfolded, up to a limit."""
+    """A decompressed reply body of limited size."""
 
     def __init__(self, response: aiohttp.ClientResponse, limit: int) -> None:
         self.status = response.status
@@ -212,10 +214,10 @@ class _Reply:
                         framing = _EVENT_BYTES * part.count(b"data:")
                         most = min(most + framing, (1 + _MOST_FRAMING) * self._limit)
                     if received > most:
-                        yield part[: most - received]  # what may be read of it
+                        yield part[: most - received]  # the part within the limit
                         raise ReplyRefusedError
                     yield part
-                if wire > most:  # it unfolds to less than nothing
+                if wire > most:  # compressed data larger than its content
                     raise ReplyRefusedError
         except _FAILURES as error:
             raise ConnectionFailedError from error
@@ -227,23 +229,23 @@ class _Reply:
 
 
 def _drop(transport: asyncio.Transport | None) -> None:
-    """Hang up, and forget what is not sent yet: a close would first deliver it."""
+    """Abort the connection and discard unsent data, which a normal close would still send."""
     if transport is not None:
         transport.abort()
 
 
 @cache
 def _tls() -> ssl.SSLContext:
-    """Return the context that all share: to read the certificates takes 20 ms each time."""
+    """Return the shared TLS context: loading the certificates takes 20 ms."""
     return httpx2.create_ssl_context()
 
 
 @lru_cache(maxsize=32)
 def _proxy_for(scheme: str, host: str, address: str) -> str | None:
-    """Return the proxy that the environment names for a host; ``address`` has its port, too.
+    """Return the proxy that the environment configures for a host; ``address`` includes the port.
 
     Raises:
-        ProxyUnusableError: it is none that HTTP goes through.
+        ProxyUnusableError: the proxy does not use HTTP.
     """
     excepted = proxy_bypass(host) or proxy_bypass(address)
     proxies = {} if excepted else getproxies()
@@ -258,7 +260,7 @@ def _proxy_for(scheme: str, host: str, address: str) -> str | None:
 
 
 def _unfolding(encodings: str) -> Unfold:
-    """Return how a reply of a Content-Encoding is read; one that is packed twice is refused."""
+    """Return the decompressor for a Content-Encoding; multiple encodings are rejected."""
     named = [encoding.strip().lower() for encoding in encodings.split(",")]
     applied = [encoding for encoding in named if encoding not in _UNCOMPRESSED]
     if not applied:
@@ -273,7 +275,7 @@ def _unfolding(encodings: str) -> Unfold:
                 part = decoder.decompress(packed, _PIECE_BYTES)
             except zlib.error:
                 raise ReplyRefusedError from None
-            if decoder.unused_data:  # what follows the end would be kept, and never counted
+            if decoder.unused_data:  # zlib would buffer trailing data, uncounted
                 raise ReplyRefusedError
             yield part
             packed = decoder.unconsumed_tail

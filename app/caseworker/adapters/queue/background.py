@@ -1,8 +1,8 @@
-"""Does what the service owes beside runs, such as deliveries of webhooks, in jobs of the queue.
+"""Background work of the service other than runs, such as webhook deliveries, in queue jobs.
 
-A job only wakes a process: what is due, and since when, stands in a row, which whoever does the
-work claims. So a job that is lost, doubled or late does no harm; those that are lost are found by
-:class:`JobRescue`.
+A job only wakes a process. A table row holds the work and its due time, and a worker claims that
+row. A job that is lost, duplicated or late is therefore harmless. :class:`JobRescue` replaces lost
+jobs.
 """
 
 import asyncio
@@ -32,13 +32,13 @@ log = structlog.get_logger(__name__)
 Task = Callable[..., Awaitable[None]]
 
 CONNECTIONS = 2
-"""At most: a job holds none while it works."""
+"""Maximum connections of a worker: a job holds none while it executes."""
 
 GREED = 3
-"""How many places a tenant may hold for each that is free: alone, three quarters of them.
+"""How many slots a tenant may hold per free slot; a single tenant gets three quarters of all.
 
-It leaves room for those that come next (Choudhury and Hahne, Dynamic queue length thresholds for
-shared-memory packet switches, 1998).
+The rest stays free for tenants that arrive later (Choudhury and Hahne, Dynamic queue length
+thresholds for shared-memory packet switches, 1998).
 """
 
 _TAKE = """
@@ -52,26 +52,27 @@ WITH next AS (
 UPDATE procrastinate_jobs AS job SET status = 'doing', worker_id = %(worker_id)s
 FROM next WHERE job.id = next.id RETURNING job.*
 """
-"""As the library takes a job, but not of everybody; these jobs have no locks."""
+"""Like procrastinate's own statement, but excludes some tenants; these jobs have no locks."""
 
 RESCUE_SECONDS = 5.0
-"""How often lost jobs are looked for at most, and how late a job must be to count as lost."""
+"""Minimum interval between searches for lost jobs, and how late a job must be to count as lost."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackgroundQueue:
-    """The work of one queue."""
+    """Tasks and concurrency of one queue."""
 
     tasks: Mapping[str, Task]
-    """What is called, by the name in the job, with the job's arguments."""
+    """Handlers by task name; they are called with the arguments of the job."""
     at_once: int
-    """How many jobs of the queue are worked on at once: one that is slow delays no other queue."""
+    """Maximum concurrent jobs of this queue, so that slow jobs do not delay other queues."""
 
 
 class SharedJobManager(CapacityAwareJobManager):
-    """Gives a worker jobs of those queues that it does not work on enough yet.
+    """Gives a worker jobs only from queues that have free slots.
 
-    Jobs of a tenant that holds its share of a queue's places are passed over: others are next.
+    Jobs of a tenant that holds its share of a queue's slots are skipped, so that other tenants get
+    theirs.
     """
 
     def __init__(self, connector: BaseConnector, queues: Mapping[str, BackgroundQueue]) -> None:
@@ -80,7 +81,7 @@ class SharedJobManager(CapacityAwareJobManager):
         self._held: Counter[tuple[str, str]] = Counter()
 
     async def next_job(self, queues: Iterable[str] | None, worker_id: int) -> Job | None:
-        """Take the job that is next; None if there is none that may be done now."""
+        """Take the next job; None if no job may start now."""
         free = [name for name, places in self._free.items() if places > 0]
         full = [
             f"{queue}/{tenant}"
@@ -98,13 +99,13 @@ class SharedJobManager(CapacityAwareJobManager):
         return job
 
     async def finish_job(self, job: Job, status: Status, delete_job: bool) -> None:
-        """Forget a job that has ended, and make room for another one."""
+        """Release the slot of a finished job."""
         try:
             await super().finish_job(job, status, delete_job)
         finally:
             self._free[job.queue] += 1
             self._held[_holder(job)] -= 1
-            self._held += Counter()  # drops those that hold nothing
+            self._held += Counter()  # removes zero counts
             await self.wake()
 
 
@@ -114,7 +115,7 @@ def _holder(job: Job) -> tuple[str, str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackgroundWorker:
-    """Takes the jobs of some queues."""
+    """Executes the jobs of the given queues."""
 
     url: str
     queues: Mapping[str, BackgroundQueue]
@@ -122,10 +123,10 @@ class BackgroundWorker:
     patience: Patience
 
     async def run(self) -> None:
-        """Take jobs until the database goes away.
+        """Execute jobs until the database connection is lost.
 
         Raises:
-            Exception: the database went away; which one depends on who noticed it first.
+            Exception: the connection was lost; the type depends on which part noticed it first.
         """
         app = procrastinate.App(connector=procrastinate.PsycopgConnector())
         jobs = SharedJobManager(app.connector, self.queues)
@@ -145,17 +146,17 @@ class BackgroundWorker:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobRescue:
-    """Gives a new job to what is due and has none, because its job or its process was lost."""
+    """Defers a new job for due work whose job or process was lost."""
 
     pool: Pool
     rescues: Mapping[str, Callable[[], Awaitable[int]]]
-    """What finds such work and defers jobs for it, by queue; returns how many there were."""
+    """By queue, the function that finds such work, defers jobs for it, and returns their number."""
     interval_seconds: float
     stale_seconds: float
-    """How long the worker of a job may be silent before the job is taken from it."""
+    """Maximum silence of a job's worker before the job is taken away."""
 
     async def run(self) -> None:
-        """Look again and again; a database that is away is tried again the next time."""
+        """Search repeatedly; after a database outage, retry at the next interval."""
         while True:
             await asyncio.sleep(self.interval_seconds)
             try:

@@ -1,11 +1,11 @@
-"""Takes queued runs for this process, no more than it has slots for, and loses no wake-up.
+"""Take queued runs for this process, as many as it has slots for, without losing a wake-up.
 
-The worker of the library asks for a job, and when there is none it sleeps until a notification or
-its next poll. It forgets, after the answer has come, every notification so far. A job that was
-committed after the database had looked and announced before the answer arrived is therefore neither
-in the answer nor remembered, and waits for a poll. Here every wake-up is counted, and an empty
-answer counts only if none came while it was on its way. It is enough to do this in ``fetch_job``:
-between its return and the worker's forgetting nothing else runs.
+procrastinate's worker fetches a job, and if there is none it sleeps until a notification or its
+next poll. When the fetch returns, it discards all notifications received so far. A job that is
+committed after the query, and announced before the answer arrives, would be missed until the next
+poll. Therefore every wake-up is counted here, and an empty answer counts only if no wake-up came
+during the query. Doing this in ``fetch_job`` is enough: no other code runs between its return and
+the point where the worker discards the notifications.
 """
 
 import asyncio
@@ -30,35 +30,35 @@ from caseworker.runs.run import Run
 from caseworker.runs.run_slots import RunSlots
 
 CONCURRENCY = 4
-"""How many jobs are looked at at once; a job only claims its run, which then runs beside it."""
+"""Number of concurrent jobs; a job only claims its run, which then executes outside the job."""
 
 
 def claims_at_once(max_runs: int) -> int:
-    """Return how many runs a process claims at once; one if that could exceed a tenant's share."""
+    """Return how many claims run concurrently; 1 if more could exceed a tenant's share."""
     return CONCURRENCY if max_runs >= 20 * CONCURRENCY else 1
 
 
 STOP_GRACE_SECONDS = 5.0
-"""How long a worker may take to stop: its jobs have a second, then it unregisters."""
+"""Time limit for stopping a worker: its jobs get one second, then it unregisters."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueTimes:
-    """How often the worker looks, in seconds."""
+    """Intervals of the worker in seconds."""
 
     poll: float
-    """A notification makes it look at once; polls find what was announced while it was away."""
+    """Poll interval; notifications wake the worker at once, polls find the ones it missed."""
     heartbeat: float
     stale: float
-    """How long the worker of another process may be silent before its jobs are taken from it."""
+    """Maximum silence of another process's worker before its jobs are taken away."""
 
 
 class Executor(Protocol):
-    """Executes claimed runs in this process, so many at a time."""
+    """Executes claimed runs in this process, in a limited number of slots."""
 
     @property
     def worker_id(self) -> str:
-        """Under which name runs are claimed."""
+        """Worker ID under which runs are claimed."""
         ...
 
     @property
@@ -72,19 +72,19 @@ class Executor(Protocol):
         ...
 
     def reserve(self) -> bool:
-        """Keep a slot for a run that is about to be claimed; False if there is none."""
+        """Reserve a slot for a run that is about to be claimed; return False if none is free."""
         ...
 
     def unreserve(self) -> None:
-        """Give a kept slot back."""
+        """Release a reserved slot."""
         ...
 
     async def room(self) -> None:
-        """Wait until there may be a free slot."""
+        """Wait until a slot may be free."""
         ...
 
     async def freed(self) -> None:
-        """Wait until a run has ended for which others of its tenant may have waited."""
+        """Wait until a run ends for which other runs of its tenant may have waited."""
         ...
 
     def start(self, run: Run, *, permitted_at: float) -> None:
@@ -96,7 +96,7 @@ class Executor(Protocol):
 
 
 class CapacityAwareJobManager(JobManager):
-    """Gives a worker jobs while ``has_room`` says so, and is woken from outside."""
+    """Gives a worker jobs only while ``has_room`` is true, and can be woken from outside."""
 
     def __init__(
         self,
@@ -105,20 +105,20 @@ class CapacityAwareJobManager(JobManager):
         has_room: Callable[[], bool],
         looked: asyncio.Event | None = None,
     ) -> None:
-        """Give no jobs while ``has_room`` is false; ``wake`` has it asked again.
+        """Give no jobs while ``has_room`` returns false; ``wake`` makes the worker check again.
 
-        ``looked`` is set once the worker has looked for a job: only then is it ready.
+        ``looked`` is set after the first search for a job, when the worker is ready.
         """
         super().__init__(connector)
         self._has_room = has_room
         self._notify_worker: NotificationCallback | None = None
         self._wakes = 0
         self.refused = asyncio.Event()
-        """Set when there might have been a job, but there was no room for it."""
+        """Set when a job may exist but no slot was free."""
         self._looked = looked or asyncio.Event()
 
     async def register_worker(self) -> int:
-        """Register the worker; if it is cancelled meanwhile, unregister it before it ends."""
+        """Register the worker; if cancelled during this, unregister it before raising."""
         registering = asyncio.create_task(super().register_worker(), name="register worker")
         try:
             return await asyncio.shield(registering)
@@ -128,7 +128,7 @@ class CapacityAwareJobManager(JobManager):
             raise
 
     async def fetch_job(self, queues: Iterable[str] | None, worker_id: int) -> Job | None:
-        """Return a job to do now, if there is one and there is room for it."""
+        """Return the next job, or None if there is no job or no free slot."""
         while True:
             if not self._has_room():
                 self.refused.set()
@@ -141,19 +141,19 @@ class CapacityAwareJobManager(JobManager):
                 return job
 
     async def next_job(self, queues: Iterable[str] | None, worker_id: int) -> Job | None:
-        """Take the job that is next; None if there is none."""
+        """Take the next job; None if there is none."""
         return await super().fetch_job(queues, worker_id)
 
     async def listen_for_jobs(
         self, *, on_notification: NotificationCallback, queues: Iterable[str] | None = None
     ) -> None:
-        """Remember whom to wake; the QueueWorker does the listening itself."""
+        """Store the callback that wakes the worker; QueueWorker itself receives notifications."""
         self._notify_worker = on_notification
         await self.wake()
         await asyncio.Event().wait()
 
     async def wake(self) -> None:
-        """Have the worker look for jobs now."""
+        """Make the worker look for jobs now."""
         self._wakes += 1
         if self._notify_worker is not None:
             await self._notify_worker(
@@ -163,7 +163,7 @@ class CapacityAwareJobManager(JobManager):
 
 @dataclass(frozen=True, slots=True)
 class QueueWorker:
-    """The queue's worker of this process."""
+    """The worker of this process for queued runs."""
 
     url: str
     store: RunStore
@@ -171,15 +171,15 @@ class QueueWorker:
     times: QueueTimes
     patience: Patience
     claiming: asyncio.Semaphore
-    """Bounds how many runs are claimed at once: see :func:`claims_at_once`."""
+    """Limits concurrent claims; see :func:`claims_at_once`."""
     looked: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set once it has looked for a job: only then is it ready."""
+    """Set after the first search for a job, when the worker is ready."""
 
     async def run(self) -> None:
-        """Take jobs until the database goes away.
+        """Take jobs until the database connection is lost.
 
         Raises:
-            Exception: the database went away; which one depends on who noticed it first.
+            Exception: the connection was lost; the type depends on which part noticed it first.
         """
         app = procrastinate.App(connector=procrastinate.PsycopgConnector())
         jobs = CapacityAwareJobManager(
@@ -207,7 +207,7 @@ class QueueWorker:
             await jobs.wake()
 
     async def _take_what_waited(self) -> None:
-        """Take runs that had to wait for others of their tenant: they have no job any more."""
+        """Claim runs that had to wait for other runs of their tenant: their jobs are gone."""
         while True:
             with suppress(TimeoutError):
                 async with asyncio.timeout(self.times.heartbeat):
@@ -216,13 +216,13 @@ class QueueWorker:
                 pass
 
     async def _execute(self, tenant: str, run_id: str) -> None:
-        """Begin the run that is next: a job says that there is one, and not which."""
+        """Start the next run: a job signals that a run is queued, not which one."""
         while self.executor.free_slots <= 0:
             await self.executor.room()
         await self._take_next()
 
     async def _take_next(self) -> bool:
-        """Claim the run that is next and begin it; False if there is none, or no room for it."""
+        """Claim and start the next run; return False if there is none, or no free slot."""
         if not self.executor.reserve():
             return False
         try:
@@ -236,7 +236,7 @@ class QueueWorker:
         return run is not None
 
     async def _claimed(self) -> Run | None:
-        """Claim the run that is next of a tenant that holds less than its share."""
+        """Claim the next run of a tenant that holds less than its share of the slots."""
         claim, worker_id = self.store.claim, self.executor.worker_id
         slots = self.executor.slots
         full, served = slots.full_tenants, slots.served_last
@@ -247,9 +247,9 @@ class QueueWorker:
 async def take_jobs(
     app: procrastinate.App, queues: Sequence[str], *, at_once: int, times: QueueTimes
 ) -> None:
-    """Take jobs of some queues until the database goes away, or until this task is cancelled.
+    """Take jobs of the given queues until the connection is lost or this task is cancelled.
 
-    However often this task is cancelled, the worker is cancelled once and may take
+    However often this task is cancelled, the worker is cancelled only once, and gets
     ``STOP_GRACE_SECONDS`` to stop: a second cancel would keep it from unregistering.
     """
     worker = app.run_worker_async(
@@ -287,7 +287,7 @@ async def wake_when_told(
 
 
 def connections(url: str, patience: Patience, *, at_most: int) -> "AsyncConnectionPool[Connection]":
-    """Return a pool for a worker, not opened yet."""
+    """Return an unopened connection pool for a worker."""
     return AsyncConnectionPool(
         connection_class=Connection,
         kwargs=connect_options(url, patience),

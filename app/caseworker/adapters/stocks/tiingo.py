@@ -1,7 +1,7 @@
-"""Daily prices from Tiingo, by key (https://www.tiingo.com/documentation/end-of-day).
+"""Daily prices from Tiingo, with an API key (https://www.tiingo.com/documentation/end-of-day).
 
-What an account is short of is requests. So a symbol's whole history is asked for at once and kept
-for a while: a case that fetches prices, computes with them and draws them makes one request.
+Accounts are limited by their number of requests. A symbol's whole history is therefore fetched at
+once and cached. A case that fetches prices, computes with them and plots them makes one request.
 """
 
 import asyncio
@@ -28,27 +28,27 @@ CURRENCY: Final = "USD"
 
 KEPT_SECONDS: Final = 900.0
 MAX_KEPT_DAYS: Final = 100_000
-"""Trading days of all symbols together, about 30 MB."""
+"""Cached trading days of all symbols together, about 30 MB."""
 MAX_REPLY_BYTES: Final = 6_000_000
-"""Of one symbol: four times what a hundred bytes a day since 1960 make."""
+"""Maximum reply for one symbol: four times the size of a hundred bytes per day since 1960."""
 MAX_IN_FLIGHT: Final = 4
 MAX_DAYS: Final = 40_000
-"""More trading days than there were in a hundred and fifty years."""
+"""More than the trading days of 150 years."""
 LONGEST_WAIT_SECONDS: Final = 31_536_000.0
-"""A year: a longer wait, which JSON may be unable to hold, is reported as this one."""
+"""One year: the maximum delay reported, because JSON may be unable to hold a longer one."""
 
 _FIRST_DAY = "1960-01-01"
 _SERVED = "shares, funds and ETFs that are traded in the United States, by ticker"
 _RENAMED = MappingProxyType({"FB": "META"})
-_DATE_CHARS = 10  # 2012-01-03, whatever time follows
+_DATE_CHARS = 10  # 2012-01-03, without the time
 _COLUMNS = frozenset({"date", "open", "high", "low", "close", "volume", "adjClose"})
 
 
 class TiingoPrices:
-    """A PriceSource that asks over HTTPS; close it.
+    """A PriceSource that sends HTTPS requests; it must be closed.
 
-    Shares with several classes are written with a dot or a dash, such as BRK.B. All prices are in
-    US dollars: the Chinese listings, whose tickers are numbers, are not asked for.
+    Share classes are written with a dot or a dash, such as BRK.B. All prices are in US dollars:
+    Chinese listings, whose tickers are numbers, are not requested.
     """
 
     external = True
@@ -61,12 +61,13 @@ class TiingoPrices:
         timeout_seconds: float,
         timer: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Ask with ``api_key``; ``timer`` counts the seconds that an answer is kept."""
+        """Use ``api_key`` for requests; ``timer`` measures how long a reply is cached."""
         self._http = httpx.AsyncClient(
             base_url=base_url or BASE_URL,
             headers={"Authorization": f"Token {api_key}", "Accept-Encoding": "identity"},
             timeout=timeout_seconds,
-            # Waiting happens before the pool: one whose waiters are cancelled may lose room.
+            # Callers wait for a semaphore, not for the pool: a pool can lose capacity when waiters
+            # are cancelled.
             limits=httpx.Limits(max_connections=None, max_keepalive_connections=MAX_IN_FLIGHT),
             follow_redirects=False,
         )
@@ -122,7 +123,7 @@ class TiingoPrices:
 
 
 def _judge(reply: httpx.Response, symbol: str) -> None:
-    """Refuse everything but prices; what the reply says is not repeated, it may hold the key."""
+    """Reject every reply except prices; its text is not quoted, because it may contain the key."""
     match reply.status_code:
         case 200:
             return
@@ -146,7 +147,7 @@ def _unavailable(what: str, reply: httpx.Response | None = None) -> ToolRefusedE
 
 
 def _days_in(text: str) -> tuple[DailyPrice, ...]:
-    """Read a CSV with the columns of Tiingo's end-of-day prices; the earliest day comes first."""
+    """Parse a CSV with the columns of Tiingo's end-of-day prices; the earliest day comes first."""
     lines = text.splitlines()
     rows = csv.DictReader(lines, strict=True)
     if len(lines) > MAX_DAYS or not set(rows.fieldnames or ()) >= _COLUMNS:

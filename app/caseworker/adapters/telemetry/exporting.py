@@ -1,8 +1,7 @@
-"""Sends spans of runs and requests to a collector, by OTLP over HTTP.
+"""Export spans of runs and requests to a collector, by OTLP over HTTP.
 
-Nothing of this is imported unless a collector is configured. Spans wait in a queue of bounded
-length; what finds no room in it, because the collector is slow or away, is dropped, and no run
-waits for it.
+This module is imported only if a collector is configured. Spans wait in a bounded queue. If the
+collector is slow or unavailable, spans that exceed the queue are dropped, and no run waits.
 """
 
 import asyncio
@@ -22,10 +21,10 @@ from caseworker.trace.snapshot import Snapshot
 from caseworker.trace.spans import CLIENT, Span, TraceContext, context_of_run, spans_of
 
 MAX_WAITING: Final = 16_384
-"""Spans that wait to be sent; further ones are dropped."""
+"""Maximum number of spans in the queue; further ones are dropped."""
 
 AT_ONCE: Final = 50
-"""CallNodes that are made into spans on the event loop; more of them in a thread."""
+"""Maximum CallNodes that are converted to spans on the event loop; larger graphs use a thread."""
 
 SHOWN: Final = frozenset(
     {
@@ -33,19 +32,19 @@ SHOWN: Final = frozenset(
         *("url.scheme", "network.protocol.version"),
     }
 )
-"""What is said of a request. Its path, query and host are what its caller has written."""
+"""Exported attributes of a request. Path, query and host are omitted: the caller chooses them."""
 
 _PROBES = frozenset({"/healthz", "/readyz", "/metrics"})
 
 
 class SpanExport:
-    """Sends the spans of runs, as a :class:`RunObserver`, and of requests."""
+    """Exports the spans of runs, as a :class:`RunObserver`, and of requests."""
 
     def __init__(self, resource: Mapping[str, str], endpoint: str | None = None) -> None:
-        """Send to ``endpoint``, to which ``/v1/traces`` is added.
+        """Export to ``endpoint``, to which ``/v1/traces`` is appended.
 
-        None leaves it to the standard variables (``OTEL_EXPORTER_OTLP_ENDPOINT`` and so on), as are
-        headers, certificates, compression and time limits in any case.
+        None uses the standard variables (``OTEL_EXPORTER_OTLP_ENDPOINT`` and so on). They always
+        configure headers, certificates, compression and time limits.
         """
         url = None if endpoint is None else f"{endpoint.rstrip('/')}/v1/traces"
         self._resource = Resource.create(dict(resource))
@@ -57,7 +56,7 @@ class SpanExport:
 
     @property
     def of_requests(self) -> TelemetryConfig:
-        """What makes the framework trace requests."""
+        """The configuration by which the framework traces requests."""
         return {
             "tracer_provider": self._requests,
             "metrics": False,
@@ -66,13 +65,13 @@ class SpanExport:
         }
 
     def accepted(self, run: Run) -> None:
-        """Nothing is sent before the end."""
+        """Do nothing: spans are exported when the run ends."""
 
     def begun(self, run: Run) -> None:
-        """Nothing is sent before the end."""
+        """Do nothing: spans are exported when the run ends."""
 
     def ended(self, run: Run, graph: Mapping[str, Any] | None) -> None:
-        """Send the spans of a run, unless its caller has decided that its trace is not kept."""
+        """Export the spans of a run, unless its caller has not sampled the trace."""
         context = context_of_run(run.key.tenant, run.key.run_id, run.request.traceparent)
         if graph is None or not context.sampled:
             return
@@ -84,7 +83,7 @@ class SpanExport:
         task.add_done_callback(self._making.discard)
 
     async def aclose(self) -> None:
-        """Send what waits, and let go of the connection."""
+        """Export the queued spans and close the connection."""
         if self._making:
             await asyncio.wait(self._making)
         await asyncio.to_thread(self._sent.shutdown)
@@ -121,10 +120,10 @@ class SpanExport:
 
 
 class _Bare(BatchSpanProcessor):
-    """Sends spans of requests without what their callers have written."""
+    """Exports request spans without the parts that callers chose."""
 
     def on_end(self, span: ReadableSpan) -> None:
-        """Take a span of a request."""
+        """Queue a request span with only the attributes in ``SHOWN``."""
         about = {key: value for key, value in (span.attributes or {}).items() if key in SHOWN}
         bare = ReadableSpan(
             name=span.name,
@@ -141,5 +140,5 @@ class _Bare(BatchSpanProcessor):
         self.send(bare)
 
     def send(self, span: ReadableSpan) -> None:
-        """Take a span that holds nothing that callers have written."""
+        """Queue a span that is free of text from callers."""
         super().on_end(span)

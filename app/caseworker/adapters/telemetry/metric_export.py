@@ -1,8 +1,8 @@
-"""Sends to a collector what /metrics shows, by OTLP over HTTP, again and again.
+"""Export the values of /metrics to a collector at intervals, by OTLP over HTTP.
 
-Nothing of this is imported unless a collector is configured. Nothing is counted for it either: what
-is sent is read from the registry of /metrics, so the two cannot differ. All values are cumulative
-since the process began, whatever the standard variables prefer.
+This module is imported only if a collector is configured. It counts nothing itself: it reads the
+registry of /metrics, so both always agree. All values are cumulative since the process started,
+whatever the standard variables prefer.
 """
 
 import asyncio
@@ -33,25 +33,25 @@ from prometheus_client.metrics_core import Metric as Family
 from prometheus_client.samples import Sample
 
 LAST_SECONDS: Final = 2.0
-"""How long the end of a process waits for its last values to be sent."""
+"""Time limit for exporting the last values at shutdown."""
 
 _UNITS: Final = {"seconds": "s", "bytes": "By", "usd": "{USD}"}
-"""By the end of a metric's name."""
+"""Units by the suffix of a metric's name."""
 
 _CUMULATIVE: Final = AggregationTemporality.CUMULATIVE
 _UNKNOWN: Final = cast("float", None)
-"""The least and the greatest value of a histogram, which its buckets do not tell."""
+"""Minimum and maximum of a histogram, which its buckets do not contain."""
 
 
 class Times(NamedTuple):
-    """The time that values are of, in nanoseconds since 1970."""
+    """The period that values cover, in nanoseconds since 1970."""
 
     since_ns: int
     now_ns: int
 
 
 class MetricExport:
-    """Sends the metrics of a process every few seconds."""
+    """Exports the metrics of a process at regular intervals."""
 
     def __init__(
         self,
@@ -62,11 +62,11 @@ class MetricExport:
         *,
         every_seconds: float,
     ) -> None:
-        """Send what ``collect`` returns after ``refresh``; for ``endpoint`` see ``SpanExport``."""
+        """Export what ``collect`` returns after ``refresh``; on ``endpoint`` see ``SpanExport``."""
         self._refresh = refresh
         self._collect = collect
         self._every_seconds = every_seconds
-        # Two processes must never send the same series; a standard variable may name this one.
+        # Two processes must never send the same series; a standard variable may override this ID.
         instance = Resource({"service.instance.id": uuid.uuid4().hex})
         self._resource = instance.merge(Resource.create(dict(resource)))
         self._scope = InstrumentationScope("caseworker", resource["service.version"])
@@ -75,15 +75,15 @@ class MetricExport:
         self._since_ns = time.time_ns()
 
     async def run(self) -> None:
-        """Send for ever; what the collector does not take is sent with the next values."""
+        """Export until cancelled; the next export includes values that the collector missed."""
         while True:
             await asyncio.sleep(self._every_seconds)
             await self._refresh()
             await asyncio.to_thread(self._send)
 
     async def aclose(self) -> None:
-        """Send the last values, if the collector takes them at once."""
-        self._exporter.shutdown()  # ends the waits between attempts
+        """Export the last values, if the collector accepts them immediately."""
+        self._exporter.shutdown()  # cancels the retry delays
         self._exporter = OTLPMetricExporter(self._url, timeout=LAST_SECONDS)
         with suppress(Exception):
             await asyncio.to_thread(self._send)
@@ -96,7 +96,7 @@ class MetricExport:
 
 
 def metrics_of(family: Family, times: Times) -> Iterator[Metric]:
-    """Yield a metric of Prometheus, under its own name, as OpenTelemetry has it; none if empty."""
+    """Convert a Prometheus metric to OpenTelemetry under its own name; yield nothing if empty."""
     name, data = family.name, _data_of(family, times)
     if family.type == "counter":
         name = f"{name}_total"
@@ -116,7 +116,7 @@ def _data_of(family: Family, times: Times) -> Sum | Gauge | Histogram:
     points = [
         NumberDataPoint(dict(sample.labels), times.since_ns, times.now_ns, sample.value)
         for sample in family.samples
-        if not math.isnan(sample.value)  # nobody knows it at the moment
+        if not math.isnan(sample.value)  # the value is currently unknown
     ]
     return Sum(points, _CUMULATIVE, True) if family.type == "counter" else Gauge(points)
 
@@ -124,7 +124,7 @@ def _data_of(family: Family, times: Times) -> Sum | Gauge | Histogram:
 def _histogram(
     labels: Mapping[str, str], row: Iterable[Sample], times: Times
 ) -> HistogramDataPoint:
-    """Return a histogram, whose buckets count what is in each of them and not below its bound."""
+    """Convert a histogram: Prometheus buckets are cumulative, OpenTelemetry's are not."""
     bounds, counts, total, before = list[float](), list[int](), 0.0, 0
     for sample in row:
         if sample.name.endswith("_sum"):

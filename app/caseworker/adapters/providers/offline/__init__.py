@@ -1,1 +1,1 @@
-"""A planner that needs no model: it reads a table of sentences about numbers, dates and stocks."""
+"""A planner without a model: it parses fixed sentences about numbers, dates and stocks."""

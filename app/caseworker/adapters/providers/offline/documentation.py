@@ -1,4 +1,4 @@
-"""Writes docs/planner.md: ``python -m caseworker.adapters.providers.offline.documentation``."""
+"""Generate docs/planner.md: ``python -m caseworker.adapters.providers.offline.documentation``."""
 
 import sys
 from collections.abc import Iterator
@@ -24,7 +24,7 @@ To ask others configure a model: `MODELS_SMALL_BASE_URL` or `OPENAI_API_KEY` in 
 
 
 def pages() -> Iterator[str]:
-    """Return the lines of the page: how to read it, every sentence, and every place."""
+    """Return the lines of the page: the introduction, every sentence, and every placeholder."""
     yield _INTRODUCTION
     for short, long in BEGINNINGS.items():
         yield f"`{short}` stands for `{long}`."

@@ -1,9 +1,9 @@
-"""The typed places of a sentence: what may stand in one, and the value that is read from it.
+"""The typed placeholders of a sentence: the text that each one matches, and its value.
 
-Each pattern matches one piece of text or none and is never tried again, so reading a sentence takes
-time that is linear in its length. A reader only changes the notation: ``2,340`` becomes ``2340``,
-``5 March 2024`` becomes ``2024-03-05``, ``in June 2011`` becomes its first and its last day. What
-an expression, a date or a distance comes to is for the tools.
+Each pattern matches a piece of text without backtracking, so parsing takes time linear in the
+length of the sentence. A reader only changes the notation: ``2,340`` becomes ``2340``, ``5 March
+2024`` becomes ``2024-03-05``, ``in June 2011`` becomes its first and its last day. The tools
+evaluate expressions, dates and distances.
 """
 
 import re
@@ -48,7 +48,7 @@ metric: total_return = total return, return; max_drawdown = maximum drawdown, ma
  volatility = annualised volatility, annualized volatility, volatility;\
  worst_day = worst daily return, worst day
 """
-"""Places for words: each value, and the words that stand for it."""
+"""Word placeholders: each value with the words for it."""
 _MONTHS: Final = (
     *("January", "February", "March", "April", "May", "June", "July", "August"),
     *("September", "October", "November", "December"),
@@ -61,18 +61,18 @@ _FUNCTIONS: Final = (
 
 
 class NotThisPlaceError(ValueError):
-    """The text has the form of the place and still cannot stand in it."""
+    """The text matches the placeholder's pattern but is not a valid value."""
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A kind of value that sentences have a place for."""
+    """A type of placeholder."""
 
     pattern: re.Pattern[str]
     read: Callable[[re.Match[str]], Any]
     """Returns the value, or a mapping of several named values. Raises: NotThisPlaceError."""
     shown: str
-    """Examples of what may stand there, for the documentation."""
+    """Examples of valid texts, for the documentation."""
 
 
 def _words(line: str) -> tuple[str, dict[str, str | int]]:
@@ -86,13 +86,13 @@ def _words(line: str) -> tuple[str, dict[str, str | int]]:
 
 
 def _any(*words: str) -> str:
-    """Match the longest of ``words`` that is there, up to the end of a word."""
+    """Match the longest of ``words``, up to a word boundary."""
     longest_first = sorted(map(re.escape, words), key=len, reverse=True)
     return rf"(?>{'|'.join(longest_first)})\b"
 
 
 def _named_month(group: str) -> str:
-    """Match ``the 9th of November 1989`` or ``Nov 9, 1989``; ``group`` opens each of its parts."""
+    """Match ``the 9th of November 1989`` or ``Nov 9, 1989``; ``group`` opens each of its groups."""
     day, year = rf"{group}\d\d?)(?:st|nd|rd|th)?+", rf",?+ {group}\d{{4}})"
     return rf"(?:the )?+{day} (?:of )?+{group}{_MONTH}){year}|{group}{_MONTH}) {day}{year}"
 
@@ -127,11 +127,11 @@ def _numbers(found: re.Match[str]) -> str:
 
 
 def _expression(found: re.Match[str]) -> str:
-    """Put signs for words and leave thousands separators out.
+    """Replace words by operators and remove thousands separators.
 
     Raises:
-        NotThisPlaceError: it calculates nothing, it may be a date, or a sign or a comma in it can
-            be read in two ways.
+        NotThisPlaceError: it contains no calculation, it may be a date, or a sign or comma in it is
+            ambiguous.
     """
     written = found[0].strip().lower()
     if _DATE_LIKE.search(written) or not _CALCULATES.search(written):
@@ -157,7 +157,7 @@ def _month(name: str) -> int:
 
 
 def _date(text: str) -> str:
-    """Return a date with a named month as ISO, and any other as written, for the tool to judge."""
+    """Return a date with a month name as ISO, and any other unchanged for the tool to parse."""
     named = _NAMED_MONTH.fullmatch(text)
     if named is None:
         return text
@@ -169,7 +169,7 @@ def _date(text: str) -> str:
 
 
 def _period(found: re.Match[str]) -> Mapping[str, Any]:
-    """Return ``start`` and ``end``; they are flexible if a month or a year was named."""
+    """Return ``start`` and ``end``; ``flexible`` is true for a month or a year."""
     if found["start"]:
         return {"start": _date(found["start"]), "end": _date(found["end"]), "flexible": False}
     year = int(found["year"])
@@ -231,4 +231,4 @@ PLACES: Final[Mapping[str, Place]] = {
     ),
     **{name: _choice(words) for name, words in _WORDS.items()},
 }
-"""Every place by the name that sentences give it."""
+"""All placeholders by name."""

@@ -1,4 +1,4 @@
-"""The prompt that every planner gets, as far as the built-in one needs it."""
+"""The parts of the planner prompt that the built-in planner uses."""
 
 import json
 import re
@@ -11,35 +11,36 @@ from caseworker.llm.ports import Message, ModelRequest
 MAX_PROMPT_CHARS: Final = 200_000
 MAX_REASON_CHARS: Final = 300
 _COVERED = re.compile(r"The prices of (\S{1,20}) cover (\d{4}-\d\d-\d\d) to ", re.ASCII)
-"""How the tools for stocks say from which day on they know prices."""
+"""Message of the stock tools that states the first day with prices."""
 
 
 class UnreadablePromptError(ValueError):
-    """The messages of the user are not the JSON documents that planners are given."""
+    """The user messages are not the JSON documents of a planner prompt."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlanningPrompt:
-    """The parts of the prompt that matter here; it holds more."""
+    """The parts of the prompt that the planner uses."""
 
     question: str
     tools: frozenset[str] | None
-    """The tools that may be used; None if the prompt does not say."""
+    """The allowed tools; None if the prompt does not list them."""
     expected_tools: tuple[str, ...]
-    """The tools that the asker wants to see used."""
+    """The tools that the request expects the plan to use."""
     evidence: tuple[Mapping[str, Any], ...]
-    """What earlier actions brought: ``{"tool", "args", "result"}``."""
+    """Results of earlier actions: ``{"tool", "args", "result"}``."""
     failure: str
-    """Why an earlier plan failed, in words; empty if none did."""
+    """Why an earlier plan failed; empty if none did."""
 
     @classmethod
     def of(cls, request: ModelRequest) -> "PlanningPrompt":
-        """Read the documents of the user: the first has the question, others what came of it.
+        """Parse the user messages: the first has the question, later ones evidence and failures.
 
-        The tools are those of the functions that a reply may call by its schema.
+        The tools are the functions that the reply schema allows.
 
         Raises:
-            UnreadablePromptError: there is none; the message says what is wrong, without quoting.
+            UnreadablePromptError: the question is missing; the message names the problem without
+                quoting the prompt.
         """
         documents = [_document(each) for each in request.messages if each.role == "user"]
         first, *later = documents or [{}]
@@ -54,7 +55,7 @@ class PlanningPrompt:
         )
 
     def error(self) -> str:
-        """Return what went wrong before; empty if nothing did."""
+        """Return the last error; empty if there was none."""
         for found in reversed(self.evidence):
             result = found.get("result", found)
             if isinstance(result, Mapping) and (reason := _reason(result.get("error"))):
@@ -63,9 +64,9 @@ class PlanningPrompt:
         return self.failure
 
     def first_days(self) -> Mapping[str, str]:
-        """Return the first days with prices, by symbol, if that they are late is all that failed.
+        """Return the first days with prices, by symbol, if starting too early was the only error.
 
-        Empty if anything else went wrong.
+        Empty if there was any other error.
         """
         days: dict[str, str] = {}
         for result in (found.get("result") for found in self.evidence):
@@ -78,7 +79,7 @@ class PlanningPrompt:
         return days
 
     def tried(self, tool: str, args: Mapping[str, Any]) -> bool:
-        """Tell whether this very action was taken before."""
+        """Return whether this exact action was already executed."""
         return (tool, args) in [(found.get("tool"), found.get("args")) for found in self.evidence]
 
 
@@ -100,7 +101,7 @@ def _evidence(document: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 
 def _tools_in(schema: Mapping[str, Any] | None) -> frozenset[str] | None:
-    """Return the titles of the branches of an action in the schema of plans."""
+    """Return the tool names in the schema of plans: the titles of the action's alternatives."""
     try:
         branches = (schema or {})["properties"]["actions"]["items"]["anyOf"]
         return frozenset(str(branch["title"]) for branch in branches)
@@ -113,7 +114,7 @@ def _names(value: object) -> tuple[str, ...]:
 
 
 def _reason(value: object) -> str:
-    """Return a failure in words on one line of characters that print, whatever form it has."""
+    """Return a failure as one line of printable text, whatever form it has."""
     text = value if isinstance(value, str) else json.dumps(value) if value else ""
     line = " ".join(text.split())[:MAX_REASON_CHARS]
     return "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in line)

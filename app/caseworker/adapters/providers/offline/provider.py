@@ -1,4 +1,4 @@
-"""The provider that plans without a model."""
+"""The model provider that plans without a model."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -26,22 +26,22 @@ _FAILED: Final = "My plan failed, and I know no other."
 
 
 class OfflineProvider:
-    """A ModelProvider that reads the question by a table; it needs no key, network or model.
+    """A ModelProvider that parses the question with a table; it needs no key, network or model.
 
-    The first user message is a JSON document with the ``question``, later ones hold ``evidence``
-    and ``failure``; the schema of the reply names the tools. The reply is a JSON plan ``{"actions":
-    [{"tool", "args"}]}``, or ``{"cannot": why}`` for a question that is no sentence of the table.
-    The same prompt always gets the same reply. It counts no tokens, because it has none.
+    The first user message is a JSON document with the ``question``; later ones hold ``evidence``
+    and ``failure``. The reply schema names the tools. The reply is a JSON plan ``{"actions":
+    [{"tool", "args"}]}``, or ``{"cannot": why}`` for a question that matches no sentence of the
+    table. The same prompt always gets the same reply. Its usage is always zero tokens.
     """
 
     name = "offline"
     external = False
 
     async def complete(self, model: str, request: ModelRequest) -> ModelReply:
-        """Plan; ``model`` is only repeated, as there is one planner under every name.
+        """Return a plan; ``model`` is only repeated, since every name selects the same planner.
 
         Raises:
-            ModelError: it is asked for something else than the plan of a case.
+            ModelError: the request is not for the plan of a case.
         """
         try:
             planned = plan(PlanningPrompt.of(request))
@@ -52,13 +52,13 @@ class OfflineProvider:
         return ModelReply(text=json.dumps(planned), model=model, usage=usage, finish_reason="stop")
 
     async def aclose(self) -> None:
-        """Close nothing: there is no connection."""
+        """Do nothing: there is no connection."""
 
 
 def plan(prompt: PlanningPrompt) -> Plan:
-    """Return the one plan for a question, or why there is none: it failed, or was carried out.
+    """Return the only plan for a question, or why there is none or it has been tried already.
 
-    A second plan only leaves out the days of a month or year on which there are no prices yet.
+    A second plan only skips the days of a month or year that have no prices yet.
     """
     error, first_days = prompt.error(), prompt.first_days()
     if error and not first_days:
@@ -80,13 +80,13 @@ def plan(prompt: PlanningPrompt) -> Plan:
 
 
 def calls_for(question: str, expected: Sequence[str]) -> tuple[Call, ...] | None:
-    """Return the calls that a question asks for; None if it is no sentence of the table."""
+    """Return the calls for a question; None if it matches no sentence of the table."""
     reading = next(readings(ROWS, question), None)
     return None if reading is None else with_expected(reading.calls, expected)
 
 
 def with_expected(calls: tuple[Call, ...], expected: Sequence[str]) -> tuple[Call, ...]:
-    """Return the calls, and beside a figure of a stock the expected tools that show its prices."""
+    """Return the calls; to a stock figure, add the expected tools that show its prices."""
     figure = calls[0]
     if len(calls) > 1 or figure.tool != "numeric_analysis" or "symbol" not in figure.args:
         return calls
@@ -97,7 +97,7 @@ def with_expected(calls: tuple[Call, ...], expected: Sequence[str]) -> tuple[Cal
 
 
 def _moved(call: Call, first_days: Mapping[str, str]) -> Call:
-    """Return the call for the days from its stocks' first prices on."""
+    """Return the call with its start moved to the first day that all its stocks have prices."""
     named = [call.args.get("symbol"), *call.args.get("symbols", ())]
     firsts = [first_days[symbol] for symbol in named if symbol in first_days]
     if not firsts or not call.args["start"] < max(firsts) <= call.args["end"]:

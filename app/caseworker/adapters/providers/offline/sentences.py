@@ -1,9 +1,9 @@
-"""Sentences with typed places, matched whole, and the tool calls that they mean.
+"""Match whole sentences with typed placeholders, and return their tool calls.
 
-A sentence is plain words with three signs: ``[a ]`` may be left out, ``(a|b)`` is one of several,
-and ``{place}`` or ``{name:place}`` holds a value. ``<what is>`` and ``<which date is>`` are usual
-beginnings, which may be left out. A sentence is cut at its places, and each part is matched once,
-from left to right, with nothing tried again: reading takes linear time.
+A sentence is plain text with three notations: ``[a ]`` is optional, ``(a|b)`` is one of several,
+and ``{place}`` or ``{name:place}`` is a placeholder. ``<what is>`` and ``<which date is>`` stand
+for the usual optional openings. A sentence is split at its placeholders. Each part is matched once,
+from left to right and without backtracking, so parsing takes linear time.
 """
 
 import re
@@ -16,7 +16,7 @@ from unicodedata import normalize
 from caseworker.adapters.providers.offline.places import PLACES, NotThisPlaceError, Place
 
 MAX_CHARS: Final = 500
-"""Characters of the longest question that is read."""
+"""Maximum characters of a question."""
 BEGINNINGS: Final = {
     "<what is>": "[(what is|what's|what was|which is|which was|how much is|calculate|compute"
     "|evaluate|find|give me|tell me|work out) ][the ]",
@@ -25,7 +25,7 @@ BEGINNINGS: Final = {
 }
 
 Part = tuple[str, Place]
-"""A place and the name of its value; the words between places have no name and no value."""
+"""A placeholder with the name of its value; literal text between placeholders has an empty name."""
 
 _ROW = re.compile(r'(?:# (.+)\n)?((?:\S.*\n)+) +"(.+)"((?:\s+-> .+)+)\n')
 _PLACE = re.compile(r"\{(?:([a-z ]+):)?([a-z ]+)\}")
@@ -47,7 +47,7 @@ _ROUNDED = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A tool and its arguments; in the table, texts in them have places."""
+    """A tool and its arguments; in the table, the arguments contain placeholders."""
 
     tool: str
     args: Mapping[str, Any]
@@ -55,30 +55,30 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """Sentences that mean the same calls, and an example of one."""
+    """Sentences for the same calls, and an example."""
 
     section: str
     sentences: tuple[str, ...]
     example: str
     written: tuple[str, ...]
-    """The calls as the table has them."""
+    """The calls as written in the table."""
     calls: tuple[Call, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What a question means."""
+    """The interpretation of a question."""
 
     calls: tuple[Call, ...]
     flexible: bool
-    """Whether ``start`` and ``end`` are those of a month or a year that the question names."""
+    """Whether ``start`` and ``end`` come from a month or year in the question."""
 
 
 def rows_of(table: str) -> tuple[Row, ...]:
-    """Read a table: sentences, a line each, then indented an example in quotes ``->`` the calls.
+    """Parse a table: one sentence per line, then an indented quoted example, ``->`` and the calls.
 
     Raises:
-        ValueError: a line of it stands in no row.
+        ValueError: a line does not belong to a row.
     """
     if stray := _ROW.sub("", table):
         raise ValueError(f"this is in no row: {stray}")
@@ -106,7 +106,7 @@ def _value(text: str) -> Any:
 
 
 def readings(rows: Sequence[Row], question: str) -> Iterator[Reading]:
-    """Find the rows with a sentence that is the whole question, from its first to its last word.
+    """Return the rows with a sentence that matches the whole question.
 
     A question that is too long has none. ``rounded to 2 decimals`` may follow a sentence that asks
     for a number.
@@ -126,14 +126,14 @@ def readings(rows: Sequence[Row], question: str) -> Iterator[Reading]:
 
 
 def normalised(question: str) -> str:
-    """Return the question with one spelling for signs and spaces, and without its last mark."""
+    """Return the question with normalized signs and spaces, without its final punctuation."""
     text = " ".join(question.translate(_SPELLINGS).split())
     text = _RAISED.sub(lambda digits: "^" + normalize("NFKC", digits[0]), text)
     return _PLEASE.sub("", text.rstrip(" =?."))
 
 
 def _values(row: Row, text: str) -> Mapping[str, Any] | None:
-    """Return what stands in the places of the first sentence of ``row`` that is the text."""
+    """Return the placeholder values of the first sentence of ``row`` that matches the text."""
     found = (_matched(_parts(sentence), text) for sentence in row.sentences)
     return next((values for values in found if values is not None), None)
 
@@ -156,7 +156,7 @@ def _matched(parts: Sequence[Part], text: str) -> Mapping[str, Any] | None:
 
 @cache
 def _parts(sentence: str) -> tuple[Part, ...]:
-    """Return the words and the places of a sentence of the table, in their order."""
+    """Return the literal texts and the placeholders of a sentence, in order."""
     for short, long in BEGINNINGS.items():
         sentence = sentence.replace(short, long)
     parts, end = list[Part](), 0
@@ -190,14 +190,14 @@ def _filled(template: Any, values: Mapping[str, Any]) -> Any:
 
 
 def _answering(*calls: Call) -> tuple[Call, ...]:
-    """Return the calls; of several, the result of the last one is made the whole answer."""
+    """Return the calls; for several, add one that makes the last result the whole answer."""
     if len(calls) == 1:
         return calls
     return (*calls, Call("respond", {"answer": f"${{result.{len(calls)}}}"}))
 
 
 def _rounded(calls: Sequence[Call], decimals: int) -> tuple[Call, ...]:
-    """Return the calls with the answer rounded by a tool; none if the answer is no number."""
+    """Return the calls with the answer rounded by a tool; empty if the answer is not a number."""
     *before, last = [call for call in calls if call.tool != "respond"]
     if last.tool == "numeric_analysis":
         return _answering(*before, Call(last.tool, {**last.args, "decimals": decimals}))

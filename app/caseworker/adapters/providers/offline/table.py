@@ -1,4 +1,4 @@
-"""The sentences that the built-in planner reads, and the tool calls that they mean."""
+"""The sentences that the built-in planner understands, and their tool calls."""
 
 from typing import Final
 
