@@ -34,7 +34,7 @@ def _options() -> dict[str, Parameter]:
     options = {}
     for name, limit in TypeAdapter(Budget).json_schema()["properties"].items():
         if "anyOf" not in limit:
-            continue  # it takes nothing but null
+            continue  # the field accepts only null
         kind = int if {"type": "integer"}.items() <= limit["anyOf"][0].items() else float
         option = typer.Option(min=0, help=limit["description"], rich_help_panel="Limits")
         options[name] = Parameter(

@@ -89,7 +89,7 @@ def complete_run_id(context: typer.Context, incomplete: str) -> list[tuple[str, 
         with CaseworkerClient(address, timeout_seconds=_COMPLETION_SECONDS, retry=once) as client:
             runs = client.list_runs(limit=100).runs
     except (CaseworkerError, StartupError, httpx.InvalidURL):
-        return []  # a shell that completes has no place for errors
+        return []  # shell completion cannot show errors
     return [
         (run.run_id, f"{run.kind}, {run.status}")
         for run in runs
