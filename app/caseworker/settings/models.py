@@ -202,7 +202,7 @@ class ModelsSettings(Section):
     def _follow(
         self, name: str, place: str, via: tuple[str, ...], chain: dict[str, ModelSettings]
     ) -> None:
-        """Append a model and its fallbacks to ``chain``; ``via`` lists the names followed so far."""
+        """Append a model and its fallbacks to ``chain``; ``via`` holds names already seen."""
         if name in via:
             raise ValueError(f"{place}: leads in a circle: {' -> '.join((*via, name))}")
         tier = {"small": self.small, "big": self.big}.get(name)
