@@ -33,7 +33,7 @@ class NewKeyBody(Body):
     scopes: Annotated[list[ScopeName], Field(min_length=1, max_length=3)] = Field(
         default_factory=lambda: [_USUAL]
     )
-    """`run` includes `read`, and `admin` includes both."""
+    """`run` and `approve` include `read`; `admin` includes all scopes."""
     tenant: TenantName | None = None
     """Tenant of the key; only the operator may name another tenant than its own."""
     expires_at: Instant | None = None

@@ -1,7 +1,6 @@
 """Functions behind the commands of the command line.
 
-Importing the service takes one to two seconds. Most imports therefore happen inside the functions,
-after the settings have been validated.
+Imports happen inside the functions, after the settings are validated: they take a second or two.
 """
 
 import asyncio
@@ -36,10 +35,7 @@ from caseworker.settings.schema import Settings
 T = TypeVar("T")
 
 HAND_OVER_SECONDS = 40.0
-"""Time to release unfinished runs at shutdown, on top of the grace of the process and its steps.
-
-A process that is killed earlier loses its runs.
-"""
+"""Time to release unfinished runs, on top of the graces. A process killed earlier loses runs."""
 
 
 @lifetime()

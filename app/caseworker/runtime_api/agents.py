@@ -43,7 +43,7 @@ class AgentResult:
     raw_content: str
     """The answer exactly as the model wrote it."""
     terminate_reason: str
-    """``goal``, ``error``, ``timeout``, ``max_turns``, ``aborted`` or ``budget``."""
+    """``goal``, ``error``, ``incomplete``, ``timeout``, ``max_turns``, ``aborted``, ``budget``."""
     error: str | None
     """The message of the error or stop; None after ``goal``."""
     error_class: str | None

@@ -48,8 +48,8 @@ class ProviderSettings(Section):
 
     provider: str | None = None
     api_key: Annotated[SecretStr, AfterValidator(_api_key)] | None = None
-    """API key. Defaults to <PROVIDER>_API_KEY: for the two tiers always, for others without
-    base_url."""
+    """API key. Defaults to <PROVIDER>_API_KEY: for the two tiers always, for other
+    models without base_url."""
     base_url: BaseUrl | None = None
     """Endpoint, such as http://127.0.0.1:11434/v1, which may need no key. Null is the provider's
     default."""

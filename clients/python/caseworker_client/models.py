@@ -159,7 +159,7 @@ class AgentResult(Answer):
     raw_content: str = ""
     """The answer exactly as the model wrote it."""
     terminate_reason: str | None = None
-    """``goal``, ``error``, ``timeout``, ``max_turns``, ``aborted`` or ``budget``."""
+    """``goal``, ``error``, ``incomplete``, ``timeout``, ``max_turns``, ``aborted``, ``budget``."""
     error: AgentError | None = None
     """The error or stop; None after ``goal``."""
     turn_count: int = 0
