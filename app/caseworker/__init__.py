@@ -1,6 +1,6 @@
-"""Runs agents and graphs inside hard limits; this is what code outside of the package may import.
+"""Run agents and graphs within hard limits. This module is the public API of the package.
 
-A name is imported when it is first used, so that one of them does not load the whole service.
+Names are imported lazily on first use, so importing one does not load the whole service.
 """
 
 from importlib import import_module

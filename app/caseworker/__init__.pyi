@@ -1,4 +1,4 @@
-"""The types of what ``caseworker`` exports; a test compares the names."""
+"""Types of the names that ``caseworker`` exports; a test checks that both lists match."""
 
 from caseworker.control.budget import Budget as Budget
 from caseworker.control.budget import Dimension as Dimension

@@ -1,4 +1,4 @@
-"""``python -m caseworker`` is ``caseworker``."""
+"""Entry point of ``python -m caseworker``; the same as the ``caseworker`` command."""
 
 from caseworker.cli import main
 

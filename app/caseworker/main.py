@@ -1,4 +1,4 @@
-"""The ASGI factory, for servers of one's own: ``uvicorn --factory caseworker.main:create_app``."""
+"""ASGI application factory, as in ``uvicorn --factory caseworker.main:create_app``."""
 
 from fastapi import FastAPI
 
@@ -8,10 +8,10 @@ from caseworker.bootstrap.server import build_app
 
 
 def create_app() -> FastAPI:
-    """Return the application for the database that the configuration names.
+    """Return the application for the configured database.
 
     Raises:
-        StartupError: something does not fit, or no ``database.url`` is configured.
+        StartupError: the configuration is invalid, or ``database.url`` is not set.
     """
     settings = logged_settings()
     url = settings.database.url

@@ -1,9 +1,9 @@
-"""From what a caller sent to a run that can be stored: defaults, ceilings and what is hashed.
+"""Validate request bodies, apply defaults and ceilings, and compute the request hash of runs.
 
-The hash tells whether a request that is repeated under the same id or key is the same. It covers
-what the body means: order, white space, and null for "left out" make no difference. It covers
-neither the ``run_id``, which says which run is meant and not what to run, nor the configured
-defaults: a request that is repeated after the configuration has changed is still the same.
+The hash detects whether a request repeated under the same ID or key is identical. It covers the
+meaning of the body: order, whitespace and explicit nulls make no difference. It excludes the
+``run_id``, which identifies the run rather than its content, and configured defaults. A request
+repeated after a configuration change therefore still matches.
 """
 
 import hashlib
@@ -49,7 +49,7 @@ _CANONICAL = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_asci
 
 
 class CaseAdmission:
-    """Turns bodies of kind case into runs, or says what is wrong with them."""
+    """Converts bodies of kind case to runs, or rejects them."""
 
     def __init__(self, limits: ApiLimits, tools: ToolDispatch, models: ModelTable) -> None:
         self._limits = limits
@@ -58,10 +58,10 @@ class CaseAdmission:
         self._usual = limits.default_budget.merged_with(limits.budget_ceiling)
 
     def new_run(self, body: CaseBody, tenant: str, idempotency_key: str | None) -> NewRun:
-        """Return the run that a body asks for.
+        """Return the run requested by a body.
 
         Raises:
-            ProblemError: the body asks for what this service does not do; every field is named.
+            ProblemError: the body is invalid for this service; the error names every field.
         """
         require_none([*usual_violations(body, self._limits), *self._violations(body)])
         new = new_run(body, self._request(body), tenant, idempotency_key)
@@ -71,7 +71,7 @@ class CaseAdmission:
         require_none(list(self._without_model(self._models.restricted(allowed))))
 
     def _request(self, body: CaseBody) -> RunRequest:
-        """Fill in the present defaults: the run keeps them, whenever it is executed."""
+        """Apply the current defaults; the run keeps them even if it is executed later."""
         limits = self._limits
         return RunRequest(
             kind=RunKind.CASE,
@@ -101,7 +101,7 @@ class CaseAdmission:
 
 
 class GraphAdmission:
-    """Turns bodies of kind graph and agent into runs, or says what is wrong with them."""
+    """Converts bodies of kind graph and agent to runs, or rejects them."""
 
     def __init__(self, limits: ApiLimits, definitions: Definitions, models: ModelTable) -> None:
         self._limits = limits
@@ -112,11 +112,11 @@ class GraphAdmission:
     async def new_run(
         self, body: GraphRunBody | AgentRunBody, tenant: str, idempotency_key: str | None
     ) -> NewRun:
-        """Return the run that a body asks for.
+        """Return the run requested by a body.
 
         Raises:
-            ProblemError: the body asks for what this service does not do; every field is named.
-            GraphRefusedError: it cannot be executed; everything wrong with it is named.
+            ProblemError: the body is invalid for this service; the error names every field.
+            GraphRefusedError: the graph or agent is invalid; the error lists all problems.
         """
         require_none([*usual_violations(body, self._limits), *self._violations(body)])
         if isinstance(body, AgentRunBody):
@@ -167,7 +167,7 @@ class GraphAdmission:
 
 
 def reference_from(sent: Mapping[str, Any], kind: DefinitionKind) -> DefinitionRef:
-    """Return the reference to a definition that a caller sent by name and version.
+    """Parse a reference to a definition by name and version.
 
     Raises:
         ProblemError: the name or the version is invalid.
@@ -182,7 +182,7 @@ def reference_from(sent: Mapping[str, Any], kind: DefinitionKind) -> DefinitionR
 
 
 def _inputs(body: GraphRunBody | AgentRunBody) -> Mapping[str, Any]:
-    """Return the values by handle; ``input`` is short for the value of the usual one."""
+    """Return the input values by handle; ``input`` is the value of the default handle."""
     short = {} if body.input is None else {DEFAULT_HANDLE: body.input}
     if isinstance(body, GraphRunBody):
         return {**(body.inputs or {}), **short}
@@ -195,7 +195,7 @@ def _inputs(body: GraphRunBody | AgentRunBody) -> Mapping[str, Any]:
 
 
 def _input_violations(body: AgentRunBody, graph: Mapping[str, Any]) -> Iterator[Violation]:
-    """Yield what is wrong with what an agent is given."""
+    """Yield violations in the input, messages and variables of an agent run."""
     said, asked = body.messages or [], body.input
     if isinstance(asked, str) and not asked.strip():
         yield Violation("input", "The input must not be blank.")
@@ -210,7 +210,7 @@ def _input_violations(body: AgentRunBody, graph: Mapping[str, Any]) -> Iterator[
 
 
 def unfit_values(graph: Mapping[str, Any], inputs: Mapping[str, Any]) -> Iterator[Violation]:
-    """Yield what is wrong with the values of the variables of the agent in a graph."""
+    """Yield violations in the variable values for the agent of a graph."""
     try:
         _agent_in(graph).values_of(inputs)
     except AgentInputError as error:
@@ -223,7 +223,7 @@ def _agent_in(graph: Mapping[str, Any]) -> AgentDefinition:
 
 
 def usual_violations(body: RunFields, limits: ApiLimits) -> Iterator[Violation]:
-    """Yield what is wrong with the fields that runs of every kind have."""
+    """Yield violations in the fields that all kinds of runs share."""
     longest, most = limits.max_input_chars, limits.max_metadata_bytes
     if isinstance(body.input, str) and len(body.input) > longest:
         message = f"The input may have at most {longest} characters (max_input_chars)."
@@ -245,7 +245,7 @@ def usual_violations(body: RunFields, limits: ApiLimits) -> Iterator[Violation]:
 
 
 def fits(value: Mapping[str, Any], max_bytes: int, limits: ApiLimits) -> bool:
-    """Return whether a value is stored in at most ``max_bytes``, numbers written out."""
+    """Return whether a value fits into ``max_bytes`` as stored JSON, with numbers expanded."""
     try:
         freeze(value, max_bytes=max_bytes, max_depth=limits.max_json_depth, key="")
     except ValueTooLargeError:
@@ -254,27 +254,27 @@ def fits(value: Mapping[str, Any], max_bytes: int, limits: ApiLimits) -> bool:
 
 
 def require_none(violations: Sequence[Violation]) -> None:
-    """Refuse a body with which something is wrong.
+    """Reject a body that has violations.
 
     Raises:
-        ProblemError: something is.
+        ProblemError: there is at least one violation.
     """
     if violations:
         raise ProblemError(INVALID_REQUEST, violations=violations)
 
 
 def given_limits(given: GivenBudget | None, usual: Budget) -> Budget:
-    """Replace limits key by key, null included."""
+    """Override the usual limits with those given, including null (unlimited)."""
     return usual if given is None else given.over(usual)
 
 
 def _budget(given: GivenBudget | None, usual: Budget, limits: ApiLimits) -> Budget:
-    """Apply the ceilings to what is given; ``usual`` has them for the rest."""
+    """Cap the given limits at the ceilings; ``usual`` is capped already."""
     return usual if given is None else given.over(usual).merged_with(limits.budget_ceiling)
 
 
 def requires_prices(given: GivenBudget | None, usual: Budget, limits: ApiLimits) -> bool:
-    """Return whether somebody has set the run's limit of cost: its caller or the configuration."""
+    """Return whether its caller or the configuration explicitly set the run's cost limit."""
     set_by_caller = given is not None and "max_cost_usd" in given.given
     budget = given.budget if given is not None and set_by_caller else usual
     return budget.max_cost_usd is not None or limits.ceiling_requires_prices
@@ -287,7 +287,7 @@ def new_run(
     idempotency_key: str | None,
     prepared: PreparedGraph | None = None,
 ) -> NewRun:
-    """Return a run that is about to be accepted."""
+    """Build the run to accept."""
     return NewRun(
         key=RunKey(tenant, body.run_id or new_run_id()),
         request=request if body.start_at is None else replace(request, start_at=body.start_at),
@@ -308,16 +308,16 @@ def _webhook(given: WebhookBody | None) -> Webhook | None:
 
 
 def request_hash(body: RunFields) -> str:
-    """Return the SHA-256 of what a body means."""
+    """Return the SHA-256 of the meaning of a body."""
     fields: dict[str, Any] = body.model_dump(mode="json", exclude={"run_id", "budget"})
-    if body.budget is not None:  # null is a limit of its own here: unlimited
+    if body.budget is not None:  # here null is significant: unlimited
         fields["budget"] = body.budget.to_json()
-    given = fields.pop("input")  # an empty list is a value there
+    given = fields.pop("input")  # an empty list is a valid input
     sent = {name: value for name, value in fields.items() if value not in (None, [], {})}
     sent |= {} if given is None else {"input": given}
     return hashlib.sha256(as_json(sent)).hexdigest()
 
 
 def as_json(value: Mapping[str, Any] | Sequence[Any]) -> bytes:
-    """Return a value as canonical JSON."""
+    """Encode a value as canonical JSON."""
     return _CANONICAL.encode(value).encode()

@@ -1,4 +1,4 @@
-"""Requests as routes get them: from a known caller, with a body of bounded size and depth."""
+"""Requests as routes receive them: authenticated, with a body of bounded size and depth."""
 
 import re
 from collections.abc import Callable, Coroutine
@@ -47,30 +47,30 @@ _READING = frozenset({"GET", "HEAD"})
 
 
 class BodiesUnderWay:
-    """Counts the bytes that the bodies which this process receives take up; refuses more."""
+    """Tracks the memory of request bodies being received by this process, and limits it."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._held = 0
 
     def hold(self, size: int) -> None:
-        """Count the bytes that what has come takes up.
+        """Add received bytes.
 
         Raises:
-            ProblemError: too many are held.
+            ProblemError: the limit is exceeded.
         """
         self._held += size
         if self._held > self._limit:
             raise ProblemError(types.TOO_MANY_BODIES)
 
     def release(self, size: int) -> None:
-        """Forget bytes that were held: their body is whole, or given up."""
+        """Subtract bytes of a body that was fully received or abandoned."""
         self._held -= size
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApiContext:
-    """What the application is built from, for all its routes."""
+    """Services, limits and use cases shared by all routes of the application."""
 
     services: ApiServices
     keys: Keys
@@ -86,10 +86,10 @@ class ApiContext:
 
 
 def requires(scope: Scope) -> Callable[[Endpoint], Endpoint]:
-    """Mark the function of a route: its callers need this scope.
+    """Mark a route function with the scope that its callers need.
 
-    Without a mark, reading (GET) needs ``read`` and everything else ``run``. The mark stands below
-    the decorator that makes the route.
+    By default, reading (GET) requires ``read`` and everything else ``run``. Place this decorator
+    below the one that registers the route.
     """
 
     def marked(endpoint: Endpoint) -> Endpoint:
@@ -100,7 +100,7 @@ def requires(scope: Scope) -> Callable[[Endpoint], Endpoint]:
 
 
 class ApiRoute(APIRoute):
-    """A route whose function may ask for an :class:`ApiRequest`."""
+    """A route whose function may take an :class:`ApiRequest`."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
@@ -109,7 +109,7 @@ class ApiRoute(APIRoute):
         self.openapi_extra = {**(self.openapi_extra or {}), SCOPE: self.required_scope.value}
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        """Hand the framework's handler a request of our own."""
+        """Pass an :class:`ApiRequest` to the framework's handler."""
         handle = super().get_route_handler()
 
         async def handle_checked(request: Request) -> Response:
@@ -119,7 +119,7 @@ class ApiRoute(APIRoute):
 
 
 def api_router(tag: str, *, prefix: str = "") -> APIRouter:
-    """Return a router whose functions may ask for an :class:`ApiRequest`."""
+    """Return a router whose functions may take an :class:`ApiRequest`."""
     return APIRouter(
         prefix=prefix,
         tags=[tag],
@@ -129,10 +129,10 @@ def api_router(tag: str, *, prefix: str = "") -> APIRouter:
 
 
 class PostingRoute(ApiRoute):
-    """The route of a function ``(body, request) -> Response`` that is called for every run.
+    """A fast route for a function ``(body, request) -> Response`` called for every new run.
 
-    The framework documents it and validates its body, but resolves no dependencies: those would
-    cost a tenth of the CPU time that accepting a run takes.
+    The framework documents it and validates its body, but resolves no dependencies, which would
+    cost a tenth of the CPU time for accepting a run.
     """
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
@@ -150,29 +150,29 @@ class PostingRoute(ApiRoute):
 
 
 class ApiRequest(Request):
-    """A request whose caller is known and whose body is JSON of a bounded size and depth.
+    """A request with an authenticated caller and a JSON body of bounded size and depth.
 
-    The framework reads and parses a whole body before it resolves dependencies, so the caller and
-    the limits of the body cannot be checked in those. Here they are checked first.
+    The framework reads and parses the whole body before it resolves dependencies. Dependencies
+    would therefore check the caller and the body limits too late; this class checks them first.
     """
 
     def __init__(self, request: Request, caller: Caller) -> None:
         super().__init__(request.scope, request.receive)
         self.api: ApiContext = request.app.state.api
-        """What the application is built from."""
+        """The shared parts of the application."""
         self.limits: ApiLimits = self.api.limits
         self.caller = caller
         self._content: bytes | None = None
 
     @classmethod
     async def of(cls, request: Request, scope: Scope) -> Self:
-        """Identify the caller of a request, who needs a scope.
+        """Authenticate the caller, check its scope and acquire a connection slot.
 
         Raises:
-            AccessRefusedError: the caller is not known, or may not do this.
-            ProblemError: anonymous callers are not served from there, or the tenant has too many
-                requests under way.
-            StoreUnavailableError: nobody can say at the moment who it is.
+            AccessRefusedError: the credential is missing or invalid, or lacks the scope.
+            ProblemError: anonymous access is not allowed from there, or the tenant has too many
+                concurrent requests.
+            StoreUnavailableError: the credential cannot be checked at the moment.
         """
         api = cast("ApiContext", request.app.state.api)
         authentication = api.services.authentication
@@ -181,23 +181,23 @@ class ApiRequest(Request):
         except (CredentialRequiredError, InvalidCredentialError):
             await wait_connected(request, authentication.refusal_delay())
             raise
-        tenant = request.scope["tenant"] = found.caller.tenant  # also for the log of requests
+        tenant = request.scope["tenant"] = found.caller.tenant  # also used by the request log
         request.scope.get(IDENTIFIED, bool)()
         found.require(scope)
         await api.connections.enter(tenant, request.scope)
         return found
 
     def require(self, scope: Scope) -> None:
-        """Refuse a caller without a scope.
+        """Check that the caller has a scope.
 
         Raises:
-            ScopeMissingError: the caller has not got it.
+            ScopeMissingError: the caller does not have it.
         """
         if not self.caller.may(scope):
             raise ScopeMissingError(scope)
 
     async def require_still(self, scope: Scope) -> None:
-        """Identify the caller again, of a request that is answered for long.
+        """Authenticate the caller again, for long-running responses such as event streams.
 
         Raises:
             AccessRefusedError, ProblemError, StoreUnavailableError: as for :meth:`of`.
@@ -207,23 +207,23 @@ class ApiRequest(Request):
 
     @property
     def runs(self) -> RunService:
-        """Use cases of runs."""
+        """The use cases of runs."""
         return self.api.services.runs
 
     @property
     def root(self) -> str:
-        """The path below which the service is served, without a slash at its end."""
+        """The URL path prefix of the service, without a trailing slash."""
         return cast("str", self.scope.get("root_path", ""))
 
     def key(self, run_id: str) -> RunKey:
-        """Return the key of one of the caller's runs."""
+        """Return the key of a run in the caller's tenant."""
         return RunKey(self.caller.tenant, run_id)
 
     async def body(self) -> bytes:
-        """Return the body, once it has arrived whole.
+        """Return the complete body.
 
         Raises:
-            ProblemError: it is too large, compressed, or says that it is something else than JSON.
+            ProblemError: it is too large, compressed, or declared as another type than JSON.
         """
         if self._content is None:
             self._require_identity()
@@ -233,20 +233,20 @@ class ApiRequest(Request):
         return self._content
 
     def require_small(self) -> None:
-        """Refuse a body that is longer than one without a graph may be.
+        """Check that the body is not larger than a body without a graph may be.
 
         Raises:
-            ProblemError: it is longer.
+            ProblemError: it is larger.
         """
         limit = self.limits.max_body_bytes
         if len(self._content or b"") > limit:
             raise _too_large(limit)
 
     async def json(self) -> Any:
-        """Return what the body holds.
+        """Parse the body as JSON.
 
         Raises:
-            ProblemError: it is not JSON as we take it.
+            ProblemError: it is not valid JSON, or exceeds a limit.
         """
         try:
             return read_json(await self.body(), max_depth=self.limits.max_json_depth)
@@ -256,12 +256,12 @@ class ApiRequest(Request):
             raise ProblemError(types.INVALID_REQUEST, violations=error.violations) from None
 
     def _require_identity(self) -> None:
-        """Refuse compression: the size of what it expands to cannot be known in advance."""
+        """Reject compressed bodies, because their expanded size is unknown in advance."""
         if self.headers.get("content-encoding", "identity").lower() != "identity":
             raise ProblemError(types.UNSUPPORTED_MEDIA_TYPE)
 
     async def _read(self) -> bytes:
-        """Read as much as is allowed, whatever length is declared."""
+        """Read the body up to the limit, regardless of the declared length."""
         limit = self.limits.max_body_bytes + self.limits.max_graph_bytes
         too_large = _too_large(limit)
         declared = self.headers.get("content-length", "")
@@ -272,7 +272,7 @@ class ApiRequest(Request):
             async for chunk in self.stream():
                 chunks.append(chunk)
                 size += len(chunk)
-                taken = getsizeof(chunk)  # of many small ones most is not the body
+                taken = getsizeof(chunk)  # small chunks are mostly object overhead
                 held += taken
                 bodies.hold(taken)
                 if size > limit:

@@ -1,4 +1,4 @@
-"""Joins the HTTP layer: routes, errors, limits, documentation."""
+"""Assemble the HTTP layer: routes, error handlers, limits and documentation."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -68,11 +68,11 @@ def build_api(
     lifespan: Lifespan | None = None,
     telemetry: TelemetryConfig | None = None,
 ) -> FastAPI:
-    """Return the application; ``lifespan`` starts and stops what it is built from.
+    """Build the application; ``lifespan`` starts and stops the services it uses.
 
-    ``pages`` are routes that are asked before those of the API, but for those of runs.
-    ``telemetry`` may name providers of spans and metrics. The framework's own log records stay off
-    whatever it says: they would hold what callers sent.
+    ``pages`` are routes matched before those of the API, except the routes of runs. ``telemetry``
+    may name providers of spans and metrics. The framework's own log records are always disabled,
+    because they would contain data sent by callers.
     """
     parts = (
         traces,
@@ -94,8 +94,8 @@ def build_api(
         title="Caseworker",
         version=version,
         description=_DESCRIPTION,
-        # Routes of the application itself: those of an included router are looked for twice. Each
-        # is asked after those before it, so the ones that are asked for most come first.
+        # Routes of the application itself, because those of an included router are matched twice.
+        # They are matched in order, so the most frequent ones come first.
         routes=[
             *runs.router.routes,
             *pages,
@@ -147,7 +147,7 @@ def build_health_api(
     metrics: MetricsAccess | None,
     allowed_hosts: frozenset[str] | None,
 ) -> FastAPI:
-    """Return an application that only tells how its process stands."""
+    """Build an application that serves only health, readiness and metrics of its process."""
     app = FastAPI(
         routes=[*health.router.routes],
         openapi_url=None,

@@ -1,4 +1,4 @@
-"""Approvals as callers see them, and the decisions that they send."""
+"""API schemas of approvals and of decisions on them."""
 
 from datetime import datetime
 from typing import Any, Literal, Self
@@ -19,15 +19,15 @@ _VERDICTS = {
 
 
 class DecisionBody(Body):
-    """What a person decides."""
+    """A decision on an approval."""
 
     decision: Literal["approve", "refuse", "approved", "refused"]
-    """`approve` or `refuse`; the words of answers, `approved` and `refused`, mean the same."""
+    """`approve` or `refuse`; `approved` and `refused`, as used in responses, are accepted too."""
     arguments: dict[str, Any] | None = None
-    """Used in the place of those that were asked for; they must fit the `schema` of the approval.
-    Left out, what was asked for stays."""
+    """Replace the requested arguments; they must match the `schema` of the approval. If omitted,
+    the requested arguments are used."""
     reason: Reason | None = None
-    """Of a refusal, what the agent is told; shown in the run."""
+    """Shown in the run; for a refusal, also passed to the agent."""
 
     @model_validator(mode="after")
     def _changes_what_is_approved(self) -> Self:
@@ -36,7 +36,7 @@ class DecisionBody(Body):
         return self
 
     def deciding(self, approval_id: str, by: str) -> Deciding:
-        """Return the decision of a caller."""
+        """Convert the body to a decision."""
         verdict = _VERDICTS[self.decision]
         arguments, reason = self.arguments, self.reason
         return Deciding(
@@ -45,43 +45,43 @@ class DecisionBody(Body):
 
 
 class DecisionView(View):
-    """What became of a question."""
+    """The outcome of an approval."""
 
     decision: Literal["approved", "refused", "timed_out"]
     by: str | None
-    """Who decided; null if nobody did in time."""
+    """Name of the decider; null if the approval timed out."""
     at: datetime
     reason: str | None
     arguments: Any
-    """What is used in the place of what was asked for; null if that stays."""
+    """Arguments that replace the requested ones; null if those are used."""
 
 
 class ApprovalView(View):
-    """A question of a run to a person."""
+    """An approval that a run has requested."""
 
     run_id: str
     approval_id: str
     node_id: str
-    """The CallNode that asked first."""
+    """The CallNode that first requested it."""
     run_url: str
-    """The run, whose ``input`` is what its caller asked."""
+    """URL of the run; its ``input`` is the caller's request."""
     subject: str
-    """The tool that is to be called, or the step that asks."""
+    """The tool to call, or the step that requests the approval."""
     message: str
     arguments: Any
-    """What will be used if it is approved."""
+    """The arguments that are used on approval."""
     schema_: dict[str, Any] | None = Field(alias="schema", serialization_alias="schema")
-    """JSON Schema of arguments that may be put in their place; null: they may not be changed."""
+    """JSON Schema for replacement arguments; null if they cannot be changed."""
     requested_at: datetime
     expires_at: datetime
-    """Until when it can be decided."""
+    """The deadline for a decision."""
     open: bool
-    """Whether it can be decided now."""
+    """Whether it can still be decided."""
     decision: DecisionView | None
 
     @classmethod
     def of(cls, approval: Approval, root: str) -> Self:
-        """Return the view of an approval."""
+        """Convert an approval."""
         question, decided = approval.question, approval.decision
         return cls(
             run_id=approval.key.run_id,
@@ -112,10 +112,10 @@ class ApprovalList(View):
 
     approvals: list[ApprovalView]
     next_cursor: str | None = None
-    """Where the next page begins; null on the last one."""
+    """Cursor of the next page; null on the last page."""
 
     @classmethod
     def of(cls, page: ApprovalPage, root: str) -> Self:
-        """Return the view of a page."""
+        """Convert a page."""
         views = [ApprovalView.of(each, root) for each in page.approvals]
         return cls(approvals=views, next_cursor=page.next_cursor)

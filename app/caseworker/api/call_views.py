@@ -1,4 +1,4 @@
-"""One call of a run as callers see it: what it asked, what it got, and what went wrong."""
+"""API schema of one call of a run: request, reply, attempts and errors."""
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
@@ -11,21 +11,21 @@ from caseworker.runs.run import RunStatus
 from caseworker.trace.analysis import ShownStatus, status_of
 
 Handling = Literal["retried", "fallback", "skipped", "failed"]
-"""What was done about a failure."""
+"""How a failure was handled."""
 
 
 class ErrorView(View):
-    """A failure."""
+    """A failure and its handling."""
 
     error_class: str
     message: str | None
     handling: Handling
-    """``retried``: another attempt was made. ``fallback``: a fallback took its place. ``skipped``:
-    the step's policy put a value in its place. ``failed``: it failed the call, or the step."""
+    """``retried``: another attempt followed. ``fallback``: a fallback was called instead.
+    ``skipped``: the step's error policy supplied a value. ``failed``: the call or step failed."""
 
 
 class AttemptView(View):
-    """One try of a call or step that was tried more than once."""
+    """One attempt of a call or step that was attempted more than once."""
 
     node_id: str
     attempt: int
@@ -36,26 +36,26 @@ class AttemptView(View):
 
 
 class CallUsage(View):
-    """What a call used, all its attempts together."""
+    """Usage of a call, summed over all attempts."""
 
     tokens_in: int | None
     tokens_out: int | None
     cost_usd: float | None
-    """Null if the price is not known."""
+    """Null if the price is unknown."""
 
 
 class CallDetails(View):
-    """One CallNode of a run: a model's call, a tool's call, or a step."""
+    """One CallNode of a run: a model call, a tool call or a step."""
 
     run_id: str
     node_id: str
     parent_id: str | None
     kind: Literal["llm", "tool", "system"]
-    """``system``: a step, an attempt, or the run itself."""
+    """``system`` is a step, an attempt or the run itself."""
     name: str
     model: str | None
     path: str | None
-    """Where it stands in the run; the same whenever the run is executed again."""
+    """Its path in the run; stable across re-executions of the run."""
     status: ShownStatus
     started_at: datetime
     finished_at: datetime | None
@@ -67,21 +67,21 @@ class CallDetails(View):
     """Empty if the first attempt succeeded."""
     usage: CallUsage
     payloads: Literal["redacted", "none", "full"]
-    """How request and reply are shown, as configured: without secrets and cut to a length, not at
-    all, or as they are."""
+    """How request and reply are shown, as configured: redacted and truncated, omitted, or
+    unchanged."""
     request: dict[str, Any] | None
-    """Of a model: messages, max_output_tokens, temperature, seed, json_schema. Of a tool: args.
-    Of a step: its inputs, by handle; null for what a map or a fallback executes."""
+    """For a model: messages, max_output_tokens, temperature, seed, json_schema. For a tool: args.
+    For a step: its inputs, by handle; null for steps executed by a map or as a fallback."""
     reply: Any
-    """Of a model: text, model, finish_reason, incomplete, repairs, tokens; if it failed, raw_reply,
-    the beginning of what came. Of a tool: its result. Of a step: its
-    outputs, by handle. Null while there is none."""
+    """For a model: text, model, finish_reason, incomplete, repairs, tokens; after a failure
+    raw_reply, the start of the response. For a tool: its result. For a step: its outputs, by
+    handle. Null until there is a reply."""
     metadata: dict[str, Any]
-    """Such as tier, provider and the form in which JSON was asked for."""
+    """For example tier, provider and how JSON output was requested."""
 
     @classmethod
     def of(cls, found: CallPayload, mode: str) -> Self:
-        """Return the view of a call that was read."""
+        """Convert a call with its payloads and attempts."""
         node, record = found.record.node, found.record
         cancelled = found.run.status is RunStatus.CANCELLED
         waiting = {record.node_id} if found.waits else frozenset[str]()
@@ -111,7 +111,7 @@ _AS_IT_IS = ("node_id", "parent_id", "kind", "name", "model", "metadata")
 
 
 def instant(epoch_ms: int | None) -> datetime | None:
-    """Return a moment of a CallNode; None if it has not come."""
+    """Convert an epoch timestamp of a CallNode; None stays None."""
     return None if epoch_ms is None else datetime.fromtimestamp(epoch_ms / 1000, UTC)
 
 
@@ -132,7 +132,7 @@ def _attempts_of(found: CallPayload, cancelled: bool) -> Sequence[Mapping[str, A
 
 
 def _handling(then: Mapping[str, Any] | None, parent: Mapping[str, Any]) -> Handling:
-    """Return what was done about an attempt: ``then`` is the one that followed, if any did."""
+    """Return how a failed attempt was handled; ``then`` is the next attempt, if any."""
     if then is not None:
         return "fallback" if then["metadata"].get("fallback") else "retried"
     return "skipped" if parent["status"] == "success" else "failed"

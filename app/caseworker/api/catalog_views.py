@@ -1,4 +1,4 @@
-"""Tools, models and node types as callers see them."""
+"""API schemas of tools, models and node types."""
 
 from typing import Annotated, Any, Self
 
@@ -20,29 +20,29 @@ class ToolView(View):
     external: bool
     """True if a call leaves the service."""
     idempotent: bool
-    """True if a call whose outcome is unknown is made again."""
+    """True if a call with an unknown outcome is repeated."""
     parallel_safe: bool
     transient: Annotated[list[str], BeforeValidator(sorted)]
-    """Codes of failures after which it is tried again."""
+    """Failure codes that cause a retry."""
     timeout_seconds: float
     """Per attempt."""
     requires_approval: bool
-    """True if a person must agree before each call."""
+    """True if a person must approve each call."""
 
 
 class ToolServerView(View):
-    """A tool server and what it offers now; its tools are called ``<server>.<tool>``."""
+    """A tool server and its current tools, which are named ``<server>.<tool>``."""
 
     name: str
     available: bool
     problem: str | None
-    """Why it cannot be used at present."""
+    """Why it is unavailable."""
     tools: list[ToolView]
-    """By name; none while it cannot be used."""
+    """Sorted by name; empty while the server is unavailable."""
 
     @classmethod
     def of(cls, listing: ServerListing) -> Self:
-        """Return the view of a server."""
+        """Convert the listing of a server."""
         return cls(
             name=listing.server,
             available=listing.problem is None,
@@ -55,73 +55,74 @@ class ToolList(View):
     """The tools that agents may use, by name."""
 
     tools: list[ToolView]
-    """Those of the service itself."""
+    """Tools of the service itself."""
     servers: list[ToolServerView]
-    """The MCP servers that are configured, asked now."""
+    """The configured MCP servers, queried by this request."""
 
 
 class ModelView(View):
-    """A model and how it is called."""
+    """A model and its request parameters."""
 
     provider: str
-    """``offline`` is built in: it parses the question itself and calls no other service."""
+    """``offline`` is the built-in planner: it parses the question locally and calls no other
+    service."""
     model: str
     external: bool
-    """True if a call leaves the service and may cost something."""
+    """True if a call leaves the service and may cost money."""
     structured_output: StructuredOutput
-    """How it is made to reply with JSON: ``auto`` is the best way that its endpoint supports."""
+    """How JSON output is requested: ``auto`` is the best method that the endpoint supports."""
     temperature: float | None
     max_output_tokens: int
     timeout_seconds: float
     """Per attempt."""
     capabilities: list[str]
-    """What it takes or does beside text: ``image``, ``file``, ``audio``, ``reasoning``,
+    """Capabilities in addition to text: ``image``, ``file``, ``audio``, ``reasoning``,
     ``responses``."""
 
     @classmethod
     def of(cls, chosen: ChatModel, **more: Any) -> Self:
-        """Return the view of a model."""
+        """Convert a model."""
         about = {name: getattr(chosen, name) for name in ChatModel.__slots__}
         about |= {"provider": chosen.provider.name, "external": chosen.provider.external, **more}
         return cls(**{name: about[name] for name in cls.model_fields})
 
 
 class NamedModelView(ModelView):
-    """The model of a name, and its fallbacks."""
+    """The model for a name, and its fallbacks."""
 
     fallbacks: list[ModelView]
-    """Called in this order when those before them cannot answer."""
+    """Called in this order when the previous model fails."""
 
     @classmethod
     def with_fallbacks(cls, chosen: ChatModel) -> Self:
-        """Return the view of a name, by its first model."""
+        """Convert a model with its fallbacks."""
         return cls.of(chosen, fallbacks=[ModelView.of(each) for each in chosen.fallbacks])
 
 
 class ModelList(View):
-    """The models that runs call."""
+    """The models that runs may call."""
 
     models: dict[str, NamedModelView]
-    """By the names that agents and steps use. ``small`` and ``big`` are the tiers: a case starts on
-    the small one. A tier without a model is left out."""
+    """By the name that agents and steps use. ``small`` and ``big`` are the tiers; cases start on
+    the small one. A tier without a model is omitted."""
 
 
 class NodeTypeView(View):
-    """A type of step that graphs can be made of."""
+    """A node type for steps of graphs."""
 
     name: str
     description: str
     executes: bool
-    """False: such a step can only be linked."""
+    """False if steps of this type are never executed and can only be linked."""
     inputs: dict[str, list[str] | None]
-    """By channel, the handles that edges may lead to; null is any name."""
+    """Input handles that edges may target, by channel; null allows any name."""
     outputs: dict[str, list[str] | None]
-    """By channel, the handles that edges may come from; null is any name."""
+    """Output handles that edges may start from, by channel; null allows any name."""
     data: dict[str, Any]
     """JSON Schema of the step's data."""
 
 
 class NodeTypeList(View):
-    """The types of step that graphs can be made of, by name."""
+    """The node types for steps of graphs, by name."""
 
     node_types: list[NodeTypeView]

@@ -1,4 +1,4 @@
-"""What a caller may send about graphs and agents."""
+"""Request schemas of graphs and agents."""
 
 from typing import Annotated, Any
 
@@ -12,7 +12,7 @@ MAX_DESCRIPTION_CHARS = 1000
 MAX_VERSION = 2**31 - 1
 
 _NAME = r"^(?:[.]{0,2}[A-Za-z0-9_-]|[.]{3})[A-Za-z0-9._-]*$"
-"""Any of these characters, but not a lone ``.`` or ``..``, which no URL can name."""
+"""Any of these characters, except ``.`` and ``..`` alone, which cannot be URL path segments."""
 
 
 DefinitionName = Annotated[
@@ -25,7 +25,7 @@ DefinitionName = Annotated[
         examples=["invoice-check"],
     ),
 ]
-"""Chosen by a caller; part of a path."""
+"""Chosen by the caller; part of a URL path."""
 
 Version = Annotated[int, Field(ge=1, le=MAX_VERSION)]
 
@@ -35,46 +35,47 @@ class DefinitionByName(Body):
 
     name: DefinitionName
     version: Version | None = None
-    """Left out, the newest version there is."""
+    """Defaults to the newest version."""
 
 
 Description = Annotated[str, StringConstraints(max_length=MAX_DESCRIPTION_CHARS), STORABLE]
 
 
 InlineGraph = Annotated[dict[str, Any], DocumentedAs(GraphSpec)]
-"""A graph itself."""
+"""An inline graph."""
 
 GraphOrName = Annotated[dict[str, Any], DocumentedAs(GraphSpec, DefinitionByName)]
-"""A graph itself, or the name of a registered one."""
+"""An inline graph, or a reference to a registered one."""
 
 
 InlineAgent = Annotated[dict[str, Any], DocumentedAs(AgentDefinition)]
-"""An agent itself."""
+"""An inline agent."""
 
 AgentOrName = Annotated[dict[str, Any], DocumentedAs(AgentDefinition, DefinitionByName)]
-"""An agent itself, or the name of a registered one."""
+"""An inline agent, or a reference to a registered one."""
 
 
 class NewAgentBody(Body):
-    """An agent to register, under the name that it has."""
+    """An agent to register under its own name."""
 
     agent: InlineAgent
-    """The agent itself; among its tools it may name other registered agents."""
+    """The agent definition; its tools may include registered agents, by name."""
 
 
 class NewGraphBody(Body):
     """A graph to register."""
 
     name: DefinitionName
-    """What it is called; the first graph of a name is version 1, every change the next version."""
+    """Name of the graph; the first registration is version 1, every change creates the next
+    version."""
     graph: InlineGraph
-    """The graph itself; in the data of its steps it may name other registered graphs."""
+    """The graph; its steps may refer to registered graphs by name."""
     description: Description | None = None
-    """What the graph is for."""
+    """The purpose of the graph."""
 
 
 class GraphToValidate(Body):
-    """A graph to look at."""
+    """A graph to validate."""
 
     graph: InlineGraph
-    """The graph itself; in the data of its steps it may name registered graphs."""
+    """The graph; its steps may refer to registered graphs by name."""

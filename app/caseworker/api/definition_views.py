@@ -1,4 +1,4 @@
-"""Registered graphs and agents, and what is wrong with a graph, as callers see them."""
+"""API schemas of registered graphs and agents, and of validation problems."""
 
 from collections.abc import Sequence
 from datetime import datetime
@@ -17,61 +17,61 @@ from caseworker.runs.graphs import Definition, DefinitionPage, DefinitionVersion
 
 
 class DefinitionLinks(View):
-    """Where to go from a version of a graph or an agent."""
+    """Links of a version of a graph or agent."""
 
     self: str
     versions: str
 
     @classmethod
     def of(cls, head: DefinitionVersion, root: str) -> Self:
-        """Return the links of a version, below the path that the service is served under."""
-        versions = f"{root}/{head.kind.value}s/{head.name}/versions"  # a name needs no quoting
+        """Return the links of a version; they start with the path prefix ``root``."""
+        versions = f"{root}/{head.kind.value}s/{head.name}/versions"  # names need no quoting
         return cls(self=f"{versions}/{head.version}", versions=versions)
 
 
 class ProblemView(View):
-    """Something that is wrong with a graph."""
+    """A problem found in a graph."""
 
     place: str
-    """Where, such as ``steps.2.type``; empty for the graph as a whole."""
+    """Location, such as ``steps.2.type``; empty for the graph as a whole."""
     message: str
     severity: Severity
-    """An ``error`` keeps the graph from being run or registered, a ``warning`` does not."""
+    """An ``error`` prevents the graph from being run or registered, a ``warning`` does not."""
 
     @classmethod
     def of(cls, problem: Problem) -> Self:
-        """Return the view of a problem."""
+        """Convert a problem; secrets in names are redacted."""
         return cls(place=problem.place, message=words_of(problem), severity=problem.severity)
 
 
 class DefinitionSummary(View):
-    """One version of a registered graph or agent, without the definition itself."""
+    """One version of a registered graph or agent, without its definition."""
 
     name: str
     version: int
     description: str | None
     sha256: str
-    """Of the definition as canonical JSON: keys sorted, no white space, UTF-8."""
+    """Hash of the definition as canonical JSON: sorted keys, no whitespace, UTF-8."""
     size_bytes: int
-    """Of the same."""
+    """Size of the canonical JSON."""
     created_at: datetime
     links: DefinitionLinks
 
     @classmethod
     def of(cls, head: DefinitionVersion, root: str) -> Self:
-        """Return the view of a version."""
+        """Convert a version."""
         return cls(**_members(head, root))
 
 
 class RegisteredDefinition(DefinitionSummary):
-    """A graph or an agent that was registered, or had been before."""
+    """The result of a registration; the version may have existed already."""
 
     warnings: list[ProblemView]
-    """What is odd about it, but does not keep it from being run."""
+    """Problems that do not prevent it from being run."""
 
     @classmethod
     def answer(cls, registered: Registered, root: str, response: Response) -> Self:
-        """Return the view of what was registered, and say in the response where and whether."""
+        """Convert a registration; set the Location header, and status 200 if none was created."""
         warnings = [ProblemView.of(problem) for problem in registered.warnings]
         view = cls(**_members(registered.head, root), warnings=warnings)
         response.headers["Location"] = view.links.self
@@ -84,12 +84,12 @@ class GraphDefinitionView(DefinitionSummary):
     """One version of a registered graph."""
 
     graph: Annotated[dict[str, Any], DocumentedAs(GraphSpec)]
-    """As its author wrote it."""
+    """The graph as registered."""
     shape: GraphShape
 
     @classmethod
     def of_definition(cls, definition: Definition, root: str) -> Self:
-        """Return the view of a definition."""
+        """Convert a definition."""
         graph = definition.content
         return cls(**_members(definition.head, root), graph=graph, shape=GraphShape.of(graph))
 
@@ -98,50 +98,50 @@ class AgentDefinitionView(DefinitionSummary):
     """One version of a registered agent."""
 
     agent: Annotated[dict[str, Any], DocumentedAs(AgentDefinition)]
-    """As its author wrote it."""
+    """The agent as registered."""
 
     @classmethod
     def of_definition(cls, definition: Definition, root: str) -> Self:
-        """Return the view of a definition."""
+        """Convert a definition."""
         return cls(**_members(definition.head, root), agent=definition.content)
 
 
 class GraphList(View):
-    """Some versions of registered graphs."""
+    """A page of graph versions."""
 
     graphs: list[DefinitionSummary]
     next_cursor: str | None
-    """Ask for the next page with it; null on the last one."""
+    """Cursor of the next page; null on the last page."""
 
     @classmethod
     def of(cls, page: DefinitionPage, root: str) -> Self:
-        """Return the view of a page."""
+        """Convert a page."""
         return cls(graphs=_heads(page, root), next_cursor=page.next_cursor)
 
 
 class AgentList(View):
-    """Some versions of registered agents."""
+    """A page of agent versions."""
 
     agents: list[DefinitionSummary]
     next_cursor: str | None
-    """Ask for the next page with it; null on the last one."""
+    """Cursor of the next page; null on the last page."""
 
     @classmethod
     def of(cls, page: DefinitionPage, root: str) -> Self:
-        """Return the view of a page."""
+        """Convert a page."""
         return cls(agents=_heads(page, root), next_cursor=page.next_cursor)
 
 
 class Validation(View):
-    """What is wrong with a graph."""
+    """The validation result of a graph."""
 
     valid: bool
-    """True if it could be run; there may be warnings all the same."""
+    """True if the graph can be run; there may still be warnings."""
     problems: list[ProblemView]
 
     @classmethod
     def of(cls, problems: Sequence[Problem]) -> Self:
-        """Return the view of what was found."""
+        """Convert the problems of a graph."""
         errors = any(problem.severity is Severity.ERROR for problem in problems)
         return cls(valid=not errors, problems=[ProblemView.of(problem) for problem in problems])
 

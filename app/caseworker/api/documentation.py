@@ -1,4 +1,4 @@
-"""What the OpenAPI document says of errors, headers and examples, beside what the routes say."""
+"""Errors, headers and examples in the OpenAPI document that routes do not declare."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -104,10 +104,10 @@ EVENT_STREAM: Mapping[str, Any] = {
         },
     }
 }
-"""How the OpenAPI document describes a stream of server-sent events."""
+"""OpenAPI description of a stream of server-sent events."""
 
 _NOT_DESCRIBED = "Successful Response"
-"""What the framework says of an answer that nobody has described."""
+"""The framework's placeholder for a response without a description."""
 
 _REQUEST_ID_HEADER = {
     "X-Request-ID": {
@@ -119,7 +119,7 @@ _CHALLENGE_HEADER = {
     "WWW-Authenticate": {"description": "As in RFC 6750.", "schema": {"type": "string"}}
 }
 SCOPE = "x-required-scope"
-"""Where an operation of the OpenAPI document says which scope it needs."""
+"""The key of an OpenAPI operation that holds its required scope."""
 _BEARER = {
     "type": "http",
     "scheme": "bearer",
@@ -144,7 +144,7 @@ RUN_HEADERS = {
         "schema": {"type": "string", "examples": ['"runs";q=60;w=60']},
     },
 }
-"""What an answer to POST /runs says beside its body."""
+"""OpenAPI description of the response headers of POST /runs."""
 
 EVERY_CALLER = (
     CREDENTIAL_REQUIRED,
@@ -153,10 +153,10 @@ EVERY_CALLER = (
     SCOPE_MISSING,
     UNAVAILABLE,
 )
-"""What every route that asks who calls may answer."""
+"""Problems that every authenticated route may return."""
 
 EVERY_RUN_ROUTE = (*EVERY_CALLER, INVALID_REQUEST)
-"""What every route that asks the store may answer."""
+"""Problems that every authenticated route with validated parameters may return."""
 
 _EVERY_ROUTE = (MALFORMED_REQUEST, HOST_REFUSED, HEAD_TOO_LARGE, INTERNAL, TOO_MANY_CONNECTIONS)
 
@@ -167,7 +167,7 @@ EVERY_BODY = (
     UNSUPPORTED_MEDIA_TYPE,
     TOO_MANY_BODIES,
 )
-"""What every route that takes a body may answer."""
+"""Problems that every route with a request body may return."""
 
 
 _GRAPH: dict[str, Any] = {
@@ -286,7 +286,7 @@ GRAPHS_TO_VALIDATE: dict[str, Example] = {
 
 
 def answers(*kinds: ProblemType) -> Responses:
-    """Return how a route documents the problems it may answer with."""
+    """Return the OpenAPI responses for the problems that a route may return."""
     documented: Responses = {}
     for kind in sorted((*kinds, *_EVERY_ROUTE), key=lambda kind: kind.status):
         response = documented.setdefault(
@@ -306,14 +306,14 @@ def answers(*kinds: ProblemType) -> Responses:
 
 
 def operation_id(route: APIRoute) -> str:
-    """Return the name of a route's operation, from which generated clients name theirs."""
+    """Return the operation ID of a route, from which generated clients derive method names."""
     return route.name
 
 
 def describe(app: FastAPI) -> None:
-    """Add what every route has in common to the application's OpenAPI document.
+    """Add the parts that all routes share to the application's OpenAPI document.
 
-    It is made when it is asked for first, which takes half a second.
+    The document is generated on first request, which takes half a second.
     """
     generate = app.openapi
 
@@ -342,20 +342,20 @@ def _complete(document: dict[str, Any]) -> None:
 
 
 def _scoped(operation: dict[str, Any]) -> None:
-    """Say which scope an operation needs, if it needs any."""
+    """Document the required scope of an operation, if any."""
     if SCOPE in operation:
         operation["security"] = [{"bearer": []}]
         operation["description"] += f"\n\nNeeds the scope `{operation[SCOPE]}`."
 
 
 def _optional_body(operation: dict[str, Any]) -> None:
-    """Leave out the default of an optional body: it stands beside a reference, where it is lost."""
+    """Remove the default of an optional body: next to a ``$ref`` it would be ignored."""
     for media in operation.get("requestBody", {}).get("content", {}).values():
         media["schema"].pop("default", None)
 
 
 def _of_its_schema(response: Mapping[str, Any], schemas: Mapping[str, Any]) -> str:
-    """Return what the schema of an answer says of itself."""
+    """Return the description of a response's schema."""
     [media] = response["content"].values()
     described: str = schemas[media["schema"]["$ref"].rpartition("/")[2]]["description"]
     return described

@@ -1,4 +1,4 @@
-"""The events of a run: what callers may ask for, and how pages and streams of them are sent."""
+"""API schemas of run events, and responses that send them as pages or streams."""
 
 import asyncio
 import re
@@ -24,7 +24,7 @@ from caseworker.runs.run import EventRecord
 log = structlog.get_logger(__name__)
 
 HEARTBEAT_SECONDS = 15.0
-"""How long a stream may send nothing; then it sends a comment, which keeps it open."""
+"""Maximum idle time of a stream; then a comment is sent to keep it open."""
 MAX_SEQ = 2**31 - 1
 
 Batches = AsyncGenerator[Sequence[EventRecord], None]
@@ -41,37 +41,37 @@ EVENT_HEADERS: list[dict[str, Any]] = [
         "schema": {"type": "string", "pattern": _SEQ},
     },
 ]
-"""How the OpenAPI document describes them."""
+"""OpenAPI description of the request headers."""
 
 
 class EventsQuery(Query):
-    """Which events of a run to show."""
+    """Which events of a run to return."""
 
     after: Annotated[int, Field(ge=0, le=MAX_SEQ)] = 0
-    """Show the events behind this number; 0 begins at the first one."""
+    """Return events after this sequence number; 0 starts at the first event."""
     limit: Annotated[int, Field(ge=1, le=1000)] = 100
-    """How many events a page of JSON holds; a stream has no pages."""
+    """Maximum number of events on a JSON page; streams ignore it."""
 
 
 class EventView(View):
-    """Something that happened in a run."""
+    """An event of a run."""
 
     run_id: str
     seq: int
-    """1 to n in each run, without a gap."""
+    """Sequence number in the run, from 1, without gaps."""
     ts: datetime
     type: str
-    """Such as ``step.started``; the last one is ``run.`` and the run's status, and nothing but
-    ``late_result`` follows it."""
+    """For example ``step.started``. The last event is ``run.`` plus the final status; only
+    ``late_result`` may follow it."""
     step_id: str | None
-    """The path of the step inside the run."""
+    """The path of the step in the run."""
     node_id: str | None
     """Its CallNode in the trace."""
     data: dict[str, Any]
 
     @classmethod
     def of(cls, run_id: str, record: EventRecord) -> Self:
-        """Return the view of an event."""
+        """Convert an event."""
         return cls(
             run_id=run_id,
             seq=record.seq,
@@ -84,15 +84,15 @@ class EventView(View):
 
 
 class EventsPage(View):
-    """Some events of a run, in order."""
+    """A page of a run's events, in order."""
 
     events: list[EventView]
     next_after: int | None
-    """Ask with it as ``after`` for what comes next; null after the last event of a run."""
+    """Value of ``after`` for the next page; null after the last event of a run."""
 
     @classmethod
     def of(cls, run_id: str, page: EventPage, *, after: int, limit: int) -> Self:
-        """Return the view of a page of at most ``limit`` events behind ``after``."""
+        """Convert a page that was requested with ``after`` and ``limit``."""
         last = page.events[-1].seq if page.events else after
         over = page.finished and len(page.events) < limit
         views = [EventView.of(run_id, record) for record in page.events]
@@ -100,10 +100,10 @@ class EventsPage(View):
 
 
 def last_event_id(headers: Headers) -> int | None:
-    """Return the number of the last event that a client has seen, if it says so.
+    """Return the sequence number in the Last-Event-ID header, or None without the header.
 
     Raises:
-        ProblemError: it is not one of ours.
+        ProblemError: the value is not a valid event ID.
     """
     given = headers.get("last-event-id")
     if given is None:
@@ -114,15 +114,15 @@ def last_event_id(headers: Headers) -> int | None:
 
 
 def wants_page(headers: Headers) -> bool:
-    """Tell whether a client asks for JSON, and not for a stream."""
+    """Return whether a client accepts JSON and no event stream."""
     accepted = headers.get("accept", "")
     return "application/json" in accepted and "text/event-stream" not in accepted
 
 
 class EventStream(EventSourceResponse):
-    """The events of a run as they come, in batches of which the first was read already.
+    """Streams the events of a run as they occur; the first batch has been read already.
 
-    It ends with the batches, or when its client is gone.
+    The stream ends after the last batch, or when the client disconnects.
     """
 
     def __init__(self, run_id: str, first: Sequence[EventRecord], rest: Batches) -> None:
@@ -130,7 +130,7 @@ class EventStream(EventSourceResponse):
         self._rest = rest
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send what there is until it ends; the end of the process is one as well."""
+        """Send events until the stream ends; end it cleanly if the process shuts down."""
         try:
             await super().__call__(scope, receive, send)
         except asyncio.CancelledError:
@@ -141,9 +141,10 @@ class EventStream(EventSourceResponse):
 
 
 async def _sent(run_id: str, first: Sequence[EventRecord], rest: Batches) -> AsyncIterator[bytes]:
-    """Yield what is sent.
+    """Yield the bytes of the stream.
 
-    A database that goes away ends it, and so does a key that is revoked; the client comes again.
+    The stream ends early if the database becomes unavailable or the caller's key is revoked;
+    clients are expected to reconnect.
     """
     spoke_at = time.monotonic()
     yield _lines(run_id, first) or KEEPALIVE_COMMENT
@@ -168,5 +169,5 @@ def _lines(run_id: str, batch: Sequence[EventRecord]) -> bytes:
 
 
 def _json(run_id: str, record: EventRecord) -> str:
-    """Return an event as ASCII: some clients break lines at U+2028 and the like."""
+    """Encode an event as ASCII JSON, because some clients split lines at U+2028 and similar."""
     return EventView.of(run_id, record).model_dump_json(ensure_ascii=True)

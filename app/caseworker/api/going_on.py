@@ -1,7 +1,7 @@
-"""Runs that go on from another one: what is not sent with them is what the other run was given.
+"""Runs that resume from an ended run; omitted fields default to those of the source run.
 
-The other run's deadline and metadata are not inherited: a deadline has mostly passed by then, and
-metadata describe one run. Its limits are inherited, key by key, and are counted from 0 again.
+Deadline and metadata are not inherited: the deadline has usually passed, and metadata describe a
+single run. Limits are inherited key by key, and usage is counted from 0 again.
 """
 
 from collections.abc import Mapping
@@ -25,12 +25,12 @@ from caseworker.runs.service import RunService
 
 
 async def source_of(body: GoingOnBody, tenant: str, runs: RunService) -> Run:
-    """Return the run to go on from.
+    """Return the source run.
 
     Raises:
-        SourceNotFoundError: there is none.
+        SourceNotFoundError: it does not exist.
         SourceNotEndedError: it has not ended.
-        ProblemError: a kind was sent, and it is another one.
+        ProblemError: the body specifies another kind.
     """
     wanted = body.from_.run_id
     try:
@@ -46,10 +46,10 @@ async def source_of(body: GoingOnBody, tenant: str, runs: RunService) -> Run:
 
 
 def completed(body: GoingOnBody, source: RunRequest) -> OwnBody:
-    """Return a body with what its caller has left out, as it would be sent without ``from``.
+    """Fill in the omitted fields from the source, giving an equivalent body without ``from``.
 
     Raises:
-        ProblemError: something was sent that does not belong to runs of that kind, or is wrong.
+        ProblemError: a field is invalid or does not belong to runs of this kind.
     """
     sent = {name: value for name, value in body.sent.items() if value is not None}
     del sent["from"]
@@ -66,7 +66,7 @@ def completed(body: GoingOnBody, source: RunRequest) -> OwnBody:
 
 
 def going_on(new: NewRun, body: GoingOnBody, source: RunRequest, ceiling: Budget) -> NewRun:
-    """Return a new run that goes on from another one, within limits that were not all sent."""
+    """Turn a new run into one that resumes from ``source``, with inherited limits."""
     given, request = body.budget, new.request
     budget = source.budget if given is None else given.over(source.budget)
     prices_asked = given is not None and "max_cost_usd" in given.given
@@ -84,7 +84,7 @@ def going_on(new: NewRun, body: GoingOnBody, source: RunRequest, ceiling: Budget
 
 
 def _fields_of(request: RunRequest) -> dict[str, Any]:
-    """Return a request as it would be sent, without what is a run's own."""
+    """Return a stored request as body fields, without those specific to one run."""
     fields: Mapping[str, Any]
     match request.kind:
         case RunKind.GRAPH:

@@ -1,4 +1,4 @@
-"""The shape of a graph as callers see it: its steps, what joins them, and where to draw them."""
+"""API schema of a graph's shape: its steps, edges and layout layers."""
 
 from collections.abc import Mapping
 from typing import Any, Self
@@ -10,12 +10,12 @@ from caseworker.runs.step_inputs import shape_of
 
 
 class ShapeStep(View):
-    """A step, without what it is configured with."""
+    """A step, without its configuration."""
 
     id: str
     type: str
     graph: "GraphShape | None" = None
-    """Of the graph that a step of type ``subgraph`` executes; its steps have the path
+    """The graph that a step of type ``subgraph`` executes; the paths of its steps are
     ``outer/inner``."""
 
 
@@ -30,17 +30,17 @@ class ShapeEdge(View):
 
 
 class GraphShape(View):
-    """The steps and edges of a graph, with those of the graphs that its steps execute once."""
+    """The steps and edges of a graph, including its nested graphs, but not those of maps."""
 
     steps: list[ShapeStep]
     edges: list[ShapeEdge]
     layers: list[list[str]]
-    """The ids of the steps that take part: each stands one layer behind the last that leads to
-    it. Steps that are missing here are never executed."""
+    """IDs of the steps that can execute: each is one layer after its last predecessor. Steps
+    missing here are never executed."""
 
     @classmethod
     def of(cls, graph: Mapping[str, Any]) -> Self:
-        """Return the shape of a graph that was found valid, in the form its author wrote it."""
+        """Return the shape of a valid graph in its original form."""
         shape = shape_of(graph)
         return cls(
             steps=[
@@ -57,6 +57,6 @@ class GraphShape(View):
 
 
 def _inside(step: Step) -> Mapping[str, Any] | None:
-    """Return the graph that a step executes once; None also of one that it only names."""
+    """Return the inline graph of a ``subgraph`` step; None for other steps and references."""
     graph = step.data["graph"] if step.type == "subgraph" else {}
     return graph if "steps" in graph else None

@@ -1,15 +1,16 @@
-"""Bounds what a connection may hold and how long it may wait, before a request becomes one.
+"""Limits for the memory and the time that a connection may use before its request is dispatched.
 
-The server's protocol takes heads of any length, and waits for the rest of a request as long as its
-client likes. Here a head has a limit in bytes and in headers, and must be whole in time; a body,
-and the reading of an answer, must go on at a rate; and a process holds so many connections and no
-more. What is refused gets a problem document with an X-Request-ID, like any other request.
+The base protocol accepts heads of any length and waits indefinitely for the rest of a request. Here
+the head of a request is limited in bytes and headers and must arrive in time. Bodies must be sent,
+and responses read, at a minimum rate. The number of connections per process is limited. Rejected
+requests receive a problem document with an X-Request-ID, like all others.
 
-A connection is unidentified unless it has a request of a known caller. Unidentified ones take nine
-tenths of the limit at most: the oldest is closed for a new one. A tenth more connections than the
-limit may be open: those whose tenants wait for one (:mod:`caseworker.api.shares`).
+A connection is unidentified until it carries a request of an authenticated caller. Unidentified
+connections may use at most nine tenths of the limit; beyond that, a new one replaces the oldest. Up
+to a tenth more connections than the limit may be open: their requests wait for a slot of their
+tenant (:mod:`caseworker.api.shares`).
 
-A request that arrives whole costs nothing but a comparison: timers are set for those that do not.
+A request that arrives at once costs only a comparison: timers are set only for incomplete ones.
 """
 
 import asyncio
@@ -31,47 +32,47 @@ from caseworker.engine.fair_slots import queue_of, share_of
 log = structlog.get_logger(__name__)
 
 _PIECE_BYTES = 32 * 1024
-"""The most that the parser is given at once, so that a long head is noticed before it is kept."""
+"""Maximum size passed to the parser at once, so that long heads are detected early."""
 _MAX_PIPELINED = 4
-"""Requests that a client may send before the first of them is answered."""
+"""Number of pipelined requests that may wait for the response to the first one."""
 _LINGER_SECONDS = 1.0
-"""How long a refused client may go on sending: a reset could destroy the answer on its way."""
+"""How long a rejected client may keep sending; an early reset could discard the response."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectionLimits:
-    """What the connections of a process may hold, and how long they may wait."""
+    """Size, time and count limits for the connections of a process."""
 
     max_connections: int
-    """A tenth more may be open, whose requests wait."""
+    """A tenth more connections may be open; their requests wait."""
     max_head_bytes: int
-    """Of request line and headers."""
+    """Limit for the request line plus headers."""
     max_headers: int
     head_seconds: float
-    """The longest time for a whole head, from the first byte or from the connection's beginning."""
+    """Time limit for a complete head, from its first byte or from the start of the connection."""
     bytes_per_second: int
-    """The least rate at which bodies must come and answers be read."""
+    """Minimum rate at which bodies must arrive and responses must be read."""
     rate_seconds: float = 5.0
-    """The time over which a rate is measured."""
+    """The interval over which rates are measured."""
 
 
 class _RefusedError(Exception):
-    """Ends the parsing of a request that passes a limit."""
+    """Aborts parsing of a request that exceeds a limit."""
 
 
 class BoundedProtocol(HttpToolsProtocol):
-    """One connection of the server, within the limits of its class."""
+    """One connection of the server, with the limits of its class."""
 
     limits: ClassVar[ConnectionLimits]
     unidentified: ClassVar[dict["BoundedProtocol", None]]
-    """The server's unidentified connections, the oldest first."""
+    """The server's unidentified connections, oldest first."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self._refusal = types.MALFORMED_REQUEST
         self._head_bytes = 0
         self._unclaimed_bytes = 0
-        """What the parser has taken without saying anything: a part of a header, for example."""
+        """Bytes that the parser has buffered without a callback, such as part of a header."""
         self._claimed = False
         self._body_bytes = 0
         self._in_head = False
@@ -81,7 +82,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._refused = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Take a connection, in place of the oldest unidentified one if there are too many."""
+        """Accept a connection; if there are too many, close the oldest unidentified one."""
         super().connection_made(transport)
         self.unidentified[self] = None
         limit = self.limits.max_connections
@@ -98,14 +99,14 @@ class BoundedProtocol(HttpToolsProtocol):
         self._wait_for_head()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Forget the timers."""
+        """Unregister the connection and cancel its timers."""
         self._forget()
         self._set_timer(None)
         self._stop_watching_writes()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Parse what came, in pieces, and set a timer if the request is not whole yet."""
+        """Parse received data in pieces, and set a timer if the request is incomplete."""
         if self._is_over():
             return
         for start in range(0, len(data), _PIECE_BYTES):
@@ -125,25 +126,25 @@ class BoundedProtocol(HttpToolsProtocol):
             self._wait_for_head()
 
     def on_message_begin(self) -> None:
-        """Begin a request."""
+        """Start a request."""
         super().on_message_begin()
         self._claimed = self._in_head = True
         self._head_bytes = 0
 
     def on_url(self, url: bytes) -> None:
-        """Take a part of the request line."""
+        """Add a part of the URL to the size of the head."""
         self._count(len(url))
         super().on_url(url)
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Take a header, or a trailer of a body."""
+        """Count a header or trailer and check the header limit."""
         self._count(len(name) + len(value) + 4)
         if len(self.headers) >= self.limits.max_headers:
             self._refuse(types.HEAD_TOO_LARGE)
         super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
-        """Begin to answer a request whose head is whole."""
+        """Dispatch a request whose head is complete."""
         if len(self.pipeline) >= _MAX_PIPELINED:
             self._refuse(types.MALFORMED_REQUEST)
         self._set_timer(None)
@@ -154,21 +155,21 @@ class BoundedProtocol(HttpToolsProtocol):
         super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
-        """Take a part of the body."""
+        """Count and pass on a part of the body."""
         self._claimed = True
         self._body_bytes += len(body)
         super().on_body(body)
 
     def on_message_complete(self) -> None:
-        """End the receipt of a request."""
+        """Mark the request as completely received."""
         self._claimed = True
         self._in_body = False
         self._set_timer(None)
         super().on_message_complete()
 
     def on_response_complete(self) -> None:
-        """Keep nothing of a body that nobody has read."""
-        if self.cycle.response_complete:  # and not a later one that waits for its turn
+        """Discard the unread body, and count an idle connection as unidentified again."""
+        if self.cycle.response_complete:  # not a pipelined one that waits
             self.cycle.body.clear()
         super().on_response_complete()
         if self._is_idle() and not self.transport.is_closing():
@@ -176,18 +177,18 @@ class BoundedProtocol(HttpToolsProtocol):
             self.unidentified[self] = None
 
     def pause_writing(self) -> None:
-        """Watch a client that does not read as fast as it is answered."""
+        """Start to monitor a client that reads more slowly than data is sent."""
         super().pause_writing()
         if self._write_timer is None:
             self._watch_writes(self.transport.get_write_buffer_size())
 
     def resume_writing(self) -> None:
-        """Stop watching: nearly everything was read."""
+        """Stop monitoring: the client has read nearly everything."""
         self._stop_watching_writes()
         super().resume_writing()
 
     def send_400_response(self, msg: str) -> None:
-        """Answer what the parser could not read, or what a limit refuses."""
+        """Respond to a request that the parser or a limit rejected."""
         self._answer(self._refusal)
 
     def _forget(self) -> None:
@@ -198,7 +199,7 @@ class BoundedProtocol(HttpToolsProtocol):
         return self._refused or self.transport.is_closing()
 
     def _is_answered(self) -> bool:
-        cycle: object = self.cycle  # the base class does not say that there may be none yet
+        cycle: object = self.cycle  # the base class omits that it may be None
         return cycle is None or self.cycle.response_complete
 
     def _is_idle(self) -> bool:
@@ -210,15 +211,15 @@ class BoundedProtocol(HttpToolsProtocol):
             self._refuse(types.HEAD_TOO_LARGE)
 
     def _refuse(self, kind: ProblemType) -> None:
-        """End the parsing; the parser's error comes back by :meth:`send_400_response`."""
+        """Abort parsing; the parser then calls :meth:`send_400_response`."""
         self._refusal = kind
         raise _RefusedError
 
     def _answer(self, kind: ProblemType) -> None:
-        """Refuse in place of the application, and close.
+        """Send a problem document instead of the application's response, and close.
 
-        A client that waits for an earlier answer on this connection is cut off instead: a document
-        could be taken for a part of it.
+        If an earlier response on this connection is pending, abort the connection instead: the
+        client could mistake the document for a part of that response.
         """
         if self._is_over():
             return
@@ -288,12 +289,12 @@ class BoundedProtocol(HttpToolsProtocol):
 
 
 def bounded_by(limits: ConnectionLimits) -> type[BoundedProtocol]:
-    """Return the protocol of a server whose connections have these limits."""
+    """Return a protocol class with the given limits."""
     return type("BoundedProtocol", (BoundedProtocol,), {"limits": limits, "unidentified": {}})
 
 
 def _document(kind: ProblemType) -> bytes:
-    """Return a problem document with all its headers, as it goes over the wire."""
+    """Return a problem document as a complete HTTP response."""
     request_id = uuid.uuid4().hex
     response = problem_response(request_id, ProblemError(kind))
     headers = [

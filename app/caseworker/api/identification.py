@@ -1,4 +1,4 @@
-"""Identifies the caller of a request, by its credential or by where it comes from."""
+"""Authenticate the caller of a request by its credential or, if anonymous, by its address."""
 
 import asyncio
 import re
@@ -24,12 +24,12 @@ _OF_PROXIES = re.compile(
 async def identify(request: Request, authentication: Authentication, limits: ApiLimits) -> Caller:
     """Return the caller of a request.
 
-    Whoever shows a credential is known by it or refused, and is never taken for anonymous.
+    A request with a credential is authenticated by it or rejected; it never counts as anonymous.
 
     Raises:
-        InvalidCredentialError: the credential is nobody's.
-        CredentialRequiredError: there is none, and nobody is served without one.
-        ProblemError: there is none, and anonymous callers are not served from there.
+        InvalidCredentialError: the credential is invalid.
+        CredentialRequiredError: it has no credential, and anonymous access is disabled.
+        ProblemError: it has no credential, and anonymous access is not allowed from there.
     """
     shown = shown_credential(request)
     if shown is not None:
@@ -40,10 +40,10 @@ async def identify(request: Request, authentication: Authentication, limits: Api
 
 
 def shown_credential(request: Request) -> str | None:
-    """Return the bearer's credential of a request; None if it shows none.
+    """Return the bearer credential of a request; None without one.
 
     Raises:
-        InvalidCredentialError: it shows something else, or several.
+        InvalidCredentialError: the header is malformed, or sent more than once.
     """
     shown = [value for name, value in request.scope["headers"] if name == b"authorization"]
     if not shown:
@@ -56,17 +56,17 @@ def shown_credential(request: Request) -> str | None:
 def anonymous_caller(
     request: Request, anonymous: AnonymousFrom, limits: ApiLimits | None = None
 ) -> Caller:
-    """Return who calls without a credential, while there are none.
+    """Return the anonymous caller of a request without a credential.
 
-    Web pages of other origins are refused everywhere: a browser sends their requests with the
-    rights of whoever reads them. ``limits`` has the origins and host names of the configuration.
+    Requests from web pages of other origins are always rejected, because a browser sends them with
+    the network access of its user. ``limits`` holds the configured origins and host names.
 
-    A peer counts as local if its address is, and if no header says that a proxy forwards a request
-    of another peer. No header makes a caller local: anyone can write one. A peer without an address
-    (a Unix socket) counts as remote, because it usually is a proxy.
+    A peer counts as local if its address is a loopback address and no header shows that a proxy
+    forwarded the request. No header makes a caller local, since any client can send it. A peer
+    without an address (a Unix socket) counts as remote, because it is usually a proxy.
 
     Raises:
-        ProblemError: anonymous callers are not served from there.
+        ProblemError: anonymous access is not allowed from there.
     """
     _refuse_other_pages(request, frozenset() if limits is None else limits.cors_origins)
     if anonymous == "anywhere":
@@ -81,7 +81,7 @@ def anonymous_caller(
 
 
 def _refuse_other_pages(request: Request, origins: frozenset[str]) -> None:
-    """Refuse a request that a browser sends for a page of another origin."""
+    """Reject a request that a browser sends for a page of another origin."""
     sent = [value.lower() for value in request.headers.getlist("origin")]
     host = request.headers.get("host", "").lower()
     own = {f"http://{host}", f"https://{host}", *origins}
@@ -94,7 +94,7 @@ def _refuse_other_pages(request: Request, origins: frozenset[str]) -> None:
 
 
 def _is_own_host(request: Request, names: frozenset[str]) -> bool:
-    """Return whether a request was sent to this machine's loopback or to a configured name."""
+    """Return whether the Host header is a loopback or a configured name."""
     name = host_name(request.headers.get("host", ""))
     if name in ("", "localhost") or is_loopback(name):
         return True
@@ -102,14 +102,14 @@ def _is_own_host(request: Request, names: frozenset[str]) -> bool:
 
 
 def is_loopback(host: str) -> bool:
-    """Tell whether an address belongs to this machine alone."""
+    """Return whether an address is a loopback address."""
     address = address_of(host.partition("%")[0])
     address = getattr(address, "ipv4_mapped", None) or address
     return address is not None and address.is_loopback
 
 
 async def wait_connected(request: Request, seconds: float) -> None:
-    """Wait for a time, or until the client hangs up."""
+    """Sleep for ``seconds``, or until the client disconnects."""
     until, is_gone = time.monotonic() + seconds, request.is_disconnected
     while (left := until - time.monotonic()) > 0 and not await is_gone():  # noqa: ASYNC110
         await asyncio.sleep(min(left, 1.0))

@@ -1,8 +1,7 @@
-"""Reads JSON that comes from outside: bounded, strict, and only what can be stored.
+"""Parse untrusted JSON: bounded, strict and limited to storable values.
 
-Python's parser takes more than JSON allows (NaN, duplicate keys, integers of any length) and
-Postgres stores less (no NUL, no lone surrogates), so both differences are refused here, before
-anything is built from the text.
+Python's parser accepts more than JSON allows (NaN, duplicate keys, integers of any length), and
+Postgres stores less (no NUL, no unpaired surrogates). Both differences are rejected here.
 """
 
 import json
@@ -17,21 +16,23 @@ from caseworker.nodes.reading import field_of
 
 _BOM = b"\xef\xbb\xbf"
 _STRING_OR_BRACKET = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"?|[\[{]|[\]}]', re.DOTALL)
-"""A string is swallowed whole, closed or not, so that its brackets do not count. Nothing in the
-pattern can be matched in two ways: the time is linear whatever the text."""
+"""Matches a string as a whole, even if unterminated, so that brackets in it do not count.
+
+The pattern is unambiguous, so matching takes linear time for any text.
+"""
 
 _LONG_NUMBER = re.compile(r"\d{19}|[eE]\+?\d{3}")
-"""Found in every number that may be too large. A text without it needs no check of each number."""
+"""Matches every number that may be too large; texts without a match skip the check per number."""
 _INT64_DIGITS = 19
 _INT64 = 2**63
 
 
 class MalformedJsonError(ValueError):
-    """The text is not JSON as we take it; the message says what to do."""
+    """The text is not acceptable JSON; the message explains how to correct it."""
 
 
 class UnstorableTextError(ValueError):
-    """The text is JSON but holds strings that no database stores."""
+    """The text is valid JSON, but contains strings that the database cannot store."""
 
     def __init__(self, violations: list[Violation]) -> None:
         super().__init__("Strings may not hold NUL characters or unpaired surrogates.")
@@ -39,10 +40,10 @@ class UnstorableTextError(ValueError):
 
 
 def read_json(body: bytes, *, max_depth: int) -> Any:
-    """Parse a body.
+    """Parse a request body.
 
     Raises:
-        MalformedJsonError: it is no JSON, or nested deeper than ``max_depth``, or holds duplicate
+        MalformedJsonError: it is not JSON, is nested deeper than ``max_depth``, or holds duplicate
             keys or numbers beyond 64 bits.
         UnstorableTextError: it holds NUL characters or unpaired surrogates.
     """
@@ -65,7 +66,7 @@ def read_json(body: bytes, *, max_depth: int) -> Any:
 
 
 def is_nested_deeper(text: str, limit: int) -> bool:
-    """Tell whether more than ``limit`` arrays and objects stand inside one another."""
+    """Return whether arrays and objects are nested deeper than ``limit``."""
     if text.count("[") + text.count("{") <= limit:
         return False
     depth = 0
@@ -78,12 +79,12 @@ def is_nested_deeper(text: str, limit: int) -> bool:
             case "]" | "}":
                 depth -= 1
                 if depth < 0:
-                    return False  # no JSON either way, which the parser says better
+                    return False  # invalid JSON; the parser gives a better message
     return False
 
 
 def is_storable(text: str) -> bool:
-    """Tell whether a database takes the text."""
+    """Return whether the database can store the text."""
     return "\0" not in text and not any("\ud800" <= char <= "\udfff" for char in text)
 
 
@@ -96,7 +97,7 @@ def _require_storable(value: Any) -> None:
 
 
 def _unstorable(value: Any, path: tuple[str | int, ...]) -> Iterator[tuple[str | int, ...]]:
-    """Yield the places of texts and keys that cannot be stored."""
+    """Yield the paths of strings and keys that cannot be stored."""
     match value:
         case str():
             if not is_storable(value):

@@ -1,4 +1,4 @@
-"""Keys as callers make and see them."""
+"""API schemas of API keys."""
 
 from datetime import datetime
 from typing import Annotated, Literal, Self
@@ -22,45 +22,45 @@ def _printable(name: str) -> str:
 
 
 class NewKeyBody(Body):
-    """A key to make."""
+    """An API key to create."""
 
     name: Annotated[
         str,
         StringConstraints(min_length=1, max_length=MAX_NAME_CHARS),
         AfterValidator(_printable),
     ]
-    """What receipts and records call whoever uses it."""
+    """Name of the key's user in receipts and records."""
     scopes: Annotated[list[ScopeName], Field(min_length=1, max_length=3)] = Field(
         default_factory=lambda: [_USUAL]
     )
-    """`run` contains `read`, and `admin` both."""
+    """`run` and `approve` include `read`; `admin` includes all scopes."""
     tenant: TenantName | None = None
-    """Of another tenant than the caller's own: for the operator alone."""
+    """Tenant of the key; only the operator may name another tenant than its own."""
     expires_at: Instant | None = None
-    """Left out, it works until it is revoked."""
+    """If omitted, the key is valid until it is revoked."""
 
 
 class RotateKeyBody(Body):
-    """How a key is replaced."""
+    """How to replace a key."""
 
     overlap_seconds: Annotated[int, Field(ge=0, le=int(MAX_OVERLAP.total_seconds()))] = int(
         USUAL_OVERLAP.total_seconds()
     )
-    """How long the old key works on; a day unless given."""
+    """How long the old key remains valid; defaults to one day."""
 
 
 class KeyQuery(Query):
-    """Whose keys to list."""
+    """Which keys to list."""
 
     tenant: TenantName | None = None
-    """For the operator alone."""
+    """Only for the operator."""
 
 
 class KeyView(View):
-    """A key, without its secret."""
+    """An API key, without its secret."""
 
     key_id: str
-    """The part of the key behind `cwk_`."""
+    """The public part of the key, after `cwk_`."""
     tenant: str
     name: str
     scopes: list[ScopeName]
@@ -69,28 +69,28 @@ class KeyView(View):
     expires_at: datetime | None
     revoked_at: datetime | None
     rotated_to: str | None
-    """The id of the key that replaces it."""
+    """ID of the key that replaces it."""
 
     @classmethod
     def of(cls, key: ApiKey) -> Self:
-        """Return the view of a key."""
+        """Convert a key."""
         return cls.model_validate(_shown(key))
 
 
 class IssuedKeyView(KeyView):
-    """A key that was just made, with its secret, which is shown nowhere else."""
+    """A newly created key with its secret, which cannot be retrieved later."""
 
     key: str
-    """What to send as `Authorization: Bearer ...`."""
+    """The credential to send as `Authorization: Bearer ...`."""
 
     @classmethod
     def issued(cls, issued: IssuedKey) -> Self:
-        """Return the view of a new key."""
+        """Convert a newly created key."""
         return cls.model_validate({**_shown(issued.key), "key": issued.secret})
 
 
 class KeyList(View):
-    """Keys, the newest first."""
+    """API keys, newest first."""
 
     keys: list[KeyView]
 

@@ -1,10 +1,11 @@
 """``/mcp``: the service as an MCP server over streamable HTTP, without sessions in memory.
 
-What holds for every request holds here: the Host check, who may call, and the limits of a body. Two
-generations of the protocol are served by the SDK. In the newer one a client cancels a call by
-closing its connection. In the older one it sends ``notifications/cancelled``, perhaps to another
-replica: such a client is given a session id, and the id of a run follows from it and from the id of
-the request, so the cancel request can be stored wherever it arrives, even before the run exists.
+Host check, authentication and body limits apply as for every request. The SDK serves two
+generations of the protocol. In the newer one, a client cancels a call by closing its connection.
+
+In the older one, it sends ``notifications/cancelled``, possibly to another replica. Such a client
+receives a session ID. The run ID is derived from the session ID and the request ID. So any replica
+can store the cancel request, even before the run exists.
 """
 
 import asyncio
@@ -30,11 +31,11 @@ from caseworker.runs.errors import TooManyPendingCancelsError
 SESSION_HEADER = "mcp-session-id"
 _MAX_SESSION_CHARS = 128
 CALLER = "mcp"
-"""What receipts call clients that cancel."""
+"""The name of cancelling MCP clients in receipts."""
 
 
 def run_id_of(session: str | None, request_id: Any) -> str | None:
-    """Return the id of the run of a request; None if the request has no session to name it by."""
+    """Derive the run ID from session and request; None without a valid session."""
     if not session or len(session) > _MAX_SESSION_CHARS or not isinstance(request_id, int | str):
         return None
     named = f"{session}\n{type(request_id).__name__}\n{request_id}"
@@ -42,20 +43,20 @@ def run_id_of(session: str | None, request_id: Any) -> str | None:
 
 
 class McpEndpoint:
-    """The ASGI application behind ``/mcp``."""
+    """The ASGI application at ``/mcp``."""
 
     def __init__(self, version: str, offers: Sequence[Offers]) -> None:
-        """Offer the tools that ``offers`` return, and one that looks at a run."""
+        """Offer the tools returned by ``offers``, plus a tool that returns a run."""
         self._version = version
         self._offers = offers
         self._server: Any = None
         self._loading = asyncio.Lock()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request.
+        """Handle one request.
 
         Raises:
-            ProblemError: it is refused before the protocol is looked at.
+            ProblemError: the request is rejected before it reaches the protocol.
         """
         request = await ApiRequest.of(Request(scope, receive, send), AccessScope.READ)
         if request.method != "POST":
@@ -87,7 +88,7 @@ class McpEndpoint:
         await (await self._loaded()).answer(scope, received, named)
 
     async def _cancel(self, request: ApiRequest, params: Any) -> None:
-        """Store a cancel request for the run of another request of the same session."""
+        """Store a cancel request for the run of another request in the same session."""
         request_id = params.get("requestId") if isinstance(params, dict) else None
         run_id = run_id_of(request.headers.get(SESSION_HEADER), request_id)
         if run_id is not None:
@@ -98,7 +99,7 @@ class McpEndpoint:
                 raise ProblemError(types.TOO_MANY_PENDING_CANCELS) from error
 
     async def _loaded(self) -> Any:
-        """Import the SDK at the first use, in a thread: that takes most of a second."""
+        """Import the SDK on first use, in a thread, because that takes nearly a second."""
         async with self._loading:
             if self._server is None:
                 module = await asyncio.to_thread(import_module, "caseworker.api.mcp_server")

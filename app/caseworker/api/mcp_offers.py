@@ -1,4 +1,4 @@
-"""What the service offers to MCP clients: tools of which each call is an ordinary run."""
+"""Tools that the service offers to MCP clients; each call is an ordinary run."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,25 +17,26 @@ from caseworker.runs.run import DefinitionRef
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OfferedTool:
-    """A tool of which each call is a run."""
+    """A tool whose calls are runs."""
 
     name: str
     description: str
     parameters: Mapping[str, Any]
-    """JSON Schema of its arguments."""
+    """JSON Schema of the arguments."""
     accept: Callable[[ApiRequest, Mapping[str, Any], Mapping[str, Any]], Awaitable[Accepted]]
-    """Accepts the run of a call: gets the arguments, and the run's own fields ``run_id`` (may be
-    null) and ``metadata``. It raises what a route that accepts runs raises, or a
-    ValidationError."""
+    """Accepts the run of a call, given the request, the arguments, and the run's own fields
+    ``run_id`` (may be null) and ``metadata``. It raises the same errors as a route that accepts
+    runs, or a ValidationError."""
 
 
 Offers = Callable[[ApiRequest, str | None], Awaitable[Sequence[OfferedTool]]]
-"""Returns the tools that the sender of a request may call now, only that of a name if one is given.
+"""Returns the tools that a caller may use now; with a name, only that tool.
 
-Of two with one name the first is meant."""
+If two offers contain the same name, the first one wins.
+"""
 
 MAX_AGENTS = 100
-"""So many agents are listed, by name; any other can be called all the same."""
+"""Maximum number of listed agents; further ones can be called but are not listed."""
 
 
 async def case_tools(request: ApiRequest, name: str | None) -> Sequence[OfferedTool]:
@@ -44,7 +45,7 @@ async def case_tools(request: ApiRequest, name: str | None) -> Sequence[OfferedT
 
 
 async def agent_tools(request: ApiRequest, name: str | None) -> Sequence[OfferedTool]:
-    """Return a tool for every registered agent: its newest version."""
+    """Return a tool for the newest version of each registered agent."""
     store, tenant = request.api.services.definitions, request.caller.tenant
     kind = DefinitionKind.AGENT
     if name is not None:

@@ -1,4 +1,4 @@
-"""The SDK's MCP server with the tools of this service; imported when a client first asks."""
+"""MCP server on top of the SDK, with the tools of this service; imported on first use."""
 
 import asyncio
 import json
@@ -39,9 +39,9 @@ log = structlog.get_logger(__name__)
 Context = ServerRequestContext[dict[str, Any], Any]
 
 WAIT_SECONDS: Final = 45.0
-"""How long a call waits for its run; clients give up after 60 seconds."""
+"""How long a call waits for its run; clients time out after 60 seconds."""
 PROGRESS_SECONDS: Final = 2.0
-"""Between notifications of progress, to a client that asked for them."""
+"""Interval of progress notifications, for clients that requested them."""
 
 _WAIT_NAME: Final = "wait_seconds"
 _WAIT = {
@@ -66,7 +66,7 @@ _GET_RUN = Tool(
 
 
 class OfferingServer:
-    """Answers MCP requests; holds nothing between them but cancel requests under way."""
+    """Handles MCP requests; stateless, apart from cancel requests in progress."""
 
     def __init__(self, version: str, offers: Sequence[Offers]) -> None:
         self._offers = offers
@@ -81,7 +81,7 @@ class OfferingServer:
         )
 
     async def answer(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one HTTP request, whose ``api_request`` stands in its scope."""
+        """Handle one HTTP request; its scope contains the ``api_request``."""
         manager = StreamableHTTPSessionManager(self._server, stateless=True)
         async with manager.run():
             await manager.handle_request(scope, receive, send)
@@ -129,12 +129,12 @@ class OfferingServer:
         try:
             return await self._ended(context, request, accepted.run, wait)
         except asyncio.CancelledError:
-            if not request.runs.is_closing:  # else it is the process that goes, not the client
+            if not request.runs.is_closing:  # otherwise the process shuts down, not the client
                 self._cancel(request.runs, accepted.run.key)
             raise
 
     def _cancel(self, runs: RunService, key: RunKey) -> None:
-        """Cancel the run of a client that has gone, beside what ends its request."""
+        """Cancel the run of a disconnected client in a separate task, since this one ends."""
         cancelling = asyncio.create_task(runs.cancel(key, by=CALLER, reason="The client left."))
         self._cancelling.add(cancelling)
         cancelling.add_done_callback(self._cancelling.discard)
@@ -142,10 +142,7 @@ class OfferingServer:
     async def _ended(
         self, context: Context, request: ApiRequest, run: Run, wait: float
     ) -> CallToolResult:
-        """Return the run once it has ended, or as it stands after ``wait`` seconds.
-
-        It is returned as it stands, too, when the process ends.
-        """
+        """Return the run when it ends, after ``wait`` seconds, or when the process shuts down."""
         begun, runs = time.monotonic(), request.runs
         while not run.finished and (left := wait - (time.monotonic() - begun)) > 0:
             if runs.is_closing:
@@ -168,15 +165,15 @@ def _request_of(context: Context) -> ApiRequest:
 
 
 def _has_own_wait(tool: OfferedTool) -> bool:
-    """Return whether a tool has an argument of its own that is named like the time to wait."""
+    """Return whether a tool has its own argument named ``wait_seconds``."""
     return _WAIT_NAME in tool.parameters.get("properties", {})
 
 
 def _taken_wait(args: dict[str, Any]) -> float:
-    """Take the time to wait out of the arguments of a call, and return it in seconds.
+    """Remove ``wait_seconds`` from the arguments of a call and return it, capped at the maximum.
 
     Raises:
-        ProblemError: it is no number of seconds.
+        ProblemError: it is not a number of seconds.
     """
     wait = args.pop(_WAIT_NAME, WAIT_SECONDS)
     if isinstance(wait, bool) or not isinstance(wait, int | float) or not wait >= 0:
@@ -199,7 +196,7 @@ def _refused(*reasons: str) -> CallToolResult:
 
 
 def _refusal_of(error: Exception) -> CallToolResult:
-    """Return what the routes would have answered, as the text of a failed call."""
+    """Return a failed call with the problem that a route would have returned, as text."""
     try:
         problem: ProblemError = as_problem(error)
     except StopIteration:

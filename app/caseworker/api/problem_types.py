@@ -1,4 +1,4 @@
-"""Every kind of error that a caller can meet (RFC 9457); ``docs/problems.md`` explains each one."""
+"""All kinds of API errors (RFC 9457); ``docs/problems.md`` explains each one."""
 
 from dataclasses import dataclass
 
@@ -7,21 +7,21 @@ URN = "urn:caseworker:problem:"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProblemType:
-    """One kind of error: what it is called and what to do about it."""
+    """One kind of error, with its status, title and advice."""
 
     slug: str
     status: int
     """The HTTP status."""
     title: str
     detail: str
-    """What to do, where there is nothing more precise to say."""
+    """Default advice; an error may give more specific advice."""
     retry_after_seconds: int | None = None
     challenge: str | None = None
-    """What ``WWW-Authenticate`` says (RFC 6750)."""
+    """The ``WWW-Authenticate`` header (RFC 6750)."""
 
     @property
     def uri(self) -> str:
-        """The stable ``type`` by which clients tell problems apart."""
+        """The stable ``type`` that identifies the kind of problem to clients."""
         return URN + self.slug
 
 

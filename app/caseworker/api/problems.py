@@ -1,7 +1,7 @@
-"""Errors as problem documents (RFC 9457): one table, one form, nothing that a caller has sent.
+"""Convert errors to problem documents (RFC 9457), which never repeat request data.
 
-A problem document says what kind of error it is (``type``), what to do (``detail``), which fields
-are at fault (``errors``) and under which id the logs know the request.
+A problem document states the kind of error (``type``), what to do (``detail``), which fields are
+invalid (``errors``) and the request ID under which to find the request in the logs.
 """
 
 import json
@@ -98,7 +98,7 @@ DOMAIN: Mapping[type[Exception], ProblemType] = MappingProxyType(
         StoreUnavailableError: types.UNAVAILABLE,
     }
 )
-"""What the errors of the domain, which know no HTTP, mean to a caller."""
+"""Maps domain errors, which know no HTTP, to problem types."""
 
 _OF_THE_FRAMEWORK: Mapping[int, ProblemType] = MappingProxyType(
     {
@@ -111,9 +111,9 @@ _OF_THE_FRAMEWORK: Mapping[int, ProblemType] = MappingProxyType(
 
 
 class ProblemError(HTTPException):
-    """A request that the HTTP layer itself refuses.
+    """A request that the HTTP layer itself rejects.
 
-    It is one of the framework's own exceptions because those alone leave the reading of a body
+    It subclasses the framework's HTTPException because only that passes through body parsing
     unchanged.
     """
 
@@ -125,9 +125,9 @@ class ProblemError(HTTPException):
         violations: Sequence[Violation] = (),
         **members: Any,
     ) -> None:
-        """Refuse with ``kind``; ``detail`` must not repeat what was sent.
+        """Create the error; ``detail`` must not repeat request data.
 
-        ``members`` are added to the document as they are.
+        ``members`` are added to the problem document unchanged.
         """
         super().__init__(kind.status, detail or kind.detail)
         self.kind = kind
@@ -136,18 +136,18 @@ class ProblemError(HTTPException):
 
 
 def invalid(field: str, message: str) -> ProblemError:
-    """Return the refusal of a request with one field at fault."""
+    """Return the error for a request with one invalid field."""
     return ProblemError(types.INVALID_REQUEST, violations=[Violation(field, message)])
 
 
 def handlers() -> dict[int | type[Exception], Any]:
-    """Return what the application answers exceptions with."""
+    """Return the exception handlers of the application."""
     answered = (HTTPException, RequestValidationError, *DOMAIN)
     return dict.fromkeys(answered, _answer)
 
 
 def problem_response(request_id: str, error: ProblemError) -> Response:
-    """Return the problem document of an error."""
+    """Return the problem document of an error as a response."""
     kind = error.kind
     document: dict[str, Any] = {
         "type": kind.uri,
@@ -175,10 +175,10 @@ async def _answer(request: Request, error: Exception) -> Response:
 
 
 def as_problem(error: Exception) -> ProblemError:
-    """Return the refusal that an error means to a caller.
+    """Convert an error to a problem.
 
     Raises:
-        StopIteration: it is none of those that ``handlers`` answers.
+        StopIteration: no problem type is registered for the error.
     """
     match error:
         case ProblemError():
@@ -224,7 +224,7 @@ def as_problem(error: Exception) -> ProblemError:
 
 
 def rate_headers(rate: RateState | None) -> dict[str, str]:
-    """Return the headers about a tenant's rate of runs.
+    """Return the rate limit headers of a tenant's runs.
 
     They follow draft-ietf-httpapi-ratelimit-headers-10.
     """
@@ -258,7 +258,7 @@ def _quota_exceeded(error: QuotaExceededError) -> ProblemError:
 
 
 def _graph_refused(error: GraphRefusedError) -> ProblemError:
-    """Name what is wrong with a graph, and how much more there is than can be named."""
+    """List the problems of a graph, and the number of those beyond the limit."""
     violations = graph_violations(error.problems, error.kind.value)
     unnamed = len(error.problems) - len(violations)
     detail = types.INVALID_REQUEST.detail
@@ -270,7 +270,7 @@ def _graph_refused(error: GraphRefusedError) -> ProblemError:
 
 
 def _allowed_methods(request: Request) -> str:
-    """Return every method of a resource as an Allow header, not only those of its first route."""
+    """Return all methods of a resource, over all matching routes, as an Allow header."""
     found = {
         method
         for route in request.app.routes

@@ -1,4 +1,4 @@
-"""What every response has in common, whatever becomes of the request inside."""
+"""Host check, request ID, error handling and logging common to all requests."""
 
 import asyncio
 import re
@@ -24,26 +24,26 @@ log = structlog.get_logger(__name__)
 _SANE_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}", re.ASCII)
 MAX_QUERY_PARAMETERS = 64
 IDENTIFIED = "caseworker.identified"
-"""In the scope of a request: what the server wants to be called when the caller is known."""
+"""Scope key of a callback that the server expects once the caller is authenticated."""
 
 _PROBES = frozenset({"/healthz", "/readyz"})
-"""What watches over processes may call them by any name."""
+"""Health probes may use any host name."""
 
 
 class AllowedHosts:
-    """The names under which the service answers.
+    """The host names that the service accepts, as protection against DNS rebinding.
 
-    A page of another site can make its own name lead to this machine, and then counts in a browser
-    as a page of the service (DNS rebinding). Its requests still carry that name. So an address is
-    always allowed, which no page can be called, and a name only if it is known.
+    A malicious page can point its own host name at this machine, and browsers then treat the
+    service as same-origin. Its requests still carry that name. IP addresses are therefore always
+    accepted, as they cannot be rebound, and names only if they are known.
     """
 
     def __init__(self, names: frozenset[str] | None) -> None:
-        """Allow addresses, ``localhost`` and ``names``; None allows every name."""
+        """Accept IP addresses, ``localhost`` and ``names``; None accepts every name."""
         self._names = names and frozenset(map(str.lower, names))
 
     def allow(self, host: bytes) -> bool:
-        """Tell whether a Host header, or the lack of one (empty), is served."""
+        """Return whether a Host header is accepted; empty means a missing header."""
         if self._names is None or not host:
             return True
         name = host_name(host.decode("latin-1"))
@@ -51,12 +51,12 @@ class AllowedHosts:
 
 
 def host_name(host: str) -> str:
-    """Return the name or address in a Host header, in lower case, without port and brackets."""
+    """Return the host of a Host header in lower case, without port and brackets."""
     return (host.rpartition("]")[0].lstrip("[") or host.partition(":")[0]).lower().rstrip(".")
 
 
 def address_of(name: str) -> IPv4Address | IPv6Address | None:
-    """Return the address that a name is; None if it is none."""
+    """Parse an IP address; None if the name is not an address."""
     with suppress(ValueError):
         return ip_address(name)
     return None
@@ -65,18 +65,18 @@ def address_of(name: str) -> IPv4Address | IPv6Address | None:
 _QUIET = _PROBES | {"/metrics"}
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 _GIVEN_UP = 499
-"""The status of a request whose caller was gone before there was an answer."""
+"""Status logged for requests whose client disconnected before the response."""
 
 
 class RequestLog:
-    """Counts requests, and writes a line of each that is no probe."""
+    """Counts requests, and logs those that are not probes."""
 
     def __init__(self, observer: RequestObserver | None = None, *, lines: bool = False) -> None:
         self._observer = observer
         self._lines = lines
 
     def answered(self, scope: Scope, status: int, seconds: float, *, streamed: bool) -> None:
-        """Note a request; its path is known by its template alone, which holds nobody's ids."""
+        """Record a request; only the route template is used, because paths contain IDs."""
         if self._observer is None and not self._lines:
             return
         method = scope["method"] if scope["method"] in _METHODS else "other"
@@ -95,10 +95,11 @@ class RequestLog:
 
 
 class RequestEnvelope:
-    """Gives every request an id and every failure a problem document.
+    """Assigns a request ID to every request, and a problem document to every failure.
 
-    The id is the caller's ``X-Request-ID`` if that is sane and no key, else a new one. It is on the
-    response and on every log line of the request, and of the run that the request began.
+    The ID is the caller's ``X-Request-ID`` if it is well-formed and contains no key, else a
+    generated one. It appears in the response, and in all log lines of the request and the run that
+    it creates.
     """
 
     def __init__(self, app: ASGIApp, hosts: AllowedHosts, requests: RequestLog) -> None:
@@ -107,7 +108,7 @@ class RequestEnvelope:
         self._requests = requests
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request."""
+        """Handle one request."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -132,8 +133,8 @@ class RequestEnvelope:
                     return
                 await self._app(scope, receive, send_named)
             except ClientDisconnect:
-                return  # nobody is left to answer
-            except asyncio.CancelledError:  # the process ends, and waits for no answer any longer
+                return  # the client is gone
+            except asyncio.CancelledError:  # the process shuts down
                 if started:
                     raise
                 response = problem_response(request_id, ProblemError(UNAVAILABLE))
@@ -151,7 +152,7 @@ class RequestEnvelope:
                 self._requests.answered(scope, status, seconds, streamed=streamed)
 
     def _refused(self, scope: Scope) -> ProblemError | None:
-        """Return why a request is refused before its query is parsed; None if it is not."""
+        """Return why a request is rejected before its query is parsed, or None."""
         if not self._hosts.allow(_host(scope)) and scope["path"] not in _PROBES:
             return ProblemError(HOST_REFUSED)
         if scope["query_string"].count(b"&") >= MAX_QUERY_PARAMETERS:
@@ -160,7 +161,7 @@ class RequestEnvelope:
 
 
 def _is_stream(headers: Iterable[tuple[bytes, bytes]]) -> bool:
-    """Return whether an answer is a stream of events, which lasts as long as a run does."""
+    """Return whether a response is an event stream, which lasts as long as its run."""
     return any(
         name == b"content-type" and value.startswith(b"text/event-stream")
         for name, value in headers
@@ -168,12 +169,12 @@ def _is_stream(headers: Iterable[tuple[bytes, bytes]]) -> bool:
 
 
 def _host(scope: Scope) -> bytes:
-    """Return the Host header; two of them make a name that nothing has."""
+    """Return the Host header; several are joined to a name that matches no host."""
     return b",".join([value for name, value in scope["headers"] if name == b"host"])
 
 
 def _request_id(scope: Scope) -> str:
-    """Return the id that the caller gave, if it is sane and no key; else a new one."""
+    """Return the caller's request ID if it is well-formed and contains no key, else a new one."""
     given = next((value for name, value in scope["headers"] if name == b"x-request-id"), b"")
     text = given.decode("latin-1")
     is_sane = _SANE_ID.fullmatch(text) and without_keys(text) == text

@@ -1,7 +1,7 @@
-"""The form of what a run came to, what it spent and what stopped it.
+"""API schemas of results, usage and stops of runs.
 
-These objects are stored as they are shown, so the models here document them and are never built.
-Fields with a default may be missing.
+These objects are stored as they are shown, so the models only document them and are never
+instantiated. Fields with a default may be missing.
 """
 
 from datetime import datetime
@@ -16,17 +16,17 @@ from caseworker.llm.ports import Incomplete
 
 
 class Usage(View):
-    """What was spent; while the run works what was so far, estimates included."""
+    """Resources used by a run, so far if it has not ended, including estimates."""
 
     tokens: int
     """Input plus output tokens."""
     seconds: float
     steps: int
-    """Step executions; further attempts of a step are not counted."""
+    """Step executions; retries of a step are not counted."""
     api_calls: int
-    """Provider attempts."""
+    """Attempts at model providers."""
     cost_usd: float | None
-    """Null if the price of a call is not known."""
+    """Null if the price of a call is unknown."""
     llm_calls: int = 0
     """Logical calls of all models."""
     llm_calls_small: int = 0
@@ -36,35 +36,35 @@ class Usage(View):
     turns: int = 0
     """Iterations of agent loops."""
     tokens_estimated: int = 0
-    """The part of the tokens that was estimated: what was sent and not answered."""
+    """Estimated share of the tokens: those of requests without a response."""
     cost_usd_estimated: float = 0
-    """The part of the cost that was estimated."""
+    """Estimated share of the cost."""
     cost_usd_known: float | None = None
-    """The sum of the calls whose price is known, where that of others is not."""
+    """Cost of the calls with a known price, if other calls have an unknown price."""
     unpriced_calls: int = 0
-    """Provider attempts whose price is not known."""
+    """Provider attempts with an unknown price."""
 
 
 class RunStop(View):
-    """Why a run ended before its natural end."""
+    """Why a run ended early."""
 
     kind: StopKind
     dimension: str | None = None
-    """Which limit of the budget: ``seconds``, ``tool_calls``…"""
+    """The exceeded budget dimension: ``seconds``, ``tool_calls``…"""
     scope: str | None = None
-    """Whose limit: ``run``, or the path of a step."""
+    """The scope of the limit: ``run``, or the path of a step."""
     limit: float | None = None
     used: float | None = None
     reserved: float | None = None
-    """What work in flight held of the limit."""
+    """Amount reserved by calls in flight."""
     requested: float | None = None
-    """What was asked for and refused."""
+    """Amount requested and refused."""
     requested_by: str | None = None
     reason: str | None = None
     step_id: str | None = None
-    """The step that failed, of an error."""
+    """For an error: the step that failed."""
     error_class: str | None = None
-    """The class of the failure, of an error."""
+    """For an error: its class."""
     at: datetime | None = None
 
 
@@ -74,28 +74,28 @@ class Evidence(View):
     tool: str
     args: dict[str, Any]
     result: dict[str, Any]
-    """What the tool returned; a failure has the key ``error``."""
+    """The tool's result; a failure has the key ``error``."""
     tier: Literal["small", "big"]
     act_step: int
-    """The number of the pass in its tier, from 1."""
+    """The number of the round in its tier, from 1."""
     warning: str | None = None
-    """Set for an action that was refused and never ran."""
+    """Set for an action that was refused and never executed."""
 
 
 class TokenUsage(View):
-    """Tokens and what they cost."""
+    """Token counts and their cost."""
 
     input: int
     output: int
     cached_input: int
-    """The part of the input that came from a provider's cache."""
+    """Input tokens served from a provider's cache."""
     reasoning: int
-    """The part of the output that went into reasoning."""
+    """Output tokens used for reasoning."""
     cost_usd: float | None
 
 
 class TokensByTier(View):
-    """Tokens of both tiers and their sum."""
+    """Token usage of each tier, and the total."""
 
     small: TokenUsage
     big: TokenUsage
@@ -103,7 +103,7 @@ class TokensByTier(View):
 
 
 class CaseCounters(View):
-    """What a case has used."""
+    """Usage counters of a case."""
 
     llm_calls_small: int
     llm_calls_big: int
@@ -114,7 +114,7 @@ class CaseCounters(View):
 
 
 class UsedModel(View):
-    """A model that has answered."""
+    """A model that answered calls."""
 
     provider: str
     model: str
@@ -122,7 +122,7 @@ class UsedModel(View):
 
 
 class CaseModel(View):
-    """The model of a tier, and which models have answered in its place."""
+    """The configured model of a tier, and the models that actually answered."""
 
     provider: str
     """``offline`` is the built-in planner."""
@@ -135,90 +135,90 @@ class CaseModels(View):
 
     small: CaseModel
     big: CaseModel | None = None
-    """Null if none is configured."""
+    """Null if not configured."""
 
 
 class CaseVerification(View):
-    """What the verifier has found."""
+    """The verifier's findings."""
 
     checks: dict[str, bool | None]
-    """Whether each check holds; null where it does not apply."""
+    """Whether each check passed; null if it does not apply."""
     confirmed_by: str | None
     """The independent check that confirms the answer."""
 
 
 class CaseResult(View):
-    """What a case came to."""
+    """The result of a case."""
 
     answer: str | None = None
     verified: bool | None
-    """True if the checks of the answer hold, and one of them is independent of the plan. Null if
-    only the operation that the plan chose is not confirmed."""
+    """True if all checks passed and at least one is independent of the plan. Null if only the
+    plan's choice of operation is unconfirmed."""
     verification: CaseVerification
     finish_reason: Literal["success", "budget", "big_fail"] | None
     logs: list[dict[str, Any]]
-    """What the case agent did, in order."""
+    """Log of the case agent, in order."""
     evidence: list[Evidence]
     artifacts: list[dict[str, Any]]
-    """The files that its tools have made, each with its name and its URL."""
+    """Files that its tools created, each with name and URL."""
     counters: CaseCounters
     models: CaseModels
 
 
 class AgentError(View):
-    """What failed or stopped an agent."""
+    """The error or stop that ended an agent."""
 
     class_: str = Field(alias="class")
-    """The class of the failure, such as ``ModelUnavailable``, or of the stop."""
+    """The class of the error, such as ``ModelUnavailable``, or of the stop."""
     message: str
 
 
 class AgentResult(View):
-    """What an agent came to."""
+    """The result of an agent."""
 
     success: bool
-    """True if it ended by itself."""
+    """True if the agent finished on its own."""
     output: Any
-    """Its answer: text, or JSON that follows the schema of its output."""
+    """The answer: text, or JSON that follows the agent's output schema."""
     output_valid: bool | None
-    """Whether the answer follows the schema; null without one, and where there is no answer."""
+    """Whether the answer follows the schema; null without a schema or an answer."""
     raw_content: str
-    """The answer as the model wrote it."""
+    """The answer exactly as the model wrote it."""
     terminate_reason: (
         Literal["goal", "error", "incomplete", "timeout", "max_turns", "aborted", "budget"] | None
     )
     error: AgentError | None = None
     """Null after ``goal``."""
     incomplete: Incomplete | None = None
-    """Why ``raw_content`` is not complete; null if it is."""
+    """Why ``raw_content`` is incomplete; null if it is complete."""
     incomplete_reason: str | None = None
-    """What the provider or the model said about it, such as the text of a refusal."""
+    """Explanation by the provider or model, such as the text of a refusal."""
     turn_count: int
     models: list[UsedModel] = Field(default_factory=list)
-    """The models that have answered."""
+    """The models that answered."""
     messages: list[dict[str, Any]]
-    """The conversation, as much of its end as the limits allow."""
+    """The conversation; truncated at the start if it exceeds the limits."""
     messages_left_out: int | None = None
-    """How many older messages are not shown; left out if all are."""
+    """Number of older messages not shown; absent if all are shown."""
 
 
 class StepResult(View):
-    """How a step of a graph stands."""
+    """The outcome of a step of a graph."""
 
     status: StepStatus
     error: str | None = None
-    """What failed it, or what its policy has made good."""
+    """The error that failed it, or that its error policy recovered from."""
     error_class: str | None = None
-    """The class of that failure."""
+    """The class of the error."""
     attempts: int | None = None
-    """How often it was tried, a fallback included; left out if nothing failed."""
+    """Number of attempts, including a fallback; absent if none failed."""
     recovered_by: Literal["skip", "fallback"] | None = None
-    """How its policy has made a failure good."""
+    """How its error policy recovered from the failure."""
 
 
 class GraphResult(View):
-    """What a graph came to."""
+    """The result of a graph."""
 
     outputs: dict[str, dict[str, Any]]
-    """Values by step and output handle."""
+    """Values by step ID and output handle."""
     steps: dict[str, StepResult]

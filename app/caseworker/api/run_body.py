@@ -1,4 +1,4 @@
-"""What a caller may send about runs: bodies and headers."""
+"""Request schemas of runs: bodies and headers."""
 
 import hashlib
 import re
@@ -62,22 +62,23 @@ POST_HEADERS: list[dict[str, Any]] = [
         "schema": {"type": "string", "examples": ["wait=10"]},
     },
 ]
-"""How the OpenAPI document describes the headers of POST /runs.
+"""OpenAPI description of the headers of POST /runs.
 
-They are read by hand: as parameters of the route they would cost a tenth of the whole request."""
+They are parsed by hand; as route parameters they would cost a tenth of the whole request.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class GivenBudget:
-    """The limits that a caller sent: what is left out takes a default, null is unlimited."""
+    """The limits sent by a caller: omitted limits take a default, null is unlimited."""
 
     budget: Budget
     given: frozenset[str]
-    """The fields that were sent, by their JSON names."""
+    """JSON names of the fields that were sent."""
 
     def over(self, usual: Budget) -> Budget:
-        """Return ``usual`` with the given limits in the place of its own, null included."""
-        if usual is UNLIMITED:  # so is what was not sent
+        """Override ``usual`` with the limits that were sent, including null."""
+        if usual is UNLIMITED:  # omitted limits are unlimited too
             return self.budget
         names = map(field_name, self.given)
         return replace(usual, **{name: getattr(self.budget, name) for name in names})
@@ -132,41 +133,42 @@ EndType = Literal["run.cancelled", "run.completed", "run.failed", "run.halted"]
 
 
 class WebhookBody(Body):
-    """Where the end of the run is announced, signed with the secret of `POST /webhooks/secret`."""
+    """Where to announce the end of the run, signed with the secret of `POST /webhooks/secret`."""
 
     url: Annotated[str, Field(examples=["https://example.com/hooks/caseworker"])]
     """A public https URL."""
     events: Annotated[list[EndType], Field(min_length=1, max_length=4)] | None = None
-    """Of which ends; left out, of every one."""
+    """The run events to send; defaults to all."""
 
 
 class RunFields(Body):
-    """What runs of every kind have."""
+    """Fields common to all kinds of runs."""
 
     run_id: RunId | None = None
-    """Names the run; left out, the service makes a UUIDv7. Repeating an id repeats nothing."""
+    """ID of the run; defaults to a generated UUIDv7. Sending the same ID again creates no second
+    run."""
     kind: str
     input: Any = None
     budget: BudgetBody | None = None
-    """What the run may spend."""
+    """Limits of the run."""
     deadline: Instant | None = None
-    """When the run is halted at the latest, whatever it is doing."""
+    """The time at which the run is halted if it is still active."""
     start_at: Instant | None = None
-    """When it is begun at the earliest; until then it is queued, and can be cancelled."""
+    """Earliest start time; until then the run is queued and can be cancelled."""
     seed: Seed | None = None
-    """Makes prompts and sampling repeatable where the provider supports it."""
+    """Makes prompts and sampling reproducible where the provider supports it."""
     timezone: ZoneName | None = None
-    """Where "today" begins; left out, as configured."""
+    """Time zone that defines "today"; defaults to the configured one."""
     metadata: dict[str, Any] | None = None
-    """Comes back with the run and means nothing to the service."""
+    """Returned with the run; not interpreted by the service."""
     priority: Annotated[int, Field(ge=-100, le=100)] | None = None
-    """Of the queued runs of a tenant, those with a higher one begin first; left out, 0."""
+    """Queued runs of a tenant with a higher priority start first; defaults to 0."""
     concurrency_key: ConcurrencyKey | None = None
-    """Of all runs of a tenant with the same key, at most ``concurrency_limit`` are under way, those
-    that wait for an approval included; the others wait in order."""
+    """Limits concurrency: at most ``concurrency_limit`` runs of a tenant with the same key are
+    active, including those that wait for an approval. The others are queued in order."""
     concurrency_limit: Annotated[int, Field(ge=1, le=10_000)] | None = None
-    """How many runs of its key may be under way for this one to begin, itself included; left out,
-    1."""
+    """Maximum number of active runs with this key for this run to start, including itself; defaults
+    to 1."""
 
     @model_validator(mode="after")
     def _limit_has_key(self) -> Self:
@@ -176,7 +178,7 @@ class RunFields(Body):
 
     @property
     def queueing(self) -> Queueing:
-        """When the run may begin beside others."""
+        """Priority and concurrency limits of the run in the queue."""
         return Queueing(
             priority=self.priority or 0,
             concurrency_key=self.concurrency_key,
@@ -184,25 +186,26 @@ class RunFields(Body):
         )
 
     webhook: WebhookBody | None = None
-    """Who is told when it ends."""
+    """Where to send a notification when the run ends."""
 
 
 class CaseBody(RunFields):
     """A case to run."""
 
     kind: Annotated[Literal["case"], BeforeValidator(_kind)] = "case"
-    """What to run."""
+    """The kind of run."""
     input: CaseInput
-    """The question, UTF-8 text of at most the configured number of characters (8192)."""
+    """The question: UTF-8 text, limited to the configured number of characters (default 8192)."""
     expected_tools: Annotated[list[ToolName], Field(max_length=MAX_EXPECTED_TOOLS)] | None = None
-    """Tools without which the answer does not count as verified; GET /tools lists them."""
+    """Tools that must be used for the answer to count as verified; GET /tools lists the available
+    ones."""
     gold_answer: str | None = None
-    """The right answer, for the verifier alone: no model ever sees it."""
+    """The correct answer, used only by the verifier; no model sees it."""
     mode: Mode | None = None
-    """How much the small model does before the big one; left out, as configured. ``escalate`` means
-    ``hrm_small_then_escalate``."""
+    """How much the small model does before the big one is called; defaults to the configured mode.
+    ``escalate`` is short for ``hrm_small_then_escalate``."""
     budget: BudgetBody | None = None
-    """What the run may spend; left out, the configured limits."""
+    """Limits of the run; defaults to the configured ones."""
     graph: OfGraphs = None
     agent: OfAgents = None
     model: OfAgents = None
@@ -214,16 +217,16 @@ class GraphRunBody(RunFields):
     """A graph to run."""
 
     kind: Literal["graph"]
-    """What to run."""
+    """The kind of run."""
     graph: GraphOrName
-    """The graph itself, or the name of a registered one. The run keeps the graph that it was
-    accepted with, with all the graphs that it contains."""
+    """An inline graph, or a reference to a registered one. The run keeps the graph as it was when
+    it was accepted, including all nested graphs."""
     inputs: dict[str, Any] | None = None
-    """Values by input handle, for the steps without incoming flow edges."""
+    """Values by input handle, for steps without incoming flow edges."""
     input: Any = None
-    """Short for ``inputs.default``: any JSON; null is left out."""
+    """Short for ``inputs.default``: any JSON value; null counts as omitted."""
     budget: BudgetBody | None = None
-    """What the run may spend; left out, as much as the service allows any run."""
+    """Limits of the run; defaults to the service's ceilings."""
     expected_tools: OfCases = None
     gold_answer: OfCases = None
     mode: OfCases = None
@@ -233,7 +236,7 @@ class GraphRunBody(RunFields):
 
 
 class ChatMessage(Body):
-    """Something that was said."""
+    """A message of a conversation."""
 
     role: Literal["user", "assistant"]
     content: Annotated[CaseInput, STORABLE]
@@ -246,21 +249,21 @@ class AgentRunBody(RunFields):
     """An agent to run."""
 
     kind: Literal["agent"]
-    """What to run."""
+    """The kind of run."""
     agent: AgentOrName
-    """The agent itself, or the name of a registered one. The run keeps the agent that it was
-    accepted with, with all the agents among its tools."""
+    """An inline agent, or a reference to a registered one. The run keeps the agent as it was when
+    it was accepted, including all agents among its tools."""
     input: Any = None
-    """What the agent is asked: text, or any JSON, which it is shown as text. It comes after
+    """The user's request: text, or any JSON, which is passed to the agent as text. It follows
     ``messages``."""
     messages: Messages | None = None
-    """What was said before, the newest last."""
+    """The previous conversation, oldest message first."""
     inputs: dict[str, Any] | None = None
-    """The values of the variables that the agent declares."""
+    """Values of the variables that the agent declares."""
     model: ModelSpec | None = None
-    """Takes the place of the whole ``model`` of the agent."""
+    """Replaces the agent's ``model`` completely."""
     budget: BudgetBody | None = None
-    """What the run may spend; left out, as much as the service allows any run."""
+    """Limits of the run; defaults to the service's ceilings."""
     expected_tools: OfCases = None
     gold_answer: OfCases = None
     mode: OfCases = None
@@ -268,50 +271,50 @@ class AgentRunBody(RunFields):
 
 
 class FromRun(Body):
-    """The run to go on from."""
+    """The run to resume from."""
 
     run_id: RunId
-    """It must have ended."""
+    """The run must have ended."""
     until: NodeId | None = None
-    """A node of its trace: what had ended when this one ended is taken over. Left out, all that
-    ended well is."""
+    """A node of its trace: everything that had ended when this node ended is imported. If omitted,
+    all successful steps and calls are imported."""
 
 
 class GoingOnBody(RunFields):
-    """A run that goes on from an ended one: what that had done is taken over and costs nothing.
+    """A run that resumes from an ended run; imported steps and calls cost nothing.
 
-    What is left out is as it was in the other run, except deadline and metadata. What is sent
-    applies to what comes after the part that is taken over.
+    Omitted fields default to those of the other run, except deadline and metadata. Fields that are
+    sent apply to the part after the import.
     """
 
     _sent: dict[str, Any] = PrivateAttr()
 
     from_: Annotated[FromRun, Field(alias="from")]
-    """Which run, and how much of it."""
+    """The source run, and how much of it to import."""
     kind: Annotated[Literal["case", "graph", "agent"], BeforeValidator(_kind)] | None = None  # type: ignore[assignment]
-    """That of the other run."""
+    """The kind of the source run."""
     input: Any = None
-    """Another question, or another input of the graph or the agent."""
+    """Another question, or another input of the graph or agent."""
     graph: GraphOrName | None = None
-    """Another graph, for example one in which a step was changed."""
+    """Another graph, for example with a changed step."""
     agent: AgentOrName | None = None
-    """Another agent, for example one with another model."""
+    """Another agent, for example with another model."""
     model: ModelSpec | None = None
-    """Another model, in the place of that of the agent."""
+    """Another model, replacing that of the agent."""
     messages: Messages | None = None
-    """Another conversation, for example one with an edited message."""
+    """Another conversation, for example with an edited message."""
     inputs: dict[str, Any] | None = None
-    """Other values by input handle, or of the variables of the agent."""
+    """Other values, by input handle or by variable of the agent."""
     expected_tools: Annotated[list[ToolName], Field(max_length=MAX_EXPECTED_TOOLS)] | None = None
-    """As in a case."""
+    """Same as for a case."""
     gold_answer: str | None = None
-    """As in a case."""
+    """Same as for a case."""
     mode: Mode | None = None
-    """As in a case."""
+    """Same as for a case."""
 
     @property
     def sent(self) -> Mapping[str, Any]:
-        """What its caller has sent, as it was sent."""
+        """The body as it was sent, before validation."""
         return self._sent
 
     @model_validator(mode="wrap")
@@ -330,10 +333,10 @@ _BODIES: Mapping[Any, type[OwnBody]] = MappingProxyType(
 
 
 def body_of_kind(sent: Any) -> OwnBody:
-    """Return what was sent as a body of its kind, a case if it names none.
+    """Validate a body by its kind, which defaults to case.
 
     Raises:
-        ValidationError: it is none.
+        ValidationError: the body is invalid.
     """
     kind = sent.get("kind") if isinstance(sent, dict) else None
     body = _BODIES.get(kind, CaseBody) if isinstance(kind, str) else CaseBody
@@ -349,7 +352,7 @@ def _of_its_kind(sent: Any, _: ValidatorFunctionWrapHandler) -> OwnBody | GoingO
 RunBody = Annotated[
     CaseBody | GraphRunBody | AgentRunBody | GoingOnBody, WrapValidator(_of_its_kind)
 ]
-"""A run to accept: its ``kind`` says which, a case if there is none; ``from`` goes on from one."""
+"""A run to create: ``kind`` selects the schema (default: case), ``from`` resumes from a run."""
 
 
 class CancelBody(Body):
@@ -365,9 +368,9 @@ class CancelBody(Body):
 
 
 def idempotency_key(headers: Headers) -> str | None:
-    """Return the SHA-256 of the key under which the request may be repeated.
+    """Return the SHA-256 of the Idempotency-Key header, or None without the header.
 
-    The key itself is not stored: it may contain anything, and is only ever compared.
+    The key itself is not stored: it may contain anything and is only compared.
 
     Raises:
         ProblemError: it is not 1 to 255 printable ASCII characters.
@@ -380,9 +383,9 @@ def idempotency_key(headers: Headers) -> str | None:
 
 
 def wait_seconds(headers: Headers, *, longest: int) -> int | None:
-    """Return how long to wait for the result, at most ``longest``; None if that is not preferred.
+    """Return the seconds to wait for the result, at most ``longest``; None without a preference.
 
-    A preference that cannot be read is ignored (RFC 7240); the first of several counts.
+    Malformed preferences are ignored (RFC 7240); of several, the first applies.
     """
     if "prefer" not in headers:
         return None

@@ -1,4 +1,4 @@
-"""The queries that a caller may send about runs."""
+"""Query parameters and filters of run requests."""
 
 import json
 from collections.abc import Mapping
@@ -27,40 +27,40 @@ MAX_METADATA_FILTERS = 10
 
 
 class CancelQuery(Query):
-    """The query of a cancel request."""
+    """Query parameters of a cancel request."""
 
     reason: Reason | None = None
     """Shown in the receipt and in the trace; a reason in the body takes precedence."""
 
 
 class RunQuery(PageQuery):
-    """Which runs to list."""
+    """Filters for a list of runs."""
 
     status: RunStatus | None = None
-    """Runs of one status."""
+    """Only runs with this status."""
     kind: RunKind | None = None
-    """Runs of one kind."""
+    """Only runs of this kind."""
     agent: Annotated[str, StringConstraints(max_length=64), STORABLE] | None = None
-    """Runs of the registered agent of this name, also in threads, whatever its version."""
+    """Only runs of the registered agent with this name, of any version, also in threads."""
     thread_id: Annotated[str, StringConstraints(max_length=200), STORABLE] | None = None
-    """Runs of one thread."""
+    """Only runs of this thread."""
     created_after: Instant | None = None
-    """Runs accepted later than this."""
+    """Only runs accepted after this time."""
     created_before: Instant | None = None
-    """Runs accepted earlier than this."""
+    """Only runs accepted before this time."""
 
     @model_validator(mode="before")
     @classmethod
     def _without_metadata(cls, sent: Mapping[str, Any]) -> Any:
-        """Leave out what :func:`metadata_filter` reads."""
+        """Remove the parameters that :func:`metadata_filter` parses."""
         return {name: sent[name] for name in sent if not name.startswith(METADATA_PREFIX)}
 
 
 def metadata_filter(query: QueryParams) -> dict[str, str]:
-    """Return the values by key of the parameters ``metadata.<key>``.
+    """Return the values of the ``metadata.<key>`` parameters, by key.
 
     Raises:
-        ProblemError: a key stands there twice, a text cannot be stored, or there are too many.
+        ProblemError: a key is repeated, a text cannot be stored, or there are too many filters.
     """
     found: dict[str, str] = {}
     for name, value in query.multi_items():
@@ -76,22 +76,22 @@ def metadata_filter(query: QueryParams) -> dict[str, str]:
 
 
 MAX_CANCELLED_AT_ONCE = 1000
-"""How many runs one request stops; each is a transaction of its own."""
+"""Maximum number of runs that one request cancels; each is a separate transaction."""
 
 
 class CancelRunsBody(Body):
-    """Which runs to stop, of those that have not ended, and why; all that is given must hold.
+    """Filters for the runs to cancel, of those that have not ended; all given filters must match.
 
-    At least one field besides ``reason`` must be given: ``created_before`` with the present time
-    stops every run that exists.
+    At least one field other than ``reason`` is required. ``created_before`` with the current time
+    cancels all existing runs.
     """
 
     status: Annotated[RunStatus, Field(strict=False)] | None = None
-    """Runs of one status: queued, running or waiting."""
+    """Only runs with this status: queued, running or waiting."""
     kind: Annotated[RunKind, Field(strict=False)] | None = None
-    """Runs of one kind."""
+    """Only runs of this kind."""
     agent: Annotated[str, StringConstraints(max_length=64), STORABLE] | None = None
-    """Runs of the registered agent of this name, whatever its version."""
+    """Only runs of the registered agent with this name, of any version."""
     metadata: (
         Annotated[
             dict[StorableText, StorableText | bool | int | float | None],
@@ -99,11 +99,11 @@ class CancelRunsBody(Body):
         ]
         | None
     ) = None
-    """Values that the metadata of the runs must have."""
+    """Only runs whose metadata have these values."""
     created_after: Instant | None = None
-    """Runs accepted later than this."""
+    """Only runs accepted after this time."""
     created_before: Instant | None = None
-    """Runs accepted earlier than this."""
+    """Only runs accepted before this time."""
     reason: Reason | None = None
     """Shown in the traces of the runs."""
 
@@ -115,7 +115,7 @@ class CancelRunsBody(Body):
 
     @property
     def wanted(self) -> RunFilter:
-        """The runs that are meant, as many as are stopped at once."""
+        """The filter for one batch of runs to cancel."""
         fields = self.model_dump(exclude={"reason", "metadata"})
         texts = {
             key: value if isinstance(value, str) else json.dumps(value)
@@ -125,10 +125,10 @@ class CancelRunsBody(Body):
 
 
 class TraceQuery(Query):
-    """How to show a trace."""
+    """How to return a trace."""
 
     format: Literal["json", "explain", "otlp"] = "json"
-    """``json`` is the snapshot; ``explain`` is a text to read; ``otlp`` are spans of OpenTelemetry,
-    without any content."""
+    """``json`` is the snapshot, ``explain`` a readable text, ``otlp`` OpenTelemetry spans without
+    content."""
     payloads: bool = False
-    """Show with the snapshot what each call asked and what it got."""
+    """Include the request and reply of each call with the snapshot."""

@@ -1,4 +1,4 @@
-"""Runs and cancel receipts as callers see them."""
+"""API schemas of runs and cancel receipts."""
 
 from collections.abc import Sequence
 from dataclasses import fields
@@ -20,21 +20,21 @@ _LIMITS = {field.name: json_name(field.name) for field in fields(Budget)}
 
 
 class Links(View):
-    """Where to go from a run."""
+    """Links of a run."""
 
     self: str
     trace: str
     events: str
-    """What happens in the run, while it happens and afterwards."""
+    """The run's events, live and after its end."""
     artifacts: str
-    """The files that the run has made."""
+    """The files that the run has created."""
     cancel: str
     """POST cancels the run; so does DELETE on ``self``."""
 
     @classmethod
     def of(cls, run_id: str, root: str) -> Self:
-        """Return the links of a run, below the path that the service is served under."""
-        here = f"{root}/runs/{run_id}"  # a run id needs no quoting
+        """Return the links of a run; they start with the path prefix ``root``."""
+        here = f"{root}/runs/{run_id}"  # run IDs need no quoting
         return cls(
             self=here,
             trace=f"{here}/trace",
@@ -45,18 +45,18 @@ class Links(View):
 
 
 class RunDefinition(View):
-    """The registered graph or agent that a run was accepted with."""
+    """The registered graph or agent with which a run was accepted."""
 
     name: str
     version: int | None
 
 
 class RunSourceView(View):
-    """The run that another one goes on from."""
+    """The run from which another run resumes."""
 
     run_id: str
     until: str | None
-    """The last of its CallNodes that is taken over; null takes over all that had ended well."""
+    """The last imported CallNode; null imports all successful ones."""
 
 
 FinishReason = Annotated[
@@ -75,84 +75,83 @@ class CancelView(View):
 
 
 class RunSummary(View):
-    """A run as lists show it: its state, without its result."""
+    """A run as shown in lists, without its result."""
 
     run_id: str
     kind: RunKind
     status: RunStatus
-    """Completed, failed, halted and cancelled are final; halted means that a limit stopped it."""
+    """completed, failed, halted and cancelled are final; halted means stopped by a limit."""
     graph: RunDefinition | None
-    """The registered graph that it executes; null of other runs and of a graph that was sent
-    along."""
+    """The registered graph that it executes; null for other kinds and inline graphs."""
     agent: RunDefinition | None
-    """The registered agent that it executes, or that answers in its thread; null likewise."""
+    """The registered agent that it executes, or that answers in its thread; null for other kinds
+    and inline agents."""
     thread_id: str | None
-    """The thread that it answers in."""
+    """The thread in which it answers."""
     input: Any
-    """What a case was asked, or what a graph or agent was given on ``default``, redacted as
-    ``trace.payloads`` says. In lists the first 200 characters of a text."""
+    """The question of a case, or the ``default`` input of a graph or agent, shown as
+    ``trace.payloads`` permits. In lists, texts are truncated to 200 characters."""
     finish_reason: FinishReason | None
-    """How a case ended; null while it works, if it was cancelled, or if something else broke. Of
-    agents it is null: their result has ``terminate_reason``."""
+    """How a case ended; null before its end, after a cancel or after another error. Always null for
+    agents: their result has ``terminate_reason``."""
     created_at: datetime
     start_at: datetime | None
-    """When it is begun at the earliest; null is at once."""
+    """Earliest start time; null means immediately."""
     started_at: datetime | None
     finished_at: datetime | None
     attempts: int
-    """How often a worker has begun it."""
+    """How often a worker has started it."""
     limits: dict[str, int | float | None]
-    """What it may spend at most, ceilings of the service included; null is unlimited."""
+    """Its limits, capped at the ceilings of the service; null is unlimited."""
     usage: Annotated[dict[str, Any], DocumentedAs(Usage)] | None
-    """What was spent, while it works what was spent so far. Null before it begins, and in lists
-    while it works."""
+    """Resources used so far. Null before the run starts, and in lists until it ends."""
     stop: Annotated[dict[str, Any], DocumentedAs(RunStop)] | None
-    """Why it ended before its natural end."""
+    """Why it ended early."""
     cancel: CancelView | None
     from_: Annotated[RunSourceView | None, Field(alias="from")]
-    """The run that it goes on from, whose steps and calls it has taken over."""
+    """The run from which it resumed, and whose steps and calls it imported."""
     priority: int
     concurrency_key: str | None
-    """With whose other runs it waits for its turn."""
+    """Key that limits the number of concurrently active runs."""
     metadata: dict[str, Any]
-    """What its caller sent along."""
+    """Metadata sent by its caller."""
     links: Links
 
     @classmethod
     def of(cls, run: Run, root: str, given: Given) -> Self:
-        """Return the view of a run."""
+        """Convert a run to its summary."""
         return cls(**_members(run, root, given))
 
 
 class RunDetails(RunSummary):
-    """A run as it is shown by itself."""
+    """A run as shown individually."""
 
     inputs: dict[str, Any] | None
-    """What a graph or agent was given besides ``input``, by handle; null as that is."""
+    """Other inputs of a graph or agent, by handle; shown under the same rules as ``input``."""
 
 
 class CaseRun(RunDetails):
-    """A run of a case, and what came of it."""
+    """A run of a case, with its result."""
 
     kind: Literal[RunKind.CASE]
     result: Annotated[dict[str, Any], DocumentedAs(CaseResult)] | None
-    """What there is of it stays when the run ends early."""
+    """The result; partial if the run ended early."""
 
 
 class GraphRun(RunDetails):
-    """A run of a graph, and what came of it."""
+    """A run of a graph, with its result."""
 
     kind: Literal[RunKind.GRAPH]
     result: Annotated[dict[str, Any], DocumentedAs(GraphResult)] | None
-    """What there is of it stays when the run ends early."""
+    """The result; partial if the run ended early."""
 
 
 class AgentRun(RunDetails):
-    """A run of an agent, and what came of it."""
+    """A run of an agent, with its result."""
 
     kind: Literal[RunKind.AGENT]
     result: Annotated[dict[str, Any], DocumentedAs(AgentResult)] | None
-    """What there is of it stays when the run ends early."""
+    """The result; partial if the run ended early."""
 
 
 RunView = TypeAliasType(
@@ -171,7 +170,7 @@ _VIEWS: dict[RunKind, type[CaseRun | GraphRun | AgentRun]] = {
 
 
 async def view_of(run: Run, root: str, payloads: PayloadReading) -> CaseRun | GraphRun | AgentRun:
-    """Return the view of a run, with links below the path that the service is served under."""
+    """Convert a run; its links start with the path prefix ``root``."""
     given = await payloads.given(run)
     members = _members(run, root, given)
     return _VIEWS[run.kind](**members, inputs=given.inputs, result=run.result)
@@ -194,7 +193,7 @@ def _members(run: Run, root: str, given: Given) -> dict[str, Any]:
         "start_at": run.request.start_at,
         "started_at": run.started_at,
         "finished_at": run.finished_at,
-        # The attempt that waits for a person counts again once it goes on.
+        # A waiting run has released its attempt; it counts again when it resumes.
         "attempts": run.attempts + (run.status is RunStatus.WAITING),
         "limits": {name: json_number(getattr(budget, field)) for field, name in _LIMITS.items()},
         "usage": run.usage,
@@ -209,36 +208,36 @@ def _members(run: Run, root: str, given: Given) -> dict[str, Any]:
 
 
 class RunPage(View):
-    """Some runs, newest first."""
+    """A page of runs, newest first."""
 
     runs: list[RunSummary]
     next_cursor: str | None
-    """Ask for the next page with it; null on the last one."""
+    """Cursor of the next page; null on the last page."""
 
     @classmethod
     def of(cls, page: Page, root: str, given: Sequence[Given]) -> Self:
-        """Return the view of a page; ``given`` belongs to its runs, in order."""
+        """Convert a page; ``given`` holds the inputs of its runs, in order."""
         runs = [RunSummary.of(run, root, own) for run, own in zip(page.runs, given, strict=True)]
         return cls(runs=runs, next_cursor=page.next_cursor)
 
 
 class CallView(View):
-    """An LLM or tool call that had begun before the run was cancelled."""
+    """An LLM or tool call that had started before the run was cancelled."""
 
     node_id: str
     """Its CallNode in the trace."""
     kind: str
     name: str
     status: str
-    """``success`` and ``fail`` had taken effect; ``running`` is being cut off; ``created`` was
-    journaled, and either is refused or begins within a fraction of a second."""
+    """``success`` and ``fail`` are complete; ``running`` is being interrupted; ``created`` is
+    journaled, and is either refused or started within a fraction of a second."""
     model: str | None
     cost_usd: float | None
-    """Null if its price is not known."""
+    """Null if its price is unknown."""
 
     @classmethod
     def of(cls, record: CallRecord) -> Self:
-        """Return the view of a row of the journal."""
+        """Convert a row of the journal."""
         node = record.node
         return cls(
             node_id=record.node_id,
@@ -251,25 +250,25 @@ class CallView(View):
 
 
 class CancelledRunsView(View):
-    """What came of a request to stop all runs that fit."""
+    """The outcome of a request to cancel all matching runs."""
 
     ended: int
-    """Runs that were waiting for a worker: they ended at once."""
+    """Runs that were queued and ended immediately."""
     requested: int
-    """Runs at work: their workers have been asked to stop them."""
+    """Active runs whose workers were asked to stop them."""
     more: bool
-    """True if more runs fit than one request stops: send it again. Runs that have been asked to
-    stop are not counted again."""
+    """True if more runs match than one request cancels; send the request again. Runs already asked
+    to stop are not counted again."""
 
 
 class CancelReceipt(View):
-    """What came of a request to cancel a run."""
+    """The outcome of a cancel request."""
 
     run_id: str
     status: RunStatus | None
-    """Of the run once the request was stored; null if it does not exist yet."""
+    """Status of the run after the request was stored; null if the run does not exist yet."""
     already_finished: bool
-    """True if the run had ended before, so that nothing was changed."""
+    """True if the run had already ended; the request changed nothing."""
     requested_at: datetime | None
     """When the first request to cancel the run was stored."""
     delivered_at: datetime | None
@@ -279,11 +278,11 @@ class CancelReceipt(View):
     requested_by: str | None
     reason: str | None
     calls: list[CallView]
-    """The LLM and tool calls that had begun before the request."""
+    """LLM and tool calls that had started before the request."""
 
     @classmethod
     def of(cls, receipt: CancelStatus) -> Self:
-        """Return the view of what became of a cancel request."""
+        """Convert the status of a cancel request."""
         request = receipt.cancel_request
         return cls(
             run_id=receipt.run_id,

@@ -1,4 +1,4 @@
-"""Schedules as callers send and see them."""
+"""API schemas of schedules."""
 
 from datetime import UTC, datetime
 from typing import Annotated, Any, Self
@@ -22,7 +22,7 @@ from caseworker.schedules.timing import CRON, MAX_CATCH_UP, CatchUp, InvalidCron
 
 _OF_ONE_RUN = ("run_id", "start_at", "deadline")
 _OF_ITS_CALLER = frozenset({"gold_answer", "webhook"})
-"""What no run shows either."""
+"""Fields hidden from callers without the scope ``run``; views of runs hide them too."""
 
 ScheduleName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9._-]{1,64}$")]
 ScheduleNamePath = Annotated[ScheduleName, Path(description="The name of a schedule.")]
@@ -35,57 +35,58 @@ def _own(sent: Any, _: ValidatorFunctionWrapHandler) -> OwnBody:
 
 
 class ScheduleBody(Body):
-    """A schedule as it is to be."""
+    """The desired state of a schedule."""
 
     cron: Annotated[
         str,
         StringConstraints(max_length=200),
         Field(examples=["30 6 * * 1-5"], json_schema_extra={"pattern": CRON}),
     ]
-    """Five fields: minute, hour, day of the month, month, day of the week."""
+    """Cron expression with five fields: minute, hour, day of month, month, day of week."""
     timezone: ZoneName = "UTC"
-    """Whose wall clock the expression speaks of."""
+    """Time zone of the cron expression."""
     run: Annotated[CaseBody | GraphRunBody | AgentRunBody, WrapValidator(_own)]
-    """What is accepted each time, as in `POST /runs`, without `run_id`, `start_at`, `deadline` and
-    `from`. Registered graphs and agents are kept as they are now."""
+    """The run to create each time, as in `POST /runs`, without `run_id`, `start_at`, `deadline` and
+    `from`. Registered graphs and agents are resolved now and kept in this version."""
     overlap: Overlap = Field(Overlap.SKIP, strict=False)
-    """What happens while the run before has not ended."""
+    """What to do if the previous run has not ended."""
     catch_up: CatchUp = Field(CatchUp.ONE, strict=False)
-    """Which instants that were missed, for example during an outage, fire late."""
+    """Which missed times fire late, for example after an outage."""
     max_catch_up: Annotated[int, Field(ge=1, le=MAX_CATCH_UP)] = 10
-    """How many `all` fires at most: the last ones."""
+    """Maximum number of missed times that `all` fires: the latest ones."""
     paused: bool = False
-    """Whether it fires at all."""
+    """Whether the schedule is paused and does not fire."""
 
 
 class ScheduleView(View):
-    """A schedule, and what has come of it."""
+    """A schedule and its state."""
 
     name: str
     cron: str
     timezone: str
     run: Annotated[dict[str, Any], DocumentedAs(CaseBody, GraphRunBody, AgentRunBody)]
-    """As it was sent; who may not run anything sees neither `gold_answer` nor `webhook`."""
+    """The run as it was sent; callers without the scope `run` see neither `gold_answer` nor
+    `webhook`."""
     overlap: Overlap
     catch_up: CatchUp
     max_catch_up: int
     paused: bool
     next_at: datetime | None
-    """When it fires next; null while it is paused."""
+    """Next due time; null while the schedule is paused."""
     last_at: datetime | None
-    """The last instant that was due."""
+    """The latest time that was due."""
     last_run_id: str | None
-    """The run that was made last."""
+    """ID of the latest run."""
     skipped: int
-    """How many instants made no run because the one before had not ended."""
+    """Number of due times without a run, because the previous run had not ended."""
     last_error: str | None
-    """Why it cannot fire just now; it is tried again."""
+    """Why it currently cannot fire; it is retried."""
     created_at: datetime
     updated_at: datetime
 
     @classmethod
     def of(cls, schedule: Schedule, caller: Caller) -> Self:
-        """Return a caller's view of a schedule."""
+        """Convert a schedule, hiding fields that the caller may not see."""
         timing, hidden = schedule.timing, frozenset() if caller.may(Scope.RUN) else _OF_ITS_CALLER
         of_timing = {"cron", "timezone", "catch_up", "max_catch_up"}
         own = cls.model_fields.keys() - of_timing - {"run"}
@@ -97,24 +98,24 @@ class ScheduleView(View):
 
 
 class ScheduleList(View):
-    """Some schedules, by name."""
+    """A page of schedules, by name."""
 
     schedules: list[ScheduleView]
     next_cursor: str | None
-    """Ask for the next page with it; null on the last one."""
+    """Cursor of the next page; null on the last page."""
 
     @classmethod
     def of(cls, page: SchedulePage, caller: Caller) -> Self:
-        """Return a caller's view of a page."""
+        """Convert a page, hiding fields that the caller may not see."""
         views = [ScheduleView.of(schedule, caller) for schedule in page.schedules]
         return cls(schedules=views, next_cursor=page.next_cursor)
 
 
 async def new_schedule(name: str, body: ScheduleBody, request: ApiRequest) -> NewSchedule:
-    """Return the schedule that a body asks for; its run is checked as if it were posted now.
+    """Return the schedule requested by a body; its run is validated as if it were posted now.
 
     Raises:
-        ProblemError: something is wrong with it; every field is named.
+        ProblemError: the body is invalid; the error names every field.
     """
     timing = Timing(body.cron, body.timezone, body.catch_up, body.max_catch_up)
     violations = [
@@ -147,7 +148,7 @@ async def new_schedule(name: str, body: ScheduleBody, request: ApiRequest) -> Ne
 
 
 async def _admitted(body: OwnBody, request: ApiRequest) -> NewRun:
-    """Return the run that a body asks for; what is wrong with it is named below ``run``."""
+    """Return the run requested by a body; violations are reported below ``run``."""
     api, tenant = request.api, request.caller.tenant
     try:
         if body.webhook is not None:

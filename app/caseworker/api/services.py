@@ -1,4 +1,4 @@
-"""What the HTTP layer is built from; the composition root hands it over."""
+"""Services and limits that the HTTP layer is built from; the composition root provides them."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -21,24 +21,24 @@ from caseworker.webhooks.addresses import UrlRules
 from caseworker.webhooks.delivery import DeliveryStore
 
 AnonymousFrom = Literal["loopback", "anywhere"]
-"""From where callers without a credential are served, while there are no credentials."""
+"""Where anonymous requests may come from, while no credentials exist."""
 
 
 READINESS_SECONDS: Final = 5.0
-"""How long a check of readiness may take before it counts as failed."""
+"""How long a readiness check may take before it counts as failed."""
 
 
 @dataclass(frozen=True, slots=True)
 class PartState:
-    """How one part of the service stands."""
+    """The readiness of one part of the service."""
 
     ready: bool
     message: str = ""
-    """What is missing, for the operator of the service; any caller may see it."""
+    """The problem, for the operator of the service; any caller may read it."""
 
 
 class Readiness(Protocol):
-    """Knows whether this process can serve requests."""
+    """Checks whether this process can serve requests."""
 
     async def check(self) -> Mapping[str, PartState]:
         """Return the state of every part, such as ``database``, ``migrations``, ``worker``."""
@@ -46,36 +46,36 @@ class Readiness(Protocol):
 
 
 class MetricsSource(Protocol):
-    """Knows what was counted in this process."""
+    """The metrics of this process."""
 
     media_type: str
 
     async def text(self) -> bytes:
-        """Return it in the text form of Prometheus."""
+        """Return the metrics in the Prometheus text format."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetricsAccess:
-    """The metrics, and who may read them."""
+    """The metrics, and the rules for access to them."""
 
     page: MetricsSource
     readable_from: AnonymousFrom
-    """Where readers without a key may be."""
+    """Where requests without a key may come from."""
     key: str | None
-    """What readers from anywhere show; None if there is no such key."""
+    """The key for access from anywhere; None disables it."""
 
 
 class RequestObserver(Protocol):
     """Counts requests."""
 
     def answered(self, method: str, route: str, status: int, seconds: float) -> None:
-        """A request was answered, or given up; ``route`` is the template of its path."""
+        """Record a completed or abandoned request; ``route`` is its path template."""
         ...
 
 
 class NodeTypes(Protocol):
-    """Knows the types of step that graphs can be made of."""
+    """Describes the node types for steps of graphs."""
 
     def describe(self) -> Sequence[Mapping[str, Any]]:
         """Return the description of each type, by name, as JSON."""
@@ -84,7 +84,7 @@ class NodeTypes(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApiServices:
-    """What the routes ask."""
+    """Services that the routes use."""
 
     keys: KeyStore
     authentication: Authentication
@@ -103,62 +103,62 @@ class ApiServices:
     webhooks: DeliveryStore
     schedules: ScheduleStore
     metrics: MetricsAccess | None = None
-    """None serves none."""
+    """None disables /metrics."""
     requests: RequestObserver | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApiLimits:
-    """What the HTTP layer lets through, and what it fills in."""
+    """Limits and defaults of the HTTP layer."""
 
     max_body_bytes: int
-    """Of a body apart from the graph in it."""
+    """Limit for a body, excluding the graph in it."""
     max_json_depth: int
     max_page_bytes: int
-    """Of the runs on one page of a list, except the first of them."""
+    """Limit for the runs on a page of a list; the first run is always included."""
     max_input_chars: int
-    """Code points of a case's input."""
+    """Limit for the input of a case, in code points."""
     max_metadata_bytes: int = 16_384
-    """Of metadata written as JSON."""
+    """Limit for metadata, as JSON."""
     max_graph_bytes: int
-    """Of a graph written as JSON, with all the graphs that it contains; so are the next three."""
+    """Limit for a graph as JSON, including nested graphs, as for the next three limits."""
     max_graph_steps: int
     max_graph_edges: int
     max_graph_depth: int
-    """Graphs inside one another, the outermost included."""
+    """Maximum nesting of graphs, including the outermost."""
     max_wait_seconds: int
-    """The longest time that a POST waits for its run (``Prefer: wait``)."""
+    """How long a POST may wait for its run (``Prefer: wait``)."""
     max_connections: int
-    """Requests that this process answers at once."""
+    """Maximum number of concurrent requests of this process."""
     max_event_streams: int
-    """How many event streams this process keeps open at once."""
+    """Maximum number of open event streams of this process."""
     readiness_seconds: float = READINESS_SECONDS
     max_bodies_bytes: int
-    """Of all request bodies that a process is receiving at once."""
+    """Limit for all request bodies that this process is receiving concurrently."""
     allowed_hosts: frozenset[str] | None
-    """The host names that requests may be sent to, besides addresses; None is any name."""
+    """Accepted host names, in addition to IP addresses; None accepts any name."""
     cors_origins: frozenset[str]
     """Origins of web pages that may send requests without a credential."""
     max_delay_days: int
-    """How far ahead a run may be accepted that begins later."""
+    """How far in the future ``start_at`` may be."""
     webhook_urls: UrlRules
-    """Where the ends of runs may be announced."""
+    """Rules for webhook URLs."""
     logs_requests: bool
-    """Whether every request has a line in the log."""
+    """Whether to log every request."""
     anonymous: AnonymousFrom
     default_mode: str
     default_timezone: str
     default_seed: int | None = None
     default_budget: Budget
-    """The limits of a case run, replaced one by one by those that its caller gives."""
+    """Default limits of a case run; its caller may override each one."""
     budget_ceiling: Budget
-    """What no run may pass, whatever its caller gives."""
+    """Limits that no run may exceed, regardless of its caller."""
     ceiling_requires_prices: bool
-    """Whether its limit of cost refuses models whose price is not known, as a caller's does."""
+    """Whether the ceiling's cost limit rejects models without a known price, as a caller's does."""
 
     @property
     def of_graphs(self) -> GraphLimits:
-        """How large a graph may be."""
+        """The size limits of graphs."""
         return GraphLimits(
             max_bytes=self.max_graph_bytes,
             max_steps=self.max_graph_steps,

@@ -1,4 +1,4 @@
-"""Connections and event streams of a process, which its tenants share."""
+"""Connection and stream slots of a process, shared fairly between tenants."""
 
 from functools import partial
 from typing import Final
@@ -10,24 +10,24 @@ from caseworker.api.problems import ProblemError
 from caseworker.engine.fair_slots import FairSlots
 
 RELEASES: Final = "caseworker.releases"
-"""In the scope of a request: what is called when it is answered."""
+"""Scope key of the callbacks to call when a request ends."""
 WAIT_SECONDS = 2.0
-"""How long a request waits for a slot; then it is refused."""
+"""How long a request waits for a slot before it is rejected."""
 
 
 class Shares:
-    """Slots of one kind; one tenant may hold nine tenths of them."""
+    """A pool of slots of one kind; a single tenant may hold at most nine tenths of them."""
 
     def __init__(self, size: int, refusal: ProblemType) -> None:
-        """Answer with ``refusal`` where there is no slot."""
+        """Create ``size`` slots; requests without a slot are rejected with ``refusal``."""
         self._slots = FairSlots(size)
         self._refusal = refusal
 
     async def enter(self, tenant: str, scope: Scope) -> None:
-        """Take a slot until a request is answered; if all are held, wait for one for a moment.
+        """Acquire a slot for the duration of a request; wait up to ``WAIT_SECONDS`` for one.
 
         Raises:
-            ProblemError: there is none, or the tenant holds its share.
+            ProblemError: no slot became free, or the tenant holds its full share.
         """
         if not await self._slots.acquire_within(WAIT_SECONDS, tenant):
             raise ProblemError(self._refusal)

@@ -1,6 +1,6 @@
-"""The form of a snapshot of the ExecutionGraph; the models document it and are never built.
+"""API schema of an ExecutionGraph snapshot; the models only document it.
 
-Their fields are those of the dicts that ``caseworker.trace`` makes.
+Their fields are those of the dicts that ``caseworker.trace`` creates.
 """
 
 from typing import Any
@@ -13,20 +13,20 @@ class CallNode(View):
     """One LLM call, tool call or system operation."""
 
     node_id: str
-    """``n`` and at least six digits; numbers rise in the order of creation."""
+    """``n`` and at least six digits; numbers increase in order of creation."""
     parent_id: str | None
-    """The call that made this one; null for the root alone."""
+    """The parent call; null only for the root."""
     kind: NodeKind
     name: str
     start_ts_ms: int
-    """UTC epoch milliseconds of its creation."""
+    """Creation time in UTC epoch milliseconds."""
     end_ts_ms: int | None
-    """UTC epoch milliseconds of its end; null while it is open."""
+    """End time in UTC epoch milliseconds; null while it is open."""
     status: NodeStatus
     model: str | None
     retries_used: int
     cost_usd: float | None
-    """Null if the price of what it used is not known."""
+    """Null if the price is unknown."""
     tokens_in: int | None
     tokens_out: int | None
     stop_reason: str | None
@@ -39,23 +39,23 @@ class SnapshotAggregates(View):
 
     total_cost_usd: float
     total_llm_calls: int
-    """LLM calls that succeeded."""
+    """Successful LLM calls."""
     total_tool_calls: int
-    """Tool calls that succeeded."""
+    """Successful tool calls."""
     total_retries: int
     total_tokens_in: int
     total_tokens_out: int
     max_depth: int
-    """Depth of the deepest node; the root's is 0."""
+    """Depth of the deepest node; the root has depth 0."""
 
 
 class TraceSnapshot(View):
-    """The ExecutionGraph of a run at one moment."""
+    """The ExecutionGraph of a run at one point in time."""
 
     chain_id: str
     root_id: str | None
     nodes: dict[str, CallNode]
-    """By node id, in the order of creation."""
+    """By node ID, in order of creation."""
     aggregates: SnapshotAggregates
     snapshot_ts_ms: int
-    """UTC epoch milliseconds of the moment that it shows."""
+    """Time of the snapshot in UTC epoch milliseconds."""

@@ -1,7 +1,7 @@
-"""From what a caller sent about a thread to runs: the graph that answers, and what goes into it.
+"""Convert thread requests to threads and runs, including the graph that answers and its inputs.
 
-An agent answers in a graph of two steps, a chat start and the agent. A graph begins at its chat
-starts, so that nothing is executed that they do not lead to.
+An agent answers in a graph of two steps, a chat start and the agent. Execution of a graph starts at
+its chat starts, so steps that they do not lead to are not executed.
 """
 
 import hashlib
@@ -39,11 +39,11 @@ from caseworker.runs.service import new_run_id
 
 _CHAT = "chat"
 _BROUGHT = "users_tools"
-"""The name of an agent that stands for the tools of a user while they are checked."""
+"""Name of a placeholder agent used to validate a user's tools."""
 
 
 class ThreadAdmission:
-    """Turns bodies into threads and their runs, or says what is wrong with them."""
+    """Converts bodies to threads and their runs, or rejects them."""
 
     def __init__(
         self, limits: ApiLimits, definitions: Definitions, graph_runs: GraphAdmission
@@ -53,11 +53,11 @@ class ThreadAdmission:
         self._graph_runs = graph_runs
 
     async def new_thread(self, body: NewThreadBody, tenant: str) -> Thread:
-        """Return the thread that a body asks for.
+        """Return the thread requested by a body.
 
         Raises:
-            ProblemError: something is wrong with it; every field is named.
-            GraphRefusedError: what is to answer cannot be executed.
+            ProblemError: the body is invalid; the error names every field.
+            GraphRefusedError: its agent or graph cannot be executed.
         """
         require_none(list(self._violations(body)))
         kind = DefinitionKind.AGENT if body.graph is None else DefinitionKind.GRAPH
@@ -77,7 +77,7 @@ class ThreadAdmission:
         return thread
 
     def run_id(self, thread: Thread, body: GoOnBody, idempotency_key: str | None) -> str:
-        """Return the id of the run: the caller's, or one that is made of the key, or a new one."""
+        """Return the caller's run ID, one derived from the idempotency key, or a new one."""
         if body.run_id is not None or idempotency_key is None:
             return body.run_id or new_run_id()
         return derived_id(thread.tenant, thread.thread_id, idempotency_key)
@@ -85,11 +85,11 @@ class ThreadAdmission:
     async def new_run(
         self, thread: Thread, turn: Turn, body: AnswerBody, key: RunKey, request_hash: str
     ) -> tuple[NewRun, Sequence[str]]:
-        """Return the run that makes an answer, and the steps at which its graph ends.
+        """Return the run that creates an answer, and the final steps of its graph.
 
         Raises:
-            ProblemError: something is wrong with the body; every field is named.
-            GraphRefusedError: what is to answer cannot be executed.
+            ProblemError: the body is invalid; the error names every field.
+            GraphRefusedError: the agent or graph cannot be executed.
         """
         require_none([*self._violations(body), *self._too_long(turn)])
         new = await self._answering(thread, body, turn.history[-1].content)
@@ -103,7 +103,7 @@ class ThreadAdmission:
         return new, _ends(new.prepared)
 
     def going_on(self, source: Run, body: GoOnBody, key: RunKey, request_hash: str) -> NewRun:
-        """Return a run that goes on from another one, within limits that were not all sent."""
+        """Return a run that resumes from ``source``; limits that were not sent are inherited."""
         given, earlier, limits = body.budget, source.request, self._limits
         budget = given_limits(given, earlier.budget).merged_with(limits.budget_ceiling)
         prices = earlier.requires_prices
@@ -120,7 +120,7 @@ class ThreadAdmission:
         return NewRun(key=key, request=request, request_hash=request_hash, metadata=metadata)
 
     async def _answering(self, thread: Thread, body: AnswerBody, asked: str) -> NewRun:
-        """Return a run of whatever answers, which is checked."""
+        """Return a validated run of the agent or graph that answers."""
         kind, given = thread.kind, thread.definition
         if body.agent is not None or body.graph is not None:
             kind = DefinitionKind.AGENT if body.graph is None else DefinitionKind.GRAPH
@@ -157,7 +157,7 @@ class ThreadAdmission:
             try:
                 found = await self._definitions.get(tenant, reference_from(given, kind))
             except DefinitionNotFoundError:
-                if kind is DefinitionKind.AGENT:  # its step is refused, with what else is wrong
+                if kind is DefinitionKind.AGENT:  # validation reports it with all other problems
                     return None, _graph_of_agent(given, with_inputs=with_inputs)
                 message = "There is no such graph; GET /graphs lists those there are."
                 raise invalid("graph.name", message) from None
@@ -174,7 +174,7 @@ class ThreadAdmission:
         return ref, {"entry": starts, **graph} if starts else graph
 
     async def _brought(self, thread: Thread) -> tuple[Mapping[str, Any], ...]:
-        """Return the user's tools with the agents among them in full."""
+        """Return the user's tools, with references to agents resolved."""
         if not thread.tools:
             return ()
         stand_in = {"name": _BROUGHT, "prompt": {"system": "-"}, "tools": list(thread.tools)}
@@ -215,7 +215,7 @@ class ThreadAdmission:
 
 
 def hash_of(action: str, message_id: str | None, body: GoOnBody) -> str:
-    """Return the SHA-256 of what a request about a thread means."""
+    """Return the SHA-256 of the meaning of a thread request."""
     sent = body.model_dump(mode="json", exclude={"run_id", "budget"})
     budget = None if body.budget is None else body.budget.to_json()
     return _hash({**sent, "budget": budget, "action": action, "message_id": message_id})
@@ -247,7 +247,7 @@ def _graph_of_agent(agent: Mapping[str, Any], *, with_inputs: bool) -> dict[str,
 
 
 def _ends(prepared: PreparedGraph | None) -> Sequence[str]:
-    """Return the steps from which no value travels on."""
+    """Return the active steps without outgoing edges."""
     if prepared is None:
         return ()
     topology = prepared.topology

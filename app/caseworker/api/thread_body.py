@@ -1,4 +1,4 @@
-"""What a caller may send about threads."""
+"""Request schemas of threads."""
 
 from typing import Annotated, Any
 
@@ -28,23 +28,23 @@ MessageIdPath = Annotated[MessageId, Path(description="The id of a message.")]
 
 
 class NewThreadBody(Body):
-    """A thread to begin; either an agent or a graph answers in it."""
+    """A thread to create; either an agent or a graph answers in it."""
 
     thread_id: ThreadId | None = None
-    """Names the thread; left out, the service makes a UUIDv7."""
+    """ID of the thread; defaults to a generated UUIDv7."""
     agent: AgentOrName | None = None
-    """The agent itself, or the name of a registered one."""
+    """An inline agent, or a reference to a registered one."""
     graph: GraphOrName | None = None
-    """The graph itself, or the name of a registered one; it begins at its steps of type
-    ``chat_start``, if it has any and names no entry."""
+    """An inline graph, or a reference to a registered one. It starts at its ``chat_start`` steps,
+    if it has any and defines no entry."""
     inputs: dict[str, Any] | None = None
-    """The values of the variables that the agent declares, or further inputs of the graph."""
+    """Values of the variables that the agent declares, or further inputs of the graph."""
     tools: Annotated[list[str | dict[str, Any]], Field(max_length=MAX_TOOLS)] | None = None
-    """What the user brings along, named as the tools of an agent are. It is offered to the entry
-    agents of the graph, where its chat starts let it through."""
+    """Tools of the user, named like the tools of an agent. They are offered to the graph's entry
+    agents if its chat starts permit it."""
     title: Annotated[str, StringConstraints(max_length=200), STORABLE] | None = None
     metadata: dict[str, Any] | None = None
-    """Comes back with the thread and means nothing to the service."""
+    """Returned with the thread; not interpreted by the service."""
 
     @model_validator(mode="after")
     def _has_one(self) -> "NewThreadBody":
@@ -54,32 +54,32 @@ class NewThreadBody(Body):
 
 
 class GoOnBody(Body):
-    """How an answer is to go on."""
+    """Options for continuing an answer."""
 
     run_id: RunId | None = None
-    """Names the run that makes the answer; left out, the service makes an id. Repeating an id
-    repeats nothing."""
+    """ID of the run that creates the answer; defaults to a generated one. Sending the same ID again
+    creates no second run."""
     budget: BudgetBody | None = None
-    """What the run may spend."""
+    """Limits of the run."""
     deadline: Instant | None = None
-    """When the run is halted at the latest."""
+    """The time at which the run is halted if it is still active."""
     metadata: dict[str, Any] | None = None
-    """Comes back with the run."""
+    """Returned with the run."""
 
 
 class AnswerBody(GoOnBody):
-    """How a message is to be answered."""
+    """Options for answering a message."""
 
     agent: AgentOrName | None = None
-    """Answers this once in place of what the thread was begun with."""
+    """Answers this message instead of the thread's own agent or graph."""
     graph: GraphOrName | None = None
-    """Likewise."""
+    """Answers this message instead of the thread's own agent or graph."""
     inputs: dict[str, Any] | None = None
-    """In place of those of the thread."""
+    """Replace the inputs of the thread."""
     seed: Seed | None = None
-    """Makes sampling repeatable where the provider supports it."""
+    """Makes sampling reproducible where the provider supports it."""
     timezone: ZoneName | None = None
-    """Where "today" begins; left out, as configured."""
+    """Time zone that defines "today"; defaults to the configured one."""
 
     @model_validator(mode="after")
     def _has_at_most_one(self) -> "AnswerBody":
@@ -89,17 +89,17 @@ class AnswerBody(GoOnBody):
 
 
 class EditBody(AnswerBody):
-    """What the user says instead."""
+    """A user message that replaces another one."""
 
     content: CaseInput
-    """Text."""
+    """Text of the message."""
 
 
 class MessageBody(EditBody):
-    """What the user says."""
+    """A user message."""
 
     parent_id: MessageId | None = None
-    """The answer that it follows; left out, the newest."""
+    """The answer that it follows; defaults to the newest."""
 
 
 class CancelThreadBody(Body):
@@ -110,10 +110,10 @@ class CancelThreadBody(Body):
 
 
 class MessagesQuery(Query):
-    """Which messages of a thread to show."""
+    """Which messages of a thread to return."""
 
     leaf: MessageId | None = None
-    """A message of the branch to show, which goes on to the newest message behind it; left out,
-    the branch of the newest message of all."""
+    """A message of the branch to return. The branch continues to the newest message after it.
+    Defaults to the branch of the newest message of the thread."""
     tree: bool = False
-    """Show all messages of the thread in the order in which they came, without contents."""
+    """Return all messages of the thread in chronological order, without contents."""

@@ -1,4 +1,4 @@
-"""Threads as callers see them."""
+"""API schemas of threads and messages."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -11,15 +11,15 @@ from caseworker.chats.thread import ChatMessage, MessageTree, Role, Thread, Thre
 
 
 class ThreadView(View):
-    """A conversation, and what answers in it."""
+    """A conversation, with the agent or graph that answers in it."""
 
     thread_id: str
     agent: dict[str, Any] | None
-    """What answers, as it was sent; null if a graph does, and in lists."""
+    """The agent as it was sent; null if a graph answers, and in lists."""
     graph: dict[str, Any] | None
-    """Likewise."""
+    """The graph as it was sent; null if an agent answers, and in lists."""
     inputs: dict[str, Any]
-    """Empty in lists, as are the tools."""
+    """Empty in lists, like ``tools``."""
     tools: list[Any]
     title: str | None
     metadata: dict[str, Any]
@@ -27,7 +27,7 @@ class ThreadView(View):
 
     @classmethod
     def of(cls, thread: Thread) -> Self:
-        """Return the view of a thread."""
+        """Convert a thread."""
         definition = dict(thread.definition) or None
         return cls(
             thread_id=thread.thread_id,
@@ -42,46 +42,45 @@ class ThreadView(View):
 
 
 class ThreadList(View):
-    """Some threads, newest first."""
+    """A page of threads, newest first."""
 
     threads: list[ThreadView]
     next_cursor: str | None
-    """Ask for the next page with it; null on the last one."""
+    """Cursor of the next page; null on the last page."""
 
     @classmethod
     def of(cls, page: ThreadPage) -> Self:
-        """Return the view of a page."""
+        """Convert a page."""
         views = [ThreadView.of(thread) for thread in page.threads]
         return cls(threads=views, next_cursor=page.next_cursor)
 
 
 class MessageView(View):
-    """Something that was said."""
+    """A message in a thread."""
 
     message_id: str
     parent_id: str | None
-    """The message that it follows; null of a first one."""
+    """The previous message; null for the first message of a branch."""
     role: Role
     content: str | None
-    """Of an assistant what its run came to, so far. Null while it has said nothing, and where a
-    whole tree is shown."""
+    """For an assistant: the answer of its run so far. Null while empty, and in a whole tree."""
     incomplete: str | None = None
-    """Of an answer that is not complete, why: ``length``, ``content_filter``, ``refusal``,
-    ``empty``, ``cancelled``, ``timeout`` or ``error``."""
+    """Why an answer is incomplete: ``length``, ``content_filter``, ``refusal``, ``empty``,
+    ``cancelled``, ``timeout`` or ``error``."""
     incomplete_reason: str | None = None
-    """What the provider or the model said about it, such as the text of a refusal."""
+    """Explanation by the provider or model, such as the text of a refusal."""
     status: str | None
-    """Of an assistant: the status of its run, ``not_started`` if that was never accepted, or
-    ``erased``; the last two can be retried. Null of a user."""
+    """For an assistant: the status of its run, ``not_started`` if the run was never accepted, or
+    ``erased``; the last two can be retried. Null for a user."""
     run_id: str | None
-    """The run that makes the answer."""
+    """The run that creates the answer."""
     siblings: list[str]
-    """The messages at the same place in other branches, itself among them, oldest first."""
+    """Messages at the same position in other branches, including itself, oldest first."""
     created_at: datetime | None
 
     @classmethod
     def of(cls, message: ChatMessage, siblings: Sequence[str]) -> Self:
-        """Return the view of a message."""
+        """Convert a message."""
         answers = message.role is Role.ASSISTANT
         return cls(
             message_id=message.message_id,
@@ -102,24 +101,24 @@ def _status_of(message: ChatMessage) -> str:
 
 
 class MessageList(View):
-    """A branch of a thread, or all of its messages."""
+    """A branch of a thread, or all messages of the thread."""
 
     messages: list[MessageView]
 
     @classmethod
     def of(cls, messages: Sequence[ChatMessage], tree: MessageTree) -> Self:
-        """Return the view of some messages of a thread."""
+        """Convert messages of a thread."""
         return cls(messages=[MessageView.of(one, tree.siblings(one)) for one in messages])
 
 
 class TurnView(View):
-    """What was said, and its answer, which may still be being written."""
+    """A user message and its answer, which may be in progress."""
 
     user: MessageView | None
-    """Null where nothing new was said."""
+    """Null if no new user message was sent."""
     assistant: MessageView
     run: RunView
-    """The run that makes the answer."""
+    """The run that creates the answer."""
 
     @classmethod
     def of(
@@ -129,7 +128,7 @@ class TurnView(View):
         run: RunView,
         tree: MessageTree,
     ) -> Self:
-        """Return the view of a turn whose answer is a run, as both stand now."""
+        """Convert a turn in its current state."""
         return cls(
             user=None if user is None else _stored(user, tree),
             assistant=_stored(assistant, tree),
@@ -138,14 +137,14 @@ class TurnView(View):
 
 
 def _stored(message: ChatMessage, tree: MessageTree) -> MessageView:
-    """Return the view of a message with what the store knows of it."""
+    """Convert a message, with its stored creation time."""
     stored = tree.get(message.message_id)
     dated = replace(message, created_at=stored.created_at)
     return MessageView.of(dated, tree.siblings(stored))
 
 
 class CancelledThread(View):
-    """The answers that are cancelled."""
+    """The cancelled answers of a thread."""
 
     thread_id: str
     runs: list[CancelReceipt]

@@ -1,4 +1,4 @@
-"""Traces as callers see them: the calls of a run, its steps, and where its time and money went."""
+"""API schemas of traces: calls, steps, and an analysis of time and cost."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -33,69 +33,69 @@ from caseworker.trace.step_trace import StepUse, add_nested, uses_of
 
 
 class SegmentView(View):
-    """A stretch of time in which one node alone held up the end of the run."""
+    """A segment of the critical path, during which one node delayed the end of the run."""
 
     node_id: str
     name: str
     after_ms: int
-    """When it began, counted from the beginning of the run."""
+    """Start, relative to the start of the run."""
     duration_ms: int
 
 
 class TimeShareView(View):
-    """How long the calls of one sort were at work themselves, not waiting for calls below them."""
+    """Time spent in calls of one kind, excluding time spent waiting for child calls."""
 
     kind: str
     name: str
-    """``map/*`` of all items of a map."""
+    """``map/*`` aggregates all items of a map."""
     model: str | None
     count: int
     own_ms: int
-    """Calls that overlap count each for itself."""
+    """Overlapping calls are counted separately."""
 
 
 class ModelCostView(View):
-    """What the calls of one model cost in one tier, failed and halted ones included."""
+    """Cost of one model's calls in one tier, including failed and halted ones."""
 
     model: str
     tier: str | None
     """``small`` or ``big``."""
     count: int
     cost_usd: float | None
-    """Null if the price of one of the calls is not known."""
+    """Null if the price of a call is unknown."""
     cost_usd_estimated: float
-    """The part of it that is an estimate."""
+    """Estimated share of the cost."""
     tokens_in: int
     tokens_out: int
 
 
 class TierCostView(View):
-    """What the calls of one tier cost, whatever its models."""
+    """Cost of all calls in one tier, over all its models."""
 
     tier: str | None
-    """``small`` or ``big``; null stands for models that belong to neither."""
+    """``small`` or ``big``; null for models that belong to no tier."""
     count: int
     cost_usd: float | None
-    """Null if the price of one of the calls is not known."""
+    """Null if the price of a call is unknown."""
     cost_usd_estimated: float
-    """The part of it that is an estimate."""
+    """Estimated share of the cost."""
     tokens_in: int
     tokens_out: int
 
 
 class StopView(View):
-    """The call that hit a limit or a stop."""
+    """The first call that was halted by a limit or a stop."""
 
     node_id: str
     kind: str
     name: str
     reason: str | None
     after_ms: int
-    """Counted from the beginning of the run."""
+    """End, relative to the start of the run."""
 
     @classmethod
     def of(cls, node: Node, began_ms: int) -> Self:
-        """Return the view of a halted node."""
+        """Convert a halted node."""
         return cls(
             node_id=node["node_id"],
             kind=node["kind"],
@@ -106,22 +106,22 @@ class StopView(View):
 
 
 class AnalysisView(View):
-    """Where the time and the money of a run went, and what stopped it."""
+    """Analysis of a run: time, cost and what stopped it."""
 
     critical_path: list[SegmentView]
-    """Which calls determined the end of the run, from its beginning to its end."""
+    """The calls that determined when the run ended, in chronological order."""
     time: list[TimeShareView]
-    """The longest first."""
+    """Sorted by time, longest first."""
     cost_by_model: list[ModelCostView]
-    """The dearest first."""
+    """Sorted by cost, highest first."""
     cost_by_tier: list[TierCostView]
-    """The dearest first."""
+    """Sorted by cost, highest first."""
     stopped_at: StopView | None
     """Null if nothing was stopped."""
 
     @classmethod
     def of(cls, snapshot: Snapshot) -> Self:
-        """Analyse a snapshot that has a root."""
+        """Analyze a snapshot, which must have a root."""
         nodes = snapshot["nodes"]
         began_ms = nodes[snapshot["root_id"] or ""]["start_ts_ms"]
         halted = first_halted(snapshot)
@@ -145,45 +145,45 @@ class AnalysisView(View):
 
 @dataclass(slots=True, kw_only=True)
 class StepView:
-    """One execution of a step; a step that was begun again after a lost worker has several."""
+    """One execution of a step; a step that was restarted after a lost worker has several."""
 
-    # No model: a trace holds ten thousand of them, made of what needs no validation.
+    # Not a pydantic model: a trace may hold ten thousand, and they need no validation.
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(use_attribute_docstrings=True)
 
     step_id: str
-    """Its id in its own graph."""
+    """The step's ID in its own graph."""
     path: str
-    """Where it stands in the run: ``outer/inner`` for a step of a nested graph."""
+    """The path in the run: ``outer/inner`` for a step of a nested graph."""
     type: str
     node_id: str
-    """Its CallNode in the snapshot, below which its calls are."""
+    """Its CallNode in the snapshot, the parent of its calls."""
     status: ShownStatus
-    """In the words of a run's status."""
+    """Uses the same values as the status of a run."""
     started_at: datetime
     finished_at: datetime | None
     duration_ms: int
     """Until now, if it has not finished."""
     retries: int
-    """Tries after the first one, that of a fallback included."""
+    """Attempts after the first one, including a fallback."""
     tokens_in: int
-    """Of all calls below it, those of steps nested in it included."""
+    """Sum over all calls below it, including those of nested steps."""
     tokens_out: int
-    """Of all calls below it, those of steps nested in it included."""
+    """Sum over all calls below it, including those of nested steps."""
     cost_usd: float | None
-    """Of all calls below it, those of steps nested in it included; null if the price of one is not
-    known."""
+    """Sum over all calls below it, including those of nested steps; null if the price of a call is
+    unknown."""
     tokens_estimated: int
-    """The part of the tokens that is an estimate: sent, and the answer or its usage was lost."""
+    """Estimated share of the tokens: those of requests whose response or usage was lost."""
     cost_usd_estimated: float
-    """The part of the cost that is an estimate."""
+    """Estimated share of the cost."""
     stop_reason: str | None
     error_class: str | None
 
     @classmethod
     def of(cls, node: Node, use: StepUse, snapshot: Snapshot, status: ShownStatus) -> Self:
-        """Return the view of a step's CallNode and of what was used below it."""
+        """Convert a step's CallNode and the usage below it."""
         path = node["name"]
-        if status == "waiting":  # the graph says when it was given up: it goes on all the same
+        if status == "waiting":  # the end is when it was suspended; it will resume
             node = {**node, "end_ts_ms": None}
         ended_ms = node["end_ts_ms"]
         return cls(
@@ -207,33 +207,33 @@ class StepView:
 
 
 class PayloadView(View):
-    """What a call asked and what it got."""
+    """Request and reply of a call."""
 
     request: Any
     reply: Any
 
 
 class TraceView(View):
-    """What a run did, call by call."""
+    """The trace of a run, call by call."""
 
     run_id: str
     snapshot: Annotated[dict[str, Any], DocumentedAs(TraceSnapshot)]
-    """The ExecutionGraph: chain_id, root_id, nodes by id, aggregates, snapshot_ts_ms."""
+    """The ExecutionGraph: chain_id, root_id, nodes by ID, aggregates, snapshot_ts_ms."""
     steps: list[StepView]
-    """In the order in which they began."""
+    """In the order in which they started."""
     analysis: AnalysisView
-    """Where its time and its money went, and what stopped it."""
+    """Analysis of time and cost, and what stopped the run."""
     graph: GraphShape | None
-    """The graph that it executes; null of a case."""
+    """The graph that the run executes; null for a case."""
     events_url: str
-    """Where the events of the run can be followed."""
+    """URL of the run's events."""
     payloads: dict[str, PayloadView] | None = None
-    """What calls and steps asked and got, by node id, if the request says ``payloads=true``. A
-    call that is missing here would have made it too large; ask for it alone."""
+    """Requests and replies by node ID, if ``payloads=true``. Calls that would exceed the size limit
+    are omitted; request them individually."""
 
     @classmethod
     def of(cls, trace: Trace, root: str, payloads: Mapping[str, Payload] | None = None) -> Self:
-        """Return the view of a trace; its links begin with the path the service is served under."""
+        """Convert a trace; its links start with the path prefix ``root``."""
         run_id, snapshot = trace.run.key.run_id, cast("Snapshot", trace.snapshot)
         graph = trace.run.request.graph
         return cls(

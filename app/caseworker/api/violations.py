@@ -1,7 +1,7 @@
-"""What is wrong with which field, in words that do not repeat what was sent.
+"""Validation errors by field, with messages that never repeat request data.
 
-The words of the validation library are not used: some of them quote the input. Every message here
-is made of our own words and of limits that stand in our own schema.
+Messages of the validation library are not used, because some quote the input. All messages consist
+of fixed texts and of limits from the schema.
 """
 
 import re
@@ -15,35 +15,35 @@ from caseworker.nodes.reading import OWN, field_of, message_of
 from caseworker.observability.redaction import redact_text
 
 MAX_VIOLATIONS = 20
-"""How many fields at fault are named at once."""
+"""Maximum number of reported fields."""
 MAX_GRAPH_VIOLATIONS = 100
-"""How many places of a graph are."""
+"""Maximum number of reported graph problems."""
 
 _UNKNOWN = "This field is not known here; /openapi.json lists those that are."
 
 _PLACES = frozenset({"body", "path", "query", "header"})
 _QUOTED = re.compile("'[^']*'")
 _ORDINARY = re.compile("'[A-Za-z_-]{0,15}[0-9]{0,4}'", re.ASCII)
-"""Too short to be a secret; most names are, and looking closer at all of them would take long."""
+"""Names too short to be a secret. Most names are, and redacting all of them would be slow."""
 _ODD = ('"', "\\", "...")
-"""Where names have quotes of their own or were cut, their ends cannot be found."""
+"""Signs that a name contains quotes or was truncated, so that its end cannot be found."""
 _TORN = re.compile(r"(?<![^\s'\"])[^\s'\"]{1,100}?\.\.\.")
-"""A word that was cut, which no rule can recognise any more."""
+"""A truncated word, which no redaction rule can recognize anymore."""
 
 _INDEX = re.compile("[0-9]{1,9}", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """One field at fault."""
+    """One invalid field."""
 
     field: str
-    """Where it is, such as ``budget.max_tokens``; empty for the body as a whole."""
+    """Path of the field, such as ``budget.max_tokens``; empty for the body as a whole."""
     message: str
 
 
 def violations_of(errors: Iterable[Mapping[str, Any]]) -> list[Violation]:
-    """Return what pydantic found, in our words."""
+    """Convert pydantic errors, at most ``MAX_VIOLATIONS``."""
     return [
         Violation(field_of(_within(error["loc"])), _message(error))
         for error in islice(errors, MAX_VIOLATIONS)
@@ -51,7 +51,7 @@ def violations_of(errors: Iterable[Mapping[str, Any]]) -> list[Violation]:
 
 
 def graph_violations(problems: Sequence[Problem], *field: str) -> list[Violation]:
-    """Return what is wrong with the graph, or the agent, in a field of a body; none: the body."""
+    """Convert problems of the graph or agent in a body field; without ``field``, of the body."""
     return [
         Violation(field_of((*field, *_path_of(problem.place))), words_of(problem))
         for problem in problems[:MAX_GRAPH_VIOLATIONS]
@@ -59,7 +59,7 @@ def graph_violations(problems: Sequence[Problem], *field: str) -> list[Violation
 
 
 def words_of(problem: Problem) -> str:
-    """Return what a problem of a graph says, without secrets in the names that it quotes."""
+    """Return the message of a graph problem, with secrets in quoted names redacted."""
     message = problem.message
     if any(odd in message for odd in _ODD):
         return redact_text(_TORN.sub("...", message))

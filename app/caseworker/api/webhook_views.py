@@ -1,4 +1,4 @@
-"""Deliveries of webhooks and the secrets that sign them, as callers see them and ask for them."""
+"""API schemas of webhook deliveries and signing secrets."""
 
 from dataclasses import asdict
 from datetime import datetime
@@ -22,10 +22,10 @@ DeliveryIdPath = Annotated[
 
 
 class NewSecretBody(Body):
-    """How the secret before the new one goes on."""
+    """Options for rotating the signing secret."""
 
     previous_valid_seconds: Annotated[int, Field(ge=0, le=MAX_OVERLAP_SECONDS)] = 86_400
-    """For how long it signs as well; 0 ends it at once."""
+    """How long the previous secret also signs; 0 ends it immediately."""
 
     @model_validator(mode="before")
     @classmethod
@@ -34,66 +34,66 @@ class NewSecretBody(Body):
 
 
 class DeliveryQuery(PageQuery):
-    """Which deliveries to list."""
+    """Filters for a list of deliveries."""
 
     status: DeliveryStatus | None = None
-    """Those that stand so; `dead` are those that were given up."""
+    """Only deliveries with this status; `dead` are those that failed permanently."""
     run_id: RunId | None = None
-    """Those of one run."""
+    """Only deliveries of this run."""
 
 
 class SecretView(View):
-    """A secret that signs webhooks, without the secret itself."""
+    """A signing secret, without its value."""
 
     version: int
     created_at: datetime
     expires_at: datetime | None
-    """When it stops signing; null of the newest one."""
+    """When it stops signing; null for the newest secret."""
 
 
 class NewSecret(SecretView):
-    """A new secret, which is shown this once."""
+    """A new signing secret; its value is shown only once."""
 
     secret: str
-    """What a receiver verifies with."""
+    """The value with which receivers verify signatures."""
 
     @classmethod
     def of(cls, info: SecretInfo, secret: str) -> Self:
-        """Return the view of a new secret."""
+        """Convert a new secret."""
         return cls(secret=secret, **asdict(info))
 
 
 class SecretList(View):
-    """The secrets that sign now, newest first."""
+    """The active signing secrets, newest first."""
 
     secrets: list[SecretView]
 
 
 class DeliveryView(View):
-    """A message about the end of a run, and what became of it."""
+    """A webhook delivery about the end of a run, and its state."""
 
     delivery_id: str
-    """The `webhook-id` of every attempt."""
+    """The `webhook-id` of all its attempts."""
     run_id: str
     type: str
-    """Such as `run.completed`."""
+    """The event type, such as `run.completed`."""
     url: str
-    """Without its query, which may hold a secret."""
+    """Without the query, which may contain a secret."""
     status: DeliveryStatus
-    """A dead one was given up."""
+    """`dead` means that it failed permanently."""
     attempts: int
     created_at: datetime
     due_at: datetime | None
-    """When the next attempt is made, or by when the one under way has ended."""
+    """When the next attempt is due, or when the current attempt times out."""
     last_attempt_at: datetime | None
     last_status_code: int | None
-    """What the receiver answered last."""
+    """HTTP status of the receiver's latest response."""
     last_error: str | None
     delivered_at: datetime | None
 
     @classmethod
     def of(cls, delivery: Delivery) -> Self:
-        """Return the view of a delivery."""
+        """Convert a delivery."""
         names = (name for name in cls.model_fields if name != "url")
         return cls(
             url=delivery.url.partition("?")[0], **{name: getattr(delivery, name) for name in names}
@@ -101,24 +101,24 @@ class DeliveryView(View):
 
 
 class DeliveryList(View):
-    """Some deliveries, newest first."""
+    """A page of deliveries, newest first."""
 
     deliveries: list[DeliveryView]
     next_cursor: str | None
-    """Ask for the next page with it; null on the last one."""
+    """Cursor of the next page; null on the last page."""
 
     @classmethod
     def of(cls, page: DeliveryPage) -> Self:
-        """Return the view of a page."""
+        """Convert a page."""
         views = [DeliveryView.of(delivery) for delivery in page.deliveries]
         return cls(deliveries=views, next_cursor=page.next_cursor)
 
 
 async def require_secret(request: ApiRequest) -> None:
-    """Refuse a webhook that nothing could sign.
+    """Check that webhooks of the tenant can be signed.
 
     Raises:
-        ProblemError: the caller's tenant has no secret.
+        ProblemError: the caller's tenant has no signing secret.
     """
     if not await request.api.services.webhooks.secrets(request.caller.tenant):
         message = "There is no secret to sign it with: make one with POST /webhooks/secret."

@@ -1,1 +1,1 @@
-"""The composition root: the only place that knows settings and adapters, and joins everything."""
+"""The composition root: the only package that knows both settings and adapters, and wires them."""

@@ -1,4 +1,4 @@
-"""Who may use the service, from the settings."""
+"""Build the authentication of the service from the settings."""
 
 from collections.abc import Awaitable, Callable
 
@@ -8,7 +8,7 @@ from caseworker.settings.schema import AuthSettings, JwtSettings
 
 
 def authentication_of(settings: AuthSettings, keys: KeyStore) -> Authentication:
-    """Return what knows callers by their credentials."""
+    """Return the authentication for API keys, the bootstrap key and JWTs."""
     secret = settings.bootstrap_key
     return Authentication(
         keys,
@@ -20,7 +20,7 @@ def authentication_of(settings: AuthSettings, keys: KeyStore) -> Authentication:
 def _tokens(jwt: JwtSettings) -> TokenVerifier | None:
     if jwt.issuer is None or jwt.audience is None:
         return None
-    # What checks signatures takes 10 MB, which a service without an issuer does not need.
+    # The signature library takes 10 MB; import it only if an issuer is configured.
     from caseworker.adapters.tokens import IssuedTokens, IssuerKeys, JwksFile, JwksUrl, TokenRules
 
     fetch: Callable[[], Awaitable[bytes]]

@@ -1,7 +1,7 @@
-"""Agents that the operator keeps as files: registered when the API starts to be served.
+"""Agents defined in files of the operator, registered when the API starts.
 
-A file is a definition as ``POST /agents`` takes it, in YAML. If the newest version of its name
-differs from it, it becomes the next one, so the files decide at every start.
+Each YAML file holds one definition, as ``POST /agents`` accepts it. If it differs from the newest
+registered version, it is registered as the next version. So the files win at every start.
 """
 
 import json
@@ -31,7 +31,7 @@ _SUFFIXES = (".yaml", ".yml")
 
 @dataclass(frozen=True, slots=True)
 class AgentFile:
-    """An agent, and the file that it stands in."""
+    """An agent definition and the name of its file."""
 
     file: str
     name: str
@@ -39,10 +39,10 @@ class AgentFile:
 
 
 def read_agents(folder: Path | None) -> Sequence[AgentFile]:
-    """Return the agents of a folder; those that an agent calls come before it.
+    """Return the agents of a folder, each after the agents that it calls.
 
     Raises:
-        StartupError: one is wrong; the line names the file and the field.
+        StartupError: the folder is missing or a definition is invalid; names the file and field.
     """
     if folder is None:
         return ()
@@ -66,10 +66,10 @@ def read_agents(folder: Path | None) -> Sequence[AgentFile]:
 async def register_agents(
     agents: Sequence[AgentFile], definitions: Definitions, tenant: str
 ) -> None:
-    """Register agents, unless each is what is registered already.
+    """Register agents whose definition differs from the newest registered version.
 
     Raises:
-        StartupError: one cannot be executed; the line names the file and the field.
+        StartupError: an agent cannot be executed; the message names the file and the field.
     """
     for one in agents:
         try:
@@ -83,7 +83,7 @@ async def register_agents(
 def _read(path: Path) -> AgentFile:
     try:
         written = read_yaml(path)
-        json.dumps(written, allow_nan=False)  # dates, for example, are no JSON
+        json.dumps(written, allow_nan=False)  # rejects dates, for example
         agent = AgentDefinition.model_validate(written)
     except SettingsError as error:
         raise StartupError(f"agents.folder: {error}") from None

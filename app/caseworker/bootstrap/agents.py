@@ -1,4 +1,4 @@
-"""What runs are executed with: models, tools and nodes."""
+"""Build the models, tools and nodes that execute runs."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -48,10 +48,10 @@ from caseworker.trace.payloads import Payloads
 def build_tools(
     settings: Settings, tools: tuple[Tool, ...], servers: ToolServers | None = None
 ) -> ToolDispatch:
-    """Return the tools that the configuration allows, with those of ``servers``.
+    """Return the tools that the configuration allows, including those of ``servers``.
 
     Raises:
-        StartupError: it allows or denies a tool that does not exist.
+        StartupError: the configuration names a tool that does not exist.
     """
     allow, deny = settings.tools.allow, settings.tools.deny
     known = [tool.spec.name for tool in tools]
@@ -77,19 +77,19 @@ def build_tools(
 
 
 def payloads_of(settings: Settings) -> Payloads:
-    """Return what traces keep and show of requests and replies."""
+    """Return the policy for storing and showing payloads in traces."""
     return Payloads(settings.trace.payloads, settings.trace.max_payload_chars)
 
 
 def build_models(
     settings: Settings, recorder: Recorder | None = None, limits: RateLimits | None = None
 ) -> ModelGateway:
-    """Return the configured models; a ``recorder`` keeps what they reply.
+    """Return the gateway to the configured models; ``recorder`` stores their replies.
 
-    ``limits`` keeps how often they are asked; None lets them be asked as often as anybody wants.
+    ``limits`` enforces rate limits; None disables rate limiting.
 
     Raises:
-        StartupError: a provider is not registered, or cannot be made as it is configured.
+        StartupError: a configured provider is not registered or cannot be created.
     """
     providers = check_providers(settings)
 
@@ -129,10 +129,10 @@ def build_models(
 
 
 def check_providers(settings: Settings) -> Providers:
-    """Return what is registered, if the configured providers are; nothing is imported for that.
+    """Check that all configured providers are registered, without importing them.
 
     Raises:
-        StartupError: one is not.
+        StartupError: a configured provider is not registered.
     """
     providers = Providers()
     for place, chosen in _configured(settings).items():
@@ -141,7 +141,7 @@ def check_providers(settings: Settings) -> Providers:
 
 
 def _configured(settings: Settings) -> Mapping[str, ModelSettings]:
-    """Return all models by the keys under which they stand."""
+    """Return all configured models by their settings keys."""
     chains = settings.models.chains().values()
     return {place: chosen for chain in chains for place, chosen in chain.items()}
 
@@ -153,7 +153,7 @@ def build_catalog(
     toolbox: Toolbox,
     functions: Iterable[FunctionNode] = (),
 ) -> NodeCatalog:
-    """Return the types of step that graphs are made of; ``functions`` are those they may name."""
+    """Return the catalog of step types for graphs; graphs may call the given ``functions``."""
     defaults = _case_defaults(settings)
     case = CaseNode(
         models=models,
@@ -184,7 +184,7 @@ def build_catalog(
 
 
 def _name_at(place: str) -> str:
-    """Return the name of the model at a key; fallbacks of a tier have that of the tier."""
+    """Return the model name for a settings key; fallbacks of a tier use the tier's name."""
     named = place.startswith("named.")
     return place.removeprefix("named.") if named else place.partition(".")[0]
 
@@ -210,13 +210,13 @@ def _built_in_plan(question: str, expected: Sequence[str]) -> Plan | None:
 
 
 def retry_policy(settings: RetrySettings) -> RetryPolicy:
-    """Return how failed calls are made again."""
+    """Return the retry policy for failed calls."""
     named = settings.model_dump(exclude={"max_seconds"})
     return RetryPolicy(**named, max_delay_seconds=settings.max_seconds)
 
 
 def _stated_price(chosen: ModelSettings) -> TokenPrice | None:
-    """Return what the configuration says a model costs, wherever it is asked."""
+    """Return the configured price of a model; None if not configured."""
     if chosen.price_per_million_in_usd is None or chosen.price_per_million_out_usd is None:
         return None
     return TokenPrice(
@@ -227,7 +227,7 @@ def _stated_price(chosen: ModelSettings) -> TokenPrice | None:
 
 
 def _rate_limit(chosen: ModelSettings) -> RateLimit | None:
-    """Return how often a model may be asked; all names of the same model share that."""
+    """Return the rate limit of a model; aliases of the same model share it."""
     if chosen.requests_per_minute is None and chosen.tokens_per_minute is None:
         return None
     endpoint = f" at {chosen.base_url}" if chosen.base_url else ""
@@ -239,7 +239,7 @@ def _rate_limit(chosen: ModelSettings) -> RateLimit | None:
 
 
 def begin_recording(settings: Settings, path: Path, about: Mapping[str, Any]) -> Recorder:
-    """Begin to record the configured models; ``about`` says what they are asked.
+    """Start recording the configured models; ``about`` describes the workload in the header.
 
     Raises:
         OSError: the file cannot be written.
@@ -265,7 +265,7 @@ def begin_recording(settings: Settings, path: Path, about: Mapping[str, Any]) ->
 
 
 def _list_price(settings: Settings) -> ListPrice:
-    """Return where to look up the models for which the configuration states no price."""
+    """Return the list-price lookup for models without a configured price."""
     if all(each.chosen_provider == BUILT_IN for each in _configured(settings).values()):
         return no_list_price
     from caseworker.adapters.providers.prices import list_price

@@ -1,4 +1,4 @@
-"""What a process does beside runs: deliveries of webhooks, and schedules that fire."""
+"""Background work of a process: webhook deliveries and schedules."""
 
 from functools import partial
 from typing import Any, Final
@@ -31,13 +31,13 @@ from caseworker.webhooks.delivery import Deliveries, DeliveryLimits
 from caseworker.webhooks.signing import SecretBox
 
 SCHEDULES_AT_ONCE: Final = 2
-"""How many schedules a process fires at once: each takes a connection meanwhile."""
+"""Schedules that a process fires concurrently; each holds a connection while it fires."""
 
 RETRY_FACTOR: Final = 4.0
 
 
 class Background:
-    """The stores of this work, which every process has, and its loops, for those that execute."""
+    """Stores and loops of background work; only processes that execute runs start the loops."""
 
     def __init__(
         self,
@@ -81,7 +81,7 @@ class Background:
         )
 
     def keep(self, loops: Loops, patience: Patience) -> None:
-        """Begin to do this work."""
+        """Start the loops."""
         webhooks = BackgroundQueue(
             tasks={DELIVER: self._deliveries.deliver},
             at_once=self._settings.webhooks.max_parallel,
@@ -108,12 +108,12 @@ class Background:
         loops.keep("rescue of jobs", rescue.run)
 
     async def aclose(self) -> None:
-        """Let go of what is open."""
+        """Close the connections of the webhook sender."""
         await self._sender.aclose()
 
 
 def queue_times(settings: Settings) -> QueueTimes:
-    """Return how often a process looks at the queue."""
+    """Return how often a process polls the queue and sends heartbeats."""
     worker = settings.worker
     return QueueTimes(
         poll=worker.poll_seconds,
@@ -123,13 +123,13 @@ def queue_times(settings: Settings) -> QueueTimes:
 
 
 def url_rules(settings: Settings) -> UrlRules:
-    """Return where webhooks may be sent."""
+    """Return the rules for webhook URLs."""
     webhooks = settings.webhooks
     return UrlRules(allow_http=webhooks.allow_http, allow_private=webhooks.allow_private)
 
 
 def delivery_limits(settings: Settings) -> DeliveryLimits:
-    """Return how often and for how long deliveries are attempted."""
+    """Return the retry policy, timeout and size limit of webhook deliveries."""
     webhooks = settings.webhooks
     return DeliveryLimits(
         retry=RetryPolicy(

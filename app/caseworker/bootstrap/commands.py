@@ -1,6 +1,6 @@
-"""What the command line starts.
+"""Functions behind the commands of the command line.
 
-Most of the service is imported only once the settings are known to fit: it takes a second or two.
+Imports happen inside the functions, after the settings are validated: they take a second or two.
 """
 
 import asyncio
@@ -35,8 +35,7 @@ from caseworker.settings.schema import Settings
 T = TypeVar("T")
 
 HAND_OVER_SECONDS = 40.0
-"""How long a process may take to give back what has not ended, besides its grace and that of
-steps. What is killed before has lost its runs."""
+"""Time to release unfinished runs, on top of the graces. A process killed earlier loses runs."""
 
 
 @lifetime()
@@ -49,10 +48,10 @@ def run_server(
     workers: int | None = None,
     demo: bool = False,
 ) -> None:
-    """Serve the API until the process gets a signal to end; ``started`` gets the URL.
+    """Serve the API until a signal ends the process; call ``started`` with the URL.
 
-    ``record`` names a file to which the models are recorded. ``workers`` is how many processes
-    serve; None is what is configured. ``demo`` adds a recorded model if none is configured.
+    ``record`` names a file for recorded model replies. ``workers`` is the number of serving
+    processes; None uses the configured one. ``demo`` adds a recorded model if none is configured.
 
     Raises:
         StartupError: the process cannot start.
@@ -83,7 +82,7 @@ def _serve_many(
     executes: bool,
     started: Callable[[str], Awaitable[None]],
 ) -> None:
-    """Serve with so many processes; the one that is started first says so.
+    """Serve with ``count`` processes; only one of them calls ``started``.
 
     Raises:
         StartupError: the port is not free, or a process cannot start.
@@ -108,7 +107,7 @@ def _serve_many(
 
 @lifetime()
 def run_worker(*, migrate: bool) -> None:
-    """Execute queued runs until the process gets a signal to end.
+    """Execute queued runs until a signal ends the process.
 
     Raises:
         StartupError: the process cannot start.
@@ -122,19 +121,19 @@ def run_worker(*, migrate: bool) -> None:
 
 @dataclass(frozen=True, slots=True)
 class CheckedConfiguration:
-    """A configuration that fits."""
+    """A valid configuration, with warnings."""
 
     warnings: tuple[str, ...]
     near_misses: tuple[str, ...]
-    """The warnings about variables that are nearly, but not quite, a setting."""
+    """Warnings about environment variables that look like misspelled settings."""
     source: str
 
 
 def check_configuration() -> CheckedConfiguration:
-    """Read the configuration as the service would.
+    """Validate the configuration as the service would read it.
 
     Raises:
-        StartupError: it does not fit.
+        StartupError: the configuration is invalid.
     """
     loaded = read_settings()
     from caseworker.bootstrap.agent_folder import read_agents
@@ -152,10 +151,10 @@ def check_configuration() -> CheckedConfiguration:
 
 
 def service_url() -> str:
-    """Return where the configured service can be called on this machine.
+    """Return the URL of the configured service on this machine.
 
     Raises:
-        StartupError: the configuration does not fit, or leaves the port open.
+        StartupError: the configuration is invalid, or ``server.port`` is 0.
     """
     loaded = read_settings()
     warn_of_near_misses(loaded)
@@ -166,14 +165,14 @@ def service_url() -> str:
 
 
 def read_agent(path: Path) -> dict[str, Any]:
-    """Return the agent that a file of YAML or JSON defines; the service says whether it fits.
+    """Return the agent definition in a YAML or JSON file; the service validates it.
 
     Raises:
-        StartupError: the file cannot be read, or holds something else.
+        StartupError: the file cannot be read, or does not contain an object.
     """
     try:
         agent = read_yaml(path)
-        json.dumps(agent, allow_nan=False)  # dates, for example, are no JSON
+        json.dumps(agent, allow_nan=False)  # rejects dates, for example
     except SettingsError as error:
         raise StartupError(str(error)) from None
     except (TypeError, ValueError, RecursionError):
@@ -184,10 +183,10 @@ def read_agent(path: Path) -> dict[str, Any]:
 
 
 def problems_of_graph(graph: Mapping[str, Any]) -> list[dict[str, str]]:
-    """Return everything that is wrong with a graph, as JSON, without any service or database.
+    """Return all problems of a graph as JSON, without a service or database.
 
     Raises:
-        StartupError: the configuration does not fit.
+        StartupError: the configuration is invalid.
     """
     settings = read_settings().settings
     from caseworker.bootstrap.graph_checks import graph_problems
@@ -199,7 +198,7 @@ def problems_of_graph(graph: Mapping[str, Any]) -> list[dict[str, str]]:
 
 
 def upgrade_database() -> None:
-    """Bring the configured database to the newest revision.
+    """Upgrade the configured database to the newest revision.
 
     Raises:
         StartupError: the database cannot be reached or started.
@@ -209,7 +208,7 @@ def upgrade_database() -> None:
 
 
 def with_keys(use: Callable[[Keys], Awaitable[T]]) -> T:
-    """Return what ``use`` makes of the API keys in the configured database.
+    """Call ``use`` with the API keys of the configured database and return its result.
 
     Raises:
         StartupError: the database cannot be reached or started.
@@ -220,7 +219,7 @@ def with_keys(use: Callable[[Keys], Awaitable[T]]) -> T:
 
 
 def with_quotas(use: Callable[[QuotaStore], Awaitable[T]]) -> T:
-    """Return what ``use`` makes of the quotas of tenants in the configured database.
+    """Call ``use`` with the tenant quotas of the configured database and return its result.
 
     Raises:
         StartupError: the database cannot be reached or started.
@@ -232,7 +231,7 @@ def with_quotas(use: Callable[[QuotaStore], Awaitable[T]]) -> T:
 
 
 def workers_of_database() -> list[dict[str, Any]]:
-    """Return the processes that execute runs on the configured database, as JSON but for times.
+    """Return the worker processes of the configured database; timestamps are datetimes.
 
     Raises:
         StartupError: the database cannot be reached.
@@ -243,10 +242,10 @@ def workers_of_database() -> list[dict[str, Any]]:
 
 
 def drain_worker(worker_id: str) -> None:
-    """Ask a process to take no more runs.
+    """Request that a worker take no more runs.
 
     Raises:
-        StartupError: the database cannot be reached, or knows no such worker.
+        StartupError: the database cannot be reached, or the worker does not exist.
     """
     from caseworker.adapters.postgres.workers import request_drain
 
@@ -255,10 +254,10 @@ def drain_worker(worker_id: str) -> None:
 
 
 def keep_for(tenant: str, record: str, days: str) -> None:
-    """Say how long a tenant keeps a record: days, ``forever``, or ``default``.
+    """Set the retention of a tenant's record type: days, ``forever`` or ``default``.
 
     Raises:
-        StartupError: the database cannot be reached, or there is no such record or time.
+        StartupError: the database cannot be reached, or an argument is invalid.
     """
     from caseworker.adapters.postgres.retention import FOR_EVER, set_days
     from caseworker.runs.retention import Record
@@ -273,7 +272,7 @@ def keep_for(tenant: str, record: str, days: str) -> None:
 
 
 def _asked(ask: Callable[[Any], Awaitable[T]], settings: Settings | None = None) -> T:
-    """Return what ``ask`` gets from the configured database, over a pool of connections."""
+    """Call ``ask`` with a connection pool of the configured database and return its result."""
     settings = settings or logged_settings()
     from caseworker.adapters.postgres.engines import open_engines
     from caseworker.bootstrap.process import pool_sizes
@@ -297,9 +296,9 @@ def run_with_client(
     record: Path | None = None,
     about: Mapping[str, Any],
 ) -> T:
-    """Return what ``use`` makes of a client of the service at ``url``.
+    """Call ``use`` with a client of the service at ``url`` and return its result.
 
-    Without a URL the service runs in this process; then its models are recorded to ``record``, if
+    Without a URL, the service runs in this process. Its models are then recorded to ``record``, if
     given, with ``about`` in the header. Warnings are logged to the file ``log``, not printed.
 
     Raises:
@@ -314,7 +313,7 @@ def run_with_client(
                 return asyncio.run(_use_remote(use, url))
             return _use_in_process(use, record, about)
         finally:
-            configure_logging(level="warning")  # what is logged from here on belongs to no file
+            configure_logging(level="warning")  # the stream is closed from here on
 
 
 def _use_in_process(
@@ -338,7 +337,7 @@ def _use_in_process(
 def _recorder(
     settings: Settings, record: Path | None, about: Mapping[str, Any]
 ) -> Iterator[Recorder | None]:
-    """Return what keeps the replies of the models while the block runs, if a file is named.
+    """Record model replies for the duration of the block, if a file is given.
 
     Raises:
         StartupError: the file cannot be written.
@@ -363,9 +362,9 @@ async def _use_remote(use: Callable[[AsyncCaseworkerClient], Awaitable[T]], url:
 
 @contextmanager
 def _database(settings: Settings, *, migrate: bool) -> Iterator[str]:
-    """Return the URL of the database; the embedded one runs, migrated, while the block does.
+    """Yield the database URL; start and migrate the embedded database if no URL is configured.
 
-    Another database is migrated only with ``migrate``.
+    An external database is migrated only with ``migrate``.
 
     Raises:
         StartupError: the database cannot be started, does not answer or is outdated.

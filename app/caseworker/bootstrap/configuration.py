@@ -1,4 +1,4 @@
-"""What a process reads before anything else, so that a mistake is reported at once."""
+"""Read the settings and report configuration errors before anything else starts."""
 
 import os
 import sys
@@ -17,14 +17,14 @@ log = structlog.get_logger(__name__)
 
 
 class StartupError(Exception):
-    """The process cannot start; the message is the one line to show."""
+    """The process cannot start; the message is a single line for the operator."""
 
 
 def read_settings() -> LoadedSettings:
     """Read the settings of this process.
 
     Raises:
-        StartupError: something does not fit; the message names the key and what is allowed.
+        StartupError: a setting is invalid; the message names the key and the allowed values.
     """
     try:
         return load_settings(os.environ, Path.cwd())
@@ -33,33 +33,33 @@ def read_settings() -> LoadedSettings:
 
 
 def logged_settings() -> Settings:
-    """Read the settings, configure logging, and log what was noticed.
+    """Read the settings, configure logging and log all configuration warnings.
 
     Raises:
-        StartupError: like :func:`read_settings`.
+        StartupError: a setting is invalid; see :func:`read_settings`.
     """
     loaded = read_settings()
     logging = loaded.settings.logging
     configure_logging(level=logging.level, form=logging.format)
     for warning in loaded.warnings:
-        # What was probably meant as a setting is shown whatever level is logged.
+        # Show probable misspellings of settings at every log level.
         tell = log.error if warning in loaded.near_misses else log.warning
         tell("settings.warning", detail=warning)
     return loaded.settings
 
 
 def warn_of_near_misses(loaded: LoadedSettings) -> None:
-    """Write on standard error what was probably meant as a setting; for commands without a log."""
+    """Write warnings about misspelled settings to standard error, for commands without a log."""
     for warning in loaded.near_misses:
         sys.stderr.write(f"warning: {warning}\n")
 
 
 @contextmanager
 def database_errors() -> Iterator[None]:
-    """Report in one line why the database cannot be used while the process starts.
+    """Convert database errors in the block to a one-line :class:`StartupError`.
 
     Raises:
-        StartupError: the database cannot be reached, or refuses what the process needs.
+        StartupError: the database is unreachable or rejects a required operation.
     """
     import psycopg
     from sqlalchemy.exc import DBAPIError
@@ -74,6 +74,6 @@ def database_errors() -> Iterator[None]:
 
 
 def url_of(host: str, port: int) -> str:
-    """Return the URL under which this machine reaches a server that listens on ``host``."""
+    """Return the local URL of a server that listens on ``host``."""
     shown = "127.0.0.1" if host in ("0.0.0.0", "::") else host  # noqa: S104
     return f"http://[{shown}]:{port}" if ":" in shown else f"http://{shown}:{port}"

@@ -1,4 +1,4 @@
-"""The recorded model of ``caseworker serve --demo``: agents answer without a key or a network."""
+"""The recorded model of ``caseworker serve --demo``; needs neither an API key nor a network."""
 
 from decimal import Decimal
 from pathlib import Path
@@ -14,8 +14,8 @@ RECORDING = Path(__file__).with_name("demo.jsonl")
 def with_recorded_model(settings: Settings) -> Settings:
     """Add the recorded model, unless a model is configured.
 
-    It is a fallback of the built-in planner, so agents ask it by its name and cases are still
-    planned without a model. Its price is that of a large hosted model, so limits on cost apply.
+    It is a fallback of the built-in planner: agents select it by name, and cases still use the
+    planner. Its price is that of a large hosted model, so cost limits apply.
     """
     small = settings.models.small
     if small.chosen_provider != "offline" or small.fallbacks:

@@ -1,4 +1,4 @@
-"""Says what is wrong with a graph where no service runs: by its catalog, without a database."""
+"""Validate graphs offline against the node catalog, without a service or database."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -13,12 +13,12 @@ from caseworker.settings.schema import Settings
 
 
 def graph_problems(settings: Settings, graph: Mapping[str, Any]) -> Sequence[Problem]:
-    """Return everything that is wrong with a graph, with the tools and functions of this machine.
+    """Return all problems of a graph, checked with the tools and functions of this machine.
 
-    No model is asked, no tool server is started, and nothing that is registered is known.
+    Calls no model and starts no tool server. Registered graphs and agents are not looked up.
 
     Raises:
-        StartupError: a provider, tool or function cannot be made as it is configured.
+        StartupError: a configured provider, tool or function cannot be created.
     """
 
     async def examined() -> Sequence[Problem]:

@@ -1,8 +1,8 @@
-"""How a process of the service heeds SIGTERM from its first moment, and ends without delay.
+"""Handle SIGTERM from the start of a process and exit without waiting for stray work.
 
-What a run has begun may go on after the run was detached from it: a function in its thread, a
-coroutine that catches every cancel. Python would wait for them before it ends, however long they
-take, while whatever started the process waits for its end.
+Code called by a run may continue after the run was detached: a function in a thread, or a coroutine
+that swallows cancellation. Python would wait for it at exit, however long it takes, and so would
+the process manager.
 """
 
 import asyncio
@@ -20,21 +20,21 @@ log = structlog.get_logger(__name__)
 T = TypeVar("T")
 
 CANCEL_SECONDS: Final = 2.0
-"""How long tasks that are left over at the end may take once they are cancelled."""
+"""How long remaining tasks may take to finish after they are cancelled at exit."""
 _SWITCH_SECONDS: Final = 0.0005
-"""How long a thread may keep the interpreter's lock while the event loop waits for it.
+"""The interpreter switch interval: how long a thread may hold the GIL while the loop waits.
 
-The loop waits several times per request: with Python's usual 5 ms, one busy thread made requests
-50 ms slower.
+The loop waits several times per request. With Python's default of 5 ms, one busy thread made
+requests 50 ms slower.
 """
 
 
 @contextmanager
 def lifetime() -> Iterator[None]:
-    """Serve while the block does, and end the process with 0 at its end; an error goes on its way.
+    """Exit the process with code 0 when the block ends; propagate errors.
 
-    SIGTERM ends the block like :func:`sys.exit` until somebody else handles it: a process with the
-    number 1 would not hear of it, and another one would leave its database running.
+    SIGTERM ends the block like :func:`sys.exit` until another handler is installed. By default, PID
+    1 would ignore SIGTERM, and any other process would die and leave its database running.
     """
     signal.signal(signal.SIGTERM, _exit)
     try:
@@ -53,20 +53,20 @@ def _exit(*_: object) -> None:
 
 
 def end_undisturbed() -> None:
-    """Heed no further SIGTERM: the end of the process has begun."""
+    """Ignore further SIGTERM signals: the process is already shutting down."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 
 def run_to_end(main: Coroutine[Any, Any, T]) -> T:
-    """Run like :func:`asyncio.run`, but leave tasks behind that do not end when they are cancelled.
+    """Run like :func:`asyncio.run`, but abandon tasks that do not finish when cancelled.
 
-    Their loop is not closed then. Threads are not waited for.
+    If tasks are abandoned, their loop stays open. Threads are never joined.
     """
     from uvloop import new_event_loop
 
     sys.setswitchinterval(_SWITCH_SECONDS)
     loop = new_event_loop()
-    runner = asyncio.Runner(loop_factory=lambda: loop)  # closing it would wait for all of them
+    runner = asyncio.Runner(loop_factory=lambda: loop)  # closing it would wait for all tasks
 
     async def ended() -> T:
         try:
@@ -86,7 +86,7 @@ def run_to_end(main: Coroutine[Any, Any, T]) -> T:
 
 
 async def _cancel(tasks: "set[asyncio.Task[Any]]") -> None:
-    """Cancel tasks, and wait a while for their end."""
+    """Cancel tasks and wait up to ``CANCEL_SECONDS`` for them to finish."""
     for task in tasks:
         task.cancel()
     if tasks:

@@ -1,8 +1,8 @@
-"""Logs which step or request held the event loop.
+"""Logs which step or request blocked the event loop.
 
-A thread checks a timestamp that the loop renews. When the loop is late, the thread reads the stack
-that runs on the loop's thread at that moment. It walks outwards until it finds a step or a request.
-Which one it is, the log says with Python 3.13 and later; before, it says the kind and the place.
+A thread checks a timestamp that the loop renews. When the loop is late, the thread reads the
+current stack of the loop's thread. It walks outwards until it finds a step or a request. With
+Python 3.13 and later, the log names the step or request; before, only its kind and the code line.
 """
 
 import asyncio
@@ -22,18 +22,20 @@ from caseworker.engine.context import FlowContext
 log = structlog.get_logger(__name__)
 
 HELD_SECONDS: Final = 0.1
-"""How long one callback may run before it is logged."""
+"""How long one callback may block the loop before it is logged."""
 BEAT_SECONDS: Final = 0.02
 _LOCALS_ARE_SAFE: Final = sys.version_info >= (3, 13)
-"""Whether a thread may read the local variables of another one that runs. Older Pythons change the
-frame when they are read, which has ended a process by a segmentation fault."""
+"""Whether a thread may read the local variables of a running frame in another thread.
+
+Before Python 3.13, reading them modifies the frame; this has caused a segmentation fault.
+"""
 
 
 class LoopWatch:
     """Watches the event loop of one process."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        """Declare the counter in ``registry``."""
+        """Register the counter in ``registry``."""
         self._holds = Counter(
             "caseworker_event_loop_holds",
             "Times that the event loop was held for more than 100 ms, by what held it.",
@@ -83,11 +85,11 @@ class LoopWatch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Holder:
-    """What held the event loop."""
+    """The step or request that blocked the event loop."""
 
     kind: Literal["step", "request", "other"]
     place: str | None
-    """Module and line of the service's own code that ran."""
+    """Module and line of the innermost frame of the service's own code."""
     run_id: str | None = None
     step_id: str | None = None
     method: str | None = None
@@ -95,7 +97,7 @@ class Holder:
 
 
 def _holder(frame: FrameType | None) -> Holder:
-    """Return what a stack works for."""
+    """Return the step or request on whose behalf a stack executes."""
     place: str | None = None
     while frame is not None:
         module = str(frame.f_globals.get("__name__", ""))
@@ -115,7 +117,7 @@ def _holder(frame: FrameType | None) -> Holder:
 
 
 def _named(place: str | None, found: Mapping[str, Any]) -> Holder | None:
-    """Return the step or request that local variables belong to, if they do."""
+    """Return the step or request found in a frame's local variables, if any."""
     context, scope = found.get("context"), found.get("scope")
     if isinstance(context, FlowContext):
         run_id, step_id = context.run_id, context.path.text

@@ -1,8 +1,9 @@
-"""Providers, tools and functions, all found by the entry points of installed packages.
+"""Load providers, tools and functions from the entry points of installed packages.
 
-The service registers its own in the same groups, in pyproject.toml. Nothing is imported that is not
-configured. An entry point names the object itself, or a class or function that makes it; one with a
-required parameter gets a :class:`ModelEndpoint` (providers) or :class:`ToolResources` (tools).
+The service registers its own in the same groups, in pyproject.toml. Providers are imported only if
+they are configured. An entry point names the object itself, or a factory (class or function). A
+factory with a required parameter receives a :class:`ModelEndpoint` (providers) or
+:class:`ToolResources` (tools).
 """
 
 import inspect
@@ -29,38 +30,38 @@ from caseworker.tools.stocks.prices import PriceSource
 Made = TypeVar("Made")
 
 PROVIDERS = "caseworker.providers"
-"""Providers of models, by the name that the settings use."""
+"""Entry point group of model providers; the entry name is the one used in settings."""
 TOOLS = "caseworker.tools"
-"""Tools of agents; each is called what its spec says."""
+"""Entry point group of agent tools; a tool's name comes from its spec."""
 FUNCTIONS = "caseworker.functions"
-"""Functions, by the name that a ``function`` step of a graph uses."""
+"""Entry point group of functions; ``function`` steps of graphs use the entry name."""
 
 
 class Providers:
-    """The providers that are registered here, made when they are configured."""
+    """The registered model providers, created only when they are configured."""
 
     def __init__(self, points: Iterable[EntryPoint] | None = None) -> None:
-        """Look for providers; ``points`` take the place of what is installed.
+        """Find the providers; ``points`` replaces the installed entry points.
 
         Raises:
-            StartupError: two have the same name.
+            StartupError: two providers have the same name.
         """
         found = _registered(PROVIDERS, points)
         self._points = _unique("provider", ((each.name, each.value, each) for each in found))
 
     def require(self, key: str, name: str) -> None:
-        """Refuse the name of a provider that nobody has registered.
+        """Check that a provider is registered.
 
         Raises:
-            StartupError: there is none; the message names ``key`` and the registered ones.
+            StartupError: it is not; the message names ``key`` and the registered providers.
         """
         require_known("provider", key, [name], self._points)
 
     def make(self, name: str, endpoint: ModelEndpoint) -> ModelProvider:
-        """Return a provider of a registered name.
+        """Create a registered provider.
 
         Raises:
-            StartupError: it cannot be loaded or made, or is no provider.
+            StartupError: it cannot be loaded or created, or does not implement the protocol.
         """
         provider: ModelProvider = _made(self._points[name], "provider", endpoint)
         if not all(hasattr(provider, part) for part in ("name", "external", "complete", "aclose")):
@@ -71,14 +72,13 @@ class Providers:
 
 
 class Toolbox:
-    """All tools of a process, and what they share."""
+    """All tools of a process and their shared resources."""
 
     def __init__(self, settings: ToolSettings, points: Iterable[EntryPoint] | None = None) -> None:
-        """Make the tools; ``points`` take the place of what is installed.
+        """Create the tools; ``points`` replaces the installed entry points.
 
         Raises:
-            StartupError: a tool that is installed or configured cannot be loaded, or two have the
-                same name.
+            StartupError: a tool cannot be loaded or created, or two have the same name.
         """
         self._held = AsyncExitStack()
         renderer = Renderer()
@@ -92,11 +92,11 @@ class Toolbox:
         self._held.push_async_callback(self.servers.aclose)
 
     async def aclose(self) -> None:
-        """End what draws pictures, if it was ever begun, and let go of connections."""
+        """Stop the renderer, if it was started, and close all connections."""
         await self._held.aclose()
 
     def _prices(self, settings: PriceSettings) -> PriceSource:
-        """Return where prices come from; what is not configured is not imported."""
+        """Return the configured price source; only its module is imported."""
         key = settings.api_key
         if settings.chosen_provider == "packaged" or key is None:
             return PackagedPrices()
@@ -112,10 +112,10 @@ class Toolbox:
 
 
 def _tool_servers(settings: McpSettings, environ: Mapping[str, str]) -> ToolServers:
-    """Return the configured servers; without any the SDK is not imported.
+    """Return the configured MCP servers; without any, the MCP SDK is not imported.
 
     Raises:
-        StartupError: a server needs a variable that the environment does not have.
+        StartupError: an environment variable that a server needs is not set.
     """
     if not settings.servers:
         return NoServers()
@@ -145,23 +145,23 @@ def _tool_servers(settings: McpSettings, environ: Mapping[str, str]) -> ToolServ
 
 
 def installed_functions(points: Iterable[EntryPoint] | None = None) -> tuple[FunctionNode, ...]:
-    """Return a node for each function; ``points`` take the place of what is installed.
+    """Return a node for each function; ``points`` replaces the installed entry points.
 
-    An entry point names a FunctionNode or a function of an ExecutionContext; a plain function is
-    called in a thread, since it may block.
+    An entry point names a FunctionNode or a function that takes an ExecutionContext. Functions that
+    are not coroutines run in a thread, since they may block.
 
     Raises:
-        StartupError: one cannot be loaded, or is no function, or two have the same name.
+        StartupError: a function cannot be loaded or called, or two have the same name.
     """
     nodes = [(point, _node(point)) for point in _registered(FUNCTIONS, points)]
     return tuple(_unique("function", ((node.id, at.value, node) for at, node in nodes)).values())
 
 
 def require_known(kind: str, key: str, names: Iterable[str], known: Iterable[str]) -> None:
-    """Refuse names that nothing has: a tool that is denied as ``Plotter`` would stay usable.
+    """Check that names exist; a mistyped entry in ``tools.deny``, say, would deny nothing.
 
     Raises:
-        StartupError: with the setting, the nearest name and all names.
+        StartupError: a name is unknown; shows the setting, the closest match and all names.
     """
     there = sorted(known)
     for name in names:
@@ -178,11 +178,11 @@ def _registered(group: str, points: Iterable[EntryPoint] | None) -> Iterable[Ent
 
 
 _all_points = cache(entry_points)
-"""Of all groups: the metadata of every installed package is read for any of them."""
+"""Cached because every call reads the metadata of all installed packages."""
 
 
 def _unique(kind: str, found: Iterable[tuple[str, str, Made]]) -> dict[str, Made]:
-    """Return what was found as (name, origin, object), by name and in the order of names."""
+    """Return (name, origin, object) entries as a mapping by name, sorted; reject duplicates."""
     by_name: dict[str, tuple[str, Made]] = {}
     for name, origin, each in found:
         if name in by_name:
@@ -211,7 +211,7 @@ def _node(point: EntryPoint) -> FunctionNode:
 
 
 def _made(point: EntryPoint, kind: str, argument: object) -> Any:
-    """Return the object of an entry point, made with ``argument`` if its factory requires one."""
+    """Return the object of an entry point; pass ``argument`` to factories that require one."""
     loaded = _loaded(point, kind)
     if not (inspect.isroutine(loaded) or inspect.isclass(loaded)):
         return loaded

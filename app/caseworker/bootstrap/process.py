@@ -1,8 +1,8 @@
-"""A process of the service: its connections, its executor, its loops, opened and closed in order.
+"""A service process: opens and closes its connections, executor and loops in order.
 
-A process that executes runs opens the database first, then says that it lives, then takes work. It
-closes in the opposite order: it takes nothing more, lets runs end or gives them back, stops
-beating, and lets go of the database last.
+A process that executes runs first opens the database, then sends a heartbeat, then claims work. It
+closes in reverse order: it stops claiming, finishes or releases its runs, stops the heartbeat and
+disposes of the database connections last.
 """
 
 import asyncio
@@ -63,30 +63,32 @@ from caseworker.trace.frozen_json import ValueLimits
 log = structlog.get_logger(__name__)
 
 GC_THRESHOLDS: Final = (10_000, 10, 10)
-"""Of the three generations. A run makes some hundred objects and leaves few cycles behind; with the
-usual thresholds a tenth of its time would go into looking for them."""
+"""Thresholds of the three generations. A run allocates a few hundred objects and leaves few cycles.
+
+With Python's defaults, collection would take a tenth of its execution time.
+"""
 
 
 STUCK_SECONDS: Final = 5.0
-"""How long writes may wait before the process says that it is not ready."""
+"""How long writes may wait before the process reports that it is not ready."""
 
 
 NEEDED_LOOPS: Final = frozenset({"queue", "recovery"})
-"""Those of its loops without which a process executes no runs but those that it accepts itself."""
+"""Loops without which a process executes only runs that it accepted itself."""
 
 
 class Process:
-    """Everything that one process holds."""
+    """All parts of one service process."""
 
     def __init__(
         self, settings: Settings, url: str, *, executes: bool, recorder: Recorder | None = None
     ) -> None:
-        """Build the process; nothing is opened before :meth:`opened`.
+        """Build the process; connections are opened by :meth:`opened`.
 
-        A ``recorder`` keeps what the models reply; it belongs to the caller.
+        ``recorder`` stores model replies; the caller closes it.
 
         Raises:
-            StartupError: a provider, tool or function cannot be made as it is configured.
+            StartupError: a configured provider, tool or function cannot be created.
         """
         self.settings = settings
         self._url = url
@@ -149,7 +151,7 @@ class Process:
 
     @asynccontextmanager
     async def opened(self) -> AsyncIterator[None]:
-        """Connect, say that this process lives, and take work while the block does.
+        """Connect to the database, send the first heartbeat and execute runs during the block.
 
         Raises:
             StoreUnavailableError: the database does not answer.
@@ -167,20 +169,20 @@ class Process:
             await self._close()
 
     def begin_closing(self) -> None:
-        """Take no more work and answer callers that wait; called at the first sign of an end."""
+        """Stop claiming runs and answer waiting clients; called at the first shutdown signal."""
         self._closing = True
         self.runs.stop_waiting()
         if self._executor is not None:
             self._executor.stop_taking()
 
     async def drain(self) -> None:
-        """Let runs end, or give them back; what is done is not done again."""
+        """Finish runs within the grace period and release the rest; finished steps are kept."""
         self.begin_closing()
         if self._executor is not None:
             await self._executor.drain(self.settings.shutdown.grace_seconds)
 
     async def _close(self) -> None:
-        """Drain, then let go of everything."""
+        """Drain, then stop all loops and close all connections."""
         await self.drain()
         await self._loops.stop()
         if self._heartbeat is not None:
@@ -196,7 +198,7 @@ class Process:
         log.info("process.closed")
 
     async def check(self) -> Mapping[str, PartState]:
-        """Return how each part stands that this process needs to serve."""
+        """Return the readiness of each part that this process needs to serve."""
         control = self._engines.control
         database = _database_state(await takes_writes(control), self._journal.stuck_seconds)
         if not database.ready:
@@ -218,7 +220,7 @@ class Process:
 
     @property
     def _silent_seconds(self) -> float:
-        """How long ago the last heartbeat got through; of a process that executes runs."""
+        """Seconds since the last successful heartbeat; 0 if the process executes no runs."""
         return 0.0 if self._heartbeat is None else self._heartbeat.silent_seconds
 
     def _worker_state(self, *, anybody_takes: bool = True) -> PartState:
@@ -321,9 +323,9 @@ def _database_state(takes_writes: bool | None, stuck_seconds: float) -> PartStat
 
 
 def collect_garbage_seldom() -> None:
-    """Exempt what exists now, modules and models above all, from collection; look at the rest less.
+    """Exclude existing objects, mainly modules and models, from collection and collect less often.
 
-    Called once a process has started: what is garbage by then is cleared away first.
+    Called once at startup; garbage that exists then is collected first.
     """
     gc.collect()
     gc.freeze()
@@ -331,10 +333,10 @@ def collect_garbage_seldom() -> None:
 
 
 def allowed_hosts(settings: Settings) -> frozenset[str] | None:
-    """Return the names that requests may be sent to, besides addresses and localhost.
+    """Return the host names accepted in requests, in addition to IP addresses and localhost.
 
-    Whoever serves anonymous callers from anywhere names the hosts, or leaves that to what stands in
-    front of the service.
+    None allows any name: with anonymous access from anywhere and no configured hosts, checking the
+    name is left to a reverse proxy.
     """
     named = settings.server.allowed_hosts
     if named is None and settings.auth.anonymous == "anywhere":
@@ -343,7 +345,7 @@ def allowed_hosts(settings: Settings) -> frozenset[str] | None:
 
 
 def pool_sizes(settings: Settings) -> PoolSizes:
-    """Return how many connections a process may hold, and how long it waits for them."""
+    """Return the connection pool sizes of a process and its connection timeouts."""
     database = settings.database
     patience = Patience(
         connect_seconds=database.connect_timeout_seconds, lock_ms=database.lock_timeout_ms
@@ -352,7 +354,7 @@ def pool_sizes(settings: Settings) -> PoolSizes:
 
 
 def value_limits(settings: Settings) -> ValueLimits:
-    """Return how large the values of runs may be."""
+    """Return the size limits for values of runs."""
     limits = settings.limits
     return ValueLimits(
         max_value_bytes=limits.max_value_kb << 10,
@@ -365,7 +367,7 @@ def value_limits(settings: Settings) -> ValueLimits:
 
 
 def executor_limits(settings: Settings) -> ExecutorLimits:
-    """Return how a process executes runs."""
+    """Return the concurrency, retry and size limits of a process that executes runs."""
     worker = settings.worker
     return ExecutorLimits(
         max_runs=worker.max_runs,
@@ -376,7 +378,7 @@ def executor_limits(settings: Settings) -> ExecutorLimits:
 
 
 def store_limits(settings: Settings) -> StoreLimits:
-    """Return what the store of runs refuses."""
+    """Return the limits that the run store enforces."""
     return StoreLimits(
         pending_cancel_ttl_seconds=settings.cancellation.intent_ttl_seconds,
         max_pending_cancels=settings.cancellation.max_early_intents,
@@ -387,7 +389,7 @@ def store_limits(settings: Settings) -> StoreLimits:
 
 
 def artifact_limits(settings: Settings) -> ArtifactLimits:
-    """Return how much the runs of a process may keep."""
+    """Return the size and count limits for artifacts."""
     return ArtifactLimits(
         max_bytes=settings.artifacts.max_artifact_mb * 1024 * 1024,
         max_run_bytes=settings.artifacts.max_run_mb * 1024 * 1024,

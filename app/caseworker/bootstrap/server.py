@@ -1,4 +1,4 @@
-"""Serves the API, with a process behind it that opens and closes with the server."""
+"""Serve the API and open and close the service process together with the server."""
 
 import asyncio
 import resource
@@ -37,16 +37,16 @@ from caseworker.ui.pages import viewer_routes
 T = TypeVar("T")
 
 _OTHER_FILES = 500
-"""Open files of a process that are no connections of callers."""
+"""Open files of a process other than client connections."""
 
 Started = Callable[[str], Awaitable[None]]
-"""Called with the server's URL once it answers."""
+"""Callback that receives the server's URL once it accepts requests."""
 
 
 def build_app(process: Process, *, metrics: bool = True) -> FastAPI:
-    """Return the ASGI application of a process, which opens and closes with it.
+    """Return the ASGI application; its lifespan opens and closes the process.
 
-    ``metrics``: whether it serves the metrics of this process.
+    ``metrics`` controls whether it serves /metrics of this process.
     """
     return build_api(
         api_services(process, metrics=metrics),
@@ -91,14 +91,14 @@ def serve(
     recorder: Recorder | None = None,
     place: Place | None = None,
 ) -> None:
-    """Serve until the process gets a signal to end; a ``recorder`` keeps what models reply.
+    """Serve until a signal ends the process; ``recorder`` stores model replies.
 
-    At a ``place`` among several processes a request for metrics would reach any of them, so that
-    they are served on the health port alone.
+    If ``place`` is given, several processes share the port, and a metrics request could reach any
+    of them. Each process then serves its metrics only on its own health port.
 
     Raises:
         StoreUnavailableError: the database does not answer.
-        StartupError: an agent of the configured folder is wrong.
+        StartupError: an agent definition in the configured folder is invalid.
     """
     agents = read_agents(settings.agents.folder)
     process = Process(settings, url, executes=executes, recorder=recorder)
@@ -111,7 +111,7 @@ def serve(
         http=bounded_by(connection_limits(settings)),
         timeout_keep_alive=settings.server.keep_alive_seconds,
         ws="none",
-        lifespan="off",  # the server opens the process itself, and says what is wrong
+        lifespan="off",  # _Server opens the process itself and reports errors
         log_config=None,
         access_log=False,
         server_header=False,
@@ -129,10 +129,10 @@ def use_in_process(
     url: str,
     recorder: Recorder | None = None,
 ) -> T:
-    """Open a process on the database at ``url`` and return what ``use`` makes of its client.
+    """Open a process on the database at ``url``, call ``use`` with a client and return its result.
 
-    The client calls the API as from outside, without a socket, with a key of its own: whoever can
-    open the database is the operator.
+    The client calls the full HTTP API without a socket. It uses a temporary bootstrap key, because
+    opening the database already implies operator rights.
     """
 
     async def opened() -> T:
@@ -153,7 +153,7 @@ def use_in_process(
 
 @asynccontextmanager
 async def _opened(process: Process, agents: Sequence[AgentFile]) -> AsyncIterator[None]:
-    """Open a process whose agents are registered before anybody is answered."""
+    """Open a process and register the operator's agents before the first request."""
     async with process.opened():
         limits = api_limits(process.settings).of_graphs
         definitions = Definitions(process.definitions, process.catalog, limits)
@@ -162,7 +162,7 @@ async def _opened(process: Process, agents: Sequence[AgentFile]) -> AsyncIterato
 
 
 class _Server(uvicorn.Server):
-    """A server that says when it answers, and tells the process at once that it will end."""
+    """A server that reports when it is ready and notifies its process at once of a shutdown."""
 
     def __init__(
         self,
@@ -192,15 +192,15 @@ class _Server(uvicorn.Server):
             self._telling = asyncio.ensure_future(self._tell_started(self._url()))
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Let requests and runs end side by side: whoever ends the process waits once for both."""
+        """Drain requests and runs concurrently, so that shutdown takes one grace period only."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._process.drain(), name="drain")
             await super().shutdown(sockets)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """End in order; callers that wait for a run are answered first, so that they delay nothing.
+        """Shut down gracefully; answer clients that wait for a run first, so they cause no delay.
 
-        The signal is not raised again afterwards, as uvicorn would: the process ends with 0.
+        Unlike uvicorn, do not raise the signal again afterwards: the process exits with 0.
         """
         self._process.begin_closing()
         self.force_exit = self.should_exit and sig == signal.SIGINT
@@ -212,7 +212,7 @@ class _Server(uvicorn.Server):
 
 
 def api_limits(settings: Settings) -> ApiLimits:
-    """Return what the HTTP layer lets through."""
+    """Return the limits and defaults of the HTTP layer."""
     return ApiLimits(
         max_body_bytes=settings.server.max_body_kb * 1024,
         max_json_depth=settings.limits.max_depth,
@@ -242,7 +242,7 @@ def api_limits(settings: Settings) -> ApiLimits:
 
 
 def connection_limits(settings: Settings) -> ConnectionLimits:
-    """Return what the connections of a process may hold, and how long they may wait."""
+    """Return the size, time and count limits of client connections."""
     server = settings.server
     return ConnectionLimits(
         max_connections=server.max_connections,
@@ -254,7 +254,7 @@ def connection_limits(settings: Settings) -> ConnectionLimits:
 
 
 def _allow_connections(count: int) -> None:
-    """Raise the process's own limit of open files, as far as it may, to hold the connections."""
+    """Raise the soft limit of open files, up to the hard limit, to fit the connections."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = count + _OTHER_FILES
     if soft != resource.RLIM_INFINITY and soft < wanted:

@@ -1,8 +1,8 @@
-"""Several processes that serve on one port, started again when they die, ended together.
+"""Supervise several server processes on one port: restart those that die, stop all together.
 
-Each is a whole process of the service, forked from one that has imported it, and listens on a
-socket of its own: the kernel spreads new connections over them (SO_REUSEPORT) and leaves out one
-that is gone. What they share is the database, as processes of different machines do.
+Each child is a full service process, forked after the service was imported, with its own socket.
+The kernel distributes new connections over the sockets (SO_REUSEPORT) and skips closed ones. The
+processes share only the database, like processes on different machines.
 """
 
 import os
@@ -28,70 +28,70 @@ log = structlog.get_logger(__name__)
 ENDS: Final = (signal.SIGTERM, signal.SIGINT)
 
 AGAIN_SECONDS: Final = (0.1, 5.0)
-"""How long a process that died is left before it is started again: first, at most."""
+"""Delay before a dead process is restarted: initial and maximum."""
 
 STEADY_SECONDS: Final = 30.0
-"""How long a process must have lived for the next wait to be the first one again."""
+"""Uptime after which a process restarts with the initial delay again."""
 
 ORPHAN_SECONDS: Final = 1.0
-"""How often a process looks whether its supervisor still lives."""
+"""How often a child checks that its supervisor is alive."""
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """What one of the processes has for itself."""
+    """The number, sockets and callbacks of one child process."""
 
     number: int
-    """From 0."""
+    """Counts from 0."""
     sockets: Sequence[socket.socket]
-    """Bound, not listening yet."""
+    """Bound, but not listening yet."""
     is_first: bool
-    """Whether it speaks for the service: number 0, as long as none has answered in its place."""
+    """Whether it announces the service: process 0, if none with its number answered before."""
     answers: Callable[[], None]
-    """To be called once it answers."""
+    """Callback for when the process accepts requests."""
 
 
 Serve = Callable[[Place], None]
-"""Serves until the process gets a signal to end."""
+"""Serves until a signal ends the process."""
 
 
 @dataclass(slots=True, eq=False)
 class _Child:
-    """A process, or the wait for the next one in its place."""
+    """A running child process, or a dead one that waits for its restart."""
 
     process: ForkProcess
     hears: Connection
     pause: float
     served: bool
-    """Whether one in its place has answered before."""
+    """Whether a process with this number has ever reported that it answers."""
     began_at: float = field(default_factory=time.monotonic)
     said: str | None = None
-    """Empty once it answers, or why it could not start."""
+    """The status message: empty once it answers, an error if it could not start, else None."""
     again_at: float | None = None
-    """When it is started again; None while it lives."""
+    """Monotonic time of its restart; None while it is alive."""
 
     def events(self) -> list[Any]:
-        """Return what can be read when there is something to look after."""
+        """Return the objects to wait on: the process exit and its pending status message."""
         if self.again_at is not None:
             return []
         return [self.process.sentinel, *([self.hears] if self.said is None else [])]
 
     def hear(self) -> None:
-        """Take in what it has said."""
-        with suppress(EOFError):  # it was killed
+        """Read the child's status message."""
+        with suppress(EOFError):  # the child was killed
             if self.said is None and self.hears.poll():
                 self.said = self.hears.recv()
         self.served = self.served or not (self.said or self.said is None)
 
 
 class Supervisor:
-    """Keeps so many processes on one address."""
+    """Keeps ``count`` processes running on one address."""
 
     def __init__(self, host: str, port: int, *, count: int, serve: Serve) -> None:
-        """Take the address; nothing is started before :meth:`run`.
+        """Reserve the address; :meth:`run` starts the processes.
 
         Raises:
-            StartupError: it is not free.
+            StartupError: the address is not free.
         """
         self._reserved = _reserve(host, port)
         self._count = count
@@ -100,10 +100,10 @@ class Supervisor:
         self._ending = False
 
     def run(self, *, grace_seconds: float) -> None:
-        """Keep the processes until a signal ends them; after the grace they are killed.
+        """Run the processes until a signal; kill those still alive after the grace period.
 
         Raises:
-            StartupError: one of them could not start, before any had answered in its place.
+            StartupError: a process failed to start and none with its number ever answered.
         """
         with self._woken_by_signals() as woken:
             try:
@@ -123,7 +123,7 @@ class Supervisor:
             args=(number, says, number == 0 and not served, os.getpid()),
             name=f"caseworker {number}",
         )
-        unblocked = signal.pthread_sigmask(signal.SIG_BLOCK, ENDS)  # until the child has its own
+        unblocked = signal.pthread_sigmask(signal.SIG_BLOCK, ENDS)  # until the child is ready
         try:
             process.start()
         finally:
@@ -132,7 +132,7 @@ class Supervisor:
         return _Child(process, hears, pause, served)
 
     def _be_process(self, number: int, says: Connection, is_first: bool, supervisor: int) -> None:
-        """Serve, in the child; it ends with 2 if it could not start."""
+        """Serve, in the child process; exit with 2 if it could not start."""
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -151,7 +151,7 @@ class Supervisor:
             sys.exit(2)
 
     def _wait(self, woken: socket.socket) -> None:
-        """Wait until a process ends or says something, one is to be started, or for a signal."""
+        """Wait for a process exit, a status message, a due restart or a signal."""
         times = [each.again_at for each in self._children if each.again_at is not None]
         events = [event for each in self._children for event in each.events()]
         wait([woken, *events], max(0.0, min(times) - time.monotonic()) if times else None)
@@ -159,10 +159,10 @@ class Supervisor:
             woken.recv(4096)
 
     def _look_after(self, number: int, child: _Child) -> None:
-        """Hear what a process has said; start it again if it has ended.
+        """Read the child's status; schedule or perform its restart if it has died.
 
         Raises:
-            StartupError: it cannot start, and nothing has answered in its place yet.
+            StartupError: the child failed to start and none with its number ever answered.
         """
         now = time.monotonic()
         if child.again_at is not None:
@@ -183,7 +183,7 @@ class Supervisor:
         child.pause = 2 * first if steady else min(2 * child.pause, longest)
 
     def _start_again(self, number: int, child: _Child) -> None:
-        """Start a process in the place of one that died; later, if the system has no room now."""
+        """Restart a dead process; retry later if the system has no resources for it."""
         try:
             self._children[number] = self._start(number, pause=child.pause, served=child.served)
         except OSError as error:
@@ -191,7 +191,7 @@ class Supervisor:
             child.again_at = time.monotonic() + child.pause
 
     def _end(self, grace_seconds: float) -> None:
-        """Have all processes end in order; kill those that do not."""
+        """Terminate all processes; kill those still alive after the grace period."""
         until = time.monotonic() + grace_seconds
         for each in self._children:
             each.process.terminate()
@@ -207,7 +207,7 @@ class Supervisor:
 
     @contextmanager
     def _woken_by_signals(self) -> Iterator[socket.socket]:
-        """Remember signals that end the service; the socket can be read when one has come."""
+        """Handle shutdown signals; yield a socket that becomes readable when one arrives."""
         woken, wakes = socket.socketpair()
         for each in (woken, wakes):
             each.setblocking(False)
@@ -227,10 +227,10 @@ class Supervisor:
 
 
 def _reserve(host: str, port: int) -> list[socket.socket]:
-    """Take an address for processes that will share it; nobody else may be there already.
+    """Reserve an address that the children will share; fail if any other process uses it.
 
     Raises:
-        StartupError: it is not free, or there is no such address.
+        StartupError: the address is in use or does not exist.
     """
     taken = list[socket.socket]()
     try:
@@ -249,7 +249,7 @@ def _reserve(host: str, port: int) -> list[socket.socket]:
 
 
 def _bound(family: int, address: Any) -> socket.socket:
-    """Return a socket at an address that others of this service have as well."""
+    """Return a bound socket that shares its address with the service's other processes."""
     sock = socket.socket(family, socket.SOCK_STREAM)
     _set_up(sock, family)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
@@ -264,7 +264,7 @@ def _set_up(sock: socket.socket, family: int) -> None:
 
 
 def _end_without(supervisor: int) -> None:
-    """End this process in order once its supervisor is gone; nobody would start it again."""
+    """Shut this process down if its supervisor dies, because it would not be restarted."""
     while os.getppid() == supervisor:
         time.sleep(ORPHAN_SECONDS)
     os.kill(os.getpid(), signal.SIGTERM)

@@ -1,4 +1,4 @@
-"""What tells others how a process works: its metrics, and the spans of its runs."""
+"""Telemetry of a process: its metrics and the spans of its runs."""
 
 import os
 from collections.abc import Callable
@@ -19,20 +19,20 @@ from caseworker.settings.schema import TelemetrySettings
 from caseworker.trace.spans import SpanOf, resource_of, spans_of_nodes
 
 _STANDARD = "OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_{}_ENDPOINT"
-"""The variables that name a collector, of everything or of one thing, to programs of any kind."""
+"""Standard OpenTelemetry variables for the collector: one for all signals, one per signal."""
 
 
 class Telemetry:
-    """The telemetry of one process; what is not configured is not there and costs nothing."""
+    """The telemetry of one process; disabled parts are not built and cost nothing."""
 
     def __init__(self, settings: TelemetrySettings) -> None:
         self._settings = settings
-        # The age of each series would be as many series again.
+        # The `_created` timestamps would double the number of series.
         disable_created_metrics()  # type: ignore[no-untyped-call]
         self._registry = CollectorRegistry()
         self._loop_watch = LoopWatch(self._registry)
         self.requests: RunMetrics | None = None
-        """Counts the requests of the API; None if nobody reads that."""
+        """Counts API requests; None if metrics are off."""
         observers: list[RunObserver] = []
         if settings.metrics != "off":
             self.requests = RunMetrics(self._registry, settings.metrics_labels)
@@ -42,12 +42,12 @@ class Telemetry:
             observers.append(self._export)
         self.observers = RunObservers(observers, self._span_of)
         self.metrics: MetricsAccess | None = None
-        """Who may read what was counted; None if nobody may."""
+        """Access rules and content of /metrics; None if metrics are off."""
         self._page: MetricsPage | None = None
         self._sending: Any = None
 
     def watch(self, page: Callable[[CollectorRegistry], MetricsPage]) -> None:
-        """Make the metrics of a process, in a registry."""
+        """Register the metrics of a process; ``page`` builds them in the given registry."""
         settings = self._settings
         if settings.metrics == "off":
             return
@@ -62,26 +62,26 @@ class Telemetry:
 
     @property
     def of_requests(self) -> TelemetryConfig:
-        """What makes the framework trace requests, or keeps it from looking who would want that."""
+        """Tracing configuration for the web framework; disabled without a span collector."""
         nothing: TelemetryConfig = {"tracing": False, "metrics": False}
         return nothing if self._export is None else self._export.of_requests
 
     def _span_of(self, run: Run) -> SpanOf | None:
-        """Return the spans that what a run calls is told of; None if it is told of none."""
+        """Return the factory for the spans of a run's calls; None if they are not propagated."""
         above = run.request.traceparent
         if not self._settings.propagate or (above is None and self._export is None):
             return None
         return spans_of_nodes(run.key.tenant, run.key.run_id, above)
 
     async def aclose(self) -> None:
-        """Send what waits to be sent."""
+        """Flush pending spans and metrics."""
         if self._export is not None:
             await self._export.aclose()
         if self._sending is not None:
             await self._sending.aclose()
 
     def keep(self, loops: Loops) -> None:
-        """Begin to watch the event loop, and to send metrics."""
+        """Start the loops that watch the event loop and export metrics."""
         loops.keep("loop watch", self._loop_watch.run)
         if self._page is not None:
             loops.keep("event loop", self._page.watch_loop)
@@ -90,7 +90,7 @@ class Telemetry:
 
 
 def _export_to(endpoint: str | None) -> Any:
-    """Return what sends spans, if there is a collector; its libraries are not loaded otherwise."""
+    """Return the span exporter, or None without a collector; its libraries load only if needed."""
     if not _has_collector(endpoint, "TRACES"):
         return None
     from caseworker.adapters.telemetry.exporting import SpanExport
@@ -99,7 +99,7 @@ def _export_to(endpoint: str | None) -> Any:
 
 
 def _metrics_to(settings: TelemetrySettings, page: MetricsPage, registry: CollectorRegistry) -> Any:
-    """Return what sends metrics, if there is a collector of them; see :func:`_export_to`."""
+    """Return the metric exporter, or None without a collector; see :func:`_export_to`."""
     every_seconds, endpoint = settings.otlp_metrics_seconds, settings.otlp_endpoint
     if every_seconds is None or not _has_collector(endpoint, "METRICS"):
         return None

@@ -1,4 +1,4 @@
-"""A process that executes queued runs and serves nothing but its health."""
+"""A worker process: executes queued runs and serves only health and metrics endpoints."""
 
 import asyncio
 import signal
@@ -19,10 +19,10 @@ log = structlog.get_logger(__name__)
 
 
 def work(settings: Settings, url: str) -> None:
-    """Execute queued runs, without serving the API, until a signal ends the process.
+    """Execute queued runs, without serving the API, until SIGINT or SIGTERM.
 
     Raises:
-        StartupError: its health cannot be served where it is configured.
+        StartupError: the health port is not free.
         StoreUnavailableError: the database does not answer.
     """
     run_to_end(_work(Process(settings, url, executes=True)))
@@ -44,9 +44,9 @@ async def _work(process: Process) -> None:
 
 @asynccontextmanager
 async def health_served(process: Process, number: int = 0) -> AsyncIterator[None]:
-    """Answer /healthz, /readyz and /metrics while the block works, if a port is configured for it.
+    """Serve /healthz, /readyz and /metrics for the duration of the block, if a port is configured.
 
-    Process ``number`` of several, from 0, has the port so many above.
+    With several processes, process ``number`` (from 0) uses the configured port plus its number.
 
     Raises:
         StartupError: the port is not free.

@@ -1,4 +1,4 @@
-"""The command line: start the service, talk to it, look after its database."""
+"""The command line: start the service, call its API and maintain its database."""
 
 from importlib.metadata import version
 from typing import Annotated
@@ -41,7 +41,7 @@ def options(
         typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version."),
     ] = False,
 ) -> None:
-    """Take the options that stand before a command."""
+    """Parse the options that precede a command."""
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""Commands of a caller: run agents, and talk to them in threads."""
+"""Client commands: run agents and send messages in threads."""
 
 import json
 from collections.abc import Mapping
@@ -61,7 +61,7 @@ def say(
         bool, typer.Option("--json", help="Print the events of the answer, one a line.")
     ] = False,
 ) -> None:
-    """Say something in a thread, and print the answer while it is written."""
+    """Send a message in a thread and print the answer as it is streamed."""
     answering = None if agent is None else _agent(agent)
 
     def ask(client: CaseworkerClient) -> None:
@@ -107,7 +107,7 @@ def show_thread(thread_id: ThreadId, url: Url = None, as_json: AsJson = False) -
 
 
 def _agent(given: str) -> dict[str, Any]:
-    """Return the agent of a file, or the reference to a registered one."""
+    """Return the agent defined in a file, or a reference to a registered agent."""
     path = Path(given)
     if path.suffix in _SUFFIXES or "/" in given:
         if not path.exists():
@@ -123,6 +123,6 @@ def _agent(given: str) -> dict[str, Any]:
 
 
 def _show_piece(before: str, now: str) -> None:
-    """Print what a text has grown by; one that begins anew, on a new line."""
+    """Print the text added since ``before``; if the text was restarted, print it on a new line."""
     goes_on = now.startswith(before)
     out.print(now[len(before) :] if goes_on else f"\n{now}", markup=False, end="")

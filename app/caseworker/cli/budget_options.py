@@ -1,4 +1,4 @@
-"""Options for the limits of a run, one for each field of a budget."""
+"""Command options for the limits of a run, one for each field of a budget."""
 
 import inspect
 from collections.abc import Callable
@@ -13,7 +13,7 @@ from caseworker.control.budget import Budget
 
 
 def with_budget(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command an option for each limit; its ``budget`` gets those that were set."""
+    """Add an option for each limit to a command; pass those that were set as ``budget``."""
     options = _options()
 
     @wraps(command)
@@ -30,11 +30,11 @@ def with_budget(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def _options() -> dict[str, Parameter]:
-    """Return the parameter of each option, by the name of its limit in JSON."""
+    """Return the signature parameter of each option, by the JSON name of its limit."""
     options = {}
     for name, limit in TypeAdapter(Budget).json_schema()["properties"].items():
         if "anyOf" not in limit:
-            continue  # it takes nothing but null
+            continue  # the field accepts only null
         kind = int if {"type": "integer"}.items() <= limit["anyOf"][0].items() else float
         option = typer.Option(min=0, help=limit["description"], rich_help_panel="Limits")
         options[name] = Parameter(

@@ -1,4 +1,4 @@
-"""Commands for graphs: run them, and say what is wrong with them."""
+"""Commands that validate and run graphs."""
 
 from collections.abc import Mapping
 from typing import Annotated
@@ -54,7 +54,7 @@ def validate_graph(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Print everything that is wrong with a graph; exits with 1 if it is not valid."""
+    """Print all problems of a graph; exits with 1 if it is not valid."""
     graph = read_json(file.read(), "graph")
     if not offline:
         talk(url, lambda client: _show(client.validate_graph(graph), as_json=as_json))
@@ -69,7 +69,7 @@ def validate_graph(
 
 
 def _show(found: Validation, *, as_json: bool) -> None:
-    """Print what is wrong with a graph, and end the command by whether anything is."""
+    """Print the problems of a graph; exit with 1 if it is not valid."""
     if as_json:
         show_json(found.as_json())
     else:

@@ -1,4 +1,4 @@
-"""Commands of the operator: API keys, straight in the configured database."""
+"""Operator commands: API keys, read and written directly in the configured database."""
 
 import re
 from collections.abc import Iterator
@@ -40,7 +40,7 @@ def create(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Make a key and print it: nothing shows it again."""
+    """Create a key and print it; it cannot be shown again."""
     if not is_tenant(tenant):
         fail("--tenant: must be 1 to 64 of the characters A-Z a-z 0-9 . _ : -")
     if not 1 <= len(name) <= MAX_NAME_CHARS or not name.isprintable():
@@ -57,7 +57,7 @@ def create(
 
 @cli.command("list")
 def list_keys(tenant: OfTenant = None, as_json: AsJson = False) -> None:
-    """List keys, the newest first, without their secrets."""
+    """List keys, newest first, without their secrets."""
     found = _with(lambda keys: keys.list(OPERATOR, tenant))
     if as_json:
         show_json([asdict(key) for key in found])
@@ -75,7 +75,7 @@ def list_keys(tenant: OfTenant = None, as_json: AsJson = False) -> None:
 
 @cli.command()
 def revoke(key_id: KeyId) -> None:
-    """Let a key in no more; within five seconds that holds for every process."""
+    """Revoke a key; every process rejects it within five seconds."""
     with _found():
         revoked = _with(lambda keys: keys.revoke(OPERATOR, key_id))
     show(f"The key {revoked.key_id} ({revoked.name}) is revoked.")
@@ -87,7 +87,7 @@ def rotate(
     overlap: Annotated[str, typer.Option(help="How long the old key works on: 24h, 0s.")] = "24h",
     as_json: AsJson = False,
 ) -> None:
-    """Make a key that replaces another one, and print it."""
+    """Create a key that replaces another one, and print it."""
     span = _span(overlap)
     if span is None or span > MAX_OVERLAP:
         fail(f"--overlap: must be a span such as 24h, at most {MAX_OVERLAP.days}d")
@@ -107,7 +107,7 @@ def _found() -> Iterator[None]:
 
 
 def _show_issued(issued: IssuedKey, *, as_json: bool) -> None:
-    """Print the key alone on standard output, so that a script can take it from there."""
+    """Print only the key on standard output, so that scripts can read it."""
     key = issued.key
     if as_json:
         show_json({**asdict(key), "key": issued.secret})

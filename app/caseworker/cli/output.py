@@ -1,4 +1,4 @@
-"""What commands print, and how they fail: one line on standard error, exit code 2."""
+"""Output of commands. On failure: one line on standard error and exit code 2."""
 
 import sys
 from collections.abc import Iterator
@@ -26,27 +26,27 @@ STYLES: Final = {
     "cancelled": "yellow",
     "skipped": "dim",
 }
-"""The colour of each status, of runs, steps and calls alike."""
+"""The color of each status of a run, step or call."""
 
 
 def show(text: str) -> None:
-    """Print a text as it is."""
+    """Print a text without interpreting markup."""
     out.print(text, markup=False)
 
 
 def show_json(data: Any) -> None:
-    """Print JSON values; instants, amounts and sets may be among them."""
+    """Print a value as JSON; datetimes, decimals and frozensets are converted."""
     out.print_json(data=data, default=_as_json)
 
 
 def fail(message: str) -> NoReturn:
-    """End the command with a message."""
+    """Print a message to standard error and exit with code 2."""
     sys.stderr.write(f"{message}\n")
     raise typer.Exit(2)
 
 
 def utc_text(at: datetime) -> str:
-    """Return an instant as text in UTC."""
+    """Format a datetime in UTC as ISO 8601, to the second."""
     return at.astimezone(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
 
 
@@ -64,7 +64,7 @@ def _as_json(value: object) -> object:
 
 @contextmanager
 def startup_errors() -> Iterator[None]:
-    """End the command with the one line of an error that keeps the process from starting."""
+    """Print a startup error as one line and exit."""
     try:
         yield
     except StartupError as error:

@@ -1,4 +1,4 @@
-"""Commands of whoever runs the service: its processes, its configuration, its database."""
+"""Operator commands: processes, configuration and database of the service."""
 
 from dataclasses import asdict
 from pathlib import Path
@@ -42,7 +42,7 @@ Cancel a run, also before it exists:
 Run an agent with a tool and a dollar budget: README.md has the commands.
 Documentation: docs/README.md; the HTTP API: {url}/docs
 Ctrl+C ends the service."""
-"""The last block of ``make serve``: commands that work as printed, in another terminal."""
+"""The last block that ``make serve`` prints: commands to copy into another terminal."""
 
 
 @cli.command()
@@ -90,14 +90,14 @@ def serve(
 
 @cli.command()
 def worker(migrate: Migrate = False) -> None:
-    """Execute queued runs, without serving the API."""
+    """Execute queued runs without serving the API."""
     with startup_errors():
         run_worker(migrate=migrate)
 
 
 @cli.command()
 def workers(as_json: AsJson = False) -> None:
-    """List the processes that execute runs, from the configured database."""
+    """List the worker processes registered in the configured database."""
     with startup_errors():
         found = workers_of_database()
     if as_json:
@@ -116,10 +116,11 @@ def workers(as_json: AsJson = False) -> None:
 def drain(
     worker_id: Annotated[str, typer.Argument(help="The worker: see `caseworker workers`.")],
 ) -> None:
-    """Have one process take no more runs; its own end or are handed over, and it stays up.
+    """Drain one worker: it takes no new runs, finishes or hands over its own, and stays up.
 
-    It begins with its next heartbeat, is not ready from then on, and hands over what has not ended
-    after worker.drain_seconds. There is no way back but to restart it.
+    The worker starts with its next heartbeat and reports not ready from then on. It hands over runs
+    that are unfinished after worker.drain_seconds. Draining cannot be undone; restart the process
+    instead.
     """
     with startup_errors():
         drain_worker(worker_id)
@@ -134,7 +135,7 @@ def retention(
     ],
     days: Annotated[str, typer.Argument(help="A number of days, `forever` or `default`.")],
 ) -> None:
-    """Say how long one tenant keeps what its runs have stored, whatever is configured."""
+    """Set how long a tenant's stored records are kept, overriding the configuration."""
     with startup_errors():
         keep_for(tenant, record, days)
     show(f"{tenant} keeps {record}: {days}")
@@ -142,9 +143,9 @@ def retention(
 
 @config_cli.command("check")
 def config_check(as_json: AsJson = False) -> None:
-    """Read the configuration as the service would and say whether it fits.
+    """Validate the configuration as the service would read it.
 
-    Exits with 1 if a variable of the environment is nearly, but not quite, a setting.
+    Exits with 1 if an environment variable looks like a misspelled setting.
     """
     with startup_errors():
         checked = check_configuration()
@@ -161,14 +162,14 @@ def config_check(as_json: AsJson = False) -> None:
 
 @db_cli.command("upgrade")
 def db_upgrade() -> None:
-    """Bring the database to the newest revision."""
+    """Upgrade the database to the newest revision."""
     with startup_errors():
         upgrade_database()
         out.print("The database is at the newest revision.")
 
 
 async def _show_demo(url: str) -> None:
-    """Run an example case over HTTP; print its answer, its trace and the commands to try next."""
+    """Run an example case over HTTP; print its answer, its trace and commands to try next."""
     try:
         async with AsyncCaseworkerClient(url) as client:
             run = await client.run_case(DEMO_QUESTION, wait_seconds=DEMO_WAIT_SECONDS)

@@ -1,4 +1,4 @@
-"""Commands of the operator: quotas of tenants, straight in the configured database."""
+"""Operator commands: tenant quotas, read and written directly in the configured database."""
 
 from dataclasses import asdict
 from decimal import Decimal, InvalidOperation
@@ -44,7 +44,7 @@ def _cost(period: str) -> Any:
 
 @cli.command("show")
 def show_quota(tenant: Tenant, as_json: AsJson = False) -> None:
-    """Print the quota of a tenant and how much of it is used."""
+    """Print the quota of a tenant and its current usage."""
     _require_tenant(tenant)
     _show(_with(lambda quotas: quotas.get(tenant)), as_json=as_json)
 
@@ -66,9 +66,10 @@ def set_quota(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Give a tenant a quota of its own, in the place of all of the one it has, and print it.
+    """Set a tenant's own quota, replacing the whole previous one, and print it.
 
-    What is left out is unlimited, whatever is configured; 0 lets nothing through.
+    Limits that are left out are unlimited, regardless of the configuration. A limit of 0 allows
+    nothing.
     """
     _require_tenant(tenant)
     quota = Quota(
@@ -92,7 +93,7 @@ def set_quota(
 
 @cli.command("remove")
 def remove_quota(tenant: Tenant) -> None:
-    """Give a tenant the configured quota (`quotas.*`) again."""
+    """Reset a tenant to the configured quota (`quotas.*`)."""
     if not _with(lambda quotas: quotas.delete(tenant)):
         fail(f"{tenant} has no quota of its own: `caseworker quotas list` shows those that have.")
     show(f"{tenant} has the configured quota.")
@@ -100,7 +101,7 @@ def remove_quota(tenant: Tenant) -> None:
 
 @cli.command("list")
 def list_quotas(as_json: AsJson = False) -> None:
-    """List the tenants that have a quota of their own."""
+    """List the tenants with a quota of their own."""
     found = _with(lambda quotas: quotas.find())
     if as_json:
         show_json([{"tenant": each.tenant, **asdict(each.quota)} for each in found])

@@ -1,7 +1,7 @@
-"""What happens in a run as a tree that grows: told by its events, drawn at any moment.
+"""A live tree view of a run, built from its events.
 
-Steps stand below the step whose graph they are of, calls below their step. A tree that is too high
-for its terminal shows what is under way, what went wrong and what ended last, and counts the rest.
+Steps are children of the step whose graph contains them; calls are children of their step. A tree
+too high for the terminal shows active, failed and recently finished entries and counts the rest.
 """
 
 from collections import Counter
@@ -36,13 +36,13 @@ _ENDS: Final = {
     "skipped": "skipped",
 }
 _CAPS: Final = (None, 20, 10, 6, 3, 2, 1)
-"""How many entries below one are shown: the first cap with which all fits."""
+"""Maximum number of children shown per entry: the first of these with which the tree fits."""
 _DETAIL: Final = 60
 
 
 @dataclass(slots=True)
 class Entry:
-    """The run, a step or a call of it."""
+    """A run, step or call in the tree."""
 
     label: str
     status: str
@@ -53,11 +53,11 @@ class Entry:
 
     @property
     def is_settled(self) -> bool:
-        """Whether it ended well, so that it may be left out."""
+        """Whether the entry completed or was skipped, so that it can be hidden."""
         return self.status in ("completed", "skipped")
 
     def end(self, status: str, at: datetime, detail: str = "") -> None:
-        """Let it end."""
+        """Set the final status and the end time."""
         self.status, self.ended = status, at
         self.detail = detail or ("" if status == "completed" else self.detail)
 
@@ -74,9 +74,9 @@ class RunTree:
         self._warnings: list[str] = []
 
     def tell(self, event: Event) -> str | None:
-        """Take an event in; return it as a line, or None if it is a piece of a text.
+        """Apply an event and return its log line, or None for a chunk of streamed text.
 
-        Events come in the order of their numbers.
+        Events must arrive in the order of their sequence numbers.
         """
         scope, _, what = event.type.partition(".")
         if self._texts.add(event):
@@ -99,7 +99,7 @@ class RunTree:
         return self._line(event)
 
     def draw(self, now: datetime, *, height: int) -> Tree:
-        """Return the tree in about as many lines as a terminal has."""
+        """Return the tree, limited to roughly ``height`` lines."""
         room = max(height - 2 - len(self._warnings), 3)
         cap = next((each for each in _CAPS if _lines(self.root, each) <= room), 1)
         tree = Tree(_title(self.root, now), guide_style="dim")
@@ -124,7 +124,7 @@ class RunTree:
         self._step(event).below.append(call)
 
     def _note(self, event: Event, scope: str, what: str) -> None:
-        """Take in what begins and ends nothing."""
+        """Apply an event that neither starts nor ends a run, step or call."""
         step, data = self._step(event), event.data
         if event.type == "turn_start":
             step.detail = f"turn {data.get('turn_number', '')}"
@@ -140,7 +140,7 @@ class RunTree:
             self._warnings.append(_warning(data))
 
     def _step(self, event: Event) -> Entry:
-        """Return the entry of the step that an event is of, made if it is new."""
+        """Return the entry for the step of an event; create it if needed."""
         path = event.step_id
         if path is None:
             return self.root
@@ -172,11 +172,11 @@ def _lines(entry: Entry, cap: int | None) -> int:
 
 
 def _chosen(entry: Entry, cap: int | None) -> tuple[Sequence[Entry], Sequence[Entry]]:
-    """Return what is shown below an entry, and what is not."""
+    """Return the shown and the hidden children of an entry."""
     if cap is None:
         return entry.below, ()
     if entry.is_settled and entry.ended is not None:
-        return (), ()  # it was well: what is below it can be looked up in the trace
+        return (), ()  # it succeeded; the trace has the details
     if len(entry.below) <= cap:
         return entry.below, ()
     ranked = sorted(
@@ -218,7 +218,7 @@ def _milliseconds(since: datetime, until: datetime) -> int:
 
 
 def _why(event: Event) -> str:
-    """Return why something ended badly; empty for what did not."""
+    """Return the error or stop reason of an event; empty if it has none."""
     data = event.data
     return plain(str(data.get("error") or data.get("reason") or ""))
 

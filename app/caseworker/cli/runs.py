@@ -1,4 +1,4 @@
-"""Commands of a caller: run cases, look at runs, cancel them, decide what they ask."""
+"""Client commands: run cases, list runs, cancel them and decide approvals."""
 
 import json
 from collections.abc import Mapping
@@ -30,7 +30,7 @@ def run(
     run_id: ChosenId = None,
     as_json: AsJson = False,
 ) -> None:
-    """Post a case and print its answer."""
+    """Submit a case and print its answer."""
     post({"input": text}, url, wait=wait, run_id=run_id, budget=budget, as_json=as_json)
 
 
@@ -78,7 +78,7 @@ def cancel(
     reason: Annotated[str | None, typer.Option(help="Why; shown in the run.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Cancel a run; --json prints the whole receipt."""
+    """Cancel a run; --json prints the full receipt."""
 
     def ask(client: CaseworkerClient) -> None:
         receipt = client.cancel_run(run_id, reason=reason)
@@ -105,7 +105,7 @@ def list_approvals(
     url: Url = None,
     as_json: AsJson = False,
 ) -> None:
-    """Print the approvals that wait for a decision; of a run, as JSON, all of them."""
+    """Print pending approvals; with a run and --json, all approvals of the run."""
 
     def ask(client: CaseworkerClient) -> None:
         found = client.list_approvals(run_id)
@@ -130,7 +130,7 @@ def approve(
     reason: Annotated[str | None, typer.Option(help="Why; shown in the run.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Approve what a run asks for, or refuse it."""
+    """Approve or refuse an approval of a run."""
     changed = None if arguments is None else read_json(arguments, "value of --arguments")
 
     def ask(client: CaseworkerClient) -> None:
@@ -155,7 +155,7 @@ def post(
     budget: Mapping[str, float],
     as_json: bool,
 ) -> None:
-    """Post a run, wait for it, and print what came of it."""
+    """Submit a run, wait for it and print its result."""
     named = {} if run_id is None else {"run_id": run_id}
     limits = {"budget": dict(budget)} if budget else {}
 
@@ -171,7 +171,7 @@ def post(
 
 
 def show_end(run: Run) -> None:
-    """Print how a run stands, and what came of it."""
+    """Print the status and the result of a run."""
     result = {} if run.result is None else run.result.as_json()
     show(f"run     {run.run_id}\nstatus  {run.status}")
     answer = result.get("answer", result.get("output"))
@@ -186,7 +186,7 @@ def show_end(run: Run) -> None:
 
 
 def show_spent(run: RunSummary) -> None:
-    """Print in a line what a run has used, if anybody knows."""
+    """Print the usage of a run on one line, if it is known."""
     if (used := run.usage) is not None:
         calls = used.llm_calls_small + used.llm_calls_big
         counts = (counted(calls, "LLM call"), counted(used.tool_calls, "tool call"))
@@ -198,7 +198,7 @@ _RUN_ROW = "{:20}  {:5}  {:9}  {:>9}  {:>9}  {}"
 
 
 def _row(run: RunSummary) -> Text:
-    """Return a run as a line: the words that programs read, and its id at the end."""
+    """Format a run as one line; the ID comes last."""
     took = "-"
     if run.started_at and run.finished_at:
         took = duration(max(round((run.finished_at - run.started_at).total_seconds() * 1000), 0))
@@ -210,7 +210,7 @@ def _row(run: RunSummary) -> Text:
 
 
 def read_json(text: str, what: str) -> Any:
-    """Return what a text of JSON holds, or end the command."""
+    """Parse JSON; on a syntax error, print it and exit."""
     try:
         return json.loads(text)
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""How commands reach the service, what they say when it refuses, and how they end."""
+"""Call the service from commands, explain its errors and map run statuses to exit codes."""
 
 from collections.abc import Callable
 from typing import Annotated, Final
@@ -27,7 +27,7 @@ Url = Annotated[
 ]
 
 NOT_COMPLETED: Final = 1
-"""Exit code of a run that failed or goes on, and of a graph that is not valid."""
+"""Exit code for a failed or unfinished run, and for an invalid graph."""
 _EXIT_CODES: Final = {"completed": 0, "halted": 3, "cancelled": 4}
 
 _HINTS: Final = {
@@ -41,7 +41,7 @@ _COMPLETION_SECONDS: Final = 2.0
 
 
 def talk(url: str | None, ask: Callable[[CaseworkerClient], None]) -> None:
-    """Let a function talk to the service; its refusals end the command."""
+    """Call ``ask`` with a client of the service; on an error, print it and exit."""
     with startup_errors():
         address = url or service_url()
     try:
@@ -56,7 +56,7 @@ def talk(url: str | None, ask: Callable[[CaseworkerClient], None]) -> None:
 
 
 def explained(error: CaseworkerError) -> str:
-    """Return what went wrong and what to do about it: a line, and one for each field."""
+    """Return the error message with a hint for resolving it: one line, plus one per field."""
     if isinstance(error, ServiceUnreachableError):
         start = "Start the service (`caseworker serve`), or name it by --url or CASEWORKER_URL."
         return f"{error}. {start}"
@@ -72,24 +72,24 @@ def explained(error: CaseworkerError) -> str:
 
 
 def end_by(status: str) -> None:
-    """End the command by how its run stands; a run that has completed ends nothing.
+    """Exit with the code for the status of a run; return normally if it completed.
 
     Raises:
-        typer.Exit: with 1 if it failed or goes on, 3 if it was halted, 4 if it was cancelled.
+        typer.Exit: with 1 if the run failed or is unfinished, 3 if it was halted, 4 if cancelled.
     """
     if code := _EXIT_CODES.get(status, NOT_COMPLETED):
         raise typer.Exit(code)
 
 
 def complete_run_id(context: typer.Context, incomplete: str) -> list[tuple[str, str]]:
-    """Return the newest runs whose ids begin like that, each with its kind and status."""
+    """Return the newest runs whose IDs start with ``incomplete``, each with its kind and status."""
     try:
         address = context.params.get("url") or service_url()
         once = RetryPolicy(attempts=1)
         with CaseworkerClient(address, timeout_seconds=_COMPLETION_SECONDS, retry=once) as client:
             runs = client.list_runs(limit=100).runs
     except (CaseworkerError, StartupError, httpx.InvalidURL):
-        return []  # a shell that completes has no place for errors
+        return []  # shell completion cannot show errors
     return [
         (run.run_id, f"{run.kind}, {run.status}")
         for run in runs

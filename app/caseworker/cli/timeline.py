@@ -1,4 +1,4 @@
-"""The calls of a run as a tree, each beside its bar on one line of time."""
+"""The calls of a run as a tree, each next to a bar on a shared time axis."""
 
 from collections.abc import Iterator
 from typing import Final
@@ -18,15 +18,15 @@ from caseworker.trace.snapshot import Snapshot
 
 MAX_CALLS: Final = 200
 _WIDTH: Final = 110
-"""Columns where there is no terminal to ask."""
+"""Width in columns if the output is no terminal."""
 _BAR: Final = 32
 _LABEL: Final = 44
 
 
 def print_timeline(snapshot: Snapshot, *, status: str, max_calls: int = MAX_CALLS) -> None:
-    """Print what went wrong in a run of this status, and its first calls below their callers.
+    """Print the problems of a run and its first ``max_calls`` calls as a tree.
 
-    Those on the critical path, which the end of the run has waited for, are marked.
+    Calls on the critical path, which determined when the run ended, are marked.
     """
     if snapshot["root_id"] is None:
         show("The run has not begun yet.")
@@ -54,7 +54,7 @@ def print_timeline(snapshot: Snapshot, *, status: str, max_calls: int = MAX_CALL
         stands, lasted = rows.status(node), duration_ms(node, snapshot)
         style = STYLES[stands]
         mark = "* " if node["node_id"] in critical else "  "
-        least = whole / _BAR  # what took no time is seen all the same
+        least = whole / _BAR  # keeps calls of zero duration visible
         start = min(node["start_ts_ms"] - began, whole - least)
         label = plain(sort_of(node["kind"], node["name"], node["model"]))
         used = (node["tokens_in"] or 0, node["tokens_out"] or 0)
@@ -76,7 +76,7 @@ def print_timeline(snapshot: Snapshot, *, status: str, max_calls: int = MAX_CALL
 
 
 def _tree(snapshot: Snapshot, root: Node) -> Iterator[tuple[Node, str]]:
-    """Yield each call below the one that made it, with the branch that leads to it."""
+    """Yield each call after its caller, with the tree branch to draw before it."""
     children = children_of(snapshot)
     pending = [(root, "", "")]
     while pending:

@@ -1,4 +1,4 @@
-"""Commands that show what a run does: while it works, and call by call afterwards."""
+"""Commands that show a run: live while it executes, or call by call afterwards."""
 
 import json
 from collections.abc import Iterator
@@ -31,7 +31,7 @@ def events(
     after: Annotated[int, typer.Option(min=0, help="Begin behind the event of this number.")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print an event a line.")] = False,
 ) -> None:
-    """Print each event of a run until it has ended."""
+    """Print the events of a run until it ends."""
 
     def ask(client: CaseworkerClient) -> None:
         for event in client.stream_events(run_id, after=after):
@@ -52,9 +52,9 @@ def watch(
     url: Url = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print an event a line.")] = False,
 ) -> None:
-    """Show a run as a tree while it works; where there is no terminal, line by line.
+    """Show a run live as a tree, or line by line if the output is no terminal.
 
-    Lost connections are opened again. Exits with 0 if the run completed, 1 if it failed, 3 if it
+    Reconnects if the connection is lost. Exits with 0 if the run completed, 1 if it failed, 3 if it
     was halted, 4 if it was cancelled.
     """
 
@@ -94,7 +94,7 @@ def trace(
     ] = MAX_CALLS,
     as_json: AsJson = False,
 ) -> None:
-    """Show the calls of a run as a tree beside a timeline; * marks the critical path."""
+    """Show the calls of a run as a tree next to a timeline; * marks the critical path."""
 
     def ask(client: CaseworkerClient) -> None:
         if as_json:
@@ -112,7 +112,7 @@ def trace(
 
 
 def _draw(tree: RunTree, events: Iterator[Event]) -> None:
-    """Draw a run again and again, until its events end."""
+    """Redraw the tree until the event stream ends."""
     console, lock = Console(highlight=False), Lock()
 
     def now() -> Tree:

@@ -1,10 +1,10 @@
-"""Which IP addresses are of the public internet, whatever release of Python the service runs on.
+"""Classify IP addresses as public or not, independently of the Python version.
 
-The lists follow the IPv4 and IPv6 Special-Purpose Address Registries and the Multicast Address
-Space Registries of IANA, as of October 2025:
-https://www.iana.org/assignments/iana-ipv4-special-registry
+The lists follow the IANA IPv4 and IPv6 Special-Purpose Address Registries and the Multicast Address
+Space Registries as of October 2025. https://www.iana.org/assignments/iana-ipv4-special-registry
 https://www.iana.org/assignments/iana-ipv6-special-registry
-An address that embeds another one is not public: which machine it leads to cannot be known.
+
+An address that embeds another address is not public, because its destination is unknown.
 """
 
 from ipaddress import IPv4Address, IPv6Address, ip_network
@@ -37,5 +37,5 @@ _NOT_PUBLIC: Final = tuple(
 
 
 def is_public(address: IPv4Address | IPv6Address) -> bool:
-    """Return whether an address is one of the public internet, and of one machine there."""
+    """Return whether an address is a unicast address of the public internet."""
     return not any(address in network for network in _NOT_PUBLIC)

@@ -1,8 +1,8 @@
-"""What may be shown of an error: its message in one line, or all of it with its traceback.
+"""Format errors for display: the message on one line, or everything with the traceback.
 
-The messages of our own errors are made of safe parts, to be shown as they are: redacting them as
-prose could turn what they say into its opposite. Only what has the form of a key is taken out of
-them. Those of others may quote anything, such as the row that a database refused: of them the first
+Messages of the service's own errors are safe by construction and shown as they are: redacting them
+as prose could invert their meaning. Only substrings in the format of a key are redacted. Messages
+of foreign errors may quote anything, such as a row that the database rejected. Only their first
 line is shown, redacted.
 """
 
@@ -12,9 +12,9 @@ from collections.abc import Iterator
 from caseworker.observability.redaction import redact_text, without_keys
 
 MAX_MESSAGE_CHARS = 300
-"""Of the message of an error that is not ours."""
+"""Limit for the message of a foreign error."""
 MAX_REASON_CHARS = 500
-"""Of an error in a trace, an event or a result."""
+"""Limit for an error in a trace, an event or a result."""
 
 _MAX_CHAIN = 8
 _MAX_IN_GROUP = 5
@@ -24,15 +24,15 @@ _DURING = "\nDuring handling of the above exception, another exception occurred:
 
 
 def is_ours(error: BaseException) -> bool:
-    """Return whether an error is one of the service's own."""
+    """Return whether an error class is defined by the service itself."""
     return type(error).__module__.startswith("caseworker.")
 
 
 def message_of(error: BaseException) -> str:
-    """Return what may be shown of the message of an error."""
+    """Return the displayable part of an error message."""
     try:
         message = str(error)
-    except Exception:  # it is code of others
+    except Exception:  # foreign __str__ may raise
         return "(its message cannot be read)"
     if is_ours(error):
         return without_keys(message)
@@ -40,9 +40,9 @@ def message_of(error: BaseException) -> str:
 
 
 def message_of_error(error: BaseException) -> str:
-    """Return a failure in one line: its message, behind the name of a class that is not ours.
+    """Format an error on one line: its message, preceded by the class name of a foreign error.
 
-    Of a group of errors the first one is named too.
+    For an exception group, the first inner error is included.
     """
     message = message_of(error)
     if not is_ours(error):
@@ -54,7 +54,7 @@ def message_of_error(error: BaseException) -> str:
 
 
 def format_error(error: BaseException) -> str:
-    """Return an error with its traceback, after the errors that led to it."""
+    """Format an error with its traceback, preceded by its causes."""
     parts: list[str] = []
     current: BaseException | None = error
     for _ in range(_MAX_CHAIN):

@@ -1,4 +1,4 @@
-"""Log lines: one JSON object each, with ``ts``, ``level``, ``event`` and the run they belong to."""
+"""Structured log lines: JSON objects with ``ts``, ``level``, ``event`` and the IDs of the run."""
 
 import logging
 import sys
@@ -25,7 +25,7 @@ LOG_FIELDS = frozenset(
         *("queue", "kind", "kinds", "cost_usd", "tokens", "route", "pid"),
     }
 )
-"""The fields that a log line may have; the value of any other is not shown."""
+"""Allowlist of log fields; values of other fields are not logged."""
 
 LogLevel = Literal["debug", "info", "warning", "error"]
 LogFormat = Literal["json", "console"]
@@ -34,35 +34,34 @@ _VERBOSE = (
     *("aiohttp", "alembic.runtime.plugins", "anthropic", "httpcore", "httpx", "httpx2", "openai"),
     *("procrastinate", "sqlalchemy"),
 )
-"""Libraries that log prompts, rows, queue steps or imports: only their warnings are logged."""
+"""Libraries that log prompts, rows, queue steps or imports; limited to warnings."""
 
 _SILENT = ("mcp",)
-"""Libraries whose problems are errors of our calls: their lines would quote what others sent."""
+"""Silenced libraries: their errors surface as errors of our calls, and they would log payloads."""
 
 _NO_TRACEBACKS = ("procrastinate.utils",)
-"""Loggers whose messages name the error: its frames are the library's own, at every outage."""
+"""Loggers whose message already names the error; the traceback has only library frames."""
 
 _OWN_HANDLERS = ("uvicorn", "uvicorn.access", "uvicorn.error")
-"""Loggers that bring handlers of their own."""
+"""Loggers that install their own handlers."""
 
 _EXCEPTION_CHARS = 20_000
 _NAME_CHARS = 60
 _EVENT_CHARS = 60
-"""Events up to this length are mostly our own, of which there are few."""
+"""Event names up to this length are cached: most are constants of the service."""
 
 NOT_LISTED = "[not shown]"
-"""Stands for the value of a field that is not on the allowlist."""
+"""Placeholder for the value of a field that is not on the allowlist."""
 
 
 def configure_logging(
     *, level: LogLevel = "info", form: LogFormat = "json", stream: TextIO | None = None
 ) -> None:
-    """Write everything that is logged in this process, by whatever library, in one form.
+    """Configure all logging of the process, including that of libraries, in one format.
 
-    ``stream`` is standard error unless given. Lines of the service itself and of libraries look
-    alike, carry what structlog's context variables hold, and are redacted. Those of the service
-    are written without the records of the standard library, which take as long as everything else
-    together.
+    ``stream`` defaults to standard error. Lines of the service and of libraries have the same
+    format, include structlog's context variables and are redacted. Lines of the service bypass the
+    standard library's log records, which would double the time per line.
     """
     threshold = logging.getLevelNamesMapping()[level.upper()]
     handler = logging.StreamHandler(stream or sys.stderr)
@@ -97,7 +96,7 @@ def configure_logging(
 
 
 class _LineLogger:
-    """Writes lines where a handler does; one that cannot be written is dropped, as there."""
+    """Writes lines to the stream of a handler; like the handler, drops lines that fail."""
 
     def __init__(self, handler: "logging.StreamHandler[TextIO]", name: str = "root") -> None:
         self._handler = handler
@@ -109,7 +108,7 @@ class _LineLogger:
         try:
             handler.stream.write(f"{line}\n")
             handler.flush()
-        except (OSError, ValueError):  # its reader is gone, the disk is full, or it is closed
+        except (OSError, ValueError):  # broken pipe, full disk or closed stream
             return
         finally:
             handler.release()
@@ -123,7 +122,7 @@ def _without_traceback(record: logging.LogRecord) -> bool:
 
 
 def _collecting() -> list[Processor]:
-    """Collect what a line says; the same for our lines and for those of libraries."""
+    """Return the processors that collect a line's fields, shared by service and libraries."""
     return [
         structlog.contextvars.merge_contextvars,
         _add_ids,
@@ -134,14 +133,14 @@ def _collecting() -> list[Processor]:
 
 
 def _add_ids(logger: WrappedLogger, method: str, line: EventDict) -> EventDict:
-    """Name the current span and its trace, unless the line belongs to a run of another trace."""
+    """Add the IDs of the current span, unless the line belongs to a run in another trace."""
     del logger, method
     ids = current_ids()
     return {**line, **ids} if line.get("trace_id") in (None, ids.get("trace_id")) else line
 
 
 def _rendering(form: LogFormat) -> list[Processor]:
-    """Turn what a line says into its text."""
+    """Return the processors that redact and render a line."""
     renderer: Processor = (
         structlog.processors.JSONRenderer()
         if form == "json"
@@ -155,7 +154,7 @@ def _format_exc_info(exc_info: ExcInfo) -> str:
 
 
 def _redact(logger: WrappedLogger, method: str, line: EventDict) -> EventDict:
-    """Show the fields that a line may have, redacted, and of all others that they were there."""
+    """Redact allowlisted fields; replace the values of all other fields with a placeholder."""
     del logger, method
     first = {name: line[name] for name in ("ts", "level", "event") if name in line}
     redacted: dict[str, Any] = {}
@@ -167,7 +166,7 @@ def _redact(logger: WrappedLogger, method: str, line: EventDict) -> EventDict:
         else:
             redacted[redact_text(name, max_chars=_NAME_CHARS)] = NOT_LISTED
     if "exception" in line:
-        # A traceback is long by nature, and its end says what went wrong.
+        # Tracebacks are long, and the error is at their end.
         redacted["exception"] = redact_value(line["exception"], max_chars=_EXCEPTION_CHARS)
     return redacted
 

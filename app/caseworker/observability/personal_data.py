@@ -1,7 +1,7 @@
-"""Rules for mail and IP addresses, and for numbers that stand for people.
+"""Redaction rules for email addresses, IP addresses and numbers that identify people.
 
-Numbers of people are known by their check digits (python-stdnum), by the numbering plans of
-telephones (phonenumbers) and by the word before them.
+Numbers are recognized by their check digits (python-stdnum), by telephone numbering plans
+(phonenumbers) or by the word before them.
 """
 
 import ipaddress
@@ -16,7 +16,7 @@ from caseworker.observability.addresses import is_public
 from caseworker.observability.rules import Rule, rule
 
 _GAP = r"(?:[ .\-_/\t]|[ ]{2})"
-"""What people put between groups of digits."""
+"""Separators commonly written between groups of digits."""
 _LONG_NUMBER = r"\d(?:[ .\-_/\t]{0,2}\d){12}"
 """The shortest card number."""
 _NUMBER = r"\d(?:[ .\-/()]{0,3}\d){6}"
@@ -26,12 +26,12 @@ _CARD = re.compile(
     r"4(?:\d{15}|\d{18})|5[0-8]\d{14}|2[2-7]\d{14}|3[47]\d{13}|3[0689]\d{12}|35\d{14}|6\d{15}"
     r"|62\d{17}"
 )
-"""How the numbers of Visa, Mastercard, Maestro, American Express, Diners Club, JCB, Discover and
-UnionPay begin, and how long they are."""
+"""Prefixes and lengths of Visa, Mastercard, Maestro, American Express, Diners Club, JCB, Discover
+and UnionPay card numbers."""
 _CARD_GROUPS = ((4, 4, 4, 4), (4, 6, 5), (4, 6, 4), (4, 4, 4, 3))
 
 _MAX_NEAR_MISSES = 200
-"""Beginnings of telephone numbers in one text that are judged; people write fewer."""
+"""Maximum number of telephone-number candidates checked per text; real texts contain fewer."""
 
 _LABELS = (
     "phone|telephone|tel|mobile|cellphone|cell|fax|whatsapp|telefon|handy|mobil|call|dial|sms"
@@ -40,12 +40,12 @@ _LABELS = (
 
 
 def _email(found: re.Match[str]) -> str | None:
-    """Judge what has an at sign: ``name@1.2`` is a version."""
+    """Redact text with an at sign, except versions such as ``name@1.2``."""
     return None if found.group().rpartition(".")[2].isdecimal() else "[email]"
 
 
 def _ip_address(found: re.Match[str]) -> str | None:
-    """Judge an IP address: those of private networks are the operator's own machines."""
+    """Redact public IP addresses; private ones belong to the operator's own machines."""
     try:
         address = ipaddress.ip_address(found.group())
     except ValueError:
@@ -61,13 +61,13 @@ def _card(found: re.Match[str]) -> str | None:
 
 @cache
 def _iban_length(country: str) -> int | None:
-    """Return how many characters account numbers of a country have (ISO 13616)."""
+    """Return the length of a country's IBANs in characters (ISO 13616); None if unknown."""
     known = numdb.get("iban").info(country)[0][1].get("bban")
     return 4 + sum(map(int, re.findall(r"\d+", known))) if known else None
 
 
 def _account(found: re.Match[str]) -> str | None:
-    """Judge a word and the words behind it, of which some may not belong to the number."""
+    """Redact an IBAN at the start of a match; trailing words may not belong to it."""
     text = found.group()
     length = _iban_length(text[:2].upper())
     while length is not None and text:
@@ -80,7 +80,7 @@ def _account(found: re.Match[str]) -> str | None:
 
 
 def _international(found: re.Match[str]) -> str | None:
-    """Judge what has a plus sign, which may also stand between the terms of a sum."""
+    """Redact an international telephone number, unless the plus sign belongs to a sum."""
     text = found.group()
     before = found.string[max(0, found.start() - 3) : found.start()].rstrip()
     is_sum = before[-1:].isdecimal() or before.endswith((")", "%"))
@@ -91,9 +91,9 @@ def _international(found: re.Match[str]) -> str | None:
 
 
 def _is_possible(digits: str) -> bool:
-    """Return whether a numbering plan has numbers of this length, given with the country code.
+    """Return whether the length of a number with country code fits a numbering plan.
 
-    Parsing with phonenumbers takes fifty times as long.
+    Parsing with phonenumbers would take fifty times as long.
     """
     for end in (1, 2, 3):
         code = int(digits[:end])
@@ -105,7 +105,7 @@ def _is_possible(digits: str) -> bool:
 
 @cache
 def _lengths_of(code: int) -> frozenset[int]:
-    """Return the lengths that numbers behind a country code may have."""
+    """Return the possible lengths of numbers after a country code."""
     found: set[int] = set()
     for region in phonenumbers.COUNTRY_CODE_TO_REGION_CODE[code]:
         is_country = region != phonenumbers.REGION_CODE_FOR_NON_GEO_ENTITY
@@ -184,4 +184,4 @@ PERSONAL_DATA: tuple[Rule, ...] = (
         shape=_NUMBER,
     ),
 )
-"""What stands for a person or for a machine, by its form."""
+"""Rules for data that identifies a person or a machine by its format."""

@@ -1,7 +1,7 @@
-"""Takes secrets and personal data out of what is logged, or stored for people to read.
+"""Redact secrets and personal data in logs and in stored text that people read.
 
-Names decide first: a value with a secret or personal name is never shown, and of one on the
-allowlist only keys are taken out. Other texts pass through the rules, and are cut to a length.
+Names decide first. A value with a secret or personal name is never shown. From a value with an
+allowlisted name, only keys are removed. All other texts pass through the rules and are truncated.
 """
 
 import dataclasses
@@ -19,7 +19,7 @@ from caseworker.observability.rules import RuleSet
 from caseworker.observability.secrets import CREDENTIALS, KEYS
 
 MAX_TEXT_CHARS = 2000
-"""Where a text is cut unless the caller says otherwise."""
+"""Default length at which a text is truncated."""
 
 _MAX_NAME_CHARS = 200
 _MAX_INTEGER_BITS = 256
@@ -30,25 +30,25 @@ _MAX_PASSES = 8
 _PASSES_OF_LONG = 3
 _LONG_CHARS = 1_000
 LOOKAHEAD_CHARS = 256
-"""How much is read beyond what is shown, so that a cut leaves no part of a secret unrecognised."""
+"""Characters read beyond the shown part, so that a secret at the cut is still recognized."""
 _NAMING = frozenset({"name", "key", "header", "field", "label", "k"})
 _NAMED = frozenset({"value", "v"})
-"""What mappings call a name and its value, such as ``{"name": "password", "value": 1}``."""
+"""Keys of mappings that hold a name and its value, such as ``{"name": "password", "value": 1}``."""
 
 _KEYS = RuleSet(KEYS)
 _RULES = RuleSet((*CREDENTIALS, *PERSONAL_DATA))
 _ORDINARY = re.compile(r"[A-Za-z]{1,15}+|\d{1,6}+(?:\.\d{1,6}+)?|\d{4}-\d\d-\d\d")
-"""One word, number or date, in which no rule finds anything."""
+"""A single word, number or date; no rule matches it."""
 _ID_OR_INSTANT = re.compile(
     r"[0-9a-f]{32}|[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
     r"|\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{1,6})?Z"
 )
-"""What the service makes itself, in which there is no key."""
+"""IDs and timestamps in the formats that the service generates; they contain no keys."""
 
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f\x80-\x9f]")
 _ESCAPED = re.compile(r"%[0-9A-Fa-f]{2}|&#?[0-9A-Za-z]{2,8};|\\u(?!d[89a-f])([0-9A-Fa-f]{4})")
 _MAX_ESCAPE_LAYERS = 3
-"""How often one escape is looked for inside another: ``%2540`` is an at sign in the end."""
+"""Maximum nesting of escapes that is decoded: ``%2540`` decodes to an at sign."""
 _DASHES = dict.fromkeys(range(0x2010, 0x2016), "-")
 
 SAFE_NAMES = frozenset(
@@ -60,7 +60,7 @@ SAFE_NAMES = frozenset(
         *("dimension", "error_class", "media_type", "method", "status_code"),
     }
 )
-"""Names of log fields whose values the service makes itself, or that callers name runs with."""
+"""Log fields whose values the service generates, or which hold caller-chosen names of runs."""
 
 _WORD = re.compile(r"[A-Z]?[^\W\dA-Z_]+|[A-Z]+(?![^\W\dA-Z_])|\d+")
 _SECRET = re.compile(
@@ -71,7 +71,7 @@ _SECRET = re.compile(
     r"|(?<!per)(?<!first)(?<!last)token$"
 )
 _SECRET_WORDS = frozenset({"pass", "pw", "pwd", "pin", "otp", "sid", "session", "jwt", "dsn"})
-"""Too short to be searched for inside other words: the last word of a secret's name."""
+"""Secret names too short for a substring search; compared with the last word of a name."""
 _PERSONAL_ENDINGS = (
     *("mail", "emailaddress", "phone", "mobile", "fax", "phonenumber", "mobilenumber", "dob"),
     *("telephonenumber", "firstname", "lastname", "fullname", "surname", "givenname", "familyname"),
@@ -81,14 +81,15 @@ _PERSONAL_ENDINGS = (
     *("cardnumber", "street", "streetaddress", "homeaddress", "postaladdress", "postalcode"),
     "zipcode",
 )
-"""How the names of personal data end: ``customer_email``, ``workPhone``."""
+"""Suffixes of personal data names: ``customer_email``, ``workPhone``."""
 
 
 def redact_value(value: Any, *, name: str = "", max_chars: int = MAX_TEXT_CHARS) -> Any:
-    """Return a copy of ``value`` that may be shown; ``name`` is what it is called.
+    """Return a redacted copy of ``value``; ``name`` is its field name.
 
-    Mappings, sequences and dataclasses are walked to a depth and length; other objects are shown as
-    text. The allowlist is for ``name`` alone: callers may name the parts of a mapping.
+    Mappings, sequences and dataclasses are traversed up to a depth and length limit; other objects
+    are converted to strings. The allowlist applies only to ``name``, since callers may choose the
+    keys of a mapping.
     """
     if name in SAFE_NAMES and isinstance(value, str):
         if _ORDINARY.fullmatch(value) or _ID_OR_INSTANT.fullmatch(value):
@@ -99,10 +100,10 @@ def redact_value(value: Any, *, name: str = "", max_chars: int = MAX_TEXT_CHARS)
 
 
 def redact_text(text: str, *, max_chars: int = MAX_TEXT_CHARS) -> str:
-    """Return ``text`` with a mark such as ``[email]`` in place of what a rule finds.
+    """Replace secrets and personal data in ``text`` with marks such as ``[email]``.
 
-    No more than ``max_chars`` characters are returned; a text that is cut ends with a note of how
-    many were left out.
+    The result has at most ``max_chars`` characters; a truncated text ends with the number of
+    omitted characters.
     """
     if _ORDINARY.fullmatch(text) is not None:
         return _fitted(text, len(text), max_chars)
@@ -111,9 +112,9 @@ def redact_text(text: str, *, max_chars: int = MAX_TEXT_CHARS) -> str:
 
 @lru_cache(maxsize=1024)
 def redact_beginning(text: str, chars: int) -> str:
-    """Return the first ``chars`` characters of a text, redacted, without a note of what is cut.
+    """Return the first ``chars`` characters of a text, redacted, without a note on truncation.
 
-    ``text`` may end ``LOOKAHEAD_CHARS`` behind them: a secret that was cut there is not shown.
+    ``text`` may itself be cut ``LOOKAHEAD_CHARS`` after them; a secret at that cut is not shown.
     """
     return _beginning(text, chars)[:chars]
 
@@ -124,12 +125,12 @@ def _beginning(text: str, chars: int) -> str:
 
 
 def without_keys(text: str) -> str:
-    """Return a text of our own without what has the form of a key; its words stay as they are."""
+    """Redact only keys in a text of the service itself; its words are kept."""
     return _KEYS.apply(text)
 
 
 def normalize(text: str) -> str:
-    """Return ``text`` without escapes of URLs, HTML and JSON, wide and invisible characters."""
+    """Decode URL, HTML and JSON escapes; normalize wide and remove invisible characters."""
     for _ in range(_MAX_ESCAPE_LAYERS):
         if _ESCAPED.search(text) is None:
             break
@@ -142,7 +143,7 @@ def normalize(text: str) -> str:
 
 
 def _redacted(text: str) -> str:
-    """Return a text as it is or normalized, whichever gives more away, after the rules."""
+    """Apply the rules to a text and its normalized form; return the form with more matches."""
     shown = _applied(text)
     if text.isascii() and not ("%" in text or "&" in text or "\\" in text):
         return shown
@@ -154,7 +155,7 @@ def _redacted(text: str) -> str:
 
 
 def _applied(text: str) -> str:
-    """Apply the rules until nothing changes: a mark ends a word, beside which another may begin."""
+    """Apply the rules until nothing changes: a replacement can enable another match next to it."""
     for _ in range(_MAX_PASSES if len(text) < _LONG_CHARS else _PASSES_OF_LONG):
         before = text
         text = _RULES.apply(before)
@@ -164,7 +165,7 @@ def _applied(text: str) -> str:
 
 
 def _printable(text: str) -> str:
-    """Return a text without characters that would steer a terminal."""
+    """Replace control characters, which could affect a terminal."""
     return text if text.isprintable() else _CONTROL.sub("\N{REPLACEMENT CHARACTER}", text)
 
 
@@ -190,7 +191,7 @@ def _redact(value: Any, name: str, max_chars: int, depth: int) -> Any:
 
 
 def _redact_items(items: list[Any], name: str, max_chars: int, depth: int) -> list[Any]:
-    """Redact a sequence; the second item of a pair may be named by the first."""
+    """Redact a sequence; the first item of a pair may name the second."""
     named = _name_in(items[0]) if len(items) == 2 else None
     parts = [
         _redact(item, named if at and named else name, max_chars, depth)
@@ -215,7 +216,7 @@ def _redact_mapping(value: Mapping[Any, Any], max_chars: int, depth: int) -> dic
 
 
 def _name_in(part: Any) -> str | None:
-    """Return a value that is the name of something secret or personal."""
+    """Return ``part`` if it is the name of secret or personal data, else None."""
     if isinstance(part, bytes):
         part = part.decode(errors="replace")
     is_name = isinstance(part, str) and len(part) <= _MAX_NAME_CHARS and _mark_of(part) is not None
@@ -223,7 +224,7 @@ def _name_in(part: Any) -> str | None:
 
 
 def _redact_number(value: float | None) -> Any:
-    """Keep a number unless JSON has no such number or it is one of a card."""
+    """Keep a number unless JSON cannot represent it, it is huge or it is a card number."""
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     if isinstance(value, int) and value.bit_length() > _MAX_INTEGER_BITS:
@@ -237,7 +238,7 @@ def _redact_number(value: float | None) -> Any:
 
 @lru_cache(maxsize=4096)
 def _mark_of(name: str) -> str | None:
-    """Return what is shown instead of any value with this name; None if the value decides."""
+    """Return the mark that replaces every value of this name; None if the value decides."""
     words = _WORD.findall(normalize(name).rstrip("0123456789"))
     plain = "".join(words).lower()
     if not plain:
@@ -253,7 +254,7 @@ def _shown_name(name: str) -> str:
 
 
 def _fitted(shown: str, length: int, max_chars: int) -> str:
-    """Return what is shown of a text of ``length`` characters, with a note if it is cut."""
+    """Truncate redacted text to ``max_chars``; ``length`` is that of the original, for the note."""
     if length <= max_chars >= len(shown):
         return shown
     note = f" [{max(length - max_chars, 1)} more characters]"

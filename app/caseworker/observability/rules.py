@@ -1,8 +1,8 @@
-"""Patterns for what must not be shown, and the engine that applies many of them quickly.
+"""Redaction rules, and the engine that applies many of them quickly.
 
-Every rule takes linear time: a repetition without an upper bound is possessive and begins at the
-edge of a word. Most texts match nothing, so each rule names a cheap condition without which it
-cannot match, and a `RuleSet` checks each condition once per text.
+Every rule runs in linear time: an unbounded repetition is possessive and starts at a word boundary.
+Most texts match nothing. Each rule therefore declares a cheap precondition for a match, and a
+`RuleSet` checks each precondition once per text.
 """
 
 import re
@@ -12,18 +12,18 @@ from dataclasses import dataclass
 SECRET = "[secret]"  # noqa: S105 - it stands where one was
 
 _REREADINGS = 8
-"""How often rejected candidates let a text be read again; further ones are replaced."""
+"""How often rejected candidates may cause a text to be scanned again; then matches are replaced."""
 
 Replacement = Callable[[re.Match[str]], str | None]
-"""Returns what replaces a match.
+"""Returns the replacement of a match.
 
-The match itself keeps it as it is; None keeps it too, but searches on from its second character.
+To keep the match, return it unchanged, or None to search again from its second character.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One kind of secret or of personal data.
+    """One kind of secret or personal data.
 
     It is tried on texts that contain one of its ``hints`` or match its ``shape``; a rule without
     either is tried on every text.
@@ -32,14 +32,14 @@ class Rule:
     pattern: re.Pattern[str]
     replacement: Replacement
     hints: tuple[str, ...] = ()
-    """In lower case; compared with the text in lower case."""
+    """Lowercase substrings, searched for in the lowercased text."""
     shape: re.Pattern[str] | None = None
-    """Searched for in the text in lower case."""
+    """A pattern, searched for in the lowercased text."""
     max_rejected: int | None = None
-    """Candidates that may be rejected in one text; further ones are replaced. None: any number."""
+    """Maximum number of rejected candidates per text; further ones are replaced. None: no limit."""
 
     def apply(self, text: str) -> str:
-        """Return ``text`` with every match replaced."""
+        """Replace every match in ``text``."""
         parts: list[str] = []
         copied = position = rejected = 0
         rereadable = _REREADINGS * len(text)
@@ -63,7 +63,7 @@ def rule(
     shape: str | None = None,
     max_rejected: int | None = None,
 ) -> Rule:
-    """Return a rule; a replacement that is a text may refer to groups of the pattern."""
+    """Create a rule; a string replacement may refer to groups of the pattern."""
     if isinstance(replacement, str):
         template = replacement
 
@@ -76,7 +76,7 @@ def rule(
 
 
 class RuleSet:
-    """Rules that are applied in their order, as far as their conditions hold."""
+    """Rules that are applied in order, if their preconditions hold."""
 
     def __init__(self, rules: Sequence[Rule]) -> None:
         self._rules = tuple((1 << number, rule) for number, rule in enumerate(rules))
@@ -92,7 +92,7 @@ class RuleSet:
         self._shapes = tuple((shape.search, bits) for shape, bits in shapes.items())
 
     def apply(self, text: str) -> str:
-        """Return ``text`` after all rules, each applied to what those before it have left."""
+        """Apply all rules to ``text``, each to the output of the previous one."""
         if chosen := self._chosen(text.lower()):
             for bit, rule in self._rules:
                 if bit & chosen and (after := rule.apply(text)) != text:

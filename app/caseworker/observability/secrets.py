@@ -1,4 +1,4 @@
-"""Rules for secrets: keys of known issuers, credentials, and values named as secrets."""
+"""Redaction rules for secrets: keys of known issuers, credentials and values of secret names."""
 
 import re
 
@@ -6,26 +6,26 @@ from caseworker.observability.rules import SECRET, Rule, rule
 
 _W = r"A-Za-z0-9_"
 _NEW = r"(?!\[secret\])"
-"""What is marked already is not marked again."""
+"""Skip values that are already redacted."""
 
 _PREFIXES = (
     *("sk", "pk", "rk", "xox[a-z]", "xapp", "gh[opusr]", "github_pat", "glpat", "GOCSPX", "xai"),
     *("hf", "gsk", "npm", "pypi", "whsec", "shp[a-z]{2}", "dop_v1", "r8", "tvly", "lsv2", "pplx"),
     *("nvapi", "glsa", "sq0[a-z]{3}", "sntry[su]", "lin_api", "dckr_pat", "AGE-SECRET-KEY"),
 )
-"""What stands before the first dash or underscore of a key: OpenAI, Anthropic, Stripe, Slack,
-GitHub, GitLab, Google, xAI, Hugging Face, Groq, npm, PyPI, Shopify, DigitalOcean and others."""
+"""Key prefixes, up to the first dash or underscore: OpenAI, Anthropic, Stripe, Slack, GitHub,
+GitLab, Google, xAI, Hugging Face, Groq, npm, PyPI, Shopify, DigitalOcean and more."""
 
 
 def _issued_key(found: re.Match[str]) -> str:
-    """Tell keys from names in programs, which have neither digits nor long parts."""
+    """Redact keys, but not identifiers in code, which have neither digits nor long parts."""
     rest = found.group(1)
     is_key = any(map(str.isdecimal, rest)) or max(map(len, re.split("[-_]", rest))) >= 20
     return SECRET if is_key else found.group()
 
 
 def _web_token(found: re.Match[str]) -> str:
-    """Replace the JSON Web Token (RFC 7519) that a word may contain."""
+    """Redact a JSON Web Token (RFC 7519) within a word."""
     word = found.group()
     begin = word.find("eyJ")
     return word if begin < 0 or "." not in word[begin + 8 : -1] else word[:begin] + SECRET
@@ -61,11 +61,11 @@ KEYS: tuple[Rule, ...] = (
     ),
     rule(rf"(?<![{_W}.-])[{_W}.-]{{20,}}+", _web_token, "eyj"),
 )
-"""Keys by the form that their issuers give them."""
+"""Rules for keys with an issuer-specific format."""
 
 
 def _mixed(found: re.Match[str]) -> str | None:
-    """Judge a word that only stands beside a word for secrets: those have letters and digits."""
+    """Redact a word next to a word such as "password" only if it mixes letters and digits."""
     before, word = found.groups()
     is_mixed = any(map(str.isdecimal, word)) and any(map(str.isalpha, word))
     return before + SECRET if is_mixed else None
@@ -76,7 +76,7 @@ _NAME_PART = re.compile(r"[a-z]{0,12}|[0-9]{1,8}|[0-9a-f]{1,8}")
 
 
 def _random_word(found: re.Match[str]) -> str | None:
-    """Judge a long word by its mixture; digests, UUIDs and names such as ``plot-7-1a2b`` stay."""
+    """Redact long random words; keep digests, UUIDs and names such as ``plot-7-1a2b``."""
     word = found.group()
     if "/" in word and (len(word) != 40 or word.startswith("/")):
         return None  # a path; secret access keys of AWS have 40 characters
@@ -93,7 +93,7 @@ _PASSWORDS = (
     r"|senha|\bmdp|\u043f\u0430\u0440\u043e\u043b\u044c|\u5bc6\u7801|\u5bc6\u78bc"
     r"|\u30d1\u30b9\u30ef\u30fc\u30c9|\ube44\ubc00\ubc88\ud638"
 )
-"""Also in Russian, Chinese, Japanese and Korean."""
+"""Includes Russian, Chinese, Japanese and Korean words."""
 _PASSWORD_HINTS = (
     *("pass", "pwd", "kennwort", "contrase", "senha", "mdp", "\u043f\u0430\u0440\u043e\u043b"),
     *("\u5bc6\u7801", "\u5bc6\u78bc", "\u30d1\u30b9\u30ef\u30fc\u30c9", "\ube44\ubc00\ubc88\ud638"),
@@ -109,9 +109,9 @@ _IS = (
     r"(?:(?:[\\\"'\])]{0,3}\s{0,3}[:=]{1,2}>?|[\"'],)\s{0,8}"
     r"(?:[|>][+-]?\s{1,40})?(?:b(?=[\"']))?\\?|>\s{0,8}(?=[^<>]{1,300}</))"
 )
-"""What stands between a name and its value in programs, JSON, YAML, XML and lists of pairs."""
+"""Separators between a name and its value in code, JSON, YAML, XML and lists of pairs."""
 _ON = r"[,;&](?=[^\s,;&=:\"'{}\[\]]{1,40}(?:[\s,;&\"'{}\[\]]|$))"
-"""A separator that belongs to the value, because no other name follows it."""
+"""A separator that is part of the value because no other name follows it."""
 _VALUE = (
     rf"{_NEW}(?:(?:\"\"\"|\")(?:\\.|[^\"\\\n]){{1,500}}+(?:\"|$)|'(?:\\.|[^'\\\n]){{1,500}}+(?:'|$)"
     rf"|(?:\\(?![\"'])|{_ON}|<(?!/)|[^\s\"',;&}}\]\\<]){{1,500}})"
@@ -135,7 +135,7 @@ CREDENTIALS: tuple[Rule, ...] = (
         f"{SECRET}@",
         "://",
     ),
-    rule(  # and without a scheme, unless it is an address of mail
+    rule(  # the same without a scheme, except email addresses
         r"(?<![\w.@/+-])(?!mailto:|sips?:|xmpp:)([A-Za-z][\w.+-]{0,60}+:)"
         rf"{_NEW}(?![\w.%+-]{{1,60}}@[^\W\d_][\w.-])[^\s:/@\"'<>]{{1,60}}+(?=@[\w\[])",
         rf"\1{SECRET}",
@@ -147,7 +147,7 @@ CREDENTIALS: tuple[Rule, ...] = (
         rf"\1{SECRET}",
         *("authorization", "cookie", "x-"),
     ),
-    rule(  # a plain word may follow
+    rule(  # an ordinary word after it is kept
         rf"(?i)(\b(?:bearer|basic|digest|apikey|token|flyv1):?[\s+]{{1,4}}[\"']?){_NEW}"
         r"(?-i:(?![A-Za-z][a-z]{7,18}(?![A-Za-z0-9._~+/=-])))[A-Za-z0-9._~+/=-]{8,3000}+",
         rf"\1{SECRET}",
@@ -194,4 +194,4 @@ CREDENTIALS: tuple[Rule, ...] = (
         shape=r"(?=[a-z_+=/-]{0,31}+\d)[a-z0-9_+=/-]{32}",
     ),
 )
-"""Secrets with a form of their own, and values that the words before them name as secrets."""
+"""Rules for secrets with a format of their own, and for values that follow a secret's name."""

@@ -1,12 +1,11 @@
-"""The place in a trace (W3C Trace Context), as the standard API of OpenTelemetry keeps it.
+"""The current span (W3C Trace Context), kept in the standard API of OpenTelemetry.
 
-Where requests have spans, that of the request is current, and nothing is to be done. Elsewhere the
-header of the request is made current, so that a run knows what it stands below either way.
+If requests are traced, the framework has already made the request's span current. Otherwise the
+request's ``traceparent`` header is made current. So a run finds its parent span in both cases.
 
-Inside a run the span of its request is not current: the process that executes it need not be the
-one that accepted it. While a run executes a step or makes a call, the span of the step or call is
-current if others may know of it. So spans that functions and tools of users make are its children,
-and whatever they call by HTTP is told of it.
+Inside a run, the request's span is not current, because another process may execute the run. While
+a step or call executes, its span is current if it is exported or propagated. Spans created by user
+functions and tools become its children, and their HTTP requests can carry its ``traceparent``.
 """
 
 import contextvars
@@ -24,7 +23,7 @@ _PROPAGATOR = TraceContextTextMapPropagator()
 
 
 def current_traceparent() -> str | None:
-    """Return the header that names the current span; None if there is none."""
+    """Return the ``traceparent`` header of the current span; None without a span."""
     span = trace.get_current_span().get_span_context()
     if not span.is_valid:
         return None
@@ -32,7 +31,7 @@ def current_traceparent() -> str | None:
 
 
 def current_ids() -> dict[str, str]:
-    """Return ``trace_id`` and ``span_id`` of the current span in hexadecimal; {} without one."""
+    """Return ``trace_id`` and ``span_id`` of the current span in hexadecimal; {} without a span."""
     span = trace.get_current_span().get_span_context()
     if not span.is_valid:
         return {}
@@ -41,7 +40,7 @@ def current_ids() -> dict[str, str]:
 
 @contextmanager
 def below_caller(headers: Iterable[tuple[bytes, bytes]]) -> Iterator[None]:
-    """Make the span current that the headers of a request name, unless another one is."""
+    """Make the span in the request headers current, unless a span is current already."""
     given = [value for name, value in headers if name == _HEADER]
     if len(given) != 1 or trace.get_current_span().get_span_context().is_valid:
         yield
@@ -56,7 +55,7 @@ def below_caller(headers: Iterable[tuple[bytes, bytes]]) -> Iterator[None]:
 
 @contextmanager
 def within_span(trace_id: str, span_id: str, *, sampled: bool) -> Iterator[None]:
-    """Make a span current by its ids, which are hexadecimal."""
+    """Make a span current by its hexadecimal IDs."""
     flags = TraceFlags(TraceFlags.SAMPLED if sampled else TraceFlags.DEFAULT)
     place = SpanContext(int(trace_id, 16), int(span_id, 16), is_remote=False, trace_flags=flags)
     token = context.attach(trace.set_span_in_context(NonRecordingSpan(place), Context()))
@@ -67,7 +66,7 @@ def within_span(trace_id: str, span_id: str, *, sampled: bool) -> Iterator[None]
 
 
 def outside_spans() -> contextvars.Context:
-    """Return the current context for a task that is below no span, whatever has begun it."""
+    """Return a copy of the current context without a span, for background tasks."""
     copied = contextvars.copy_context()
     copied.run(context.attach, Context())
     return copied

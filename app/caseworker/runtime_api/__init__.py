@@ -1,1 +1,1 @@
-"""The graph runtime and agents in Python, without a service and a database."""
+"""Python API for graphs and agents; needs neither the service nor a database."""

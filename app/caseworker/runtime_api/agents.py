@@ -1,4 +1,4 @@
-"""Runs an agent for a caller in Python, without a service or a database."""
+"""Run agents from Python, without the service or a database."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -33,24 +33,24 @@ _RETRY = RetryPolicy(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentResult:
-    """How an agent ended, with what it had by then."""
+    """The outcome of an agent; after a failure or stop, with the partial results."""
 
     success: bool
     output: Any
-    """Its answer: text, or JSON that follows the schema of its output."""
+    """The answer: text, or JSON that follows the agent's output schema."""
     output_valid: bool | None
-    """Whether the answer follows the schema; None without one, or without an answer."""
+    """Whether the answer follows the schema; None without a schema or an answer."""
     raw_content: str
-    """The answer as the model wrote it."""
+    """The answer exactly as the model wrote it."""
     terminate_reason: str
-    """``goal``, ``error``, ``timeout``, ``max_turns``, ``aborted`` or ``budget``."""
+    """``goal``, ``error``, ``incomplete``, ``timeout``, ``max_turns``, ``aborted``, ``budget``."""
     error: str | None
-    """What failed or stopped it; None after ``goal``."""
+    """The message of the error or stop; None after ``goal``."""
     error_class: str | None
-    """The class of that, such as ``ModelUnavailable``."""
+    """The class of the error, such as ``ModelUnavailable``."""
     turn_count: int
     messages: list[dict[str, Any]]
-    """The conversation."""
+    """The conversation, oldest message first."""
     run: GraphRun
     """The run with its trace; ``run.explain()`` describes it."""
 
@@ -69,17 +69,17 @@ async def run_agent(
     timeout_seconds: float = 120.0,
     max_output_tokens: int = 4096,
 ) -> AgentResult:
-    """Run an agent and return its result, also if it failed or was stopped.
+    """Run an agent and return its result, even if it failed or was stopped.
 
-    ``inputs`` are the values of the variables of its prompt, ``input`` is the message of the user.
-    ``provider`` answers for ``model`` unless the definition names another model; a limit of cost
-    needs its ``price``. ``context`` has the budget, the deadline and the cancellation. ``on_event``
+    ``inputs`` are the values of its prompt variables; ``input`` is the user's message. ``provider``
+    serves ``model``, the default of definitions that name no model. A cost limit requires its
+    ``price``. ``context`` carries the budget, the deadline and the cancellation token. ``on_event``
     is called with each event as it happens: ``turn_start``, ``content_chunk``, ``tool_call_start``
-    and so on, and those of steps and calls. ``timeout_seconds`` limits each call of the model.
+    and so on, plus the events of steps and calls. ``timeout_seconds`` limits each model call.
 
     Raises:
         ValueError: the definition or the inputs are invalid.
-        Stop: a limit or a cancellation came before the agent began.
+        Stop: a limit or a cancellation took effect before the agent started.
     """
     if not isinstance(definition, AgentDefinition):
         definition = AgentDefinition.model_validate(definition)

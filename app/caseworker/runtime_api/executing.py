@@ -1,4 +1,4 @@
-"""Executes a prepared graph for a caller in Python: its limits, its stop and its trace joined."""
+"""Execute a prepared graph from Python, with its limits, cancellation and trace."""
 
 import asyncio
 import random
@@ -33,31 +33,31 @@ Status = Literal["completed", "failed", "halted", "cancelled"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GraphRun:
-    """How a graph ended, with everything its steps have produced until then."""
+    """The outcome of a graph, with everything its steps produced."""
 
     status: Status
     results: dict[str, Any]
-    """By step; of a step that was cut off or failed, what it had so far."""
+    """Results by step ID; partial for steps that failed or were interrupted."""
     steps: Mapping[str, str]
-    """How each step stands: completed, failed, halted, cancelled, skipped or not_started."""
+    """Status by step ID: completed, failed, halted, cancelled, skipped or not_started."""
     error: Exception | None
-    """What failed it."""
+    """The error that failed the graph."""
     errors: Mapping[str, Exception]
-    """By step, what failed it; also of a step whose policy has made that good."""
+    """Errors by step ID, including those that the step's error policy recovered from."""
     recovered: Mapping[str, str]
-    """By step, how its policy made a failure good: ``skip`` or ``fallback``."""
+    """How error policies recovered from failures, by step ID: ``skip`` or ``fallback``."""
     stop: Stop | None
-    """The limit, or the cancel request, that ended it."""
+    """The exceeded limit or the cancel request that ended the graph."""
     calls: ExecutionGraph
-    """Everything that was executed and called."""
+    """The trace of all steps and calls."""
 
     def explain(self) -> str:
-        """Return what happened as a text for people: the tree of steps and calls, times, costs."""
+        """Describe the run as readable text: the tree of steps and calls, with times and costs."""
         return explain(self.calls.snapshot(), cancelled=self.status == "cancelled")
 
 
 def results_of(outputs: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """Return results by step: the one value of a step, or its values by handle."""
+    """Return results by step ID: the default handle's value if it is the only one, else all."""
     return {
         step_id: values[DEFAULT_HANDLE]
         if len(values) == 1 and DEFAULT_HANDLE in values
@@ -68,11 +68,11 @@ def results_of(outputs: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
 
 
 _WORDS = {status: status.value for status in StepStatus}
-"""Looked up once: for a thousand steps it is felt."""
+"""Cached because the enum lookup is noticeable with a thousand steps."""
 
 
 def ended(outcome: GraphOutcome, calls: ExecutionGraph) -> GraphRun:
-    """Return how a graph ended."""
+    """Convert the engine's outcome of a graph to a :class:`GraphRun`."""
     outputs = {step_id: report.outputs for step_id, report in outcome.steps.items()}
     return GraphRun(
         status=_status(outcome),
@@ -102,7 +102,7 @@ def _status(outcome: GraphOutcome) -> Status:
 
 @dataclass(frozen=True, slots=True)
 class EventQueue:
-    """A sink that passes the events of a run on as they happen."""
+    """A sink that forwards the events of a run to a callback as they happen."""
 
     emit: Callable[[Event], None]
 
@@ -116,9 +116,10 @@ async def execute(
     inputs: Mapping[str, Any] | None = None,
     services: Mapping[type, Any] | None = None,
 ) -> GraphRun:
-    """Execute a graph and return how it ended, whatever happened in it; ``events`` gets them.
+    """Execute a graph and return its outcome, also after a failure or stop.
 
-    ``inputs`` are those of its first steps, by handle; ``services`` what its nodes need, by type.
+    ``events`` receives its events. ``inputs`` are passed to the first steps, by handle.
+    ``services`` are made available to nodes, by type.
     """
     pool = BlockingPool(prepared.graph.max_parallel)
     records = None if context.trace is None else StepRecords()
@@ -176,19 +177,19 @@ def _run_context(
 
 
 async def _supervised(execution: GraphExecution, run: RunContext) -> GraphOutcome:
-    """Execute, so that a stop reaches what is in flight."""
+    """Execute under a supervisor, so that a stop interrupts steps in progress."""
     supervisor = Supervisor(grace_seconds=run.grace_seconds)
     try:
         with seconds_of(run.scope, run.token):
             return await supervisor.run(execution.run(), run.token, late=lambda _: None)
     except DetachedError as abandoned:
         return execution.abandoned(abandoned.stop)
-    except Stop as stop:  # it was stopped before it began
+    except Stop as stop:  # stopped before it started
         return execution.abandoned(stop)
 
 
 def _close(run: RunContext, ran: GraphRun, context: ExecutionContext) -> None:
-    """End the trace with the graph; a limit counts as a failure there."""
+    """Close the trace with the outcome of the graph; a limit counts as a failure."""
     reason = _reason(ran)
     run.trace.close_open(reason or ran.status)
     if ran.stop is not None:

@@ -1,4 +1,4 @@
-"""Graphs in Python: nodes placed as steps, joined, checked and executed."""
+"""Build, validate and execute graphs of nodes in Python."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping
@@ -30,21 +30,21 @@ class Step:
     id: str
     node: ContextualNode | BoundNode
     input: Any = None
-    """What the node finds as ``context.input``; None: what the graph itself was given."""
+    """Value of ``context.input`` for the node; None passes the graph's own input."""
     depends_on: tuple[str, ...] = ()
     error_policy: ErrorPolicy | None = None
     sub_budget: Budget | None = None
 
 
 def nodes_of(step: Step) -> Iterator[ContextualNode | BoundNode]:
-    """Yield the node of a step, and what its policy falls back on."""
+    """Yield the node of a step, then the fallback node of its error policy, if any."""
     yield step.node
     if step.error_policy is not None and step.error_policy.fallback_node is not None:
         yield step.error_policy.fallback_node
 
 
 def prepared(step: Step) -> PreparedStep:
-    """Return a step as the engine executes it."""
+    """Convert a step to the engine's form."""
     policy = step.error_policy
     fallback = None if policy is None else policy.fallback_node
     return PreparedStep(
@@ -63,15 +63,15 @@ def _bound(node: ContextualNode | BoundNode, step_input: Any) -> BoundNode:
 
 
 def type_of(node: ContextualNode | BoundNode) -> str:
-    """Return what traces call the kind of a node."""
+    """Return the node type that traces show."""
     return type(node.node if isinstance(node, BoundNode) else node).__name__
 
 
 def lock_of(node: ContextualNode | BoundNode) -> NodeLock | None:
-    """Return the lock of a persistent node; one that has none gets it as its attribute ``lock``.
+    """Return the lock of a persistent node, or None; create its ``lock`` attribute if missing.
 
     Raises:
-        TypeError: its attribute ``lock`` is something else, or it can have no attributes.
+        TypeError: its ``lock`` is not a NodeLock, or the node accepts no attributes.
     """
     if isinstance(node, BoundNode):
         return node.lock
@@ -90,9 +90,9 @@ def lock_of(node: ContextualNode | BoundNode) -> NodeLock | None:
 
 
 class Graph:
-    """Steps that are executed in the order of what they depend on.
+    """Steps executed in dependency order.
 
-    A graph is itself a node: it can be a step of another graph, and shares its limits then.
+    A graph is also a node: as a step of another graph, it shares that graph's limits.
     """
 
     def __init__(
@@ -102,10 +102,10 @@ class Graph:
         *,
         grace_seconds: float = DEFAULT_GRACE_SECONDS,
     ) -> None:
-        """Begin an empty graph.
+        """Create an empty graph.
 
-        ``max_parallel`` steps may work at once; ``grace_seconds`` is how long a node may go on
-        after it was cancelled before it is abandoned.
+        Up to ``max_parallel`` steps execute at once. A cancelled node that is still running after
+        ``grace_seconds`` is abandoned.
 
         Raises:
             ValueError: ``max_parallel`` is below 1.
@@ -124,7 +124,7 @@ class Graph:
 
     @property
     def steps(self) -> Mapping[str, Step]:
-        """The steps by id, in the order in which they were added."""
+        """The steps by ID, in the order in which they were added."""
         return dict(self._steps)
 
     def add_step(
@@ -137,17 +137,17 @@ class Graph:
         error_policy: ErrorPolicy | None = None,
         sub_budget: Budget | None = None,
     ) -> Step:
-        """Place a node.
+        """Add a node to the graph as a step.
 
-        It is executed after all steps in ``depends_on``, whose results it finds in
-        ``context.upstream``. A node of the graph runtime itself is placed as a
-        ``BoundNode`` with its data.
+        It executes after all steps in ``depends_on`` and finds their results in
+        ``context.upstream``. Wrap nodes of the graph runtime itself, with their data, in a
+        ``BoundNode``.
 
         Raises:
-            GraphError: the graph has a step of that id already.
-            ValueError: the id is empty or holds a character that paths of steps are made with.
-            TypeError: the id is no text, ``depends_on`` is one text, ``node`` or the policy's
-                ``fallback_node`` is no node, or one of them is persistent and has no lock.
+            GraphError: the graph already has a step with this ID.
+            ValueError: the ID is empty or contains a character reserved for step paths.
+            TypeError: the ID is not a string, ``depends_on`` is a single string, ``node`` or the
+                policy's ``fallback_node`` is not a node, or a persistent node has no valid lock.
         """
         check_step_id(step_id)
         if step_id in self._steps:
@@ -180,7 +180,7 @@ class Graph:
         target_handle: str = DEFAULT_HANDLE,
         channel: Channel | Literal["flow", "link"] = Channel.FLOW,
     ) -> None:
-        """Join an output handle of a step to an input handle of another."""
+        """Connect an output handle of a step to an input handle of another step."""
         self._edges.append(
             Edge(
                 source=source,
@@ -193,9 +193,9 @@ class Graph:
         self._prepared = None
 
     def validate(self) -> list[str]:
-        """Return everything that is wrong with the graph; it can be executed if nothing is.
+        """Return all problems of the graph; an empty list means that it can be executed.
 
-        A step that would never be executed, because it waits for itself, is wrong too.
+        Steps that could never execute because they depend on themselves are also reported.
         """
         if not self._steps:
             return []
@@ -205,20 +205,20 @@ class Graph:
         return [problem.message for problem in problems]
 
     def execution_order(self) -> list[str]:
-        """Return the ids of the steps, each after what it depends on, or raise GraphError."""
+        """Return the step IDs in dependency order, or raise GraphError."""
         return list(self._ready().topology.order()) if self._steps else []
 
     async def execute(self, context: ExecutionContext | None = None) -> dict[str, Any]:
-        """Execute the graph and return the results of its steps, by step id.
+        """Execute the graph and return the results of its steps, by step ID.
 
-        Steps that were skipped because nothing led to them are absent.
+        Steps that were skipped because no edge to them was taken are absent.
 
         Raises:
-            GraphError: the graph is not valid; nothing was executed.
-            Exception: what failed a step, as its node raised it.
+            GraphError: the graph is invalid; nothing was executed.
+            Exception: the error of a failed step, as its node raised it.
             Stop: a limit (``BudgetExceededError``) or a cancel request (``CancelledError``) ended
-                it; its ``partial_results`` are what the steps had produced. :meth:`run` returns
-                them also after a failure.
+                the graph; its ``partial_results`` hold the results so far. Use :meth:`run` to get
+                partial results after a failure as well.
         """
         ran = await self.run(context)
         if ran.stop is not None:
@@ -229,10 +229,10 @@ class Graph:
         return ran.results
 
     async def run(self, context: ExecutionContext | None = None) -> GraphRun:
-        """Execute the graph and return how it ended, whatever happened in it.
+        """Execute the graph and return its outcome, also after a failure or stop.
 
         Raises:
-            GraphError: the graph is not valid; nothing was executed.
+            GraphError: the graph is invalid; nothing was executed.
         """
         context = context or ExecutionContext()
         if context.flow is not None:
@@ -242,13 +242,13 @@ class Graph:
     async def stream(
         self, context: ExecutionContext | None = None
     ) -> AsyncGenerator[Event | GraphRun, None]:
-        """Execute the graph; yield its events as they happen, and last how it ended.
+        """Execute the graph; yield its events as they happen, then its outcome.
 
-        Closing the iterator before its end cancels the graph. Events are what the service shows of
-        a run: ``step.started``, ``step.completed`` and so on, and those that nodes report.
+        Closing the iterator early cancels the graph. The events are those that the service emits
+        for a run, such as ``step.started`` and ``step.completed``, and those that nodes report.
 
         Raises:
-            GraphError: the graph is not valid; nothing was executed.
+            GraphError: the graph is invalid; nothing was executed.
         """
         events: asyncio.Queue[Event | None] = asyncio.Queue()
         sink = EventQueue(events.put_nowait)
@@ -267,7 +267,7 @@ class Graph:
         return await execute(self._ready(), context, grace_seconds=grace, events=events)
 
     async def _run_inside(self, flow: FlowContext, context: ExecutionContext) -> GraphRun:
-        """Execute as a step of another graph, within its limits; a stop passes through."""
+        """Execute as a step of another graph, within its limits; a stop propagates to it."""
         services = {**flow.run.services, ExecutionContext: context}
         run = replace(flow.run, services=services)
         inner = replace(flow, run=run, scope=context.own_scope())
@@ -279,7 +279,7 @@ class Graph:
         return ended(outcome, flow.run.trace)
 
     def _ready(self) -> PreparedGraph:
-        """Return the graph prepared, or raise GraphError with everything that is wrong."""
+        """Return the prepared graph, or raise GraphError with all its problems."""
         if self._prepared is None:
             problems = self.validate()
             if problems:
@@ -308,7 +308,7 @@ class Graph:
 
 
 def _locks_in(step: Step) -> Iterator[NodeLock]:
-    """Yield the locks that a step takes, also those inside a nested graph."""
+    """Yield the locks that a step acquires, including those in nested graphs."""
     for node in nodes_of(step):
         if isinstance(node, Graph):
             for inner in node.steps.values():
@@ -318,7 +318,7 @@ def _locks_in(step: Step) -> Iterator[NodeLock]:
 
 
 def _way_to(wanted: Graph, within: Graph, seen: frozenset[int] = frozenset()) -> list[str] | None:
-    """Return the ids of the steps that lead to a graph from inside of another one, if any do."""
+    """Return the step IDs that lead from ``within`` to the ``wanted`` nested graph, or None."""
     for step in within.steps.values():
         for node in nodes_of(step):
             if node is wanted:

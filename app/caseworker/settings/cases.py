@@ -1,4 +1,4 @@
-"""Settings of what runs may spend, of the case agent and its tools."""
+"""Settings for limits of runs, the case agent and its tools."""
 
 import re
 from collections.abc import Callable
@@ -27,16 +27,16 @@ Share = Annotated[float, Field(ge=0, le=1, strict=True)]
 
 
 class LimitSettings(Section):
-    """A section that limits runs: it has the fields of a budget beside its own."""
+    """A section that contains all fields of a budget, in addition to its own."""
 
     @property
     def limits(self) -> Budget:
-        """The limits of the section."""
+        """The budget fields of the section."""
         return Budget(**{f.name: getattr(self, json_name(f.name)) for f in fields(Budget)})
 
     @property
     def requires_prices(self) -> bool:
-        """Whether the limit of cost was set by somebody, so that unknown prices are refused."""
+        """Whether the cost limit was set explicitly, so that unpriced models are rejected."""
         return "max_cost_usd" in self.model_fields_set
 
 
@@ -44,7 +44,7 @@ Limited = TypeVar("Limited", bound=LimitSettings)
 
 
 def limited(defaults: Budget) -> Callable[[type[Limited]], type[Limited]]:
-    """Give a section the fields of a budget, under their names in JSON, with these defaults."""
+    """Add the fields of a budget to a section, under their JSON names and with these defaults."""
     described = TypeAdapter(Budget).json_schema()["properties"]
     limits: dict[str, Any] = {}
     for field in fields(Budget):
@@ -57,7 +57,7 @@ def limited(defaults: Budget) -> Callable[[type[Limited]], type[Limited]]:
 
 @limited(Budget(max_llm_calls_small=6, max_llm_calls_big=2, max_tool_calls=6, max_seconds=60.0))
 class BudgetSettings(LimitSettings):
-    """What a case run may spend unless its caller says otherwise: null is unlimited, 0 nothing."""
+    """Default limits of a case run; null is unlimited, 0 allows nothing."""
 
     min_output_tokens: Positive = key(
         256, "Output tokens a model call asks for at least; a budget with little left lowers it."
@@ -78,9 +78,9 @@ class BudgetSettings(LimitSettings):
     )
 )
 class AdmissionSettings(LimitSettings):
-    """What no run of any kind may exceed, whatever its caller says, and how many may wait.
+    """Limits that no run can exceed, regardless of its request, and limits of the queue.
 
-    The default max_cost_usd lets models without a known price through; a set one refuses them.
+    The default max_cost_usd permits models without a known price; an explicit one rejects them.
     """
 
     max_queued: Positive = key(10_000, "Runs that wait for a worker; more are answered 429.")
@@ -96,7 +96,7 @@ Money = Annotated[Decimal, Field(ge=0, le=Decimal("1e12"), allow_inf_nan=False)]
 
 
 class QuotaSettings(Section):
-    """What each tenant may have at once and spend, unless it has a quota of its own (/quotas)."""
+    """Default quota of each tenant; /quotas sets a tenant's own quota."""
 
     max_running: Count | None = key(None, "Runs executed at once; further ones wait; null: any.")
     max_queued: Count | None = key(None, "Runs that wait; further ones are answered 429.")
@@ -112,50 +112,52 @@ class QuotaSettings(Section):
 
     @property
     def quota(self) -> Quota:
-        """The section as the domain has it."""
+        """The section as a domain value."""
         return Quota(**{name: getattr(self, name) for name in Quota.__dataclass_fields__})
 
 
 class ActSettings(Section):
-    """The gate that lets the case agent go on, stop or escalate."""
+    """The gate that decides whether the case agent continues, stops or escalates."""
 
     max_steps: Count = key(3, "Rounds of the small model in mode hrm_small_then_escalate.")
     max_steps_fallback_only: Annotated[int, Field(ge=0, le=1, strict=True)] = 1
-    """The same in mode fallback_only, at most max_steps: 1 has the one pass judged, 0 verified."""
+    """The same in mode fallback_only, at most max_steps: 1 sends the single pass to the gate, 0 to
+    the verifier only."""
     min_improvement: Share = key(0.01, "Least rise of the metric that counts as progress.")
     no_progress_patience: Count = key(1, "Rounds without progress that are tolerated.")
 
 
 class VerifierSettings(Section):
-    """What the verifier asks of an answer."""
+    """Requirements of the verifier."""
 
     pass_metric: Share = key(1.0, "Share of an answer's checks that must hold.")
     second_plan: Literal["auto", "off"] = "auto"
-    """Whether the operation of a model's plan must be confirmed, where nothing else does so by one
-    more call of its tier: a second plan in another form."""
+    """Whether a model's choice of operation needs confirmation if no other check confirms it.
+    Confirmation takes one more call of its tier: a second plan in another form."""
 
 
 class FlagSettings(Section):
-    """How cases are run unless their caller says otherwise."""
+    """Defaults of case runs."""
 
     mode: Literal["hrm_small_then_escalate", "escalate", "fallback_only"] = (
         "hrm_small_then_escalate"
     )
-    """Several rounds on the small model before the big one (short: escalate), or a single one."""
+    """Several rounds on the small model before the big one (short: escalate), or a single round."""
     escalate_when: Literal["fail", "fail_or_budget"] = "fail_or_budget"
-    """Whether only failure, or also the small model's used-up limits call for the big model."""
+    """Whether to escalate to the big model only on failure, or also when the small model's limits
+    are exhausted."""
     max_input_chars: Count = key(8192, "Longest input of a run, in characters.")
     timezone: ZoneInfo | None = key(None, "Of dates without one, as Europe/Berlin; null: system's.")
     seed: Annotated[Count, Field(lt=2**31)] | None = key(None, "Of runs without one; null: none.")
 
     @property
     def zone_name(self) -> str:
-        """The IANA name of the configured zone, or of the system's."""
+        """The IANA name of the configured time zone, or of the system's."""
         return self.timezone.key if self.timezone else get_localzone_name()
 
 
 class RetrySettings(Section):
-    """How a failed call to a model provider or over the network is tried again."""
+    """Retries of failed calls to model providers and other network services."""
 
     max_retries: Count = key(2, "Further attempts after the first.")
     base_seconds: Annotated[float, Field(ge=0, strict=True)] = key(0.5, "Before the first retry.")
@@ -165,7 +167,7 @@ class RetrySettings(Section):
 
 
 class PriceSettings(ProviderSettings):
-    """Where the stock tools get daily prices from."""
+    """Source of the daily prices for the stock tools."""
 
     built_in, live = "packaged", "tiingo"
 
@@ -184,7 +186,7 @@ Variable = Annotated[Text, AfterValidator(_variable)]
 
 
 class McpServerSettings(Section):
-    """An MCP server: a program that is started here, or a URL that is called."""
+    """An MCP server: a program that the service starts, or a URL."""
 
     command: Text | None = key(None, "Program to start; it is spoken to over its stdin and stdout.")
     args: tuple[str, ...] = key((), "Its arguments.")
@@ -211,13 +213,13 @@ ServerName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]{0,31}$")]
 
 
 class McpSettings(Section):
-    """Tools of MCP servers; the operator alone says which servers there are."""
+    """MCP servers that provide tools; only the operator can configure them."""
 
     servers: dict[ServerName, McpServerSettings] = key({}, "Servers by name: see docs/mcp.md.")
 
 
 class ToolSettings(Section):
-    """Which of the registered tools a run may use."""
+    """Which of the registered tools runs may use."""
 
     allow: Names | None = key(None, "Names of the tools that may be used; null is all of them.")
     deny: Names = key((), "Names of tools that may not be used, even if `allow` names them.")

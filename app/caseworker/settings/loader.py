@@ -1,6 +1,7 @@
-"""Makes the settings of a process from a YAML file and the environment.
+"""Load the settings of a process from a YAML file and environment variables.
 
-``CASEWORKER_X`` is the same as ``X`` and takes precedence; only there is an unknown name an error.
+``CASEWORKER_X`` is equivalent to ``X`` and takes precedence. Unknown names are an error only with
+this prefix.
 """
 
 import json
@@ -24,9 +25,9 @@ from caseworker.settings.values import Location, joined, keys_of, types_in, vari
 
 PREFIX = "CASEWORKER_"
 SHARED_VARIABLES = ("OPENAI_API_KEY", "OPENAI_BASE_URL", "ANTHROPIC_API_KEY", "TIINGO_API_KEY")
-"""What providers' own clients read; these settings do too, where nothing closer is set."""
+"""Standard variables of provider clients; used as defaults if no specific setting is given."""
 _NO_SETTINGS = (f"{PREFIX}CONFIG", f"{PREFIX}URL", f"{PREFIX}API_KEY")
-"""What the command line reads: the file of the settings, where the service is, and its key."""
+"""Variables of the command line: the settings file, the service URL and its API key."""
 _NEAR_MISS = ": not a setting;"
 _HARMLESS_URL = re.compile(r"[\w+]+://(?![^@]*:.*@)(?!.*password=)")
 _TIERS, _NAMED = (("models", "small"), ("models", "big")), ("models", "named")
@@ -36,21 +37,21 @@ _IN_YAML = {"model_type": "must be a section with keys and values", "tuple_type"
 
 @dataclass(frozen=True, slots=True)
 class LoadedSettings:
-    """The settings, what was noticed, and the file that was read, if any."""
+    """The settings, warnings about them, and the file they were read from, if any."""
 
     settings: Settings
     warnings: tuple[str, ...]
-    """Lines to log once logging works."""
+    """Lines to log once logging is configured."""
     near_misses: tuple[str, ...]
-    """Those of them about variables that are nearly, but not quite, a setting."""
+    """The warnings about variables that look like misspelled settings."""
     source: Path | None
 
 
 def load_settings(environ: Mapping[str, str], cwd: Path) -> LoadedSettings:
-    """Merge defaults, ``config.yaml`` or ``CASEWORKER_CONFIG``, and environment, the last on top.
+    """Merge defaults, ``config.yaml`` or ``CASEWORKER_CONFIG``, and environment; later ones win.
 
     Raises:
-        SettingsError: something does not fit; its text is one line and shows no secret.
+        SettingsError: a setting is invalid; the message is one line and shows no secret.
     """
     named = environ.get(f"{PREFIX}CONFIG", "").strip()
     path = cwd / Path(named or "config.yaml").expanduser()
@@ -68,7 +69,7 @@ def load_settings(environ: Mapping[str, str], cwd: Path) -> LoadedSettings:
 
 
 class _PlainLoader(yaml.SafeLoader):
-    """YAML without aliases, whose keys are texts and stand there once."""
+    """A YAML loader that rejects aliases and duplicate keys and converts keys to strings."""
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
         if self.check_event(yaml.AliasEvent):
@@ -87,13 +88,13 @@ class _PlainLoader(yaml.SafeLoader):
 
 
 def read_yaml(path: Path) -> Any:
-    """Return what a file holds: plain YAML without aliases and repeated keys.
+    """Parse a YAML file without aliases and duplicate keys.
 
     Raises:
         SettingsError: it cannot be read; the line names the file and shows no secret.
     """
     try:
-        with path.open("rb") as file:  # not its text, which errors would quote
+        with path.open("rb") as file:  # as bytes, because errors would quote text
             return yaml.load(file, Loader=_PlainLoader)  # noqa: S506 - safe
     except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
         problem = " ".join(redact_text(str(error)).split())
@@ -101,7 +102,7 @@ def read_yaml(path: Path) -> Any:
 
 
 class YamlSource(YamlConfigSettingsSource):
-    """What the file sets, if it exists: plain YAML without secrets."""
+    """The settings in the YAML file, if it exists; secrets in it are rejected."""
 
     def _read_file(self, file_path: Any) -> dict[str, Any]:
         written = read_yaml(file_path)
@@ -112,12 +113,12 @@ class YamlSource(YamlConfigSettingsSource):
 
 
 class EnvironmentSource(InitSettingsSource):
-    """A file's settings with what the environment sets; a variable that is empty is not set."""
+    """Settings of the file, overridden by environment variables; empty variables count as unset."""
 
     def __init__(self, environ: Mapping[str, str], file: YamlSource) -> None:
         self._given = {name: text.strip() for name, text in environ.items() if text.strip()}
         self._merged = file()
-        self.origins: dict[Location, str] = {}  # the variables that values come from
+        self.origins: dict[Location, str] = {}  # the variable that set each value
         empty = sorted(name for name, text in environ.items() if not text.strip())
         warnings = tuple(_judge_empty(empty))
         for path, _ in keys_of(Settings):
@@ -135,7 +136,7 @@ class EnvironmentSource(InitSettingsSource):
         super().__init__(Settings, self._merged)
 
     def _keys_of_models(self) -> Iterator[Location]:
-        """Yield the places of the keys of fallbacks and of named models."""
+        """Yield the paths of the API keys of fallbacks and named models."""
         for tier in _TIERS:
             fallbacks = self._section(tier).get("fallbacks")
             for index in range(len(fallbacks) if isinstance(fallbacks, list) else 0):
@@ -144,7 +145,7 @@ class EnvironmentSource(InitSettingsSource):
             yield (*_NAMED, name, "api_key")
 
     def _section(self, path: Location) -> dict[str, Any]:
-        """Return what is set in a section; nothing if something else stands in its place."""
+        """Return the values of a section; empty if its path holds another type."""
         place: Any = self._merged
         for name in path:
             if isinstance(place, dict) and place.get(name) is None:
@@ -154,24 +155,24 @@ class EnvironmentSource(InitSettingsSource):
         return place if isinstance(place, dict) else {}
 
     def _set(self, path: Location, variable: str) -> None:
-        """Set a key if the environment does."""
+        """Set a key from its environment variable, if given."""
         section = self._section(path[:-1])
         name = PREFIX + variable if PREFIX + variable in self._given else variable
         if name in self._given:
             section[str(path[-1])], self.origins[path] = self._parsed(name, path), name
 
     def _complete(self, path: Location, provider: str, *, tier: bool = False) -> None:
-        """Find a provider's key and endpoint as its own clients do, if nothing closer is set."""
+        """Default a provider's key and endpoint to the variables that its own clients read."""
         section = self._section(path)
         chosen, elsewhere = str(section.get("provider") or provider), section.get("base_url")
         if tier and chosen == "openai" and elsewhere is None:
             self._set((*path, "base_url"), "OPENAI_BASE_URL")
-        # The endpoint of a fallback or of prices would be sent the key of another server.
+        # Otherwise the endpoint of a fallback or price source would receive another server's key.
         if (tier or elsewhere is None) and section.get("api_key") is None:
             self._set((*path, "api_key"), f"{chosen.upper()}_API_KEY")
 
     def _parsed(self, name: str, path: Location) -> Any:
-        """Read a text as null, a number or a list where the key takes one."""
+        """Parse a variable as null, a number or a list where its key accepts one."""
         text, types = self._given[name], types_in(_field_at(path).annotation)
         if _LINK.match(f"={text}"):
             problem = f"{text!r} is an orchestrator's service link; turn these off, or set"
@@ -185,7 +186,7 @@ class EnvironmentSource(InitSettingsSource):
         return text
 
     def _judge_names(self, keys_of_models: Iterable[str]) -> Iterator[str]:
-        """Yield warnings about names that are no setting's; refuse a prefixed one."""
+        """Yield warnings about names that resemble settings; reject unknown prefixed names."""
         known = {*map(variable_of, dict(keys_of(Settings))), *SHARED_VARIABLES, *keys_of_models}
         for name, text in sorted(self._given.items()):
             bare = name.removeprefix(PREFIX)
@@ -203,10 +204,10 @@ class EnvironmentSource(InitSettingsSource):
 
 
 def _judge_empty(names: Sequence[str]) -> Iterator[str]:
-    """Yield a warning about keys and endpoints of providers that are empty.
+    """Yield a warning about empty provider keys and endpoints.
 
     Raises:
-        SettingsError: a secret of ``auth`` is empty, without which the service might be open.
+        SettingsError: a secret of ``auth`` is empty, which could leave the service open.
     """
     paths = {variable_of(path): path for path, _ in keys_of(Settings)}
     unset = []
@@ -224,7 +225,7 @@ def _judge_empty(names: Sequence[str]) -> Iterator[str]:
 
 
 def _refuse_secrets(value: Any, path: Location, shown: str) -> None:
-    """Refuse keys, and passwords in URLs: files get copied, committed and mailed."""
+    """Reject keys, and passwords in URLs: files get copied, committed and mailed."""
     secret = SecretStr in types_in(_field_at(path).annotation) and value is not None
     if secret and not _HARMLESS_URL.match(str(value)):
         problem = f"secrets come from the environment only: set {variable_of(path)}"
@@ -235,9 +236,9 @@ def _refuse_secrets(value: Any, path: Location, shown: str) -> None:
 
 
 def _field_at(path: Location) -> FieldInfo:
-    """Return the field of the schema at a path, one without a type if there is none."""
+    """Return the schema field at a path; an untyped field if the schema has no such key."""
     field = FieldInfo(annotation=Settings)
-    by_name = False  # the names in a dict are a caller's own
+    by_name = False  # the keys of a dict are free names
     for name in path:
         if isinstance(name, str) and not by_name:
             field = _keys_in(field).get(name, FieldInfo())
@@ -246,13 +247,13 @@ def _field_at(path: Location) -> FieldInfo:
 
 
 def _keys_in(field: FieldInfo) -> dict[str, FieldInfo]:
-    """Return the keys of the section that a field holds, or of each one in its list."""
+    """Return the keys of a field's section, or of the sections in its list."""
     types = types_in(field.annotation)
     return next((kind.model_fields for kind in types if hasattr(kind, "model_fields")), {})
 
 
 def _line(error: ErrorDetails, origins: Mapping[Location, str], shown: str) -> str:
-    """Say of an error where its value stands and what it must be."""
+    """Format a validation error as one line: where the value was set, and the allowed values."""
     kind, path, value = error["type"], error["loc"], error["input"]
     problem = re.sub(r"^.*? should ", "must ", error["msg"].removeprefix("Value error, "))
     problem, field, found = _IN_YAML.get(kind, problem), _field_at(path), ""
@@ -266,7 +267,7 @@ def _line(error: ErrorDetails, origins: Mapping[Location, str], shown: str) -> s
     elif (
         SecretStr in types_in(field.annotation)
         or isinstance(value, dict | list)
-        or (path in origins and _keys_in(field))  # broken JSON of sections, which may have keys
+        or (path in origins and _keys_in(field))  # malformed JSON may contain keys
     ):
         found = " (its value is not shown)"
     else:

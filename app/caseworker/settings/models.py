@@ -1,4 +1,4 @@
-"""Settings of models: those of the two tiers, and any number with names of their own."""
+"""Settings of models: the two tiers and any number of named models."""
 
 import re
 from collections.abc import Mapping
@@ -27,7 +27,7 @@ def _base(url: str) -> str:
 
 def _api_key(key: SecretStr) -> SecretStr:
     text = key.get_secret_value()
-    # Clients would fail with what no HTTP header can hold, and quote it.
+    # Clients would fail on characters not allowed in HTTP headers, and quote the key.
     if not (text and text.isascii() and text.isprintable()):
         raise ValueError("must be a key of printable ASCII characters")
     return key
@@ -37,24 +37,26 @@ BaseUrl = Annotated[Endpoint, AfterValidator(_base)]
 Usd = Annotated[Decimal, Field(ge=0)]
 
 _NEEDS = {"openai": ("api_key", "base_url"), "anthropic": ("api_key",), "tiingo": ("api_key",)}
-"""The keys of which a provider needs one; the factories of others judge for themselves."""
+"""Settings of which each provider requires at least one; plugin providers validate their own."""
 
 
 class ProviderSettings(Section):
-    """A provider and how it is reached."""
+    """A provider, its credentials and its endpoint."""
 
-    built_in: ClassVar[str]  # the provider, unless one is named, without key and endpoint
-    live: ClassVar[str]  # and with one of them
+    built_in: ClassVar[str]  # default provider without key and endpoint
+    live: ClassVar[str]  # default provider with one of them
 
     provider: str | None = None
     api_key: Annotated[SecretStr, AfterValidator(_api_key)] | None = None
-    """Its key; <PROVIDER>_API_KEY serves as well: the two tiers always, others without base_url."""
+    """API key. Defaults to <PROVIDER>_API_KEY: for the two tiers always, for other
+    models without base_url."""
     base_url: BaseUrl | None = None
-    """Endpoint, such as http://127.0.0.1:11434/v1, which may need no key; null is the usual one."""
+    """Endpoint, such as http://127.0.0.1:11434/v1, which may need no key. Null is the provider's
+    default."""
 
     @property
     def chosen_provider(self) -> str:
-        """The provider that these settings come to."""
+        """The configured provider, or the default one for the given key and endpoint."""
         return self.provider or (self.live if self.api_key or self.base_url else self.built_in)
 
     @model_validator(mode="after")
@@ -70,22 +72,23 @@ class ProviderSettings(Section):
 Capability = Literal["image", "file", "audio", "reasoning", "responses"]
 
 BUILT_IN = "offline"
-"""The planner of cases; it is used only where no model is configured."""
+"""The built-in planner of cases; used only if no model is configured."""
 
 
 class ModelSettings(ProviderSettings):
-    """A model and how it is asked."""
+    """A model and its request parameters."""
 
     built_in, live = BUILT_IN, "openai"
-    usual_model: ClassVar[str] = ""  # of the provider openai
+    usual_model: ClassVar[str] = ""  # default model of openai
 
     provider: Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,31}$")] | None = None
-    """`openai` (or what speaks its protocol), `anthropic`, `recorded`, `offline` (the built-in
-    planner; null, without key and base_url) or an entry point of the group caseworker.providers."""
+    """`openai` (or a compatible API), `anthropic`, `recorded`, `offline` (the built-in planner) or
+    an entry point of the group caseworker.providers. Null is `openai` with a key or base_url,
+    else `offline`."""
     model: Text | None = key(None, "Its name; null, with openai: gpt-5-nano, for big gpt-5.")
     recording: Text | None = key(None, "File of `--record` of serve or eval, for `recorded`.")
     temperature: Annotated[float, Field(ge=0, le=2, strict=True)] | None = None
-    """Randomness of replies; null leaves it to the provider."""
+    """Sampling temperature; null uses the provider's default."""
     max_output_tokens: Positive = key(4096, "Longest reply, in tokens; every call reserves them.")
     requests_per_minute: Positive | None = key(
         None, "Of all processes together; further calls wait their turn. Null: any number."
@@ -93,7 +96,8 @@ class ModelSettings(ProviderSettings):
     tokens_per_minute: Positive | None = key(None, "The same, of input and output tokens.")
     timeout_seconds: Seconds = key(30.0, "How long one attempt may take.")
     structured_output: Literal["auto", "schema", "json", "text"] = "auto"
-    """How JSON is asked for: by schema, JSON mode or words; `auto` is the best that works."""
+    """How JSON output is requested: by schema, JSON mode or prompt; `auto` uses the best that
+    works."""
     price_per_million_in_usd: Usd | None = key(None, "Of input tokens; null is the list price.")
     price_per_million_out_usd: Usd | None = key(None, "Of output tokens; null is the list price.")
     price_per_million_cached_usd: Usd | None = key(None, "Of cached input; null is no discount.")
@@ -102,7 +106,7 @@ class ModelSettings(ProviderSettings):
 
     @property
     def chosen_model(self) -> str:
-        """The model that these settings come to; empty if they name none."""
+        """The configured model or the provider's default; may be empty."""
         usual = {"openai": self.usual_model, BUILT_IN: BUILT_IN}
         return self.model or usual.get(self.chosen_provider, "")
 
@@ -121,12 +125,12 @@ _ALIAS = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}", re.ASCII)
 
 
 class NamedModelSettings(ModelSettings):
-    """A model with a name of its own."""
+    """A model that agents refer to by name."""
 
     built_in = "openai"
 
     fallbacks: Names = ()
-    """Names of models that are called in this order when it cannot answer."""
+    """Names of models to call, in this order, if this one fails."""
 
     @model_validator(mode="after")
     def _is_no_planner(self) -> Self:
@@ -136,14 +140,14 @@ class NamedModelSettings(ModelSettings):
 
 
 class TierSettings(ModelSettings):
-    """A tier: a model and its fallbacks; the big one does what the small one could not."""
+    """A model tier with fallbacks; cases escalate from the small tier to the big one."""
 
     usual_model = "gpt-5"
 
     use: Text | None = key(None, "A name from models.named, in place of the other keys.")
     fallbacks: tuple[ModelSettings, ...] = ()
-    """Models with the keys above, asked in this order when it has failed: `[{model: gpt-5-mini}]`.
-    In the environment the list is JSON; the first key is MODELS_<TIER>_FALLBACKS_1_API_KEY."""
+    """Models with the keys above, called in this order after a failure: `[{model: gpt-5-mini}]`. In
+    the environment, the list is JSON; the first key is MODELS_<TIER>_FALLBACKS_1_API_KEY."""
 
     @model_validator(mode="after")
     def _is_one_of_both(self) -> Self:
@@ -156,18 +160,17 @@ class TierSettings(ModelSettings):
 
 
 class SmallModelSettings(TierSettings):
-    """The small tier, where every case begins."""
+    """The small tier, where every case starts."""
 
     usual_model = "gpt-5-nano"
 
 
 Chain = Mapping[str, ModelSettings]
-"""A model and those that are called in its place, in their order, by the keys under which they
-stand, such as ``named.fast`` or ``small.fallbacks.1``."""
+"""A model and its fallbacks, in call order, by settings key, such as ``named.fast``."""
 
 
 class ModelsSettings(Section):
-    """The models; OPENAI_BASE_URL is the base_url of a tier whose provider is openai."""
+    """Models; OPENAI_BASE_URL sets the base_url of tiers whose provider is openai."""
 
     allow_unlisted: bool = key(
         False, "Whether agents may name models that are not configured: any of a tier's provider."
@@ -179,12 +182,12 @@ class ModelsSettings(Section):
     big: TierSettings = TierSettings()
 
     def chains(self) -> dict[str, Chain]:
-        """Return the chain of every name and tier that has a model.
+        """Return the fallback chain of every name and tier that has a model.
 
-        Without any model both tiers have the built-in planner.
+        If no model is configured, both tiers use the built-in planner.
 
         Raises:
-            ValueError: a name leads to no model, or in a circle.
+            ValueError: a name refers to no model, or names form a cycle.
         """
         chains: dict[str, dict[str, ModelSettings]] = {name: {} for name in (*TIERS, *self.named)}
         for name, chain in chains.items():
@@ -199,7 +202,7 @@ class ModelsSettings(Section):
     def _follow(
         self, name: str, place: str, via: tuple[str, ...], chain: dict[str, ModelSettings]
     ) -> None:
-        """Add a model and its fallbacks with theirs; names ``via`` lead to the key ``place``."""
+        """Append a model and its fallbacks to ``chain``; ``via`` holds names already seen."""
         if name in via:
             raise ValueError(f"{place}: leads in a circle: {' -> '.join((*via, name))}")
         tier = {"small": self.small, "big": self.big}.get(name)

@@ -1,4 +1,4 @@
-"""All settings with their defaults; those of the process itself stand here."""
+"""The schema of all settings, with defaults; the sections of the process are defined here."""
 
 from itertools import pairwise
 from pathlib import Path
@@ -16,7 +16,7 @@ from caseworker.trace.frozen_json import USUAL_LIMITS
 
 
 def _postgres_url(url: SecretStr) -> SecretStr:
-    """Return a URL that libpq parses as it was meant; no message quotes a part of it."""
+    """Validate a URL as libpq parses it; errors never quote any part of it."""
     from psycopg import ProgrammingError
     from psycopg.conninfo import conninfo_to_dict
 
@@ -25,7 +25,7 @@ def _postgres_url(url: SecretStr) -> SecretStr:
         raise ValueError("must be a URL such as postgresql://user@host:5432/name")
     parsed = f"postgresql://{rest}"
     problem = ""
-    # libpq would take what follows a bare @ or / in a password for a host, and print it.
+    # libpq would parse text after a bare @ or / in a password as a host, and print it.
     if "@" in rest.partition("@")[2] or "/" in rest[: max(0, rest.find("@"))]:
         problem = "a second @, or / before @"
     else:
@@ -64,11 +64,11 @@ class ServerSettings(Section):
     max_body_kb: Positive = key(256, "Longest request body, in KiB; a longer one is answered 413.")
     request_timeout_seconds: Seconds = key(30.0, "Longest request (no stream) or `Prefer: wait`.")
     allowed_hosts: Annotated[tuple[Text, ...], AfterValidator(_host_names)] | None = None
-    """Host names that requests may be sent to, besides `host`, localhost and every address; null is
-    no other name, or with `auth.anonymous: anywhere` any name."""
+    """Host names accepted in requests, in addition to `host`, localhost and IP addresses. Null
+    accepts no other name, or any name with `auth.anonymous: anywhere`."""
     cors_origins: Annotated[tuple[Text, ...], AfterValidator(_origins)] = ()
-    """Origins of web pages, such as https://app.example.com, that may send requests without a key;
-    pages of the service itself always may."""
+    """Origins of web pages, such as https://app.example.com, that may send requests without a key.
+    The service's own pages always may."""
     max_connections: Positive = key(
         2000, "Requests at once; further ones wait, then 503. A tenth more may connect."
     )
@@ -85,10 +85,10 @@ class ServerSettings(Section):
 
 
 class DatabaseSettings(Section):
-    """PostgreSQL, where all state is kept."""
+    """PostgreSQL, which stores all state."""
 
     url: Annotated[SecretStr, AfterValidator(_postgres_url)] | None = None
-    """Such as postgresql://user@host:5432/name; null starts the PostgreSQL that comes along."""
+    """For example postgresql://user@host:5432/name. Null starts the embedded PostgreSQL."""
     data_dir: Path = key(Path("data/postgres"), "Folder of the PostgreSQL that comes along.")
     pool_size: Positive = key(10, "Connections of a process for requests and runs.")
     control_pool_size: Positive = key(2, "Connections kept free for cancelling and health.")
@@ -97,7 +97,7 @@ class DatabaseSettings(Section):
 
 
 class WorkerSettings(Section):
-    """The part of a process that executes runs."""
+    """How a process executes runs."""
 
     enabled: bool = key(
         True, "Whether `caseworker serve` executes runs, or leaves that to workers."
@@ -111,8 +111,8 @@ class WorkerSettings(Section):
     )
     poll_seconds: Seconds = key(0.5, "How often the queue is looked at without a notification.")
     health_port: Annotated[Count, Field(le=65535)] | None = None
-    """Where `caseworker worker` answers /healthz, /readyz and /metrics; null serves none, 0 takes a
-    free port. Of several processes on one port (`server.workers`) each adds its number: 0, 1, 2."""
+    """Port of `caseworker worker` for /healthz, /readyz and /metrics. Null disables it, 0 selects a
+    free port. With several processes (`server.workers`), each adds its number: 0, 1, 2."""
     drain_seconds: Seconds = key(
         60.0, "After `caseworker drain`: time for runs to end before they are handed over."
     )
@@ -127,16 +127,16 @@ class CancellationSettings(Section):
 
 
 class TraceSettings(Section):
-    """What is recorded of a run besides its structure."""
+    """Which data of runs is recorded in addition to their structure."""
 
     payloads: Literal["redacted", "none", "full"] = "redacted"
-    """Inputs, outputs and prompts in traces: without secrets, not at all, or as they are."""
+    """Inputs, outputs and prompts in traces: with secrets removed, not at all, or unchanged."""
     max_payload_chars: Positive = key(20_000, "Of a redacted request or reply; the rest is cut.")
     max_shown_bytes: Positive = key(2_000_000, "Of all payloads of a trace?payloads=true.")
 
 
 class LimitsSettings(Section):
-    """How large what runs pass on, store and show may be: bytes of JSON in UTF-8."""
+    """Size limits for values that runs pass on, store and show, in bytes of UTF-8 JSON."""
 
     max_value_kb: Positive = key(
         USUAL_LIMITS.max_value_bytes >> 10, "One value: on a handle, in a template, of a tool."
@@ -159,7 +159,7 @@ class LimitsSettings(Section):
 
 
 class ArtifactSettings(Section):
-    """The files that runs make, such as pictures."""
+    """Files that runs create, such as plots."""
 
     max_artifact_mb: Annotated[Positive, Field(le=64)] = key(5, "Largest file, in MiB (in memory).")
     max_run_mb: Positive = key(50, "All files of a run, in MiB; at least max_artifact_mb.")
@@ -170,9 +170,9 @@ DaysKept = Annotated[Positive, Field(le=36_500)] | None
 
 
 class RetentionSettings(Section):
-    """How many days what runs have stored is kept after their end; null is for ever.
+    """How many days the data of ended runs is kept; null keeps it forever.
 
-    Tenants may have days of their own: `caseworker retention`. See docs/retention.md.
+    Tenants may override this with `caseworker retention`. See docs/retention.md.
     """
 
     runs_days: DaysKept = key(None, "Runs, with everything that they stored.")
@@ -185,12 +185,12 @@ class RetentionSettings(Section):
 
     @property
     def unlimited(self) -> list[str]:
-        """What grows for ever unless callers delete it; the other records go with their runs."""
+        """Record types that grow without limit; other records are deleted with their runs."""
         return [name for name in ("runs", "threads") if getattr(self, f"{name}_days") is None]
 
 
 class EventSettings(Section):
-    """The events of runs, as callers follow them."""
+    """Event streams of runs."""
 
     max_streams: Positive = key(500, "Open event streams of a process; more are answered 429.")
 
@@ -209,12 +209,12 @@ Algorithm = Literal[
 
 
 class JwtSettings(Section):
-    """JSON Web Tokens of an issuer, beside the service's own keys."""
+    """JSON Web Tokens of an external issuer, in addition to the service's API keys."""
 
     issuer: Text | None = key(None, "The `iss` that tokens must have; null takes no tokens.")
     audience: Text | None = key(None, "The `aud` that tokens must have; needed with an issuer.")
     jwks_url: Annotated[Text, AfterValidator(_https_url)] | None = None
-    """Where the issuer's public keys are; or jwks_file."""
+    """URL of the issuer's public keys (JWKS); alternative to jwks_file."""
     jwks_file: Path | None = key(None, "A file of the issuer's public keys (JWKS).")
     algorithms: tuple[Algorithm, ...] = key(
         ("RS256", "ES256", "EdDSA"), "Signatures that are taken; none is by a shared secret."
@@ -251,18 +251,18 @@ def _long_key(secret: SecretStr) -> SecretStr:
 
 
 class AuthSettings(Section):
-    """Who may use the API: see docs/security.md."""
+    """Authentication of API clients: see docs/security.md."""
 
     anonymous: Literal["loopback", "anywhere"] = "loopback"
-    """Where requests without a key may come from while no key, token or bootstrap key can be shown:
-    this machine, or anywhere."""
+    """Where requests without a key may come from while no key, token issuer or bootstrap key
+    exists: this machine only, or anywhere."""
     bootstrap_key: Annotated[SecretStr, AfterValidator(_long_key)] | None = None
-    """The operator's key, which makes the first keys, for any tenant: AUTH_BOOTSTRAP_KEY."""
+    """The operator's key, which creates the first keys, for any tenant: AUTH_BOOTSTRAP_KEY."""
     jwt: JwtSettings = JwtSettings()
 
 
 class WebhookSettings(Section):
-    """How the ends of runs are announced to the URLs that callers gave: see docs/webhooks.md."""
+    """Notification of callers' URLs when runs end: see docs/webhooks.md."""
 
     allow_http: bool = key(False, "Whether http:// URLs are taken, and not https:// alone.")
     allow_private: bool = key(False, "Whether private networks and this machine may be called.")
@@ -273,20 +273,20 @@ class WebhookSettings(Section):
     max_parallel: Positive = key(32, "Attempts that a process makes at once.")
     max_body_kb: Positive = key(1024, "Longest message; a longer one leaves the result out.")
     encryption_key: Annotated[SecretStr, AfterValidator(_long_key)] | None = None
-    """Encrypts the secrets that sign, from when on they are made: WEBHOOKS_ENCRYPTION_KEY, the same
-    for all processes. Null stores them readable."""
+    """Encrypts newly created signing secrets: WEBHOOKS_ENCRYPTION_KEY, the same for all processes.
+    Null stores secrets unencrypted."""
 
 
 class AgentSettings(Section):
-    """Agents that the operator keeps as files."""
+    """Agents defined in files."""
 
     folder: Path | None = None
-    """Folder of definitions, *.yaml, that are registered when the API starts to be served: see
-    docs/agents.md. Null: none."""
+    """Folder of agent definitions (*.yaml), registered when the API starts: see docs/agents.md.
+    Null: no folder."""
 
 
 class ShutdownSettings(Section):
-    """How the process ends."""
+    """Shutdown of a process."""
 
     grace_seconds: Seconds = key(5.0, "Time for work in flight to end after SIGTERM.")
 
@@ -300,28 +300,28 @@ class LoggingSettings(Section):
 
 
 class TelemetrySettings(Section):
-    """What is told of the service to those who watch over it: see docs/telemetry.md."""
+    """Metrics and traces of the service: see docs/telemetry.md."""
 
     metrics: Literal["loopback", "anywhere", "off"] = "loopback"
-    """Where /metrics may be read from without a key: this machine, anywhere; off serves none."""
+    """Where /metrics may be read without a key: this machine only, or anywhere; off disables it."""
     metrics_key: Annotated[SecretStr, AfterValidator(_long_key)] | None = None
-    """What readers of /metrics from elsewhere show as bearer: TELEMETRY_METRICS_KEY."""
+    """Bearer token for reading /metrics from other machines: TELEMETRY_METRICS_KEY."""
     metrics_labels: tuple[Literal["tenant", "agent"], ...] = key(
         (), "By what runs and their cost are told apart besides; at most 100 values each."
     )
     otlp_endpoint: Annotated[Text, AfterValidator(_http_url)] | None = None
-    """The collector of spans and metrics, by OTLP over HTTP, such as http://localhost:4318; null
-    leaves it to OTEL_EXPORTER_OTLP_ENDPOINT, and without that sends none."""
+    """OTLP/HTTP collector for spans and metrics, such as http://localhost:4318. Null uses
+    OTEL_EXPORTER_OTLP_ENDPOINT; without that, nothing is exported."""
     otlp_metrics_seconds: Seconds | None = key(
         60.0, "How often it gets the metrics, unless these are off; null sends it spans alone."
     )
     propagate: bool = True
-    """Whether models, MCP servers and webhooks are told by traceparent of the span that calls them,
-    where the run came with a traceparent or spans are sent; false tells them nothing."""
+    """Whether to send `traceparent` to models, MCP servers and webhooks. Applies to runs that came
+    with a `traceparent`, and to all runs if spans are exported."""
 
 
 class Settings(Section, BaseSettings, case_sensitive=True, hide_input_in_errors=True):
-    """Everything that can be configured; `Settings()` is the defaults and reads nothing."""
+    """All settings; `Settings()` returns the defaults without reading files or the environment."""
 
     server: ServerSettings = ServerSettings()
     database: DatabaseSettings = DatabaseSettings()
@@ -350,7 +350,7 @@ class Settings(Section, BaseSettings, case_sensitive=True, hide_input_in_errors=
 
     @classmethod
     def settings_customise_sources(cls, *_: Any, **sources: Any) -> tuple[Any, ...]:
-        """Take values from the arguments alone; the loader has sources of its own."""
+        """Read values only from constructor arguments; the loader passes its own sources."""
         return (sources["init_settings"],)
 
     @model_validator(mode="after")

@@ -1,4 +1,4 @@
-"""What all sections of the settings have in common: their keys, and the kinds of values."""
+"""Shared parts of all settings sections: keys and value types."""
 
 import re
 from collections.abc import Iterator
@@ -10,9 +10,9 @@ from pydantic import AfterValidator, BaseModel, Field
 from pydantic.fields import FieldInfo
 
 Location = tuple[str | int, ...]
-"""The path of a value: names of sections and keys, and positions in lists."""
+"""The path of a value: section names, keys and list indexes."""
 
-# Numbers are strict: `true` is none.
+# Numbers are strict: `true` is not accepted as 1.
 Count = Annotated[int, Field(ge=0, le=2**53, strict=True)]
 Positive = Annotated[int, Field(ge=1, le=2**53, strict=True)]
 Seconds = Annotated[float, Field(gt=0, le=10**9, strict=True)]
@@ -34,16 +34,16 @@ Endpoint = Annotated[str, AfterValidator(_endpoint)]
 class Section(
     BaseModel, extra="forbid", frozen=True, allow_inf_nan=False, use_attribute_docstrings=True
 ):
-    """A part of the settings; its validators raise ``ValueError("key: problem")``."""
+    """A section of the settings; its validators raise ``ValueError("key: problem")``."""
 
 
 def key(default: Any, description: str) -> Any:
-    """Declare a key of a section; a long description stands below it instead."""
+    """Declare a key of a section; long descriptions are docstrings below the key instead."""
     return Field(default, description=description)
 
 
 def keys_of(section: type[BaseModel], path: Location = ()) -> Iterator[tuple[Location, FieldInfo]]:
-    """Yield all keys in a section at ``path`` and below it, as they are declared."""
+    """Yield all keys of a section and its subsections with their paths, in declaration order."""
     for name, field in section.model_fields.items():
         if isinstance(field.default, BaseModel):
             yield from keys_of(type(field.default), (*path, name))
@@ -52,15 +52,15 @@ def keys_of(section: type[BaseModel], path: Location = ()) -> Iterator[tuple[Loc
 
 
 def variable_of(path: Location) -> str:
-    """Return the name of a key in the environment: ``BUDGET_MAX_SECONDS``."""
+    """Return the environment variable of a key, such as ``BUDGET_MAX_SECONDS``."""
     return re.sub(r"[.-]", "_", joined(path, "_")).upper()
 
 
 def joined(path: Location, separator: str = ".") -> str:
-    """Write a path: ``models.small.fallbacks.1.provider``; items count from 1."""
+    """Format a path as ``models.small.fallbacks.1.provider``; list items count from 1."""
     return separator.join(str(name + 1 if isinstance(name, int) else name) for name in path)
 
 
 def types_in(annotation: Any) -> list[Any]:
-    """Return all types that an annotation is made of; of generic ones, the origin."""
+    """Return all types in an annotation, recursively; for generic types, their origin."""
     return [get_origin(annotation) or annotation, *chain(*map(types_in, get_args(annotation)))]

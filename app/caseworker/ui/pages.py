@@ -1,7 +1,7 @@
-"""The viewer: a page that shows runs in a browser, as static files.
+"""The run viewer: static files for the browser.
 
-The files hold no data and are served to anybody. What they show they ask of the API, with the
-credential of whoever looks, so that a browser sees what its user may see and nothing else.
+The files contain no data and need no authentication. They load data from the API with the user's
+own credential, so a browser shows only what that user may read.
 """
 
 import hashlib
@@ -33,7 +33,7 @@ CONTENT_SECURITY_POLICY = "; ".join(
         "frame-ancestors 'none'",
     )
 )
-"""Scripts and styles of this origin alone, none of them inline; pictures also from memory."""
+"""Allow scripts and styles only from this origin, none inline; images also from memory."""
 
 _HEADERS: Mapping[str, str] = MappingProxyType(
     {
@@ -43,7 +43,7 @@ _HEADERS: Mapping[str, str] = MappingProxyType(
         "Cache-Control": "no-cache",
     }
 )
-"""A copy may be kept, and is asked for again each time: a new release is seen at once."""
+"""Browsers may cache files but must revalidate them, so a new release is visible at once."""
 
 _MEDIA_TYPES: Mapping[str, str] = MappingProxyType(
     {".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
@@ -56,7 +56,7 @@ _PAGES = (
     *("/ui/agents", "/ui/agents/{name}", "/ui/graphs", "/ui/graphs/{name}"),
     *("/ui/schedules", "/ui/quotas", "/ui/evaluations"),
 )
-"""The addresses at which the viewer begins; it finds out by itself what to show there."""
+"""URLs that return the viewer page; its script selects the view from the path."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ class _File:
 
 
 def viewer_routes() -> list[BaseRoute]:
-    """Return the routes of the viewer; they must stand before the API's route of traces."""
+    """Return the routes of the viewer; they must precede the API's trace route."""
     files = _files()
     shell = partial(_shell, template=files.pop(_SHELL).content.decode())
     return [
@@ -81,16 +81,16 @@ def viewer_routes() -> list[BaseRoute]:
 
 
 def prefers_html(accept: str) -> bool:
-    """Tell whether a client would rather read HTML than JSON, by its ``Accept`` header.
+    """Return whether the ``Accept`` header ranks HTML above JSON.
 
-    What treats both alike, such as ``*/*``, is a program: a browser names HTML first.
+    Browsers list HTML first. Clients that rank both equally, such as with ``*/*``, are programs.
     """
     html, json = _quality(accept, "text/html"), _quality(accept, "application/json")
     return html > json
 
 
 class _PageOfTrace(Route):
-    """The page of a run at the address of its trace, for those who would rather read HTML."""
+    """Serve the viewer page at the trace URL of a run to clients that prefer HTML."""
 
     def matches(self, scope: Scope) -> tuple[Match, Scope]:
         found = super().matches(scope)
@@ -102,7 +102,7 @@ class _PageOfTrace(Route):
 
 
 def _quality(accept: str, media_type: str) -> float:
-    """Return how much a media type is wanted, from 0 to 1: the most specific range counts."""
+    """Return the quality of a media type, from 0 to 1; the most specific range applies."""
     found: dict[str, float] = {}
     for each in accept.lower().split(","):
         name, *parameters = (part.strip() for part in each.split(";"))
@@ -113,7 +113,7 @@ def _quality(accept: str, media_type: str) -> float:
 
 
 def _files() -> dict[str, _File]:
-    """Read all files of the viewer, by name."""
+    """Read all viewer files, by file name."""
     found = {}
     for file in (resources.files("caseworker.ui") / "static").iterdir():
         suffix = f".{file.name.rpartition('.')[2]}"
@@ -122,14 +122,14 @@ def _files() -> dict[str, _File]:
 
 
 async def _shell(request: Request, *, template: str) -> Response:
-    """Return the page that loads the viewer, below the path that the service is served under."""
+    """Return the viewer page, with links relative to the ``root_path`` of the service."""
     root = escape(request.scope.get("root_path", ""), quote=True)
     page = _File(template.replace("{root}", root).encode(), "text/html")
     return _answer(request, page, Vary="Accept")
 
 
 async def _static(request: Request, *, files: Mapping[str, _File]) -> Response:
-    """Return a script, a style sheet or a picture."""
+    """Return a script, style sheet or image."""
     file = files.get(request.path_params["name"])
     if file is None:
         raise HTTPException(HTTPStatus.NOT_FOUND)

@@ -1,4 +1,4 @@
-"""A client of Caseworker: create runs, follow them, stop them, and see what they did."""
+"""Client of the Caseworker service: create, follow, cancel and inspect runs."""
 
 from caseworker_client.async_client import AsyncCaseworkerClient
 from caseworker_client.errors import (

@@ -1,4 +1,4 @@
-"""The client that awaits."""
+"""The asynchronous client."""
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine
@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 class _Method(Generic[P, T]):
-    """An operation as a coroutine method that does it."""
+    """Descriptor that exposes an operation as a coroutine method."""
 
     def __init__(self, operation: Callable[Concatenate[Settings, P], Flow[T]]) -> None:
         self._operation = operation
@@ -36,7 +36,7 @@ class _Method(Generic[P, T]):
 
 
 class _Iteration(Generic[P, T]):
-    """An operation as a method that iterates over what it hands over."""
+    """Descriptor that exposes an operation as an asynchronous generator method."""
 
     def __init__(self, operation: Callable[Concatenate[Settings, P], Feed[T]]) -> None:
         self._operation = operation
@@ -55,9 +55,9 @@ class _Iteration(Generic[P, T]):
 
 
 class AsyncCaseworkerClient:
-    """A client of the service for asyncio; any number of tasks may use it at the same time.
+    """A client of the service for asyncio; tasks may share it.
 
-    Every method raises :class:`ApiError` if the service refuses, and
+    Every method raises :class:`ApiError` if the service returns an error, and
     :class:`ServiceUnreachableError` if it does not answer.
     """
 
@@ -70,10 +70,10 @@ class AsyncCaseworkerClient:
         retry: RetryPolicy | None = None,
         transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
-        """Call the service at ``base_url``, else at ``CASEWORKER_URL``.
+        """Create a client of the service at ``base_url``, which defaults to ``CASEWORKER_URL``.
 
-        ``api_key`` is ``CASEWORKER_API_KEY`` unless it is given; ``timeout_seconds`` is for each
-        answer; ``transport`` is one of the caller's own.
+        ``api_key`` defaults to ``CASEWORKER_API_KEY``. ``timeout_seconds`` applies to each
+        response. ``transport`` replaces the default HTTP transport.
         """
         self.settings: Final = Settings.of(base_url, api_key, timeout_seconds, retry)
         self._http = httpx.AsyncClient(
@@ -155,7 +155,7 @@ class AsyncCaseworkerClient:
     service_version = _Method(catalog.service_version)
 
     async def do(self, flow: Flow[T]) -> T:
-        """Do an operation and return what it comes to."""
+        """Execute an operation and return its result."""
         wire, outcome = _Wire(self._http), None
         try:
             while True:
@@ -166,7 +166,7 @@ class AsyncCaseworkerClient:
             await wire.close()
 
     async def iterate(self, feed: Feed[T]) -> AsyncGenerator[T, None]:
-        """Do an operation and yield what it hands over."""
+        """Execute an operation and yield its values."""
         wire, outcome = _Wire(self._http), None
         try:
             while True:
@@ -184,7 +184,7 @@ class AsyncCaseworkerClient:
 
 
 class _Wire:
-    """Does the steps of one operation, which has at most one stream open."""
+    """Executes the steps of one operation, which has at most one open stream."""
 
     def __init__(self, http: httpx.AsyncClient) -> None:
         self._http = http
@@ -192,7 +192,7 @@ class _Wire:
         self._chunks: AsyncIterator[bytes] | None = None
 
     async def take(self, step: Step) -> Any:
-        """Do a step and return what came of it."""
+        """Execute a step and return its outcome."""
         if isinstance(step, Send):
             return await self._send(step)
         if isinstance(step, Sleep):
@@ -203,7 +203,7 @@ class _Wire:
             return None
 
     async def close(self) -> None:
-        """Close the stream that is open."""
+        """Close the open stream, if any."""
         if self._response is not None:
             await self._response.aclose()
             self._response = None

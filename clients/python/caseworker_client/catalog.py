@@ -1,4 +1,4 @@
-"""Operations on what is registered: graphs, agents, tools and models."""
+"""Operations on graphs, agents, tools and models."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,32 +14,32 @@ L = TypeVar("L", GraphList, AgentList)
 
 @dataclass(frozen=True, slots=True)
 class Definitions(Generic[L]):
-    """Definitions of one kind: every name has immutable versions, from 1."""
+    """Operations on definitions of one kind; each name has immutable versions, from 1."""
 
     kind: str
-    """``graph`` or ``agent``: a member of bodies, and in the plural the path."""
+    """``graph`` or ``agent``: the key in bodies and, in the plural, the path."""
     page: type[L]
 
     def get(self, settings: Settings, name: str, version: int | None = None) -> Flow[Definition]:
-        """Return a version of a name, the newest unless one is given."""
+        """Return a version of a definition, by default the newest."""
         request = Request(method="GET", path=self._path(name, version))
         return (yield from fetch(settings, request, Definition))
 
     def list(self, settings: Settings, *, limit: int = 50, cursor: str | None = None) -> Flow[L]:
-        """Return a page of the newest versions of all names, by name."""
+        """Return a page of the newest versions of all definitions, by name."""
         request = Request(method="GET", path=f"/{self.kind}s", params=_page(limit, cursor))
         return (yield from fetch(settings, request, self.page))
 
     def versions(
         self, settings: Settings, name: str, *, limit: int = 50, cursor: str | None = None
     ) -> Flow[L]:
-        """Return a page of the versions of a name, newest first."""
+        """Return a page of the versions of a definition, newest first."""
         path = f"{self._path(name)}/versions"
         request = Request(method="GET", path=path, params=_page(limit, cursor))
         return (yield from fetch(settings, request, self.page))
 
     def delete(self, settings: Settings, name: str, version: int | None = None) -> Flow[None]:
-        """Delete one version of a name, or all of them."""
+        """Delete one version of a definition, or all of them."""
         path = self._path(name, version)
         yield from ask(settings, Request(method="DELETE", path=path, repeatable=False))
 
@@ -55,26 +55,26 @@ AGENTS: Final = Definitions("agent", AgentList)
 def register_graph(
     settings: Settings, name: str, graph: Mapping[str, Any], *, description: str | None = None
 ) -> Flow[Definition]:
-    """Register the next version of a name; the same graph again is the same version."""
+    """Register a graph as the next version of its name; an unchanged graph keeps its version."""
     body = {"name": name, "graph": dict(graph), "description": description}
     request = Request(method="POST", path="/graphs", json=body)
     return (yield from fetch(settings, request, Definition))
 
 
 def register_agent(settings: Settings, agent: Mapping[str, Any]) -> Flow[Definition]:
-    """Register the next version of the name that the agent has; the same again is the same."""
+    """Register an agent as the next version of its name; an unchanged agent keeps its version."""
     request = Request(method="POST", path="/agents", json={"agent": dict(agent)})
     return (yield from fetch(settings, request, Definition))
 
 
 def validate_graph(settings: Settings, graph: Mapping[str, Any]) -> Flow[Validation]:
-    """Return everything that is wrong with a graph, without registering it."""
+    """Validate a graph without registering it, and return all problems."""
     request = Request(method="POST", path="/graphs/validate", json={"graph": dict(graph)})
     return (yield from fetch(settings, request, Validation))
 
 
 def list_tools(settings: Settings) -> Flow[list[dict[str, Any]]]:
-    """Return the tools that are registered."""
+    """Return the available tools."""
     tools: list[dict[str, Any]] = yield from _member(settings, "/tools", "tools")
     return tools
 
@@ -86,7 +86,7 @@ def list_models(settings: Settings) -> Flow[dict[str, Any]]:
 
 
 def service_version(settings: Settings) -> Flow[str]:
-    """Return which version of the service answers."""
+    """Return the version of the service."""
     info = yield from _member(settings, "/openapi.json", "info")
     return str(info["version"])
 

@@ -1,4 +1,4 @@
-"""What can go wrong between a caller and the service."""
+"""Errors that the client raises."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,15 +10,15 @@ from caseworker_client.models import Run
 
 
 class CaseworkerError(Exception):
-    """Any error of this client."""
+    """Base class of all errors of this client."""
 
 
 @dataclass(frozen=True, slots=True)
 class FieldError:
-    """One thing that is wrong with a request."""
+    """One invalid field of a request."""
 
     field: str
-    """Where, such as ``budget.max_seconds``."""
+    """Path of the field, such as ``budget.max_seconds``."""
     message: str
 
 
@@ -26,7 +26,7 @@ _FIELD_ERRORS = TypeAdapter(tuple[FieldError, ...], config=ConfigDict(defer_buil
 
 
 class ApiError(CaseworkerError):
-    """The service refused a request; the message is its problem document (RFC 9457) as text."""
+    """The service returned an error; the message is its problem document (RFC 9457) as text."""
 
     def __init__(
         self,
@@ -36,19 +36,19 @@ class ApiError(CaseworkerError):
         request_id: str | None = None,
         retry_after_seconds: float | None = None,
     ) -> None:
-        """Take a problem document; ``request_id`` counts where the document names none."""
+        """Create from a problem document; ``request_id`` is used if the document has none."""
         self.status = status
         self.problem = dict(problem)
-        """The whole document, members that this version does not know included."""
+        """The whole document, including members unknown to this version."""
         self.type = str(problem.get("type", "about:blank"))
-        """A stable name of the kind of problem: decide by its last part, such as
+        """Stable identifier of the kind of problem; compare its last part, such as
         ``run-not-found``."""
         self.title: str | None = problem.get("title")
         self.detail: str | None = problem.get("detail")
-        """What to do about it."""
+        """Advice on how to resolve the problem."""
         self.errors: tuple[FieldError, ...] = _field_errors(problem.get("errors"))
         self.request_id: str | None = problem.get("request_id", request_id)
-        """Under which id the service's log knows the request."""
+        """ID of the request in the service's log."""
         self.retry_after_seconds = retry_after_seconds
         super().__init__(self._text())
 
@@ -59,20 +59,20 @@ class ApiError(CaseworkerError):
 
 
 class ServiceUnreachableError(CaseworkerError):
-    """Nobody answers at the service's address, or not in time."""
+    """The service does not answer, or not in time."""
 
 
 class WaitTimeoutError(CaseworkerError, TimeoutError):
-    """A run has not ended within the time that its caller would wait; the run goes on."""
+    """A run did not end within the wait time; it continues."""
 
     def __init__(self, run: Run, timeout_seconds: float) -> None:
         super().__init__(f"Run {run.run_id} is {run.status} after {timeout_seconds:g} seconds.")
         self.run = run
-        """As it was when it was last asked for."""
+        """The run in its last known state."""
 
 
 def _field_errors(errors: object) -> tuple[FieldError, ...]:
     try:
         return _FIELD_ERRORS.validate_python(errors or ())
     except ValidationError:
-        return ()  # the problem document is somebody else's
+        return ()  # the problem document is not from this service

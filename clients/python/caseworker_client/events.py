@@ -1,9 +1,8 @@
-"""The events of a run as they come: read from a stream that is opened again where it was cut off.
+"""Stream the events of a run, and reconnect when the stream is interrupted.
 
-Each event has a number, ``seq``, 1 to n without a gap. A connection can break at any byte, and the
-service can be restarted or replaced at any moment; whoever opens the stream again behind the last
-number it has seen misses nothing, and what it has seen already it drops. So every event is handed
-over once, in order.
+Each event has a sequence number, ``seq``, from 1 without gaps. A connection can break at any byte,
+and the service can be restarted at any moment. After a reconnect, the stream resumes after the last
+number received, and duplicates are dropped. So every event is yielded exactly once, in order.
 """
 
 from collections.abc import Iterator
@@ -18,15 +17,15 @@ from caseworker_client.models import Event, EventPage
 from caseworker_client.settings import Patience, Settings
 
 SILENCE_SECONDS: Final = 60.0
-"""How long a stream may say nothing, although the service keeps it open by comments."""
+"""How long a stream may be silent; the service sends comments to keep it open."""
 LAST_SEQ: Final = 2**31 - 1
-"""No event has a greater number."""
+"""The maximum sequence number of an event."""
 
 
 class SseParser:
-    """Finds the data of server-sent events in bytes, wherever these are cut.
+    """Extracts the data of server-sent events from chunks of bytes split at any position.
 
-    An event that was cut off before its end is never found.
+    Incomplete events at the end of a stream are dropped.
     """
 
     def __init__(self) -> None:
@@ -34,8 +33,8 @@ class SseParser:
         self._data: list[bytes] = []
 
     def feed(self, chunk: bytes) -> Iterator[bytes]:
-        """Yield the data of each event that ends in this chunk."""
-        # "\\r\\n" may be cut in two: a "\\r" at the end waits for what follows it.
+        """Yield the data of each event that is completed by this chunk."""
+        # A chunk may end between "\\r" and "\\n", so a trailing "\\r" is held back.
         text = self._rest + chunk
         held = len(text) - 1 if text.endswith(b"\r") else len(text)
         *lines, rest = text[:held].replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n")
@@ -49,29 +48,29 @@ class SseParser:
 
 
 def stream_events(settings: Settings, run_id: str, *, after: int = 0) -> Feed[Event]:
-    """Yield the events of a run behind number ``after``, once each, in order, until it has ended.
+    """Yield the events of a run after sequence number ``after``, in order, until the run ends.
 
-    A stream that is cut off is opened again where it ended, after pauses that grow while nothing
-    comes. ``Event.ends`` says whether the run has ended with an event.
+    An interrupted stream is resumed without duplicates, after pauses that grow while no events
+    arrive. ``Event.ends`` states whether an event ends the run.
 
     Raises:
-        ServiceUnreachableError: the service has been gone for ``RetryPolicy.reconnect_seconds``.
-        ApiError: it refused.
+        ServiceUnreachableError: the service was gone for ``RetryPolicy.reconnect_seconds``.
+        ApiError: the service returned an error.
     """
     yield from _followed(settings, run_id, after, None)
 
 
 def stream_answer(settings: Settings, posting: Request) -> Feed[Event]:
-    """Yield the events of the run that a request makes whose answer is the stream of them.
+    """Yield the events of the run that ``posting`` creates and whose events its response streams.
 
     Raises:
-        ServiceUnreachableError, ApiError: as :func:`stream_events`.
+        ServiceUnreachableError, ApiError: as for :func:`stream_events`.
     """
     yield from _followed(settings, "", 0, posting)
 
 
 def _followed(settings: Settings, run_id: str, after: int, posting: Request | None) -> Feed[Event]:
-    """Yield the events behind ``after``; ``posting`` opens the first stream and names the run."""
+    """Yield events after ``after``; ``posting`` opens the first stream and determines the run."""
     patience = Patience(settings.retry)
     ended = False
     while not ended:
@@ -89,7 +88,7 @@ def _followed(settings: Settings, run_id: str, after: int, posting: Request | No
                     yield Emit(event)
         if after > seen:
             patience.progressed()
-        elif not ended:  # nothing came: it may have ended before ``after``
+        elif not ended:  # no events: the run may have ended before ``after``
             page = yield from fetch(settings, _page_request(run_id, after), EventPage, patience)
             if page.next_after is None and not page.events:
                 return
@@ -98,7 +97,7 @@ def _followed(settings: Settings, run_id: str, after: int, posting: Request | No
 
 
 def _run_of(response: httpx.Response) -> str:
-    """Return the run at which a response points."""
+    """Return the run ID in the Location header of a response."""
     run_id = unquote(response.headers.get("location", "").rpartition("/")[2])
     if not run_id:
         problem = {"title": "This is not an answer of Caseworker", "detail": "It names no run."}
@@ -107,7 +106,7 @@ def _run_of(response: httpx.Response) -> str:
 
 
 def stream_request(run_id: str, after: int, *, timeout_seconds: float) -> Request:
-    """Return the request that opens a stream of the events behind a number."""
+    """Return the request that streams the events after a sequence number."""
     return Request(
         method="GET",
         path=_path(run_id),

@@ -1,8 +1,8 @@
-"""The steps of which every operation consists, and requests that are made again.
+"""Operations as generators of I/O steps, and retries of failed requests.
 
-An operation is a generator. It yields what has to be done (send a request, pause, read from a
-stream) and is sent what came of it; it does no I/O of its own. The two clients differ only in how
-they do such a step, blocking or awaiting.
+An operation is a generator without I/O. It yields steps (send a request, pause, read from a stream)
+and receives their outcomes. The synchronous and the asynchronous client differ only in how they
+execute these steps.
 """
 
 import json
@@ -32,12 +32,12 @@ class Request:
     headers: Mapping[str, str] = field(default_factory=dict[str, str])
     json: Any = None
     timeout_seconds: float | None = None
-    """How long the answer, or the next part of it, may take; None is the client's own."""
+    """Timeout for the response, or for its next chunk; None uses the client's timeout."""
     repeatable: bool = True
-    """Whether making it twice does the same as making it once."""
+    """Whether the request is idempotent and may be retried after an unknown outcome."""
 
     def arguments(self) -> dict[str, Any]:
-        """Return the arguments of ``build_request``, which both kinds of HTTP clients have."""
+        """Return the arguments of ``build_request``, which both HTTP clients accept."""
         given = {
             "method": self.method,
             "url": self.path,
@@ -51,9 +51,9 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """Make a request; comes to an ``httpx.Response`` or an ``httpx.TransportError``.
+    """Send a request; the outcome is an ``httpx.Response`` or an ``httpx.TransportError``.
 
-    With ``stream`` the body of a success is left to be read by :class:`ReadChunk`.
+    With ``stream``, a successful body is left unread for :class:`ReadChunk`.
     """
 
     request: Request
@@ -62,38 +62,38 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class Sleep:
-    """Pause."""
+    """Pause the operation."""
 
     seconds: float
 
 
 @dataclass(frozen=True, slots=True)
 class ReadChunk:
-    """Read from the open stream; comes to bytes, or to None once it has ended or was cut off."""
+    """Read from the open stream; the outcome is bytes, or None at its end or interruption."""
 
 
 @dataclass(frozen=True, slots=True)
 class Emit(Generic[T]):
-    """Hand a value to the caller."""
+    """Yield a value to the caller."""
 
     value: T
 
 
 Step = Send | Sleep | ReadChunk
 Flow = Generator[Step, Any, T]
-"""An operation that comes to a value."""
+"""An operation that returns a value."""
 Feed = Generator[Step | Emit[T], Any, None]
-"""An operation that hands over values one by one."""
+"""An operation that yields values."""
 
 
 def ask(
     settings: Settings, request: Request, patience: Patience | None = None, *, stream: bool = False
 ) -> Flow[httpx.Response]:
-    """Return a successful answer; a failure that may pass is followed by another attempt.
+    """Send a request, retry transient failures and return the successful response.
 
     Raises:
-        ApiError: the service refused.
-        ServiceUnreachableError: it does not answer.
+        ApiError: the service returned an error.
+        ServiceUnreachableError: the service does not answer.
     """
     patience = patience or Patience(settings.retry)
     while True:
@@ -114,11 +114,11 @@ def ask(
 def fetch(
     settings: Settings, request: Request, model: type[A], patience: Patience | None = None
 ) -> Flow[A]:
-    """Return the answer to a request as a model.
+    """Send a request and parse the response as ``model``.
 
     Raises:
-        ApiError: the service refused, or what answers is not the service.
-        ServiceUnreachableError: it does not answer.
+        ApiError: the service returned an error, or the response is not from the service.
+        ServiceUnreachableError: the service does not answer.
     """
     response = yield from ask(settings, request, patience)
     try:
@@ -147,9 +147,10 @@ def _failure_of(
 
 
 def _may_pass(request: Request, outcome: httpx.Response | httpx.TransportError) -> bool:
-    """Tell whether a request can be made again and may succeed then."""
+    """Return whether a failed request may be retried and could then succeed."""
     if isinstance(outcome, httpx.Response):
-        # 429 refuses before anything is done; behind the others something may have been.
+        # With 429 nothing was executed. With the other statuses, the request may have been
+        # executed.
         return outcome.status_code == 429 or (
             request.repeatable and outcome.status_code in (502, 503, 504)
         )
@@ -167,7 +168,7 @@ def _problem(response: httpx.Response) -> dict[str, Any]:
 
 
 def _retry_after(text: str | None) -> float | None:
-    """Return the seconds that ``Retry-After`` names, as a number or as a date."""
+    """Parse a ``Retry-After`` header, which is a number or a date, into seconds."""
     if text is None:
         return None
     if text.strip().isdecimal():

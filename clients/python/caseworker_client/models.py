@@ -1,7 +1,7 @@
-"""What the service answers, with its field names.
+"""Response models of runs, definitions and threads, with the field names of the API.
 
-A model keeps members that it does not know, and values such as a status are plain texts: an older
-client goes on working with a newer service.
+Models keep unknown members, and enumerations such as statuses are plain strings. An older client
+therefore works with a newer service.
 """
 
 from datetime import datetime
@@ -14,35 +14,35 @@ _ENDS: Final = frozenset({"run.completed", "run.failed", "run.halted", "run.canc
 
 
 class Answer(BaseModel):
-    """An object that the service has sent; its checks are made when the first one comes."""
+    """Base class of all responses; validators are built lazily on first use."""
 
     model_config = ConfigDict(extra="allow", frozen=True, defer_build=True)
 
     @classmethod
     def of(cls, response: httpx.Response) -> Self:
-        """Return the object in the body of a response.
+        """Parse the body of a response.
 
         Raises:
-            ValueError: the body is something else.
+            ValueError: the body does not match the model.
         """
         return cls.model_validate_json(response.content)
 
     def as_json(self) -> dict[str, Any]:
-        """Return what was sent, as JSON values: no member is added."""
+        """Return the response as JSON values, exactly as it was sent."""
         return self.model_dump(mode="json", by_alias=True, exclude_unset=True)
 
 
 class Usage(Answer):
-    """What a run has spent, estimates included."""
+    """Resources used by a run, including estimates."""
 
     tokens: int = 0
     """Input plus output tokens."""
     seconds: float = 0
     steps: int = 0
     api_calls: int = 0
-    """Attempts at a model provider."""
+    """Attempts at model providers."""
     cost_usd: float | None = None
-    """None if the price of a call is not known."""
+    """None if the price of a call is unknown."""
     llm_calls: int = 0
     """Logical calls of all models."""
     llm_calls_small: int = 0
@@ -52,14 +52,14 @@ class Usage(Answer):
 
 
 class Stop(Answer):
-    """Why a run ended before its natural end."""
+    """Why a run ended early."""
 
     kind: str
     """``budget``, ``deadline``, ``cancelled``, ``loop``, ``error`` or ``worker_lost``."""
     dimension: str | None = None
-    """Which limit: ``seconds``, ``tool_calls``…"""
+    """The exceeded budget dimension: ``seconds``, ``tool_calls``…"""
     scope: str | None = None
-    """Whose limit: ``run``, or the path of a step."""
+    """The scope of the limit: ``run``, or the path of a step."""
     limit: float | None = None
     used: float | None = None
     requested_by: str | None = None
@@ -68,69 +68,69 @@ class Stop(Answer):
 
 
 class RunSource(Answer):
-    """The run that another one goes on from."""
+    """The run from which another run resumes."""
 
     run_id: str
     until: str | None = None
-    """The last node that is taken over; None takes over everything that ended well."""
+    """The last imported node; None imports all successful ones."""
 
 
 class RunDefinition(Answer):
-    """The registered graph or agent that a run was accepted with."""
+    """The registered graph or agent with which a run was accepted."""
 
     name: str
     version: int | None = None
 
 
 class RunSummary(Answer):
-    """A run as lists show it."""
+    """A run as shown in lists."""
 
     run_id: str
     kind: str = "case"
     """``case``, ``graph`` or ``agent``."""
     status: str
-    """``queued``, ``running`` or ``waiting``; at the end ``completed``, ``failed``, ``halted`` (a
-    limit stopped it) or ``cancelled``."""
+    """``queued``, ``running`` or ``waiting``; finally ``completed``, ``failed``, ``halted``
+    (stopped by a limit) or ``cancelled``."""
     graph: RunDefinition | None = None
     """The registered graph that it executes."""
     agent: RunDefinition | None = None
     """The registered agent that it executes, or that answers in its thread."""
     thread_id: str | None = None
-    """The thread that it answers in."""
+    """The thread in which it answers."""
     input: Any = None
-    """What it was asked, redacted as configured; in lists the first 200 characters of a text. None
-    where it was just accepted."""
+    """Its input, redacted as configured; in lists, texts are truncated to 200 characters. None in
+    the response that accepts it."""
     finish_reason: str | None = None
     """How a case ended: ``success``, ``budget`` or ``big_fail``."""
     created_at: datetime
     started_at: datetime | None = None
     finished_at: datetime | None = None
     attempts: int = 0
-    """How often a worker has begun it."""
+    """How often a worker has started it."""
     limits: dict[str, int | float | None] = Field(default_factory=dict)
-    """What it may spend at most; None is unlimited."""
+    """Its limits; None is unlimited."""
     usage: Usage | None = None
     stop: Stop | None = None
     cancel: dict[str, Any] | None = None
-    """The request to cancel it."""
+    """The cancel request."""
     from_: RunSource | None = Field(None, alias="from")
-    """The run that it goes on from."""
+    """The run from which it resumed."""
     metadata: dict[str, Any] = Field(default_factory=dict)
     links: dict[str, Any] = Field(default_factory=dict)
 
     @property
     def ended(self) -> bool:
-        """Whether nothing will change any more."""
+        """Whether the run has ended and is final."""
         return self.finished_at is not None
 
 
 class CaseResult(Answer):
-    """What a case came to."""
+    """The result of a case."""
 
     answer: str | None = None
     verified: bool | None
-    """True if the checks of the answer hold, and one of them is independent of the plan; None if
-    only the operation that the plan chose is not confirmed."""
+    """True if all checks passed and at least one is independent of the plan. None if only the
+    plan's choice of operation is unconfirmed."""
     verification: dict[str, Any] = Field(default_factory=dict)
     finish_reason: str | None = None
     logs: list[dict[str, Any]] = Field(default_factory=list[dict[str, Any]])
@@ -141,34 +141,34 @@ class CaseResult(Answer):
 
 
 class AgentError(Answer):
-    """What failed or stopped an agent."""
+    """The error or stop that ended an agent."""
 
     class_: str = Field(alias="class")
     message: str
 
 
 class AgentResult(Answer):
-    """What an agent came to."""
+    """The result of an agent."""
 
     success: bool
-    """True if it ended by itself."""
+    """True if the agent finished on its own."""
     output: Any = None
-    """Its answer: text, or JSON that follows the schema of its output."""
+    """The answer: text, or JSON that follows the agent's output schema."""
     output_valid: bool | None = None
-    """Whether the answer follows the schema; None without one, and where there is no answer."""
+    """Whether the answer follows the schema; None without a schema or an answer."""
     raw_content: str = ""
-    """The answer as the model wrote it."""
+    """The answer exactly as the model wrote it."""
     terminate_reason: str | None = None
-    """``goal``, ``error``, ``timeout``, ``max_turns``, ``aborted`` or ``budget``."""
+    """``goal``, ``error``, ``incomplete``, ``timeout``, ``max_turns``, ``aborted``, ``budget``."""
     error: AgentError | None = None
-    """What failed or stopped it; None after ``goal``."""
+    """The error or stop; None after ``goal``."""
     turn_count: int = 0
     messages: list[dict[str, Any]] = Field(default_factory=list[dict[str, Any]])
-    """The conversation, as much of its end as the limits allow."""
+    """The conversation; truncated at the start if it exceeds the limits."""
 
 
 class StepResult(Answer):
-    """How a step of a graph stands."""
+    """The outcome of a step of a graph."""
 
     status: str
     error: str | None = None
@@ -176,21 +176,21 @@ class StepResult(Answer):
 
 
 class GraphResult(Answer):
-    """What a graph came to."""
+    """The result of a graph."""
 
     outputs: dict[str, dict[str, Any]]
-    """Values by step and output handle."""
+    """Values by step ID and output handle."""
     steps: dict[str, StepResult] = Field(default_factory=dict[str, StepResult])
 
 
 class Run(RunSummary):
-    """A run and what came of it."""
+    """A run with its result."""
 
     inputs: dict[str, Any] | None = None
-    """What a graph or agent was given besides ``input``, by handle."""
+    """Other inputs of a graph or agent than ``input``, by handle."""
 
     result: CaseResult | AgentResult | GraphResult | None = None
-    """Of its kind. What there is of it stays if the run ends early."""
+    """The result for its kind; partial if the run ended early."""
 
 
 class CaseRun(Run):
@@ -220,11 +220,11 @@ class RunList(Answer):
 
 
 class Event(Answer):
-    """Something that happened in a run."""
+    """An event of a run."""
 
     run_id: str
     seq: int
-    """1 to n in each run, without a gap."""
+    """Sequence number in the run, from 1, without gaps."""
     ts: datetime
     type: str
     step_id: str | None = None
@@ -233,48 +233,48 @@ class Event(Answer):
 
     @property
     def ends(self) -> bool:
-        """Whether the run has ended with it; only late results of abandoned calls may follow."""
+        """Whether the event ends the run; only late results of abandoned calls may follow."""
         return self.type in _ENDS
 
 
 class EventPage(Answer):
-    """Some events of a run, in order."""
+    """A page of a run's events, in order."""
 
     events: list[Event]
     next_after: int | None = None
-    """None behind the last event of a run."""
+    """None after the last event of a run."""
 
 
 class Decision(Answer):
-    """What became of an approval."""
+    """The outcome of an approval."""
 
     decision: str
     """``approved``, ``refused`` or ``timed_out``."""
     by: str | None = None
-    """Who decided."""
+    """Name of the decider; None if the approval timed out."""
     at: datetime
     reason: str | None = None
     arguments: Any = None
-    """What is used in the place of what was asked for; None if that stays."""
+    """Arguments that replace the requested ones; None if those are used."""
 
 
 class Approval(Answer):
-    """A question of a run to a person."""
+    """An approval that a run has requested."""
 
     run_id: str
     approval_id: str
     node_id: str
     run_url: str = ""
-    """The run, whose ``input`` is what its caller asked."""
+    """URL of the run; its ``input`` is the caller's request."""
     subject: str
-    """The tool that is to be called, or the step that asks."""
+    """The tool to call, or the step that requests the approval."""
     message: str
     arguments: Any = None
-    """What will be used if it is approved."""
+    """The arguments that are used on approval."""
     requested_at: datetime
     expires_at: datetime
     open: bool
-    """Whether it can be decided now."""
+    """Whether it can still be decided."""
     decision: Decision | None = None
 
 
@@ -286,11 +286,11 @@ class ApprovalList(Answer):
 
 
 class CancelReceipt(Answer):
-    """What came of a request to cancel a run."""
+    """The outcome of a cancel request."""
 
     run_id: str
     status: str | None = None
-    """None if there is no such run yet; a run that is created later is cancelled at once."""
+    """None if the run does not exist yet; it is then cancelled on creation."""
     already_finished: bool = False
     requested_at: datetime | None = None
     delivered_at: datetime | None = None
@@ -299,30 +299,30 @@ class CancelReceipt(Answer):
     requested_by: str | None = None
     reason: str | None = None
     calls: list[dict[str, Any]] = Field(default_factory=list)
-    """The calls that had begun before."""
+    """Calls that had started before the request."""
 
 
 class CancelledRuns(Answer):
-    """What came of a request to stop all runs that fit a filter."""
+    """The outcome of a request to cancel all matching runs."""
 
     ended: int
-    """Runs that were waiting for a worker: they ended at once."""
+    """Runs that were queued and ended immediately."""
     requested: int
-    """Runs at work: their workers have been asked to stop them."""
+    """Active runs whose workers were asked to stop them."""
     more: bool
-    """True if there are more: send the request again."""
+    """True if more runs match; send the request again."""
 
 
 class Trace(Answer):
-    """What a run did: the graph of its calls."""
+    """The call graph of a run."""
 
     run_id: str
     snapshot: dict[str, Any]
-    """``nodes`` by their id, and aggregates."""
+    """``nodes`` by ID, and aggregates."""
 
 
 class Call(Answer):
-    """One call of a run, with what it asked and what it got."""
+    """One call of a run, with its request and reply."""
 
     run_id: str
     node_id: str
@@ -335,7 +335,7 @@ class Call(Answer):
 
 
 class Artifact(Answer):
-    """A file that a run has made, without its bytes."""
+    """A file that a run has created, without its content."""
 
     name: str
     media_type: str
@@ -346,13 +346,13 @@ class Artifact(Answer):
 
 
 class ArtifactList(Answer):
-    """All files that a run has made so far, oldest first."""
+    """All files that a run has created so far, oldest first."""
 
     artifacts: list[Artifact]
 
 
 class Definition(Answer):
-    """A version of a registered graph or agent; lists leave ``graph`` and ``agent`` out."""
+    """A version of a registered graph or agent; lists omit ``graph`` and ``agent``."""
 
     name: str
     version: int
@@ -379,24 +379,24 @@ class AgentList(Answer):
 
 
 class Problem(Answer):
-    """Something that is wrong with a graph."""
+    """A problem found in a graph."""
 
     place: str
-    """Such as ``steps.2.type``; empty for the graph as a whole."""
+    """Location, such as ``steps.2.type``; empty for the graph as a whole."""
     message: str
     severity: str
-    """An ``error`` keeps the graph from being run, a ``warning`` does not."""
+    """An ``error`` prevents the graph from being run, a ``warning`` does not."""
 
 
 class Validation(Answer):
-    """Everything that is wrong with a graph."""
+    """The validation result of a graph."""
 
     valid: bool
     problems: list[Problem]
 
 
 class Thread(Answer):
-    """A conversation, and what answers in it."""
+    """A conversation, with the agent or graph that answers in it."""
 
     thread_id: str
     agent: dict[str, Any] | None = None
@@ -404,7 +404,7 @@ class Thread(Answer):
     graph: dict[str, Any] | None = None
     inputs: dict[str, Any] = Field(default_factory=dict)
     tools: list[Any] = Field(default_factory=list)
-    """What the user brings along."""
+    """Tools of the user."""
     title: str | None = None
     metadata: dict[str, Any] = Field(default_factory=dict)
     created_at: datetime
@@ -419,41 +419,41 @@ class ThreadList(Answer):
 
 
 class Message(Answer):
-    """Something that was said in a thread."""
+    """A message in a thread."""
 
     message_id: str
     parent_id: str | None = None
-    """The message that it follows."""
+    """The previous message."""
     role: str
     """``user`` or ``assistant``."""
     content: str | None = None
-    """Of an assistant what its run came to, so far; None in a whole tree."""
+    """For an assistant: the answer of its run so far. None in a whole tree."""
     status: str | None = None
-    """Of an assistant: the status of its run, or ``not_started``."""
+    """For an assistant: the status of its run, ``not_started`` or ``erased``."""
     run_id: str | None = None
     siblings: list[str] = Field(default_factory=list)
-    """The messages at the same place in other branches, itself among them, oldest first."""
+    """Messages at the same position in other branches, including itself, oldest first."""
     created_at: datetime | None = None
 
 
 class MessageList(Answer):
-    """A branch of a thread, or all of its messages."""
+    """A branch of a thread, or all messages of the thread."""
 
     messages: list[Message]
 
 
 class Turn(Answer):
-    """What was said, and its answer."""
+    """A user message and its answer."""
 
     user: Message | None = None
-    """None where nothing new was said."""
+    """None if no new user message was sent."""
     assistant: Message
     run: Run
-    """The run that makes the answer."""
+    """The run that creates the answer."""
 
 
 class CancelledThread(Answer):
-    """The answers of a thread that are cancelled."""
+    """The cancelled answers of a thread."""
 
     thread_id: str
     runs: list[CancelReceipt]

@@ -1,4 +1,4 @@
-"""Operations on quotas: what a tenant may have at once and spend."""
+"""Operations on tenant quotas."""
 
 from urllib.parse import quote
 
@@ -8,7 +8,7 @@ from caseworker_client.settings import Settings
 
 
 def get_quota(settings: Settings, tenant: str) -> Flow[Quota]:
-    """Return the quota of a tenant and its use; others than the caller's only for the operator."""
+    """Return the quota and usage of a tenant; only the operator may read other tenants."""
     return (yield from fetch(settings, Request(method="GET", path=_path(tenant)), Quota))
 
 
@@ -25,9 +25,9 @@ def put_quota(
     max_definitions: int | None = None,
     max_threads: int | None = None,
 ) -> Flow[Quota]:
-    """Give a tenant a quota of its own, as the operator; None is unlimited, 0 lets nothing through.
+    """Set a tenant's own quota, as the operator; None is unlimited, 0 allows nothing.
 
-    It takes the place of the whole quota that the tenant had, and holds from the next run on.
+    It replaces the previous quota completely and applies to new runs.
     """
     limits = {
         "max_running": max_running,
@@ -45,7 +45,7 @@ def put_quota(
 
 
 def delete_quota(settings: Settings, tenant: str) -> Flow[None]:
-    """Give a tenant the quota of the configuration again, as the operator."""
+    """Reset a tenant to the configured default quota, as the operator."""
     yield from ask(settings, Request(method="DELETE", path=_path(tenant)))
 
 

@@ -1,4 +1,4 @@
-"""Operations on schedules: runs that are accepted again and again."""
+"""Operations on schedules, which create runs at recurring times."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -22,7 +22,7 @@ def put_schedule(
     max_catch_up: int = 10,
     paused: bool = False,
 ) -> Flow[Schedule]:
-    """Make a schedule, or change the one of that name; ``run`` is a body of ``create_run``."""
+    """Create or replace a schedule; ``run`` is a body as for ``create_run``."""
     body = {
         "cron": cron,
         "run": dict(run),
@@ -37,7 +37,7 @@ def put_schedule(
 
 
 def get_schedule(settings: Settings, name: str) -> Flow[Schedule]:
-    """Return a schedule: when it fires next, and what it has made."""
+    """Return a schedule with its next due time and its latest run."""
     return (yield from fetch(settings, Request(method="GET", path=_path(name)), Schedule))
 
 
@@ -51,25 +51,25 @@ def list_schedules(
 
 
 def pause_schedule(settings: Settings, name: str) -> Flow[Schedule]:
-    """Pause a schedule; its runs go on."""
+    """Pause a schedule; its existing runs continue."""
     request = Request(method="POST", path=f"{_path(name)}/pause")
     return (yield from fetch(settings, request, Schedule))
 
 
 def resume_schedule(settings: Settings, name: str) -> Flow[Schedule]:
-    """Resume a schedule; what would have fired meanwhile does not fire late."""
+    """Resume a schedule; runs that were due while it was paused are not created."""
     request = Request(method="POST", path=f"{_path(name)}/resume")
     return (yield from fetch(settings, request, Schedule))
 
 
 def run_schedule(settings: Settings, name: str) -> Flow[Run]:
-    """Accept a run of a schedule now, beside those that its times make."""
+    """Create a run of a schedule now, independently of its due times."""
     request = Request(method="POST", path=f"{_path(name)}/run", repeatable=False)
     return (yield from fetch(settings, request, Run))
 
 
 def delete_schedule(settings: Settings, name: str) -> Flow[None]:
-    """Delete a schedule; its runs are not touched."""
+    """Delete a schedule; its runs are not affected."""
     yield from ask(settings, Request(method="DELETE", path=_path(name), repeatable=False))
 
 

@@ -1,4 +1,4 @@
-"""What the service answers about schedules, quotas and webhooks, with its field names."""
+"""Response models of schedules, quotas and webhooks, with the field names of the API."""
 
 from datetime import datetime
 from typing import Any
@@ -7,13 +7,13 @@ from caseworker_client.models import Answer
 
 
 class Schedule(Answer):
-    """A schedule, and what has come of it."""
+    """A schedule and its state."""
 
     name: str
     cron: str
     timezone: str
     run: dict[str, Any]
-    """As it was sent."""
+    """The run as it was sent."""
     overlap: str
     """``skip``, ``allow`` or ``cancel_running``."""
     catch_up: str
@@ -21,7 +21,7 @@ class Schedule(Answer):
     max_catch_up: int
     paused: bool
     next_at: datetime | None = None
-    """None while it is paused."""
+    """None while the schedule is paused."""
     last_at: datetime | None = None
     last_run_id: str | None = None
     skipped: int = 0
@@ -36,13 +36,13 @@ class ScheduleList(Answer):
 
 
 class QuotaUse(Answer):
-    """What a tenant has and has spent now, in the days and months of UTC."""
+    """Current usage of a tenant; days and months are in UTC."""
 
     running: int
     queued: int
     cost_usd_today: float
     reserved_usd_today: float
-    """What runs that have not ended may cost at most."""
+    """Maximum cost of the runs that have not ended."""
     cost_usd_this_month: float
     reserved_usd_this_month: float
     stored_bytes: int = 0
@@ -52,11 +52,11 @@ class QuotaUse(Answer):
 
 
 class Quota(Answer):
-    """The limits of a tenant, None is unlimited, and how much of them it uses."""
+    """The limits of a tenant and its current usage; None is unlimited."""
 
     tenant: str
     is_default: bool
-    """Whether it is that of the service's configuration."""
+    """Whether it is the configured default."""
     max_running: int | None = None
     max_queued: int | None = None
     max_runs_per_minute: int | None = None
@@ -67,28 +67,28 @@ class Quota(Answer):
     max_threads: int | None = None
     use: QuotaUse
     nearly_full: tuple[str, ...] = ()
-    """Those of ``stored_bytes``, ``definitions`` and ``threads`` of which 80 % are used."""
+    """Which of ``stored_bytes``, ``definitions`` and ``threads`` are at least 80 % used."""
     updated_at: datetime | None = None
 
 
 class WebhookSecret(Answer):
-    """A secret that signs webhooks; ``secret`` itself is there when it was just made."""
+    """A signing secret for webhooks; ``secret`` is set only right after its creation."""
 
     version: int
     created_at: datetime
     expires_at: datetime | None = None
-    """None of the newest one."""
+    """None for the newest secret."""
     secret: str | None = None
 
 
 class WebhookSecretList(Answer):
-    """The secrets that sign webhooks now, newest first."""
+    """The active signing secrets, newest first."""
 
     secrets: list[WebhookSecret]
 
 
 class Delivery(Answer):
-    """A message about the end of a run, and what became of it."""
+    """A webhook delivery about the end of a run, and its state."""
 
     delivery_id: str
     """The ``webhook-id`` of every attempt."""

@@ -1,4 +1,4 @@
-"""Where the service is, how long to wait for it, and how often to ask again."""
+"""Address, timeouts and retry policy of a client."""
 
 import os
 import random
@@ -17,51 +17,53 @@ _LONGEST_GROWN_SECONDS: Final = 5.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetryPolicy:
-    """How often a request is made before its failure is raised.
+    """How often a failed request is retried before its error is raised.
 
-    Asked again is after lost connections and the answers 429, 502, 503 and 504, and only what does
-    the same when it is done twice: everything but the deletion of definitions.
+    Requests are retried after connection errors and the statuses 429, 502, 503 and 504. Requests
+    that are not idempotent, such as deleting a definition, are retried only if the service did not
+    receive or execute them.
     """
 
     attempts: int = 4
-    """Including the first one; 1 asks once."""
+    """Number of attempts, including the first; 1 disables retries."""
     pause_factor: float = 1.0
-    """Of the pauses between attempts, which grow from about 0.25 to 5 seconds; 0 makes none."""
+    """Factor for the pauses between attempts, which grow from about 0.25 to 5 seconds; 0 disables
+    them."""
     longest_wait_seconds: float = 30.0
-    """A service that asks for more time by ``Retry-After`` is not asked again."""
+    """If ``Retry-After`` exceeds this, the request is not retried."""
     reconnect_seconds: float = 60.0
-    """How long the service may be gone during a wait, or from a stream of events that has begun."""
+    """How long the service may be unreachable during a wait or an event stream that has started."""
 
 
 class Patience:
-    """Counts failures in a row, and says how long to pause before the next attempt."""
+    """Counts consecutive failures and computes the pause before the next attempt."""
 
     def __init__(self, policy: RetryPolicy, *, begun: bool = False) -> None:
-        """Count attempts until the service has answered, unless something has ``begun``."""
+        """Limit the number of attempts until the first response; with ``begun``, only the time."""
         self._policy = policy
         self._failures = 0
         self._gone_since: float | None = None
         self._begun = begun
 
     def restored(self) -> None:
-        """Begin anew: the service has answered."""
+        """Record a response: from now on, limit only the time without one."""
         self._begun, self._gone_since = True, None
 
     def progressed(self) -> None:
-        """Pause shortly again: something new has come."""
+        """Reset the pause to its minimum, because new data has arrived."""
         self._failures = 0
 
     def pause(self) -> float:
-        """Return the seconds to pause after one more failure."""
+        """Return the seconds to pause after another failure."""
         grown = _FIRST_PAUSE_SECONDS * _GROWTH ** min(self._failures, 16)
         self._failures += 1
         jitter = random.uniform(0.5, 1)
         return self._policy.pause_factor * min(grown, _LONGEST_GROWN_SECONDS) * jitter
 
     def pause_until_next(self, asked_seconds: float | None) -> float | None:
-        """Return the seconds to pause after a request has failed; None if it was the last.
+        """Return the seconds to pause after a failed request; None to give no further attempt.
 
-        ``asked_seconds`` is what the service asked for.
+        ``asked_seconds`` is the value of ``Retry-After``.
         """
         now = time.monotonic()
         self._gone_since = self._gone_since or now
@@ -76,11 +78,11 @@ class Patience:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """What a client was opened with."""
+    """Resolved settings of a client."""
 
     base_url: str
     headers: Mapping[str, str] = field(repr=False)
-    """They hold the API key."""
+    """Request headers, including the API key."""
     timeout_seconds: float
     retry: RetryPolicy
 
@@ -92,10 +94,10 @@ class Settings:
         timeout_seconds: float,
         retry: RetryPolicy | None,
     ) -> Self:
-        """Return settings; what is None comes from the environment, else it is the default."""
+        """Resolve settings: None falls back to the environment variable, then to the default."""
         url = base_url or os.environ.get("CASEWORKER_URL") or DEFAULT_URL
         key = (api_key or os.environ.get("CASEWORKER_API_KEY") or "").strip()
-        if not (key.isascii() and key.isprintable()):  # or what fails later would show it
+        if not (key.isascii() and key.isprintable()):  # a later error would reveal the key
             raise CaseworkerError("The API key holds characters that no key has.")
         return cls(
             base_url=url.rstrip("/"),

@@ -1,4 +1,4 @@
-"""The client that blocks."""
+"""The synchronous client."""
 
 import time
 from collections.abc import Callable, Generator, Iterator
@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 class _Method(Generic[P, T]):
-    """An operation as a method that does it."""
+    """Descriptor that exposes an operation as a method."""
 
     def __init__(self, operation: Callable[Concatenate[Settings, P], Flow[T]]) -> None:
         self._operation = operation
@@ -34,7 +34,7 @@ class _Method(Generic[P, T]):
 
 
 class _Iteration(Generic[P, T]):
-    """An operation as a method that iterates over what it hands over."""
+    """Descriptor that exposes an operation as a generator method."""
 
     def __init__(self, operation: Callable[Concatenate[Settings, P], Feed[T]]) -> None:
         self._operation = operation
@@ -53,9 +53,9 @@ class _Iteration(Generic[P, T]):
 
 
 class CaseworkerClient:
-    """A client of the service; one of its own for each thread that uses it at the same time.
+    """A blocking client of the service; use a separate instance in each concurrent thread.
 
-    Every method raises :class:`ApiError` if the service refuses, and
+    Every method raises :class:`ApiError` if the service returns an error, and
     :class:`ServiceUnreachableError` if it does not answer.
     """
 
@@ -68,10 +68,10 @@ class CaseworkerClient:
         retry: RetryPolicy | None = None,
         transport: httpx.BaseTransport | None = None,
     ) -> None:
-        """Call the service at ``base_url``, else at ``CASEWORKER_URL``.
+        """Create a client of the service at ``base_url``, which defaults to ``CASEWORKER_URL``.
 
-        ``api_key`` is ``CASEWORKER_API_KEY`` unless it is given; ``timeout_seconds`` is for each
-        answer; ``transport`` is one of the caller's own.
+        ``api_key`` defaults to ``CASEWORKER_API_KEY``. ``timeout_seconds`` applies to each
+        response. ``transport`` replaces the default HTTP transport.
         """
         self.settings: Final = Settings.of(base_url, api_key, timeout_seconds, retry)
         self._http = httpx.Client(
@@ -153,7 +153,7 @@ class CaseworkerClient:
     service_version = _Method(catalog.service_version)
 
     def do(self, flow: Flow[T]) -> T:
-        """Do an operation and return what it comes to."""
+        """Execute an operation and return its result."""
         wire, outcome = _Wire(self._http), None
         try:
             while True:
@@ -164,7 +164,7 @@ class CaseworkerClient:
             wire.close()
 
     def iterate(self, feed: Feed[T]) -> Generator[T, None, None]:
-        """Do an operation and yield what it hands over."""
+        """Execute an operation and yield its values."""
         wire, outcome = _Wire(self._http), None
         try:
             while True:
@@ -182,7 +182,7 @@ class CaseworkerClient:
 
 
 class _Wire:
-    """Does the steps of one operation, which has at most one stream open."""
+    """Executes the steps of one operation, which has at most one open stream."""
 
     def __init__(self, http: httpx.Client) -> None:
         self._http = http
@@ -190,7 +190,7 @@ class _Wire:
         self._chunks: Iterator[bytes] | None = None
 
     def take(self, step: Step) -> Any:
-        """Do a step and return what came of it."""
+        """Execute a step and return its outcome."""
         if isinstance(step, Send):
             return self._send(step)
         if isinstance(step, Sleep):
@@ -201,7 +201,7 @@ class _Wire:
             return None
 
     def close(self) -> None:
-        """Close the stream that is open."""
+        """Close the open stream, if any."""
         if self._response is not None:
             self._response.close()
             self._response = None

@@ -1,4 +1,4 @@
-"""Texts that models write piece by piece, put together from the events of a run."""
+"""Assemble texts that models stream, from the events of a run."""
 
 from typing import Final, NamedTuple
 
@@ -9,7 +9,7 @@ THINKING: Final = "thinking"
 
 
 class TextKey(NamedTuple):
-    """Which text of a run."""
+    """Identifies a text of a run."""
 
     step_id: str | None
     turn_number: int
@@ -18,27 +18,27 @@ class TextKey(NamedTuple):
 
 
 class StreamedText:
-    """The texts that the turns of a run's agents have brought so far.
+    """The texts streamed so far by the turns of a run's agents.
 
-    Every piece says where it begins in its text. One that begins before the end of what is there
-    replaces everything behind that place: the call that wrote it was made again, after a failure
-    or by another worker, and its reply need not be the same.
+    Each chunk has an offset in its text. A chunk that starts before the current end replaces
+    everything after its offset: the call was retried, or another worker repeated it, and its reply
+    may differ.
     """
 
     def __init__(self) -> None:
         self._texts: dict[TextKey, str] = {}
 
     def add(self, event: Event) -> bool:
-        """Take an event in; return whether it holds a piece of a text.
+        """Apply an event; return whether it contains a chunk of text.
 
         Raises:
-            ValueError: the piece begins behind the end of its text; events before it are missing.
+            ValueError: the chunk starts after the end of its text: earlier events are missing.
         """
         if event.type not in (CONTENT, THINKING):
             return False
         offset, content = int(event.data["offset"]), str(event.data["content"])
         key = TextKey(event.step_id, int(event.data["turn_number"]), event.type)
-        text = self._texts.pop(key, "")  # put back behind all others: the latest one
+        text = self._texts.pop(key, "")  # re-inserted last: it is the latest
         self._texts[key] = text[:offset] + content
         if offset > len(text):
             self._texts[key] = text
@@ -47,15 +47,15 @@ class StreamedText:
 
     @property
     def content(self) -> str:
-        """The latest text that is not thinking; empty before there is any."""
+        """The latest text other than thinking; empty if none has arrived."""
         written = [text for key, text in self._texts.items() if key.kind == CONTENT]
         return written[-1] if written else ""
 
     def of(self, turn_number: int, *, step_id: str | None = None, kind: str = CONTENT) -> str:
-        """Return the text of a turn; empty if there is none."""
+        """Return the text of a turn; empty if none has arrived."""
         return self._texts.get(TextKey(step_id, turn_number, kind), "")
 
     @property
     def texts(self) -> dict[TextKey, str]:
-        """All texts, the latest last."""
+        """All texts, the most recently updated last."""
         return dict(self._texts)

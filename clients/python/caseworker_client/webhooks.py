@@ -1,4 +1,4 @@
-"""Operations on webhooks: the secrets that sign them, and their deliveries."""
+"""Operations on webhooks: signing secrets and deliveries."""
 
 from urllib.parse import quote
 
@@ -15,7 +15,10 @@ from caseworker_client.settings import Settings
 def rotate_webhook_secret(
     settings: Settings, *, previous_valid_seconds: int = 86_400
 ) -> Flow[WebhookSecret]:
-    """Make a new secret; the one before signs as well for so long. It is shown this once."""
+    """Rotate the signing secret; its value is shown only once.
+
+    The previous secret also signs for ``previous_valid_seconds``.
+    """
     request = Request(
         method="POST",
         path="/webhooks/secret",
@@ -26,7 +29,7 @@ def rotate_webhook_secret(
 
 
 def list_webhook_secrets(settings: Settings) -> Flow[WebhookSecretList]:
-    """Return the secrets that sign now, newest first, without the secrets themselves."""
+    """Return the active signing secrets, newest first, without their values."""
     request = Request(method="GET", path="/webhooks/secret")
     return (yield from fetch(settings, request, WebhookSecretList))
 
@@ -39,7 +42,7 @@ def list_webhook_deliveries(
     limit: int = 50,
     cursor: str | None = None,
 ) -> Flow[DeliveryList]:
-    """Return a page of deliveries, newest first; status ``dead`` are those that were given up."""
+    """Return a page of deliveries, newest first; ``dead`` ones have failed permanently."""
     asked = {"status": status, "run_id": run_id, "limit": str(limit), "cursor": cursor}
     params = {name: value for name, value in asked.items() if value is not None}
     request = Request(method="GET", path="/webhooks/deliveries", params=params)
@@ -47,13 +50,13 @@ def list_webhook_deliveries(
 
 
 def get_webhook_delivery(settings: Settings, delivery_id: str) -> Flow[Delivery]:
-    """Return a delivery: how often it was attempted, and what came of it."""
+    """Return a delivery with its attempts and its latest outcome."""
     request = Request(method="GET", path=f"/webhooks/deliveries/{quote(delivery_id, safe='')}")
     return (yield from fetch(settings, request, Delivery))
 
 
 def redeliver_webhook(settings: Settings, delivery_id: str) -> Flow[Delivery]:
-    """Send a delivery again that is dead or was delivered."""
+    """Redeliver a dead or delivered webhook."""
     path = f"/webhooks/deliveries/{quote(delivery_id, safe='')}/redeliver"
     request = Request(method="POST", path=path, repeatable=False)
     return (yield from fetch(settings, request, Delivery))

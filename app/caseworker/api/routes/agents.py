@@ -1,4 +1,4 @@
-"""Registered agents: register."""
+"""Routes of registered agents."""
 
 from http import HTTPStatus
 from typing import Annotated
@@ -28,9 +28,9 @@ async def register_agent(
     request: ApiRequest,
     response: Response,
 ) -> RegisteredDefinition:
-    """Register an agent as the next version of its name; versions never change.
+    """Register an agent as the next version of its name; versions are immutable.
 
-    It must be valid, and every agent that it names must be registered.
+    The agent must be valid, and every agent that it refers to must be registered.
     """
     registered = await request.api.definitions.register_agent(request.caller.tenant, body.agent)
     return RegisteredDefinition.answer(registered, request.root, response)

@@ -1,4 +1,4 @@
-"""Approvals: what runs ask people, and what people decide."""
+"""Routes of approvals, which runs request and people decide."""
 
 from http import HTTPStatus
 from typing import Annotated
@@ -27,7 +27,7 @@ _DECIDED: Responses = {
 
 @router.get("/approvals", responses=answers(*EVERY_RUN_ROUTE))
 async def list_approvals(query: Annotated[PageQuery, Query()], request: ApiRequest) -> ApprovalList:
-    """List the approvals that wait for a decision, of all runs, oldest first."""
+    """List the pending approvals of all runs, oldest first."""
     approvals, tenant = request.api.services.approvals, request.caller.tenant
     found = await approvals.waiting(tenant, limit=query.limit, cursor=query.cursor)
     return ApprovalList.of(found, request.root)
@@ -35,7 +35,7 @@ async def list_approvals(query: Annotated[PageQuery, Query()], request: ApiReque
 
 @router.get("/runs/{run_id}/approvals", responses=answers(*EVERY_RUN_ROUTE, types.RUN_NOT_FOUND))
 async def list_run_approvals(run_id: RunIdPath, request: ApiRequest) -> ApprovalList:
-    """List the approvals that a run has asked for, oldest first, with their decisions."""
+    """List the approvals requested by a run, oldest first, with their decisions."""
     found = await request.api.services.approvals.of_run(request.key(run_id))
     return ApprovalList.of(ApprovalPage(found, None), request.root)
 
@@ -47,9 +47,9 @@ async def list_run_approvals(run_id: RunIdPath, request: ApiRequest) -> Approval
 async def decide_approval(
     run_id: RunIdPath, approval_id: ApprovalIdPath, body: DecisionBody, request: ApiRequest
 ) -> ApprovalView:
-    """Approve or refuse what a run asks for; the first decision counts.
+    """Decide an approval; the first decision is final.
 
-    The same decision again is answered like the first time.
+    Repeating the same decision returns the same response.
     """
     request.require_small()
     deciding = body.deciding(approval_id, request.caller.name)

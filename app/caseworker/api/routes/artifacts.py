@@ -1,4 +1,4 @@
-"""The files that runs make, such as pictures: list them, get one."""
+"""Routes of artifacts: files that runs create, such as plots."""
 
 from typing import Annotated
 
@@ -31,7 +31,7 @@ _FILE: Responses = {
 
 @router.get("/{run_id}/artifacts", responses=answers(*EVERY_RUN_ROUTE, types.RUN_NOT_FOUND))
 async def list_artifacts(run_id: RunIdPath, request: ApiRequest) -> ArtifactList:
-    """List the files that a run has made so far, oldest first."""
+    """List the files that a run has created so far, oldest first."""
     return ArtifactList.of(
         run_id, await request.api.services.artifacts.find(request.key(run_id)), request.root
     )
@@ -45,10 +45,10 @@ async def list_artifacts(run_id: RunIdPath, request: ApiRequest) -> ArtifactList
     name="head_artifact",
 )
 async def get_artifact(run_id: RunIdPath, name: NamePath, request: ApiRequest) -> Response:
-    """Return a file that a run has made.
+    """Return a file that a run has created.
 
-    Files other than PNG pictures are sent to be saved. Nothing that is in a file is run, should a
-    browser open it all the same.
+    PNG images are displayed inline; other files are sent as downloads. Scripts in a file are not
+    executed, even if a browser opens it.
     """
     key = request.key(run_id)
     artifact = await request.api.services.artifacts.get(key, name)

@@ -1,4 +1,4 @@
-"""What is registered here: tools, models and types of step."""
+"""Routes that list the available tools, models and node types."""
 
 from caseworker.api.api_request import ApiRequest, api_router
 from caseworker.api.catalog_views import (
@@ -17,9 +17,10 @@ router = api_router("catalog")
 
 @router.get("/tools", responses=answers(*EVERY_CALLER))
 async def list_tools(request: ApiRequest) -> ToolList:
-    """List the tools that agents may use; MCP servers are started and asked.
+    """List the tools that agents may use; this starts and queries the MCP servers.
 
-    A server that cannot be used says why, and takes at most its `start_timeout_seconds`.
+    A server that is unavailable is listed with the reason, after at most its
+    `start_timeout_seconds`.
     """
     tools = request.api.services.tools
     return ToolList(
@@ -37,6 +38,6 @@ async def list_models(request: ApiRequest) -> ModelList:
 
 @router.get("/node-types", responses=answers(*EVERY_CALLER))
 async def list_node_types(request: ApiRequest) -> NodeTypeList:
-    """List the types of step that graphs are made of, each with the schema of its data."""
+    """List the node types for steps of graphs, each with the schema of its data."""
     described = request.api.services.node_types.describe()
     return NodeTypeList(node_types=[NodeTypeView(**each) for each in described])

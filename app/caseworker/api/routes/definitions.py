@@ -1,4 +1,4 @@
-"""Look at registered graphs and agents, list them, delete them: the same for both."""
+"""Routes that read, list and delete registered graphs and agents."""
 
 from http import HTTPStatus
 from typing import Annotated, Any
@@ -31,7 +31,7 @@ REGISTERED: Responses = {
     },
     201: {"description": "A new version is stored.", "headers": _WHERE},
 }
-"""What is answered to who registers a graph or an agent."""
+"""OpenAPI responses of the routes that register a graph or agent."""
 
 _GONE: Responses = {
     204: {"description": "It is gone. Runs that were accepted with it are not touched."}
@@ -49,7 +49,7 @@ def definition_routes(
     not_found: ProblemType,
     in_use: ProblemType,
 ) -> APIRouter:
-    """Return the routes of one kind of definition, to which others may be added."""
+    """Return a router for one kind of definition; more routes may be added to it."""
     what = kind.value
     router = api_router(f"{what}s", prefix=f"/{what}s")
     found = answers(*EVERY_RUN_ROUTE, not_found)

@@ -1,6 +1,6 @@
-"""Swagger UI at ``/docs``, with its scripts from an installed package instead of a public host.
+"""Swagger UI at ``/docs``; its scripts come from an installed package, not from a public host.
 
-Below it stands the page that tells how to write tools, functions and providers.
+It also serves the page on writing tools, functions and providers.
 """
 
 import base64
@@ -32,7 +32,7 @@ _INLINE_SCRIPT = re.compile(r"<script>(.*?)</script>", re.DOTALL)
 
 @router.get("/openapi.json")
 async def openapi(request: Request) -> Response:
-    """Return the OpenAPI document, written once; others are served while it is made."""
+    """Return the OpenAPI document; it is generated once, in a thread."""
     root = request.scope.get("root_path", "").rstrip("/")
     state = request.app.state
     written: dict[str, bytes] = state.openapi_documents
@@ -45,20 +45,20 @@ async def openapi(request: Request) -> Response:
 
 @router.get("/docs")
 async def docs(request: Request) -> HTMLResponse:
-    """Show the OpenAPI document; the page loads nothing from another host."""
+    """Show the OpenAPI document; the page loads nothing from other hosts."""
     return _page(request.app.title)
 
 
 @router.get("/docs/extending.md")
 async def docs_extending() -> Response:
-    """Return the page about tools, functions and providers of one's own."""
+    """Return the page on writing tools, functions and providers."""
     content = _extending().read_bytes()
     return Response(content, media_type="text/markdown")
 
 
 @router.get("/docs/{asset}")
 async def docs_asset(asset: str) -> Response:
-    """Return a script, a style sheet or a picture of the page."""
+    """Return a script, style sheet or image of the page."""
     if asset not in _MEDIA_TYPES:
         raise ProblemError(ROUTE_NOT_FOUND)
     content = (resources.files("fastapi_swagger") / "resources" / asset).read_bytes()
@@ -72,14 +72,14 @@ def _written(app: FastAPI, root: str) -> bytes:
 
 
 def _extending() -> Path:
-    """Return the page where the sources are, or as it is installed."""
+    """Return the path of the page in the source tree, or of its installed copy."""
     source = Path(__file__).parents[3] / "docs" / "extending.md"
     return source if source.exists() else Path(sys.prefix, "share", "caseworker", "extending.md")
 
 
 @lru_cache(maxsize=1)
 def _page(title: str) -> HTMLResponse:
-    """Return the page; its addresses are relative, so it works below any path."""
+    """Return the page; its URLs are relative, so it works below any path prefix."""
     page = get_swagger_ui_html(
         openapi_url="openapi.json",
         title=title,
@@ -92,7 +92,7 @@ def _page(title: str) -> HTMLResponse:
         (
             "default-src 'none'",
             f"script-src 'self' {' '.join(map(_source, scripts))}",
-            "style-src 'self' 'unsafe-inline'",  # Swagger UI sets styles of elements
+            "style-src 'self' 'unsafe-inline'",  # Swagger UI sets inline styles
             "img-src 'self' data:",
             "connect-src 'self'",
             "base-uri 'none'",
@@ -104,5 +104,5 @@ def _page(title: str) -> HTMLResponse:
 
 
 def _source(script: str) -> str:
-    """Return the digest by which a policy admits an inline script."""
+    """Return the CSP hash source that allows an inline script."""
     return f"'sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}'"

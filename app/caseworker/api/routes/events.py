@@ -1,4 +1,4 @@
-"""Events: what happens in a run, while it happens and afterwards."""
+"""Routes of events: follow a run live, or read its events later."""
 
 from contextlib import aclosing
 from typing import Annotated
@@ -22,7 +22,7 @@ from caseworker.api.field_types import RunIdPath
 from caseworker.runs.run import EventRecord
 
 _NOTHING: list[EventRecord] = []
-"""Of a process that is closing. Not a tuple: ``anext`` takes one for arguments, and breaks."""
+"""Default for a closing process. Must not be a tuple: ``anext`` would treat it as arguments."""
 
 router = api_router("runs", prefix="/runs")
 
@@ -43,10 +43,11 @@ router = api_router("runs", prefix="/runs")
 async def get_events(
     run_id: RunIdPath, query: Annotated[EventsQuery, Query()], request: ApiRequest
 ) -> EventsPage | Response:
-    """Follow what happens in a run, from any point and also after its end.
+    """Stream the events of a run, from any position and also after its end.
 
-    The id of each event is its number. Whoever connects again with it sees every event once.
-    With `Accept: application/json` the answer is a page of events instead of a stream.
+    The ID of each event is its sequence number. A client that reconnects with the last ID it
+    received sees every event exactly once. With `Accept: application/json`, the response is a page
+    of events.
     """
     seen = last_event_id(request.headers)
     after = query.after if seen is None else seen
@@ -58,13 +59,13 @@ async def get_events(
 
 
 async def stream_of(run_id: str, request: ApiRequest, *, after: int = 0) -> EventStream:
-    """Return the stream of a run's events; it was counted as open before."""
+    """Return the event stream of a run; the caller has acquired the stream slot."""
     batches = _while_allowed(request, request.runs.follow(request.key(run_id), after=after))
     return EventStream(run_id, await anext(batches, _NOTHING), batches)
 
 
 async def _while_allowed(request: ApiRequest, batches: Batches) -> Batches:
-    """Pass batches on until the caller's key or token works no more."""
+    """Forward batches until the caller's key or token is no longer valid."""
     async with aclosing(batches):
         async for batch in batches:
             await request.require_still(Scope.READ)

@@ -1,4 +1,4 @@
-"""Registered graphs: register, and validate without registering."""
+"""Routes that register graphs, and validate them without registering."""
 
 from http import HTTPStatus
 from typing import Annotated
@@ -40,9 +40,9 @@ async def register_graph(
     request: ApiRequest,
     response: Response,
 ) -> RegisteredDefinition:
-    """Register a graph as the next version of its name; versions never change.
+    """Register a graph as the next version of its name; versions are immutable.
 
-    It must be valid, and everything that it names must be registered.
+    The graph must be valid, and all definitions that it refers to must be registered.
     """
     registered = await request.api.definitions.register(
         request.caller.tenant, DefinitionRef(body.name), body.graph, body.description
@@ -54,6 +54,6 @@ async def register_graph(
 async def validate_graph(
     body: Annotated[GraphToValidate, Body(openapi_examples=GRAPHS_TO_VALIDATE)], request: ApiRequest
 ) -> Validation:
-    """Tell everything that is wrong with a graph; nothing is stored."""
+    """Validate a graph and return all problems; nothing is stored."""
     problems = await request.api.definitions.problems(request.caller.tenant, body.graph)
     return Validation.of(problems)

@@ -1,4 +1,4 @@
-"""For whatever watches over the process: it may come from anywhere."""
+"""Health, readiness and metrics routes for monitoring."""
 
 import asyncio
 import hmac
@@ -34,13 +34,13 @@ class Ready:
 
 @router.get("/healthz", responses=answers())
 async def healthz() -> Health:
-    """Tell that the process lives; asks nobody else."""
+    """Report that the process is alive; checks no other part."""
     return Health()
 
 
 @router.get("/readyz", responses=answers(types.NOT_READY))
 async def readyz(request: Request) -> Ready:
-    """Tell whether the service can take requests, and if not, which part is missing."""
+    """Report whether the service can take requests and, if not, which part is not ready."""
     states = await _states(*request.app.state.readiness)
     parts = {
         name: state.message or ("ready" if state.ready else "not ready")
@@ -63,10 +63,10 @@ async def readyz(request: Request) -> Ready:
     },
 )
 async def metrics(request: Request) -> Response:
-    """Return what this process has counted: runs, calls, tokens, cost, time, connections.
+    """Return the metrics of this process: runs, calls, tokens, cost, time, connections.
 
-    It is served to callers on the same machine, or from anywhere, or to those that show a key of
-    its own, as `telemetry.metrics` and `telemetry.metrics_key` say; it holds nothing of callers.
+    Access depends on `telemetry.metrics` and `telemetry.metrics_key`: from this machine, from
+    anywhere, or with the metrics key. Metrics contain no data of callers.
     """
     access: MetricsAccess | None = request.app.state.metrics
     if access is None:

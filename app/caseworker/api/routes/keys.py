@@ -1,4 +1,4 @@
-"""API keys: make, list, replace and revoke them."""
+"""Routes of API keys: create, list, rotate and revoke."""
 
 from datetime import UTC, datetime, timedelta
 from http import HTTPStatus
@@ -37,10 +37,10 @@ _USUALLY = RotateKeyBody()
 )
 @requires(Scope.ADMIN)
 async def create_key(body: NewKeyBody, request: ApiRequest) -> IssuedKeyView:
-    """Make a key; this answer alone holds its secret.
+    """Create a key; only this response contains its secret.
 
-    It is a key of the caller's own tenant; the operator may name another one. The first key is made
-    with the bootstrap key, or on the command line.
+    The key belongs to the caller's tenant; the operator may name another tenant. Create the first
+    key with the bootstrap key or on the command line.
     """
     if body.expires_at is not None and body.expires_at <= datetime.now(UTC):
         raise invalid("expires_at", "This must lie in the future.")
@@ -58,9 +58,9 @@ async def create_key(body: NewKeyBody, request: ApiRequest) -> IssuedKeyView:
 @router.get("", responses=answers(*_ASKED))
 @requires(Scope.ADMIN)
 async def list_keys(query: Annotated[KeyQuery, Query()], request: ApiRequest) -> KeyList:
-    """List the newest 1,000 keys of the tenant, the newest first, without their secrets.
+    """List the newest 1,000 keys of the tenant, newest first, without their secrets.
 
-    The operator sees those of all tenants, or of the one that it names.
+    The operator sees the keys of all tenants, or of the tenant given.
     """
     found = await request.api.keys.list(_known(request), query.tenant)
     return KeyList(keys=[KeyView.of(each) for each in found])
@@ -75,9 +75,9 @@ async def list_keys(query: Annotated[KeyQuery, Query()], request: ApiRequest) ->
 async def rotate_key(
     key_id: KeyId, request: ApiRequest, body: RotateKeyBody = _USUALLY
 ) -> IssuedKeyView:
-    """Make a key that replaces another one, which works on for a while.
+    """Create a key that replaces another one; the old key remains valid for a while.
 
-    The new key has the name and scopes of the old one, and as long to live from now on.
+    The new key has the name, the scopes and the lifetime of the old one, starting now.
     """
     overlap = timedelta(seconds=body.overlap_seconds)
     issued = await request.api.keys.rotate(_known(request), key_id, overlap=overlap)
@@ -88,14 +88,14 @@ async def rotate_key(
 @router.delete("/{key_id}", responses=answers(*_FOUND))
 @requires(Scope.ADMIN)
 async def revoke_key(key_id: KeyId, request: ApiRequest) -> KeyView:
-    """Revoke a key: within five seconds no process of the service takes it any more."""
+    """Revoke a key; every process rejects it within five seconds."""
     revoked = await request.api.keys.revoke(_known(request), key_id)
     request.api.services.authentication.forget()
     return KeyView.of(revoked)
 
 
 def _known(request: ApiRequest) -> Caller:
-    """Return a caller who has shown a credential: nobody else decides who is let in."""
+    """Return the caller, who must have a credential to manage keys."""
     if request.caller.anonymous:
         raise CredentialRequiredError
     return request.caller

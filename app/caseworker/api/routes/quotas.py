@@ -1,4 +1,4 @@
-"""The quotas of tenants: what each may have at once and spend, and what it has used of that."""
+"""Routes of tenant quotas: limits and current usage."""
 
 from datetime import datetime
 from decimal import Decimal
@@ -28,29 +28,29 @@ Dollars = Annotated[float, Field(ge=0, le=1e12, allow_inf_nan=False)]
 
 
 class QuotaBody(Body):
-    """A quota of a tenant's own; what is left out is unlimited."""
+    """A tenant's own quota; omitted limits are unlimited."""
 
     max_running: Runs | None = None
-    """Runs that are executed at once; further ones wait in the queue."""
+    """Runs executed at once; further runs wait in the queue."""
     max_queued: Runs | None = None
-    """Runs that wait; further ones are refused."""
+    """Queued runs; further runs are rejected."""
     max_runs_per_minute: Runs | None = None
-    """As many may come at once; the allowance refills steadily."""
+    """Accepted runs per minute; also the burst size of the token bucket."""
     max_cost_usd_per_day: Dollars | None = None
-    """Of the runs accepted on one day, in UTC. A run reserves its own limit until it ends."""
+    """Cost of the runs accepted on one UTC day. A run reserves its own cost limit until it ends."""
     max_cost_usd_per_month: Dollars | None = None
-    """Likewise of a calendar month."""
+    """The same for a calendar month."""
     max_stored_bytes: Bytes | None = None
-    """All that the tenant stores. When full, new runs, definitions, threads and schedules are
-    refused; runs that were accepted go on."""
+    """Storage of the tenant. When exhausted, new runs, definitions, threads and schedules are
+    rejected; accepted runs continue."""
     max_definitions: Runs | None = None
     """Versions of graphs and agents."""
     max_threads: Runs | None = None
     models: Annotated[list[ModelName], Field(max_length=MAX_MODELS)] | None = None
-    """The only models that runs may use, as GET /models names them; fallbacks too."""
+    """The only models that runs may use, including as fallbacks, by their names in GET /models."""
 
     def quota(self) -> Quota:
-        """Return the quota."""
+        """Convert the body to a quota."""
         sent = self.model_dump()
         for name in ("max_cost_usd_per_day", "max_cost_usd_per_month"):
             if sent[name] is not None:
@@ -60,14 +60,14 @@ class QuotaBody(Body):
 
 
 class QuotaUseView(View):
-    """What a tenant has and has spent now."""
+    """Current usage of a tenant."""
 
     running: int
     queued: int
     cost_usd_today: float
-    """Of runs that have ended, also those that were accepted before there was a limit."""
+    """Cost of ended runs, including those accepted before a limit was set."""
     reserved_usd_today: float
-    """What those that have not ended may cost at most."""
+    """Maximum cost of the runs that have not ended."""
     cost_usd_this_month: float
     reserved_usd_this_month: float
     stored_bytes: int
@@ -77,16 +77,16 @@ class QuotaUseView(View):
 
     @classmethod
     def of(cls, use: QuotaUse) -> Self:
-        """Return the view of a use."""
+        """Convert the usage of a tenant."""
         return cls(**_plain(use))
 
 
 class QuotaView(View):
-    """The quota of a tenant, and what it has used of it; null is unlimited."""
+    """The quota of a tenant and its current usage; null is unlimited."""
 
     tenant: str
     is_default: bool
-    """Whether it is that of the configuration (``quotas.*``)."""
+    """Whether it is the configured default (``quotas.*``)."""
     max_running: int | None
     max_queued: int | None
     max_runs_per_minute: int | None
@@ -98,12 +98,12 @@ class QuotaView(View):
     models: list[str] | None
     use: QuotaUseView
     nearly_full: list[str]
-    """Those of ``stored_bytes``, ``definitions`` and ``threads`` of which 80 % are used."""
+    """Which of ``stored_bytes``, ``definitions`` and ``threads`` are at least 80 % used."""
     updated_at: datetime | None
 
     @classmethod
     def of(cls, found: TenantQuota) -> Self:
-        """Return the view of a quota."""
+        """Convert a quota with its usage."""
         return cls(
             tenant=found.tenant,
             is_default=found.is_default,
@@ -120,13 +120,13 @@ def _plain(amounts: Quota | QuotaUse) -> dict[str, Any]:
 
 @router.get("", responses=answers(*EVERY_RUN_ROUTE))
 async def get_own_quota(request: ApiRequest) -> QuotaView:
-    """Return the quota of the caller's own tenant, and its use."""
+    """Return the quota of the caller's tenant and its usage."""
     return QuotaView.of(await request.api.services.quotas.get(request.caller.tenant))
 
 
 @router.get("/{tenant}", responses=answers(*EVERY_RUN_ROUTE, types.TENANT_REFUSED))
 async def get_quota(tenant: TenantPath, request: ApiRequest) -> QuotaView:
-    """Return the quota of the caller's own tenant, or of any for the operator, and its use."""
+    """Return the quota and usage of a tenant; only the operator may read other tenants."""
     own = request.caller.tenant == tenant
     quotas = request.api.services.quotas if own else _quotas_of_all(request)
     return QuotaView.of(await quotas.get(tenant))
@@ -135,9 +135,9 @@ async def get_quota(tenant: TenantPath, request: ApiRequest) -> QuotaView:
 @router.put("/{tenant}", responses=answers(*EVERY_RUN_ROUTE, types.TENANT_REFUSED, *EVERY_BODY))
 @requires(Scope.ADMIN)
 async def put_quota(tenant: TenantPath, body: QuotaBody, request: ApiRequest) -> QuotaView:
-    """Give a tenant a quota of its own, in the place of the one it has.
+    """Set a tenant's own quota, replacing the previous one completely.
 
-    It holds from the next run on, on every replica; runs that were accepted stay.
+    It applies to new runs on every replica; accepted runs are not affected.
     """
     quotas, known = _quotas_of_all(request), request.api.services.models.table
     for at, name in enumerate(body.models or ()):
@@ -157,14 +157,15 @@ async def put_quota(tenant: TenantPath, body: QuotaBody, request: ApiRequest) ->
 )
 @requires(Scope.ADMIN)
 async def delete_quota(tenant: TenantPath, request: ApiRequest) -> None:
-    """Give a tenant the quota of the configuration again."""
+    """Reset a tenant to the configured default quota."""
     await _quotas_of_all(request).delete(tenant)
 
 
 def _quotas_of_all(request: ApiRequest) -> QuotaStore:
-    """Return the quotas to somebody who may see and change all of them.
+    """Return the quotas if the caller may manage those of all tenants.
 
-    Nobody sets their own; while there are no credentials, whoever is on this machine sets them.
+    Tenants cannot set their own quota. While no credentials exist, local callers may set all
+    quotas.
     """
     caller = request.caller
     if not caller.operator and not (caller.anonymous and caller.may(Scope.ADMIN)):

@@ -1,4 +1,4 @@
-"""Runs: accept one, look at one, list them, cancel one."""
+"""Routes of runs: create, get, list, cancel and erase."""
 
 from http import HTTPStatus
 from typing import Annotated
@@ -52,7 +52,7 @@ router = api_router("runs", prefix="/runs")
 
 
 async def shown(run: Run, request: ApiRequest) -> RunView:
-    """Return a run as its caller sees it, with what it has spent so far."""
+    """Convert a run for its caller, with its usage so far."""
     run = await request.runs.with_usage(run)
     return await view_of(run, request.root, request.api.services.payloads)
 
@@ -93,10 +93,10 @@ _NO_REASON = CancelBody()
 async def post_run(
     body: Annotated[RunBody, Body(openapi_examples=RUNS)], request: ApiRequest
 ) -> Response:
-    """Accept a run; it is durable once this is answered.
+    """Create a run; it is durable when the response is sent.
 
-    Repeating a request under the same `run_id` or `Idempotency-Key` returns the run it made. With
-    `from` it goes on from an ended run, whose steps and calls it takes over.
+    Repeating a request with the same `run_id` or `Idempotency-Key` returns the existing run. With
+    `from`, the run resumes from an ended run and imports its completed steps and calls.
     """
     wait = wait_seconds(request.headers, longest=request.limits.max_wait_seconds)
     accepted = await _accepted(body, request)
@@ -121,10 +121,10 @@ router.add_api_route(
 async def list_runs(query: Annotated[RunQuery, Query()], request: ApiRequest) -> RunPage:
     """List runs, newest first, without their results.
 
-    `metadata.<key>=<value>` lists those whose metadata have this value under the key: the text, or
-    the number, boolean or null that it is in JSON. Several must all hold.
+    `metadata.<key>=<value>` selects runs by metadata: the value is a string, or a number, boolean
+    or null as in JSON. Several filters must all match.
 
-    A page whose runs are large holds fewer than `limit`.
+    A page of large runs may hold fewer than `limit` runs.
     """
     wanted = RunFilter(
         **query.model_dump(),
@@ -137,7 +137,7 @@ async def list_runs(query: Annotated[RunQuery, Query()], request: ApiRequest) ->
 
 @router.get("/{run_id}", responses=answers(*EVERY_RUN_ROUTE, types.RUN_NOT_FOUND))
 async def get_run(run_id: RunIdPath, request: ApiRequest) -> RunView:
-    """Return a run: its state, its input and result, what it has spent and why it stopped."""
+    """Return a run: status, input, result, usage and stop reason."""
     run = await request.runs.get(request.key(run_id))
     return await shown(run, request)
 
@@ -158,7 +158,7 @@ async def cancel_run(
 ) -> CancelReceipt:
     """Cancel a run; the request is stored even if the run does not exist yet.
 
-    The record of the run stays.
+    The run itself remains stored.
     """
     request.require_small()
     reason = body.reason or query.reason
@@ -178,10 +178,10 @@ async def cancel_run(
 )
 @requires(Scope.ADMIN)
 async def cancel_runs(body: CancelRunsBody, request: ApiRequest) -> CancelledRunsView:
-    """Stop all runs that fit a filter, the oldest first and at most 1,000 at once.
+    """Cancel all runs that match a filter, oldest first, at most 1,000 per request.
 
-    Each is stopped as by DELETE, if it still fits at that moment; runs that do not exist yet are
-    none of them.
+    Each run is cancelled as by DELETE if it still matches at that moment. Runs that do not exist
+    yet are not affected.
     """
     request.require_small()
     caller = request.caller
@@ -201,10 +201,10 @@ async def cancel_runs(body: CancelRunsBody, request: ApiRequest) -> CancelledRun
 )
 @requires(Scope.ADMIN)
 async def erase_run(run_id: RunIdPath, request: ApiRequest) -> None:
-    """Erase a run that has ended, with all it stored: calls, events, trace, files, deliveries.
+    """Erase an ended run with all its data: calls, events, trace, files, deliveries.
 
-    Its id and its idempotency key are free again. The message of a thread that it answered is
-    shown as erased; runs that went on from it keep what they took over.
+    Its ID and its idempotency key can be used again. A thread message that the run answered is
+    shown as erased. Runs that resumed from it keep the results they imported.
     """
     await request.runs.erase(request.key(run_id))
 
@@ -230,7 +230,7 @@ async def _accepted(
 
 
 async def _accepted_from(body: GoingOnBody, request: ApiRequest, key: str | None) -> Accepted:
-    """Accept a run that goes on from another one, which may be gone when this is repeated."""
+    """Accept a run that resumes from another; a repeated request works even if that was erased."""
     if body.graph is None:
         request.require_small()
     earlier = await _accepted_before(body, request, key)
@@ -249,7 +249,7 @@ async def _accepted_from(body: GoingOnBody, request: ApiRequest, key: str | None
 async def _accepted_before(
     body: GraphRunBody | AgentRunBody | GoingOnBody, request: ApiRequest, key: str | None
 ) -> Accepted | None:
-    """Return the run that this request made, whatever became of what it names."""
+    """Return the run that this request created before, without resolving its references again."""
     if body.run_id is None and key is None:
         return None
     run_key = request.key(body.run_id or "")
@@ -259,7 +259,7 @@ async def _accepted_before(
 def answer_of(
     view: BaseModel, links: Links, accepted: Accepted, *, ended: bool, wait: int | None = None
 ) -> Response:
-    """Return the answer to a request for a run that was waited for so many seconds, if at all."""
+    """Return the response to a run request that waited ``wait`` seconds, or None for no wait."""
     in_time = wait is not None and ended
     status = HTTPStatus.OK if in_time or not accepted.created else HTTPStatus.ACCEPTED
     headers = {"Location": links.self, **rate_headers(accepted.rate)}
@@ -269,7 +269,7 @@ def answer_of(
 
 
 async def awaited(runs: RunService, run: Run, wait: int | None) -> Run:
-    """Return an accepted run once it has ended, or as it stands after ``wait`` seconds."""
+    """Wait up to ``wait`` seconds for a run to end, and return its current state."""
     if wait is None or run.finished:
         return run
     try:

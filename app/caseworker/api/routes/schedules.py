@@ -1,4 +1,4 @@
-"""Schedules: make or change one, look at them, pause, resume, fire and delete one."""
+"""Routes of schedules: create, read, pause, resume, fire and delete."""
 
 from http import HTTPStatus
 from typing import Annotated
@@ -64,9 +64,9 @@ _FIRED: Responses = {
 async def put_schedule(
     name: ScheduleNamePath, body: ScheduleBody, request: ApiRequest, response: Response
 ) -> ScheduleView:
-    """Make a schedule, or change the one of that name.
+    """Create or replace a schedule.
 
-    With another time it fires by that from now on; with the same, what is due stays due.
+    If the timing changes, the next due time is computed from now; otherwise it is kept.
     """
     new = await new_schedule(name, body, request)
     schedule, created = await request.api.services.schedules.put(new)
@@ -85,20 +85,20 @@ async def list_schedules(query: Annotated[PageQuery, Query()], request: ApiReque
 
 @router.get("/{name}", responses=_FOUND)
 async def get_schedule(name: ScheduleNamePath, request: ApiRequest) -> ScheduleView:
-    """Return a schedule: when it fires next, and what it has made."""
+    """Return a schedule with its next due time and its latest run."""
     store = request.api.services.schedules
     return ScheduleView.of(await store.get(request.caller.tenant, name), request.caller)
 
 
 @router.post("/{name}/pause", responses=_FOUND)
 async def pause_schedule(name: ScheduleNamePath, request: ApiRequest) -> ScheduleView:
-    """Pause a schedule; its runs go on."""
+    """Pause a schedule; its existing runs continue."""
     return await _paused(name, request, paused=True)
 
 
 @router.post("/{name}/resume", responses=_FOUND)
 async def resume_schedule(name: ScheduleNamePath, request: ApiRequest) -> ScheduleView:
-    """Resume a schedule; what would have fired meanwhile does not fire late."""
+    """Resume a schedule; runs that were due while it was paused are not created."""
     return await _paused(name, request, paused=False)
 
 
@@ -110,9 +110,9 @@ async def resume_schedule(name: ScheduleNamePath, request: ApiRequest) -> Schedu
     openapi_extra={"parameters": POST_HEADERS[:1]},
 )
 async def run_schedule(name: ScheduleNamePath, request: ApiRequest) -> Response:
-    """Accept a run of a schedule now, also of one that is paused.
+    """Create a run of a schedule now, even if the schedule is paused.
 
-    It is a run beside those of the schedule: the overlap policy does not look at it.
+    The run is independent of scheduled runs: the overlap policy ignores it.
     """
     tenant, key = request.caller.tenant, idempotency_key(request.headers)
     schedule = await request.api.services.schedules.get(tenant, name)
@@ -131,7 +131,7 @@ async def run_schedule(name: ScheduleNamePath, request: ApiRequest) -> Response:
     responses={**_FOUND, 204: {"description": "It is gone; its runs are not touched."}},
 )
 async def delete_schedule(name: ScheduleNamePath, request: ApiRequest) -> None:
-    """Delete a schedule; its runs are not touched."""
+    """Delete a schedule; its runs are not affected."""
     await request.api.services.schedules.delete(request.caller.tenant, name)
 
 

@@ -1,4 +1,4 @@
-"""Threads: begin one, say something, answer once more, edit, go on, stop, look."""
+"""Routes of threads: create, send, edit, retry, continue, cancel and read."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
@@ -101,9 +101,9 @@ NextTurn = Callable[[Thread], Awaitable[Turn]]
     },
 )
 async def begin_thread(body: NewThreadBody, request: ApiRequest, response: Response) -> ThreadView:
-    """Begin a thread, in which an agent or a graph answers.
+    """Create a thread that an agent or a graph answers.
 
-    Repeating a request under the same `thread_id` returns the thread it made.
+    Repeating a request with the same `thread_id` returns the existing thread.
     """
     api = request.api
     thread = await api.thread_runs.new_thread(body, request.caller.tenant)
@@ -116,7 +116,7 @@ async def begin_thread(body: NewThreadBody, request: ApiRequest, response: Respo
 
 @router.get("", responses=answers(*EVERY_RUN_ROUTE))
 async def list_threads(query: Annotated[PageQuery, Query()], request: ApiRequest) -> ThreadList:
-    """List threads, newest first, without what answers in them."""
+    """List threads, newest first, without their agents and graphs."""
     store = request.api.chats.store
     page = await store.find(request.caller.tenant, limit=query.limit, cursor=query.cursor)
     return ThreadList.of(page)
@@ -134,7 +134,7 @@ async def get_thread(thread_id: ThreadIdPath, request: ApiRequest) -> ThreadView
     responses={**_FOUND, 204: {"description": "It is gone with its messages; their runs stay."}},
 )
 async def delete_thread(thread_id: ThreadIdPath, request: ApiRequest) -> None:
-    """Delete a thread and its messages. Runs that work go on; cancel them first."""
+    """Delete a thread and its messages. Active runs continue; cancel them first."""
     if not await request.api.chats.store.delete(request.caller.tenant, thread_id):
         raise ThreadNotFoundError(thread_id)
 
@@ -143,9 +143,9 @@ async def delete_thread(thread_id: ThreadIdPath, request: ApiRequest) -> None:
 async def list_messages(
     thread_id: ThreadIdPath, query: Annotated[MessagesQuery, Query()], request: ApiRequest
 ) -> MessageList:
-    """Return a branch of a thread from its first message on, the newest one unless told otherwise.
+    """Return a branch of a thread, by default the newest, from its first message on.
 
-    The answers are what their runs came to so far.
+    Answers in progress contain the text written so far.
     """
     chats = request.api.chats
     thread = await chats.thread(request.caller.tenant, thread_id)
@@ -158,9 +158,9 @@ async def list_messages(
 
 @router.post("/{thread_id}/messages", **_ANSWERING)
 async def send_message(thread_id: ThreadIdPath, body: MessageBody, request: ApiRequest) -> Response:
-    """Say something, and have it answered by a run.
+    """Send a user message; a run answers it.
 
-    With `Accept: text/event-stream` the answer is the run's events as they come.
+    With `Accept: text/event-stream`, the response streams the events of the run.
     """
 
     async def turn(thread: Thread) -> Turn:
@@ -173,9 +173,9 @@ async def send_message(thread_id: ThreadIdPath, body: MessageBody, request: ApiR
 async def edit_message(
     thread_id: ThreadIdPath, message_id: MessageIdPath, body: EditBody, request: ApiRequest
 ) -> Response:
-    """Say something else in the place of a message of the user, in a branch of its own.
+    """Replace a user message by another one, in a new branch.
 
-    The message and its answers stay in theirs.
+    The original message and its answers remain in their branch.
     """
 
     async def turn(thread: Thread) -> Turn:
@@ -191,7 +191,7 @@ async def retry_message(
     request: ApiRequest,
     body: AnswerBody = _NOTHING_MORE,
 ) -> Response:
-    """Answer once more, beside an answer or to a message of the user, in a branch of its own."""
+    """Answer a user message again, or replace an answer, in a new branch."""
 
     async def turn(thread: Thread) -> Turn:
         return await request.api.chats.retrying(thread, message_id)
@@ -206,10 +206,10 @@ async def continue_message(
     request: ApiRequest,
     body: GoOnBody = _AS_IT_WAS,
 ) -> Response:
-    """Let an answer go on.
+    """Continue an answer.
 
-    One that was halted, cancelled or failed goes on where it was, in an answer beside it that takes
-    over what its run has done; one that had come to its end is followed by another.
+    An answer that was halted, cancelled or failed is resumed in a sibling answer, which imports the
+    work done by its run. A completed answer is followed by another one.
     """
 
     async def turn(thread: Thread) -> Turn:
@@ -231,7 +231,7 @@ async def continue_message(
 async def cancel_thread(
     thread_id: ThreadIdPath, request: ApiRequest, body: CancelThreadBody = _NO_REASON
 ) -> CancelledThread:
-    """Cancel all answers of a thread that are being written."""
+    """Cancel all answers of a thread that are in progress."""
     request.require_small()
     chats, caller = request.api.chats, request.caller
     thread = await chats.thread(caller.tenant, thread_id)
@@ -241,7 +241,7 @@ async def cancel_thread(
 
 @dataclass(frozen=True, slots=True)
 class _Action:
-    """One request for an answer."""
+    """A request that creates an answer."""
 
     request: ApiRequest
     name: str
@@ -250,7 +250,7 @@ class _Action:
     turn: NextTurn
 
     async def answer(self, thread_id: str) -> Response:
-        """Store the messages, accept the run, and show either both or its events."""
+        """Store the messages, accept the run, and return both or the event stream."""
         if "text/event-stream" in self.request.headers.get("accept", ""):
             return await self._stream(thread_id)
         request, chats = self.request, self.request.api.chats
@@ -266,7 +266,7 @@ class _Action:
         return answer_of(view, view.run.links, accepted, ended=run.finished, wait=wait)
 
     async def _stream(self, thread_id: str) -> Response:
-        """Return the events of the run, behind those that a repeated request has seen."""
+        """Return the event stream of the run; a repeated request continues after Last-Event-ID."""
         request = self.request
         after = last_event_id(request.headers) or 0
         await request.api.streams.enter(request.caller.tenant, request.scope)
@@ -295,7 +295,7 @@ class _Action:
             known = await chats.earlier(thread, run_key.run_id, hashed)
             if not isinstance(known, Answered):
                 raise
-            return thread, known  # the same request, sent before, was stored meanwhile
+            return thread, known  # a concurrent duplicate was stored first
 
     async def _made(
         self, thread: Thread, turn: Turn | None, run_key: RunKey, hashed: str

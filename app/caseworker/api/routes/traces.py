@@ -1,4 +1,4 @@
-"""Traces: what a run did, as a whole and call by call."""
+"""Routes of traces: a run as a whole, and its single calls."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any, cast
@@ -42,10 +42,10 @@ NodeIdPath = Annotated[
 async def get_trace(
     run_id: RunIdPath, query: Annotated[TraceQuery, Query()], request: ApiRequest
 ) -> Response:
-    """Return what a run did so far: the graph of its calls, or a text about it.
+    """Return the trace of a run so far: its call graph, or a text that explains it.
 
-    With `payloads=true` it holds what each call asked and what it got, up to a size
-    (`trace.max_shown_bytes`); `GET /runs/{run_id}/calls/{node_id}` has that of any single call.
+    With `payloads=true` it includes the request and reply of each call, up to a total size
+    (`trace.max_shown_bytes`). `GET /runs/{run_id}/calls/{node_id}` returns those of a single call.
     """
     key, reading = request.key(run_id), request.api.services.payloads
     trace = await request.runs.trace(key)
@@ -55,7 +55,7 @@ async def get_trace(
     payloads = None
     if query.payloads or query.format == "explain":
         payloads = await reading.of_run(key)
-    # A run may have made a hundred thousand calls: others are served while they are looked through.
+    # A run may have a hundred thousand calls: process them in a thread to keep serving others.
     if query.format == "explain":
         return PlainTextResponse(await run_in_threadpool(_as_text, trace, payloads or {}))
     content = await run_in_threadpool(_as_json, trace, request.root, payloads)
@@ -68,9 +68,9 @@ async def get_trace(
     responses=answers(*EVERY_RUN_ROUTE, types.RUN_NOT_FOUND, types.CALL_NOT_FOUND),
 )
 async def get_call(run_id: RunIdPath, node_id: NodeIdPath, request: ApiRequest) -> Response:
-    """Return one call of a run: what it asked, what it got, its attempts and its errors.
+    """Return one call of a run: request, reply, attempts and errors.
 
-    A step is a call too, and so is the run itself. It can be read while the run works.
+    Steps and the run itself are calls too. Calls can be read while the run executes.
     """
     reading = request.api.services.payloads
     found = await reading.call(request.key(run_id), node_id)

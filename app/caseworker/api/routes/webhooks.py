@@ -1,4 +1,4 @@
-"""Webhooks of a tenant, for its admins: the secrets that sign them, and their deliveries."""
+"""Admin routes of a tenant's webhooks: signing secrets and deliveries."""
 
 from http import HTTPStatus
 from typing import Annotated
@@ -36,10 +36,10 @@ _USUAL_OVERLAP = NewSecretBody()
 async def rotate_webhook_secret(
     request: ApiRequest, body: NewSecretBody = _USUAL_OVERLAP
 ) -> NewSecret:
-    """Make the secret that signs webhooks, or a new one in the place of the one before.
+    """Create or rotate the secret that signs webhooks.
 
-    It is shown in this answer alone. The one before signs as well until it expires, so that
-    receivers can change over; one that was expiring already ends.
+    Only this response contains the secret. The previous secret also signs until it expires, so that
+    receivers can switch over. A secret that was already expiring ends immediately.
     """
     request.require_small()
     secret = new_secret()
@@ -52,7 +52,7 @@ async def rotate_webhook_secret(
 @router.get("/secret", responses=answers(*EVERY_RUN_ROUTE))
 @requires(Scope.ADMIN)
 async def list_webhook_secrets(request: ApiRequest) -> SecretList:
-    """List the secrets that sign webhooks now, newest first, without the secrets themselves."""
+    """List the active signing secrets, newest first, without their values."""
     found = await request.api.services.webhooks.secrets(request.caller.tenant)
     return SecretList(secrets=[SecretView.model_validate(info) for info in found])
 
@@ -62,7 +62,7 @@ async def list_webhook_secrets(request: ApiRequest) -> SecretList:
 async def list_webhook_deliveries(
     query: Annotated[DeliveryQuery, Query()], request: ApiRequest
 ) -> DeliveryList:
-    """List deliveries, newest first; `status=dead` lists those that were given up."""
+    """List deliveries, newest first; `status=dead` lists those that failed permanently."""
     page = await request.api.services.webhooks.find(request.caller.tenant, **dict(query))
     return DeliveryList.of(page)
 
@@ -70,7 +70,7 @@ async def list_webhook_deliveries(
 @router.get("/deliveries/{delivery_id}", responses=_FOUND)
 @requires(Scope.ADMIN)
 async def get_webhook_delivery(delivery_id: DeliveryIdPath, request: ApiRequest) -> DeliveryView:
-    """Return a delivery: how often it was attempted, and what came of it."""
+    """Return a delivery with its attempts and its latest outcome."""
     store = request.api.services.webhooks
     return DeliveryView.of(await store.get(request.caller.tenant, delivery_id))
 
@@ -82,6 +82,6 @@ async def get_webhook_delivery(delivery_id: DeliveryIdPath, request: ApiRequest)
 )
 @requires(Scope.ADMIN)
 async def redeliver_webhook(delivery_id: DeliveryIdPath, request: ApiRequest) -> DeliveryView:
-    """Send a delivery again that is dead or was delivered, under the same id, with all retries."""
+    """Redeliver a dead or delivered webhook, with the same ID and all retries."""
     store = request.api.services.webhooks
     return DeliveryView.of(await store.redeliver(request.caller.tenant, delivery_id))
