@@ -6,7 +6,6 @@ write still in flight. So whichever write succeeds or fails, the store never hol
 its predecessors. Stored events do not change, with one exception: when an answer is journaled, its
 streamed parts are rewritten with the key of the call instead of the text. Events that a worker lost
 before storing them never existed: the next owner continues from the last stored number.
-never stored and does not exist: the next owner counts on from the last event that was.
 """
 
 import re

@@ -147,7 +147,7 @@ class RunExecutor:
         """
         if (lost := self._active.get(run.key)) is not None:
             if lost.run.fence >= run.fence:
-                return
+                return  # repeated delivery; a reclaimed run has a higher fencing token
             lost.token.trip(LostRunError())
         active = ActiveRun(run, CancellationToken(), asyncio.Event(), prepared)
         if self._handing_over:
@@ -292,7 +292,7 @@ class RunExecutor:
         """Persist the outcome; if a cancel request won the race, persist ``cancelled`` instead."""
         finish = execution.finish(outcome, delivered_at=active.delivered_at)
         stored = await self._journals.finish(finish)
-        if stored.cancel_request is not None:
+        if stored.cancel_request is not None:  # stored first, so nothing was written
             stop = stored.cancel_request.stop
             outcome = stopped(active.run, stop, outcome.result, at=_now())
             finish = execution.finish(outcome, delivered_at=_now())
