@@ -4,12 +4,12 @@ The selection covers the whole journal, or everything that had ended when a give
 
 - successful nodes are imported as they are, with everything inside them;
 - so are failures that the run survived, because a later node in the same step was imported: replay
-    must fail again to get there;
+  must fail again to get there;
 - a tool call whose effect is unknown stays unknown: a tool that must not be called twice is not
-    called again;
+  called again;
 - nodes that were open, or that failed or stopped around imported nodes, are resumed;
 - an incomplete reply, or one that made its step or agent fail, is left out if nothing started in
-    there afterwards: replayed, it would only end the new run in the same way;
+  there afterwards: replayed, it would only end the new run in the same way;
 - all other nodes are executed again when the graph reaches them.
 
 A tool call requested by an LLM call is not inside that call, which had ended before. It counts as a

@@ -100,7 +100,7 @@ class RunRequest:
     gold_answer: str | None = None
     """Only for the verifier: never included in a planner, a prompt or a log."""
     mode: str | None = None
-    """None means the configured mode; None is the default of the following fields as well."""
+    """None means the configured mode."""
     budget: Budget = field(default_factory=Budget)
     requires_prices: bool = True
     """False if the cost limit is the service's default; models without a known price are allowed
