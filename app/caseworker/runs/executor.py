@@ -230,7 +230,7 @@ class RunExecutor:
             self.broken[run.key] = run.fence
         finally:
             if run.key.tenant in self.slots.full_tenants:
-                self._freed.set()  # they have no jobs while the tenant is at its limit
+                self._freed.set()  # queued runs of the tenant have no jobs left
             if self._active.get(run.key) is active:
                 del self._active[run.key]
                 self.changes += 1
