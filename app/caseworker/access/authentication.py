@@ -20,19 +20,19 @@ from caseworker.access.errors import InvalidCredentialError
 from caseworker.access.keys import FORM, ApiKey, KeyStore, sha256_of
 
 KEPT_SECONDS: Final = 5.0
-"""How long an answer counts: the longest time for which a revoked key still works somewhere."""
+"""Lifetime of a cached result: the longest time that a revoked key still works in a process."""
 MAX_KEPT: Final = 10_000
-"""Answers of each kind."""
+"""Maximum entries of each cache: accepted and refused credentials."""
 REFUSALS_PER_SECOND: Final = 20
-"""How many requests without a valid credential are answered: as many at once after a pause."""
+"""Rate at which requests without a valid credential are answered, and the burst after a pause."""
 MAX_REFUSAL_SECONDS: Final = 20.0
-"""The longest time that such a request waits for its answer."""
+"""Maximum delay of the response to a refused request."""
 MAX_CREDENTIAL_CHARS: Final = 8192
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """A caller, and until when the credential shows it."""
+    """An authenticated caller and the time at which its credential expires."""
 
     caller: Caller
     until: float = float("inf")
@@ -40,14 +40,14 @@ class Identity:
 
 
 class TokenVerifier(Protocol):
-    """Knows tokens that others have signed."""
+    """Verifies tokens signed by an external issuer."""
 
     async def verify(self, token: str) -> Identity:
-        """Return whom a token speaks of.
+        """Validate a token and return its identity.
 
         Raises:
-            InvalidCredentialError: it is not valid here, or not any more.
-            StoreUnavailableError: the keys of its issuer cannot be had.
+            InvalidCredentialError: the token is invalid, expired or meant for another service.
+            StoreUnavailableError: the signing keys of its issuer are unavailable.
         """
         ...
 
@@ -57,7 +57,7 @@ def _until(_: bytes, identity: Identity, now: float) -> float:
 
 
 class Authentication:
-    """Knows the callers of a process by their credentials."""
+    """Authenticates the callers of this process and caches the results."""
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class Authentication:
         bootstrap_key: str | None = None,
         tokens: TokenVerifier | None = None,
     ) -> None:
-        """Let in whoever has a key, the ``bootstrap_key``, or one of ``tokens``."""
+        """Accept stored keys, the ``bootstrap_key`` and tokens that ``tokens`` verifies."""
         self._keys = keys
         self._tokens = tokens
         self._bootstrap = None if bootstrap_key is None else sha256_of(bootstrap_key)
@@ -80,13 +80,13 @@ class Authentication:
         self._asking_for_any: asyncio.Task[None] | None = None
 
     async def is_open(self) -> bool:
-        """Tell whether callers may come without a credential: while there are none at all.
+        """Return whether requests need no credential: no key, bootstrap key or issuer exists.
 
-        A key that was ever made counts, so that nothing opens when the last one is revoked. All
-        that come while the store is asked share its answer.
+        Revoked keys count, so revoking the last key does not open the service. Concurrent callers
+        share one query.
 
         Raises:
-            StoreUnavailableError: nobody can say at the moment.
+            StoreUnavailableError: the key store is unavailable.
         """
         if self._closed:
             return False
@@ -97,11 +97,11 @@ class Authentication:
         return not self._closed
 
     async def caller_of(self, credential: str) -> Caller:
-        """Return whose credential it is.
+        """Authenticate a credential and return its caller.
 
         Raises:
-            InvalidCredentialError: nobody's, or not any more.
-            StoreUnavailableError: nobody can say at the moment.
+            InvalidCredentialError: the credential is unknown, expired or revoked.
+            StoreUnavailableError: the key store or the token issuer is unavailable.
         """
         digest = sha256_of(credential)
         known = self._known.get(digest)
@@ -118,14 +118,14 @@ class Authentication:
         return identity.caller
 
     def refusal_delay(self) -> float:
-        """Return how many seconds a refused request must wait for its answer."""
+        """Reserve the next response slot for a refusal; return the delay until then, in seconds."""
         now, step = time.monotonic(), 1 / REFUSALS_PER_SECOND
         earliest, latest = now - 1 + step, now + MAX_REFUSAL_SECONDS
         self._next_refusal = min(max(self._next_refusal + step, earliest), latest)
         return max(0.0, self._next_refusal - now)
 
     def forget(self) -> None:
-        """Ask anew about every credential: a key was made or revoked here."""
+        """Clear the cache of accepted credentials after a key was created or revoked here."""
         self._known.clear()
         self._open_until = 0.0
 
@@ -160,7 +160,7 @@ class Authentication:
         return Identity(key.caller, until)
 
     async def _look_up(self) -> None:
-        """Look up the keys that are wanted, and those that are wanted meanwhile."""
+        """Look up requested keys in batches until no request is pending."""
         try:
             while self._wanted:
                 wanted, self._wanted = self._wanted, {}
@@ -169,7 +169,7 @@ class Authentication:
                 except Exception as error:
                     for each in wanted.values():
                         each.set_exception(error)
-                        each.exception()  # the callers may be gone
+                        each.exception()  # mark as retrieved: the waiting callers may be gone
                 else:
                     for key_id, each in wanted.items():
                         each.set_result(found.get(key_id))

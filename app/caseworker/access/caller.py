@@ -1,4 +1,4 @@
-"""Who sends a request, to which tenant they belong, and what they may do."""
+"""The sender of a request: its tenant, name and permissions."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -10,22 +10,22 @@ from typing import Final
 from caseworker.runs.run import DEFAULT_TENANT
 
 TENANT_FORM: Final = r"[A-Za-z0-9._:-]{1,64}"
-"""What tenants may be called."""
+"""Regular expression for valid tenant names."""
 
 MAX_NAME_CHARS: Final = 200
 
 
 class Scope(StrEnum):
-    """What a caller may do with what belongs to its tenant."""
+    """A permission on the resources of the caller's tenant."""
 
     READ = "read"
-    """Look at everything."""
+    """Read everything."""
     RUN = "run"
-    """Also start, go on with and cancel runs, talk in threads, and register graphs and agents."""
+    """Also start, resume and cancel runs, post to threads, and register graphs and agents."""
     APPROVE = "approve"
     """Also decide approvals; a key that starts runs cannot approve their calls without it."""
     ADMIN = "admin"
-    """Also what concerns the whole tenant: keys, erasure, cancelling many runs at once."""
+    """Also tenant-wide operations: keys, erasure and bulk cancellation."""
 
 
 IMPLIED: Final[Mapping[Scope, frozenset[Scope]]] = MappingProxyType(
@@ -36,16 +36,16 @@ IMPLIED: Final[Mapping[Scope, frozenset[Scope]]] = MappingProxyType(
         Scope.ADMIN: frozenset(Scope),
     }
 )
-"""Every scope, with those that it contains."""
+"""Maps each scope to all scopes that it grants, itself included."""
 
 
 def with_implied(scopes: Iterable[Scope]) -> frozenset[Scope]:
-    """Return scopes with all that they contain."""
+    """Return the scopes and all scopes that they imply."""
     return frozenset().union(*(IMPLIED[scope] for scope in scopes))
 
 
 def is_tenant(name: str) -> bool:
-    """Tell whether a tenant may be called so."""
+    """Return whether this is a valid tenant name."""
     return re.fullmatch(TENANT_FORM, name, re.ASCII) is not None
 
 
@@ -54,31 +54,32 @@ class Caller:
     """The sender of a request."""
 
     tenant: str
-    """Owns the runs that the caller makes; those of others do not exist for it."""
+    """Owns the runs that the caller creates; runs of another tenant are invisible to it."""
     name: str
-    """What cancel receipts and records call it: that of its key, or the subject of its token."""
+    """Name in cancel receipts and records: the name of the key or the subject of the token."""
     scopes: frozenset[Scope]
-    """What it may do, with all that is implied."""
+    """Granted scopes, implied ones included."""
     operator: bool = False
-    """Whether it runs the service: it may also make keys and set limits for other tenants."""
+    """Whether the caller operates the service and may manage keys and limits of any tenant."""
     anonymous: bool = False
-    """Whether it has shown no credential."""
+    """Whether the request carried no credential."""
 
     def may(self, scope: Scope) -> bool:
-        """Tell whether the caller has a scope."""
+        """Return whether the caller has a scope."""
         return scope in self.scopes
 
 
 LOCAL: Final = Caller(DEFAULT_TENANT, "anonymous", frozenset(Scope), anonymous=True)
-"""Somebody on this machine, while no credentials exist."""
+"""An unauthenticated local caller, accepted while no credentials exist."""
 
 ANYBODY: Final = Caller(
     DEFAULT_TENANT, "anonymous", with_implied([Scope.RUN, Scope.APPROVE]), anonymous=True
 )
-"""Somebody somewhere, where ``auth.anonymous`` is ``anywhere`` and no credentials exist.
+"""An unauthenticated remote caller, accepted if ``auth.anonymous`` is ``anywhere``.
 
-It may decide approvals: without keys no caller could, and callers cannot be distinguished.
+Accepted only while no credentials exist. It may decide approvals, because otherwise no caller
+could: without keys, callers cannot be distinguished.
 """
 
 OPERATOR: Final = Caller(DEFAULT_TENANT, "operator", frozenset(Scope), operator=True)
-"""Who holds the bootstrap key, or the database."""
+"""The holder of the bootstrap key, or of access to the database."""

@@ -1,20 +1,20 @@
-"""What keeps a caller out; no message repeats a credential."""
+"""Authentication and authorization errors; no message repeats a credential."""
 
 
 class AccessRefusedError(Exception):
-    """The caller may not do this, or not any more."""
+    """The caller is not authenticated, or lacks the permission for this request."""
 
 
 class CredentialRequiredError(AccessRefusedError):
-    """There is no credential, and nobody is served without one."""
+    """The request carries no credential, and the service requires one."""
 
 
 class InvalidCredentialError(AccessRefusedError):
-    """A credential is not one of ours, has expired or was revoked; the text says nothing of it."""
+    """The credential is unknown, expired or revoked; the message does not say which."""
 
 
 class ScopeMissingError(AccessRefusedError):
-    """The caller is known, and may not do this."""
+    """The caller is authenticated but lacks the required scope."""
 
     def __init__(self, scope: str) -> None:
         super().__init__(f"This needs the scope {scope}.")
@@ -26,8 +26,8 @@ class OtherTenantError(AccessRefusedError):
 
 
 class KeyNotFoundError(Exception):
-    """There is no such key, or it belongs to another tenant."""
+    """The key does not exist or belongs to another tenant."""
 
 
 class KeyConflictError(Exception):
-    """The key has been revoked, has expired or was rotated already, or there are too many."""
+    """The key is revoked, expired or already rotated, or the tenant has too many keys."""

@@ -1,8 +1,8 @@
-"""API keys: what they look like, how they are made, replaced and revoked, and where they are kept.
+"""API keys: format, creation, rotation, revocation and storage.
 
-A key is ``cwk_<id>_<secret>``. The id finds its row; of the secret, 256 random bits, only the
-SHA-256 is stored, so a copy of the database lets nobody in. A stretched hash would add nothing: a
-secret of that size cannot be guessed, however fast.
+A key is ``cwk_<id>_<secret>``. The id identifies its row. The secret has 256 random bits; only the
+SHA-256 of the whole key is stored, so a copy of the database grants no access. A slow password hash
+would add nothing: a secret of that size cannot be guessed, however fast the hash is.
 """
 
 import hashlib
@@ -23,43 +23,43 @@ from caseworker.access.errors import (
 
 FORM: Final = re.compile(r"cwk_([0-9a-f]{16})_[0-9a-f]{64}", re.ASCII)
 MAX_KEYS: Final = 1000
-"""Of a tenant: keys that work, keys that do not any more, and keys on a list."""
+"""Limit per tenant, applied separately to active keys, to ended keys and to a listing."""
 MAX_OVERLAP: Final = timedelta(days=30)
 USUAL_OVERLAP: Final = timedelta(days=1)
-"""How long the old key works beside the new one, after a rotation: at most, and usually."""
+"""Maximum and default time that the old key stays valid after a rotation."""
 _LATEST: Final = datetime.max.replace(tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApiKey:
-    """What is known of a key; its secret is not."""
+    """The stored metadata of a key, without its secret."""
 
     key_id: str
     tenant: str
     name: str
-    """What receipts call whoever uses it."""
+    """Name of the key's caller in receipts and records."""
     scopes: frozenset[Scope]
-    """As they were given, without those that they imply."""
+    """The scopes as granted, without implied ones."""
     created_at: datetime
     created_by: str
     expires_at: datetime | None = None
     revoked_at: datetime | None = None
     rotated_to: str | None = None
-    """The id of the key that replaces it."""
+    """ID of the key that replaces this one."""
 
     def works_at(self, moment: datetime) -> bool:
-        """Tell whether the key lets anybody in at a moment."""
+        """Return whether the key is neither revoked nor expired at ``moment``."""
         return self.revoked_at is None and (self.expires_at is None or moment < self.expires_at)
 
     @property
     def caller(self) -> Caller:
-        """Whoever uses it."""
+        """The caller that the key authenticates."""
         return Caller(self.tenant, self.name, with_implied(self.scopes))
 
 
 @dataclass(frozen=True, slots=True)
 class IssuedKey:
-    """A key that was just made, and the only sight of it."""
+    """A new key with its secret, which is shown only once."""
 
     key: ApiKey
     secret: str = field(repr=False)
@@ -67,14 +67,14 @@ class IssuedKey:
 
 
 class KeyStore(Protocol):
-    """Keeps keys. A ``tenant`` of None stands for all of them."""
+    """Stores keys. A ``tenant`` of None means all tenants."""
 
     async def any(self) -> bool:
-        """Tell whether a key was ever made, whatever became of it."""
+        """Return whether a key was ever created, even if it is revoked or expired now."""
         ...
 
     async def find(self, key_ids: Collection[str]) -> Mapping[str, tuple[ApiKey, bytes]]:
-        """Return the keys that exist, each with its SHA-256, by their ids."""
+        """Return the existing keys with their SHA-256, by id."""
         ...
 
     async def list(self, tenant: str | None, *, limit: int) -> Sequence[ApiKey]:
@@ -82,32 +82,32 @@ class KeyStore(Protocol):
         ...
 
     async def add(self, key: ApiKey, sha256: bytes, *, most: int) -> None:
-        """Store a key; of those that work no more, keep the ``most`` that ended last.
+        """Store a key; prune ended keys to the ``most`` that ended last.
 
         Raises:
-            KeyConflictError: its tenant has ``most`` keys that work.
+            KeyConflictError: its tenant already has ``most`` active keys.
         """
         ...
 
     async def revoke(self, key_id: str, tenant: str | None, at: datetime) -> ApiKey | None:
-        """Revoke a key, once; return it as it is then, or None if there is none."""
+        """Revoke a key and return it, or None if it does not exist; repeating changes nothing."""
         ...
 
     async def rotate(
         self, old: ApiKey, new: ApiKey, sha256: bytes, *, until: datetime, most: int
     ) -> bool:
-        """Store ``new`` as :meth:`add` does, and let ``old`` end at ``until``.
+        """Store ``new`` as :meth:`add` does, and expire ``old`` at ``until``.
 
-        False, and nothing done, if ``old`` was rotated or revoked.
+        Return False and change nothing if ``old`` was already rotated or revoked.
 
         Raises:
-            KeyConflictError: the tenant would have more than ``most`` keys that work.
+            KeyConflictError: the tenant would have more than ``most`` active keys.
         """
         ...
 
 
 class Keys:
-    """What callers can do with keys: those of their tenant, or of any if they are the operator."""
+    """Key management for callers: for their own tenant, or for any tenant as the operator."""
 
     def __init__(self, store: KeyStore) -> None:
         self._store = store
@@ -121,10 +121,10 @@ class Keys:
         tenant: str | None = None,
         expires_at: datetime | None = None,
     ) -> IssuedKey:
-        """Make a key.
+        """Create a key.
 
         Raises:
-            ScopeMissingError, OtherTenantError: the caller may not.
+            ScopeMissingError, OtherTenantError: the caller lacks the permission.
             KeyConflictError: the tenant has too many keys.
         """
         issued = _issued(
@@ -138,19 +138,21 @@ class Keys:
         return issued
 
     async def list(self, by: Caller, tenant: str | None = None) -> Sequence[ApiKey]:
-        """Return the newest keys; without ``tenant`` those of the caller's, the operator's all.
+        """Return the newest keys of a tenant.
+
+        ``tenant`` defaults to the caller's tenant; for the operator, to all tenants.
 
         Raises:
-            ScopeMissingError, OtherTenantError: the caller may not.
+            ScopeMissingError, OtherTenantError: the caller lacks the permission.
         """
         return await self._store.list(_tenant_for(by, tenant), limit=MAX_KEYS)
 
     async def revoke(self, by: Caller, key_id: str) -> ApiKey:
-        """Let a key in no more; one that was revoked stays as it is.
+        """Revoke a key; revoking it again changes nothing.
 
         Raises:
-            ScopeMissingError: the caller may not.
-            KeyNotFoundError: there is none.
+            ScopeMissingError: the caller lacks the permission.
+            KeyNotFoundError: the key does not exist.
         """
         revoked = await self._store.revoke(key_id, _tenant_for(by, None), datetime.now(UTC))
         if revoked is None:
@@ -160,14 +162,14 @@ class Keys:
     async def rotate(
         self, by: Caller, key_id: str, *, overlap: timedelta = USUAL_OVERLAP
     ) -> IssuedKey:
-        """Make a key that replaces another, which works on for ``overlap``.
+        """Create a key that replaces another, which stays valid for ``overlap``.
 
-        It has the same name, scopes and, from now on, span of life.
+        The new key has the same name, scopes and lifetime; the lifetime starts now.
 
         Raises:
-            ScopeMissingError: the caller may not.
-            KeyNotFoundError: there is no such key.
-            KeyConflictError: the key works no more or was rotated already, or the tenant would
+            ScopeMissingError: the caller lacks the permission.
+            KeyNotFoundError: the key does not exist.
+            KeyConflictError: the key is revoked, expired or already rotated, or the tenant would
                 have too many keys.
         """
         tenant, found = _tenant_for(by, None), await self._store.find([key_id])
@@ -192,7 +194,7 @@ class Keys:
 
 
 def sha256_of(credential: str) -> bytes:
-    """Return what is stored of a key, and what answers about credentials are kept under."""
+    """Hash a credential; the digest is stored for a key and indexes cached results."""
     return hashlib.sha256(credential.encode()).digest()
 
 
@@ -218,7 +220,7 @@ def _issued(
 
 
 def _tenant_for(by: Caller, named: str | None) -> str | None:
-    """Return the tenant whose keys a caller means; None is all of them."""
+    """Resolve and authorize the tenant of a key request; None means all tenants."""
     if not by.may(Scope.ADMIN):
         raise ScopeMissingError(Scope.ADMIN)
     if by.operator:

@@ -1,8 +1,8 @@
-"""What was said in a branch as a model sees it: texts, and the calls of tools behind answers.
+"""Builds the chat history that a model sees: texts, and the tool calls behind answers.
 
-An answer is one message. The agent that gave it may have called tools on the way there, and the
-next answer may rest on what those calls brought. They stand in the result of the answer's run: from
-the message of the user on, which is the last one that the agent was given.
+An answer is one message. Its agent may have called tools before answering, and the next answer may
+depend on their results. Those calls are in the result of the answer's run, after the last user
+message that the agent received.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,20 +15,20 @@ from caseworker.nodes.agent.output import FINISH
 from caseworker.runs.run import Run, RunStatus
 
 GO_ON = "Go on."
-"""What an assistant is told who is to go on after an answer that had come to its end."""
+"""User message inserted when an assistant must continue after a completed answer."""
 MAX_ANSWERS_WITH_CALLS = 20
-"""So many answers, the newest, come with their calls of tools; those before them as texts alone."""
+"""Only this many of the newest answers include their tool calls; older ones are text only."""
 MAX_CALL_BYTES = 256 * 1024
-"""Of all calls and results in a history, in UTF-8."""
+"""Total size of all tool calls and results in a history, in UTF-8."""
 
 
 def spoken(
     branch: Sequence[ChatMessage], calls: Mapping[str, Sequence[Message]]
 ) -> Iterator[Message]:
-    """Yield what was said, and between two answers what made the assistant go on.
+    """Yield the messages of a branch; insert :data:`GO_ON` between two consecutive answers.
 
-    ``calls`` are the calls of tools, with their results, that come before answers, by the ids of
-    these. An answer that was stopped before it said more than with the last call is not repeated.
+    ``calls`` maps the id of an answer to the tool calls and results before it. The text of a
+    stopped answer is skipped if it only repeats the text of its last tool-calling message.
     """
     last: Role | None = None
     for message in branch:
@@ -45,9 +45,9 @@ def spoken(
 
 
 def calls_of(run: Run, step_id: str) -> list[Message]:
-    """Return the calls of tools that the agent of a step has made in a run, with their results.
+    """Return the tool calls and results of the agent of a step in a run.
 
-    There are none where what the agent was asked is not what the user had said.
+    The list is empty if the last user message is not among the agent's messages.
     """
     chat, result = run.request.chat, run.result
     if chat is None or result is None:
@@ -58,7 +58,7 @@ def calls_of(run: Run, step_id: str) -> list[Message]:
         starts = [at for at, message in enumerate(messages) if message == asked]
         return list(_rounds(messages[starts[-1] + 1 :])) if starts else []
     except (LookupError, TypeError, AttributeError):
-        return []  # a step that is no agent may give anything under these names
+        return []  # a step that is not an agent may use these names differently
 
 
 def size_of(messages: Sequence[Message]) -> int:
@@ -70,9 +70,9 @@ def size_of(messages: Sequence[Message]) -> int:
 
 
 def _rounds(messages: Sequence[Mapping[str, Any]]) -> Iterator[Message]:
-    """Yield the messages that call tools, and the results behind each of them.
+    """Yield each message that calls tools, followed by its results.
 
-    A call without a result is left out, and the one that hands in the answer, which follows.
+    Calls without a result are left out, and so is the call that submits the final answer.
     """
     for at, message in enumerate(messages):
         behind = takewhile(lambda one: one["role"] == "tool", messages[at + 1 :])

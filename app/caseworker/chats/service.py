@@ -1,9 +1,9 @@
-"""What callers can ask of threads: every answer is an ordinary run.
+"""Thread operations for callers; every answer is an ordinary run.
 
-Messages are stored before their run is accepted, with the run's id. So a request that is repeated
-under the same id finds its messages and its run, one that was cut off in between is completed by
-repeating it, and a run that works always has its message. A message whose run never came has no
-status; it can be answered once more.
+Messages are stored with the run's id before the run is accepted. Repeating a request under the same
+id finds its messages and its run, and completes a request that was interrupted in between. A
+running answer therefore always has its message. A message whose run was never accepted has no
+status; it can be retried.
 """
 
 import uuid
@@ -45,21 +45,21 @@ _IDS = uuid.UUID("8d2f0f0e-6c8a-5f0e-9a55-0f6f2b0f6f31")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Turn:
-    """An answer that is to be made, and the message that it answers if that is new."""
+    """A planned answer, with the user message that it answers if that message is new."""
 
     parent_id: str | None
-    """What the new messages follow."""
+    """Parent of the new messages."""
     content: str | None = None
-    """What the user says; None makes an answer alone."""
+    """The new user message; None creates only an answer."""
     history: Sequence[Message]
-    """The branch as the assistant is to see it, what the user says now at its end."""
+    """The branch as the model sees it, ending with the new user message."""
     goes_on: ChatMessage | None = None
-    """The answer whose run goes on in that of the new one."""
+    """The interrupted answer that the new run resumes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answered:
-    """What became of a turn."""
+    """The stored messages of a turn and its accepted run."""
 
     user: ChatMessage | None
     assistant: ChatMessage
@@ -77,7 +77,7 @@ class Chats:
         """Return a thread.
 
         Raises:
-            ThreadNotFoundError: there is none.
+            ThreadNotFoundError: the thread does not exist.
         """
         found = await self.store.get(tenant, thread_id)
         if found is None:
@@ -91,16 +91,16 @@ class Chats:
     async def with_contents(
         self, thread: Thread, messages: Sequence[ChatMessage]
     ) -> list[ChatMessage]:
-        """Return messages with what they say."""
+        """Return messages with their contents loaded."""
         wanted = [message.message_id for message in messages]
         said = await self.store.contents(thread.tenant, thread.thread_id, wanted)
         return [replace(one, **said.get(one.message_id, {})) for one in messages]
 
     async def saying(self, thread: Thread, content: str, parent_id: str | None) -> Turn:
-        """Return the turn in which the user says something, at the end of the newest branch.
+        """Return the turn for a new user message, by default at the end of the newest branch.
 
         Raises:
-            MessageNotFoundError: there is no such parent.
+            MessageNotFoundError: the parent does not exist.
             InvalidRunError: the parent is a message of the user.
             AnswerNotEndedError: the parent is still being written.
         """
@@ -112,7 +112,7 @@ class Chats:
         return await self._said(thread, branch, content)
 
     async def editing(self, thread: Thread, message_id: str, content: str) -> Turn:
-        """Return the turn in which the user says something in other words; raises likewise."""
+        """Return the turn that edits a user message; raises like :meth:`saying`."""
         tree = await self.tree(thread)
         message = tree.get(message_id)
         if message.role is not Role.USER:
@@ -120,11 +120,11 @@ class Chats:
         return await self._said(thread, tree.branch_to(message.parent_id), content)
 
     async def retrying(self, thread: Thread, message_id: str) -> Turn:
-        """Return the turn in which something is answered once more, an answer or a question.
+        """Return the turn that answers a message again; an answer is retried through its parent.
 
         Raises:
-            MessageNotFoundError: there is no such message.
-            AnswerNotEndedError: an answer on the way there is still being written.
+            MessageNotFoundError: the message does not exist.
+            AnswerNotEndedError: an answer in the branch is still being written.
         """
         tree = await self.tree(thread)
         message = tree.get(message_id)
@@ -133,15 +133,15 @@ class Chats:
         return Turn(parent_id=asked, history=await self._history(thread, branch))
 
     async def continuing(self, thread: Thread, message_id: str) -> Turn:
-        """Return the turn in which an answer goes on.
+        """Return the turn that continues an answer.
 
-        One that was cut off goes on where it was, beside it; one that had come to its end is
-        followed by another; one that was never begun is begun.
+        An interrupted answer is resumed in a sibling message; a completed one gets a follow-up
+        answer; one that never started is retried.
 
         Raises:
-            MessageNotFoundError: there is no such message.
-            InvalidRunError: it is no answer.
-            AnswerNotEndedError: it is still being written.
+            MessageNotFoundError: the message does not exist.
+            InvalidRunError: the message is not an answer.
+            AnswerNotEndedError: the answer is still being written.
         """
         tree = await self.tree(thread)
         message = tree.get(message_id)
@@ -158,10 +158,12 @@ class Chats:
     async def earlier(
         self, thread: Thread, run_id: str, request_hash: str
     ) -> "Answered | Turn | None":
-        """Return what the same request made before: an answer, or the turn if that has no run.
+        """Return the earlier result of the same request: the answer, or its turn if it has no run.
+
+        Return None if the request is new.
 
         Raises:
-            IdempotencyMismatchError: another request has made it.
+            IdempotencyMismatchError: a different request created the message.
         """
         tree = await self.tree(thread)
         message_id = derived_id(thread.thread_id, run_id, Role.ASSISTANT)
@@ -187,19 +189,19 @@ class Chats:
     async def answer(
         self, thread: Thread, turn: Turn, new: NewRun, ends: Sequence[str]
     ) -> Answered:
-        """Store the messages of a turn and accept its run; whole even if the caller hangs up.
+        """Store the messages of a turn and accept its run, even if the caller disconnects.
 
         Raises:
-            RunConflictError: the run's id belongs to something else.
+            RunConflictError: the run's id belongs to another request.
             IdempotencyMismatchError: the ids belong to another turn.
-            ThreadNotFoundError, MessageNotFoundError: it was deleted meanwhile.
-            ThreadFullError: the thread takes no more messages.
+            ThreadNotFoundError, MessageNotFoundError: deleted in the meantime.
+            ThreadFullError: the thread has reached its message limit.
         """
         work = self._answer(thread, turn, new, ends)
         return await shielded(work, grace_seconds=ACCEPT_GRACE_SECONDS)
 
     async def stop(self, thread: Thread, *, by: str, reason: str | None) -> Sequence[CancelStatus]:
-        """Cancel all answers that are being written, also those whose run is still to come."""
+        """Cancel all unfinished answers, including those whose run is not accepted yet."""
         return [
             await self._runs.cancel(key_of(thread.tenant, message), by=by, reason=reason)
             for message in (await self.tree(thread)).messages
@@ -225,7 +227,7 @@ class Chats:
     async def _calls(
         self, thread: Thread, branch: Sequence[ChatMessage]
     ) -> Mapping[str, Sequence[Message]]:
-        """Return the calls of tools behind the newest answers of a branch, by their messages."""
+        """Return the tool calls behind the newest answers of a branch, by message id."""
         where = thread.tenant, thread.thread_id
         found: dict[str, Sequence[Message]] = {}
         answers = {one.message_id: one for one in branch if len(one.ends) == 1}
@@ -253,7 +255,7 @@ class Chats:
         try:
             accepted = await self._runs.accept(new)
         except StoreUnavailableError:
-            raise  # it may have been accepted: repeating the request tells
+            raise  # the run may have been accepted: repeating the request finds out
         except Exception:
             if fresh:
                 with suppress(StoreUnavailableError):
@@ -264,7 +266,7 @@ class Chats:
 
 
 def derived_id(*parts: str) -> str:
-    """Return an id that is the same for the same request."""
+    """Return an id derived from its parts, so a repeated request gets the same id."""
     return str(uuid.uuid5(_IDS, "\n".join(parts)))
 
 

@@ -1,8 +1,8 @@
-"""Threads: conversations whose messages form a tree, and what stores them.
+"""Threads: conversations whose messages form a tree, and their store.
 
-Every message but the first stands below the one that it follows. Answering a message once more, or
-saying it in other words, makes a sibling; a branch is the way from a first message to a last one.
-An assistant's message is a run: its content is what the run came to, its status the run's.
+Every message except the first has a parent: the message that it follows. Retrying an answer or
+editing a message creates a sibling. A branch is the path from a root message to a leaf. An
+assistant's message belongs to a run: the run provides its content and its status.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,18 +16,18 @@ from caseworker.runs.run import TERMINAL, RunKey, RunStatus
 
 
 class Role(StrEnum):
-    """Who says something."""
+    """The author of a message."""
 
     USER = "user"
     ASSISTANT = "assistant"
 
 
 class ThreadNotFoundError(LookupError):
-    """There is no such thread, or it belongs to somebody else."""
+    """The thread does not exist or belongs to another tenant."""
 
 
 class ThreadConflictError(Exception):
-    """The id belongs to a thread that was made by another request."""
+    """The id belongs to a thread that another request created."""
 
 
 class MessageNotFoundError(LookupError):
@@ -35,7 +35,7 @@ class MessageNotFoundError(LookupError):
 
 
 class AnswerNotEndedError(Exception):
-    """The run of an assistant's message works, and what is asked for needs its end."""
+    """The run of an answer is not finished, and the operation requires that."""
 
     def __init__(self, field: str) -> None:
         super().__init__(field)
@@ -43,22 +43,22 @@ class AnswerNotEndedError(Exception):
 
 
 class ThreadFullError(Exception):
-    """A thread has as many messages as it may have."""
+    """The thread has reached its message limit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Thread:
-    """A conversation, and what answers in it."""
+    """A conversation and the agent or graph that answers in it."""
 
     tenant: str
     thread_id: str
     kind: DefinitionKind
     definition: Mapping[str, Any]
-    """The agent or graph that answers, or the name of a registered one."""
+    """The agent or graph that answers, inline or by name."""
     inputs: Mapping[str, Any] = field(default_factory=dict)
-    """For the agent's variables, or more inputs of the graph."""
+    """Values for the agent's variables, or additional inputs of the graph."""
     tools: Sequence[Any] = ()
-    """What the user brings along, as the tools of an agent are named."""
+    """Additional tools from the user, in the format of an agent's tools."""
     title: str | None = None
     metadata: Mapping[str, Any] = field(default_factory=dict)
     request_hash: str = ""
@@ -76,38 +76,38 @@ class ThreadPage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChatMessage:
-    """What somebody has said. Of an assistant it is what its run came to, so far."""
+    """A message. For an assistant, ``content`` is the output of its run so far."""
 
     message_id: str
     parent_id: str | None
     role: Role
     content: str | None = None
-    """None where it was not asked for, and of an assistant that has said nothing yet."""
+    """None if it was not loaded, or if the assistant has produced no text yet."""
     incomplete: str | None = None
-    """Why the content of an answer is not complete, as agents report it; None if it is."""
+    """Why an answer is incomplete, as agents report it; None if it is complete."""
     incomplete_reason: str | None = None
-    """What the provider or the model said about it, such as the text of a refusal."""
+    """Explanation from the provider or the model, such as the text of a refusal."""
     run_id: str | None = None
-    """Of an assistant's message."""
+    """Run of an assistant's message."""
     ends: Sequence[str] = ()
-    """The steps at which the graph of the run ends, in order: what they give is the answer."""
+    """The final steps of the run's graph, in order; their outputs form the answer."""
     request_hash: str = ""
-    """Of the request that has made it."""
+    """Hash of the request that created the message."""
     status: RunStatus | None = None
-    """Of the run; None if it was never accepted, or is erased."""
+    """Status of the run; None if the run was never accepted or is erased."""
     erased: bool = False
-    """Whether its run was erased, and what it said with it."""
+    """Whether the run was erased, and the content with it."""
     created_at: datetime | None = None
     """Set by the store."""
 
     @property
     def settled(self) -> bool:
-        """Whether nothing works on it."""
+        """Whether no run is working on the message."""
         return self.status is None or self.status in TERMINAL
 
 
 class MessageTree:
-    """The messages of a thread, in the order in which they came."""
+    """The messages of a thread, in the order of their creation."""
 
     def __init__(self, messages: Sequence[ChatMessage]) -> None:
         self.messages = messages
@@ -118,7 +118,7 @@ class MessageTree:
         """Return a message.
 
         Raises:
-            MessageNotFoundError: there is none.
+            MessageNotFoundError: the message does not exist.
         """
         try:
             return self._by_id[message_id]
@@ -126,7 +126,7 @@ class MessageTree:
             raise MessageNotFoundError(message_id) from None
 
     def branch_to(self, message_id: str | None) -> list[ChatMessage]:
-        """Return the way from the first message to one, which is the last; empty for None."""
+        """Return the path from the root message to this one, inclusive; empty for None."""
         branch = []
         while message_id is not None:
             message = self.get(message_id)
@@ -135,9 +135,9 @@ class MessageTree:
         return branch[::-1]
 
     def branch_through(self, message_id: str | None) -> list[ChatMessage]:
-        """Return the way through a message, on to the newest of those that follow it.
+        """Return the path through a message to its newest descendant leaf.
 
-        Without one it is the way to the newest message of all.
+        Without a message, return the path to the newest message of the thread.
         """
         if message_id is None and self.messages:
             message_id = self.messages[-1].message_id
@@ -147,7 +147,7 @@ class MessageTree:
         return branch
 
     def siblings(self, message: ChatMessage) -> list[str]:
-        """Return the ids of all that were said at the same place by the same side, oldest first."""
+        """Return the ids of all messages with the same parent and role, oldest first."""
         return [
             other.message_id
             for other in self.messages
@@ -156,13 +156,13 @@ class MessageTree:
 
 
 class ThreadStore(Protocol):
-    """Keeps threads and their messages; every method is one transaction."""
+    """Stores threads and their messages; every method is one transaction."""
 
     async def create(self, thread: Thread) -> tuple[Thread, bool]:
-        """Store a thread, and return it and True; the same once more is False.
+        """Store a thread; return it and whether it was created (False for a repeated request).
 
         Raises:
-            ThreadConflictError: the id belongs to another one.
+            ThreadConflictError: the id belongs to another thread.
         """
         ...
 
@@ -174,51 +174,51 @@ class ThreadStore(Protocol):
         """Return a page of threads, newest first, without definitions, inputs and tools.
 
         Raises:
-            InvalidRunError: the cursor is not one of ours.
+            InvalidRunError: the cursor is invalid.
         """
         ...
 
     async def delete(self, tenant: str, thread_id: str) -> bool:
-        """Delete a thread with its messages, not their runs; False if there is none."""
+        """Delete a thread with its messages, but not their runs; return False if not found."""
         ...
 
     async def add(
         self, tenant: str, thread_id: str, messages: Sequence[ChatMessage], *, most: int
     ) -> bool:
-        """Store messages, the last of them an assistant's; False if they are stored already.
+        """Store messages, the last of them an assistant's; return False if they already exist.
 
         Raises:
-            ThreadNotFoundError: there is no such thread.
-            MessageNotFoundError: there is no such parent.
-            IdempotencyMismatchError: another request has made messages of these ids.
-            RunConflictError: the run belongs to another message, or to none.
+            ThreadNotFoundError: the thread does not exist.
+            MessageNotFoundError: the parent does not exist.
+            IdempotencyMismatchError: a different request created messages with these ids.
+            RunConflictError: the run belongs to another message, or was not started by a thread.
             ThreadFullError: the thread would have more than ``most`` messages.
         """
         ...
 
     async def remove(self, tenant: str, thread_id: str, message_ids: Sequence[str]) -> None:
-        """Take back messages whose run was refused."""
+        """Delete messages whose run was refused."""
         ...
 
     async def messages(self, tenant: str, thread_id: str) -> Sequence[ChatMessage]:
-        """Return all messages of a thread in their order, without contents."""
+        """Return all messages of a thread in order, without contents."""
         ...
 
     async def contents(
         self, tenant: str, thread_id: str, message_ids: Sequence[str]
     ) -> Mapping[str, Mapping[str, Any]]:
-        """Return content, incomplete and incomplete_reason of some messages, by id.
+        """Return ``content``, ``incomplete`` and ``incomplete_reason`` of messages, by id.
 
-        The content of an assistant that has said nothing is None.
+        The content of an assistant that has produced no text is None.
         """
         ...
 
     async def that_called(
         self, tenant: str, thread_id: str, message_ids: Sequence[str], *, limit: int
     ) -> Sequence[str]:
-        """Return those of some answers whose last step is an agent that has called tools.
+        """Return the answers whose final step is an agent that called tools, newest first.
 
-        They are answers whose graph ends at one step; at most ``limit``, the newest first.
+        Only answers whose graph has one final step are considered; ``limit`` caps the result.
         """
         ...
 

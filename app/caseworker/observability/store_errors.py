@@ -1,12 +1,12 @@
-"""Errors of the database that every package may meet."""
+"""Database errors that any package may raise."""
 
 
 class StoreUnavailableError(Exception):
-    """The database did not answer in time; nothing is known to have been stored."""
+    """The database did not answer in time; the write may or may not be stored."""
 
 
 class WriteFailedError(Exception):
-    """The database was there, and could not carry out one write, however often it was asked."""
+    """The database is available but failed to store a write, even after retries."""
 
     def __init__(self, size_bytes: int) -> None:
         super().__init__(f"The database could not store a write of {size_bytes} bytes.")

@@ -1,8 +1,8 @@
-"""Approvals of runs: who is asked what, and the one decision that counts.
+"""Approvals of runs: the pending questions and the one decision that each gets.
 
-A question is a row that its run has stored under its fence. A person decides it once: the row says
-what was decided, by whom and when, and whoever comes second is refused. A decision, the time limit
-and the end of the run all lock the row of the run first, so exactly one of them is first.
+A question is a row that its run stores under its fencing token. It is decided once: the row records
+the decision, its author and its time, and later decisions are refused. A decision, the timeout and
+the end of the run all lock the run's row first, so exactly one of them wins.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -31,32 +31,32 @@ from caseworker.tools.arguments import ArgumentCheck, UnfitSchemaError
 from caseworker.tools.ports import ToolSpec
 
 ASK_GRACE_SECONDS = 2.0
-"""How long a statement may still take when its run is stopped: it is never cut off."""
+"""How long a statement may take after its run is stopped; it is never interrupted."""
 
 MAX_PROBLEMS = 20
-"""How many problems of changed arguments are named."""
+"""Maximum number of problems reported for changed arguments."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Approval:
-    """A question as its store shows it."""
+    """A question as stored."""
 
     key: RunKey
     approval_id: str
     node_id: str
-    """The CallNode that waits, or waited first."""
+    """The CallNode that asked first."""
     call_key: str
     question: Question
     requested_at: datetime
     expires_at: datetime
     decision: Decision | None
     open: bool
-    """Whether it can be decided: nobody has, its time is not up, and its run has not ended."""
+    """Whether it can be decided: undecided, not timed out, and its run has not ended."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deciding:
-    """What somebody wants to decide."""
+    """A requested decision."""
 
     approval_id: str
     verdict: Verdict
@@ -65,7 +65,7 @@ class Deciding:
     reason: str | None = None
 
     def is_same_as(self, decision: Decision | None) -> bool:
-        """Return whether this very decision was made before, by whomever."""
+        """Return whether ``decision`` has the same verdict and arguments, by any author."""
         return (
             decision is not None
             and decision.verdict is self.verdict
@@ -75,65 +75,65 @@ class Deciding:
 
 @dataclass(frozen=True, slots=True)
 class ApprovalPage:
-    """Questions that wait, oldest first."""
+    """Open questions, oldest first."""
 
     approvals: Sequence[Approval]
     next_cursor: str | None
 
 
 class ApprovalStore(Protocol):
-    """The questions of all runs; every method is one transaction."""
+    """Stores the questions of all runs; every method is one transaction."""
 
     async def ask(self, run: Run, asked: Asked) -> Approval | None:
-        """Store a question, unless it is stored, and return it; None if the run is lost."""
+        """Store a question unless it exists and return it; return None if the run is lost."""
         ...
 
     async def decisions(self, key: RunKey, approval_ids: Collection[str]) -> Mapping[str, Decision]:
-        """Return the decisions there are; what nobody decided in time is timed out by now."""
+        """Return the decisions made so far; questions past their limit are timed out now."""
         ...
 
     async def decide(self, key: RunKey, deciding: Deciding) -> Approval | None:
-        """Decide a question, and queue its run if that waits; None if there is no such question.
+        """Decide a question and enqueue its run if that waits; return None if it is unknown.
 
-        A decision that was made before is returned, whatever it was. One that comes too late, for
-        the time limit, a cancel request or the end of the run, changes nothing.
+        An earlier decision is returned unchanged. A decision that is too late, because of the time
+        limit, a cancel request or the end of the run, changes nothing.
         """
         ...
 
     def listening(self, key: RunKey) -> AbstractContextManager[Notification]:
-        """Yield a notification for decisions about a run that does not wait; some may be missed."""
+        """Yield a notification of decisions for a run that stays in memory; some may be missed."""
         ...
 
     async def get(self, key: RunKey, approval_id: str) -> Approval | None:
-        """Return a question."""
+        """Return a question, or None if it does not exist."""
         ...
 
     async def of_run(self, key: RunKey) -> Sequence[Approval] | None:
-        """Return the questions of a run, oldest first; None if there is no run."""
+        """Return the questions of a run, oldest first; None if the run does not exist."""
         ...
 
     async def waiting(self, tenant: str, *, limit: int, cursor: str | None) -> ApprovalPage:
-        """Return questions that can be decided, oldest first.
+        """Return open questions, oldest first.
 
         Raises:
-            InvalidRunError: the cursor is not one of ours.
+            InvalidRunError: the cursor is invalid.
         """
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class RunDesk:
-    """Where one execution of a run asks; waits for a database that is away."""
+    """Asks the questions of one execution of a run; retries while the database is unavailable."""
 
     store: ApprovalStore
     run: Run
     token: CancellationToken
 
     async def ask(self, asked: Asked) -> Decision | None:
-        """Store a question, unless it is stored; return its decision if there is one.
+        """Store a question unless it exists; return its decision, if any.
 
         Raises:
-            LostRunError: the run belongs to another worker now.
+            LostRunError: another worker owns the run now.
         """
         asking = when_there(partial(self.store.ask, self.run, asked))
         approval = await shielded(asking, grace_seconds=ASK_GRACE_SECONDS)
@@ -142,29 +142,29 @@ class RunDesk:
         return approval.decision
 
     async def decisions(self, approval_ids: Collection[str]) -> Mapping[str, Decision]:
-        """Return the decisions there are."""
+        """Return the decisions made so far."""
         ids = tuple(approval_ids)
         looking = when_there(partial(self.store.decisions, self.run.key, ids))
         return await shielded(looking, grace_seconds=ASK_GRACE_SECONDS)
 
     def listening(self) -> AbstractContextManager[Notification]:
-        """Yield a notification for decisions."""
+        """Yield a notification of decisions for this run."""
         return self.store.listening(self.run.key)
 
 
 class RunApprovals:
-    """What people can ask of approvals: see them, decide them."""
+    """Approval operations for callers: list and decide."""
 
     def __init__(self, store: ApprovalStore) -> None:
         self._store = store
 
     async def decide(self, key: RunKey, deciding: Deciding) -> Approval:
-        """Decide a question once; the same decision again changes nothing.
+        """Decide a question once; repeating the same decision changes nothing.
 
         Raises:
-            ApprovalNotFoundError: there is no such question, or no such run.
-            ApprovalDecidedError: another decision, its time limit or the end of the run came first.
-            InvalidArgumentsError: the arguments do not fit, or may not be changed.
+            ApprovalNotFoundError: the question or its run does not exist.
+            ApprovalDecidedError: another decision, the timeout or the end of the run came first.
+            InvalidArgumentsError: the arguments violate the schema, or may not be changed.
         """
         asked = await self._store.get(key, deciding.approval_id)
         if asked is None:
@@ -184,7 +184,7 @@ class RunApprovals:
         """Return the questions of a run, oldest first.
 
         Raises:
-            RunNotFoundError: there is no such run.
+            RunNotFoundError: the run does not exist.
         """
         found = await self._store.of_run(key)
         if found is None:
@@ -192,15 +192,15 @@ class RunApprovals:
         return found
 
     async def waiting(self, tenant: str, *, limit: int, cursor: str | None) -> ApprovalPage:
-        """Return questions that can be decided, oldest first."""
+        """Return open questions, oldest first."""
         return await self._store.waiting(tenant, limit=limit, cursor=cursor)
 
 
 def require_fit(question: Question, arguments: Mapping[str, Any]) -> None:
-    """Check arguments that somebody wants to put in the place of what was asked for.
+    """Validate arguments that replace those of the pending call.
 
     Raises:
-        InvalidArgumentsError: they do not fit; each problem names its field.
+        InvalidArgumentsError: they violate the schema; each problem names its field.
     """
     if question.schema is None:
         raise InvalidArgumentsError([("arguments", "These may not be changed; leave them out.")])
@@ -215,5 +215,5 @@ def require_fit(question: Question, arguments: Mapping[str, Any]) -> None:
 
 
 def _place(at: str) -> str:
-    """Return a place in what was sent; a key that somebody made up is shown as ``*``."""
+    """Return the path of a problem; keys chosen by the caller are shown as ``*``."""
     return field_of(int(name) if name.isdecimal() else name for name in at.split(".") if name)

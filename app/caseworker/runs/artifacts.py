@@ -1,12 +1,12 @@
-"""The files that runs make, what stores them, and how callers read them.
+"""Files that runs create (artifacts): storing and reading them.
 
-A file belongs to the tool call that made it: what a try of the call has kept, another try of it
-replaces. It is stored by the owner of the run alone, while the run has not ended, and can be read
-as long as the run can.
+A file belongs to the tool call that created it; a later attempt of the call replaces the files of
+an earlier one. Only the owner of the run can store files, and only until the run ends. Files can be
+read as long as the run can.
 
-The name of a file is derived from the key of its call, so a call that is made again, because its
-worker was lost, puts its files in the place of those of the lost try. A file is stored before the
-tool returns, and therefore before the result that refers to it is journaled.
+The name is derived from the key of the call. If a call is repeated because its worker was lost, its
+files therefore replace those of the lost attempt. A file is stored before the tool returns, and
+thus before the journal holds the result that refers to it.
 """
 
 import asyncio
@@ -29,35 +29,35 @@ from caseworker.runs.run import Run, RunKey
 from caseworker.tools.artifacts import ArtifactTooLargeError, SavedArtifact, artifact_name
 
 PIECE_BYTES = 262_144
-"""How much of a file is read at once: all that a slow reader holds of it."""
+"""Chunk size of reads; bounds the memory that a slow reader uses."""
 
 READ_GRACE_SECONDS = 5.0
-"""How long a read may still take once its reader is gone: statements are not cut off."""
+"""How long a read may take after its reader disconnects; statements are never interrupted."""
 
 
 DIGEST_CHARS = 8
-"""How much of a call's digest its files have in their names.
+"""How many digits of the call's digest are part of its file names.
 
-In a run of a hundred calls two share it with a chance of one in a million, which does harm only if
-their files have the same stem as well: the second one is then refused.
+Two of a hundred calls of a run share these digits with a probability of one in a million. That
+matters only if their files also have the same stem: the second one is then refused.
 """
 
 MAX_STEM_CHARS = 60 - 1 - DIGEST_CHARS
-"""How much of a stem is left beside it."""
+"""Remaining characters for the stem of a file name."""
 
 SMALL_BYTES = 262_144
-"""What is digested at once; to hand it to a thread would take as long."""
+"""Largest data hashed on the event loop; a thread would take as long to start."""
 
 SAVE_GRACE_SECONDS = 5.0
-"""How long a save may still take once its tool was cancelled: its statements are not cut off."""
+"""How long a save may take after its tool is cancelled; statements are never interrupted."""
 
 PAUSES_SECONDS = (0.1, 0.5, 1.0, 2.0, 4.0, 8.0)
-"""How long a save waits, again and again, for a database that is away."""
+"""Pauses between attempts to save while the database is unavailable."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArtifactLimits:
-    """How much may be kept: bytes of one file, bytes of a run, files of a run."""
+    """Storage limits: bytes per file, bytes per run, files per run."""
 
     max_bytes: int
     max_run_bytes: int
@@ -66,11 +66,11 @@ class ArtifactLimits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewArtifact:
-    """A file that is about to be kept."""
+    """A file to store."""
 
     name: str
     slot: str
-    """Which file of which call it is: whatever a lost try of the call kept there is replaced."""
+    """Identifies the file within its call; a later attempt of the call replaces the same slot."""
     media_type: str
     sha256: str
     data: bytes
@@ -78,7 +78,7 @@ class NewArtifact:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredArtifact:
-    """A file that is kept, without its bytes; their digest is in hexadecimal digits."""
+    """Metadata of a stored file; ``sha256`` is hexadecimal."""
 
     name: str
     media_type: str
@@ -88,68 +88,68 @@ class StoredArtifact:
 
 
 class Kept(Enum):
-    """What became of a file that was to be kept."""
+    """The outcome of storing a file."""
 
     KEPT = auto()
     LOST = auto()
-    """The run belongs to another worker, or has ended; nothing was written."""
+    """Another worker owns the run, or it has ended; nothing was written."""
     FULL = auto()
-    """The run has no room for it; nothing was written."""
+    """A limit of the run is exhausted; nothing was written."""
 
 
 class ArtifactStore(Protocol):
-    """Keeps files beside the run they belong to; every method is one transaction.
+    """Stores files of runs; every method is one transaction.
 
     Raises:
-        StoreUnavailableError: the database did not answer; a file may be kept or not.
+        StoreUnavailableError: the database did not answer; a file may or may not be stored.
     """
 
     async def save(self, key: RunKey, fence: int, new: NewArtifact, limits: ArtifactLimits) -> Kept:
-        """Keep a file of a run that is owned under this fence and has not ended; durable on return.
+        """Store a file if ``fence`` owns the run and it has not ended; durable on return.
 
-        Files of one run are kept one after the other, so that its limits hold. Keeping a file again
-        that is there already changes nothing.
+        Saves of one run are serialized, so its limits hold. Storing an identical file again
+        changes nothing.
         """
         ...
 
     async def find(self, key: RunKey, name: str | None = None) -> Sequence[StoredArtifact] | None:
-        """Return the files of a run, or the one of a name, oldest first; None without a run."""
+        """Return the files of a run, oldest first, or the named one; None without a run."""
         ...
 
     async def read(
         self, key: RunKey, artifact: StoredArtifact, *, offset: int, size: int
     ) -> bytes | None:
-        """Return ``size`` bytes of a file, or what is left of it; None if it is gone."""
+        """Return up to ``size`` bytes of a file from ``offset``; None if it is gone."""
         ...
 
 
 class ArtifactReading:
-    """Reads the files of runs, on any replica, while a run works and afterwards.
+    """Reads the files of runs on any replica, during and after the run.
 
     Raises:
-        RunNotFoundError: there is no such run.
-        ArtifactNotFoundError: the run has no such file, not any more, or not as it was.
+        RunNotFoundError: the run does not exist.
+        ArtifactNotFoundError: the file does not exist, or was deleted or replaced.
     """
 
     def __init__(self, store: ArtifactStore) -> None:
         self._store = store
 
     async def find(self, key: RunKey, name: str | None = None) -> Sequence[StoredArtifact]:
-        """Return the files of a run, or the one of a name, oldest first."""
+        """Return the files of a run, oldest first, or only the named one."""
         found = await self._store.find(key, name)
         if found is None:
             raise RunNotFoundError(key.run_id)
         return found
 
     async def get(self, key: RunKey, name: str) -> StoredArtifact:
-        """Return a file of a run, without its bytes."""
+        """Return the metadata of a file."""
         found = await self.find(key, name)
         if not found:
             raise ArtifactNotFoundError(name)
         return found[0]
 
     async def pieces(self, key: RunKey, artifact: StoredArtifact) -> AsyncGenerator[bytes, None]:
-        """Yield the bytes of a file, piece by piece; each is read when it is asked for."""
+        """Yield the bytes of a file in chunks; each chunk is read on demand."""
         for offset in range(0, artifact.size_bytes, PIECE_BYTES):
             read = self._store.read(key, artifact, offset=offset, size=PIECE_BYTES)
             piece = await shielded(read, grace_seconds=READ_GRACE_SECONDS)
@@ -159,7 +159,7 @@ class ArtifactReading:
 
 
 class NoRoomForArtifactError(ArtifactTooLargeError):
-    """All that a run may keep is kept."""
+    """The run has reached its limit of files or bytes."""
 
     def __init__(self, limits: ArtifactLimits) -> None:
         super().__init__(limits.max_bytes)
@@ -174,20 +174,20 @@ class NoRoomForArtifactError(ArtifactTooLargeError):
 
 @dataclass(frozen=True, slots=True)
 class RunArtifacts:
-    """Keeps the files of one execution of a run; an ArtifactKeeper of the tools."""
+    """Stores the files of one execution of a run; implements ArtifactKeeper."""
 
     store: ArtifactStore
     limits: ArtifactLimits
     run: Run
     token: CancellationToken
-    """Stops the execution, tripped here where the run is lost."""
+    """Stops the execution; tripped here if the run is lost."""
 
     def sink_of(self, call_key: str) -> "CallArtifacts":
-        """Return a sink for one try of a call."""
+        """Return a sink for one attempt of a call."""
         return CallArtifacts(self, call_key)
 
     async def keep(self, new: NewArtifact) -> None:
-        """Keep a file that is digested and named; raises what :meth:`CallArtifacts.save` does."""
+        """Store a hashed and named file; raises like :meth:`CallArtifacts.save`."""
         match await self._save(new):
             case Kept.FULL:
                 raise NoRoomForArtifactError(self.limits)
@@ -204,10 +204,10 @@ class RunArtifacts:
 
 
 class CallArtifacts:
-    """Keeps the files of one try of a tool call; an ArtifactSink."""
+    """Stores the files of one attempt of a tool call; implements ArtifactSink."""
 
     def __init__(self, run: RunArtifacts, call_key: str) -> None:
-        """Keep files for ``run``, named after the call."""
+        """Store files for ``run``, with names derived from ``call_key``."""
         self._run = run
         self._call = hashlib.sha256(call_key.encode()).hexdigest()
         self._numbers = itertools.count(1)
@@ -215,22 +215,22 @@ class CallArtifacts:
 
     @property
     def max_bytes(self) -> int:
-        """How large a file may be."""
+        """Maximum size of a file."""
         return self._run.limits.max_bytes
 
     @property
     def saved(self) -> Sequence[SavedArtifact]:
-        """The files that were kept so far, in the order in which they were saved."""
+        """The files stored so far, in order."""
         return tuple(self._saved.values())
 
     async def save(self, name_stem: str, media_type: str, data: bytes) -> SavedArtifact:
-        """Keep a file; the same bytes under the same stem are kept once.
+        """Store a file; identical bytes under the same stem and media type are stored once.
 
         Raises:
-            ArtifactTooLargeError: there are more than ``max_bytes``, or more than the run may keep.
-            ValueError: the stem is no plain one, or no file of that media type is made here.
-            LostRunError: the run belongs to another worker now, or has ended.
-            StoreUnavailableError: the database stayed away.
+            ArtifactTooLargeError: the file exceeds ``max_bytes`` or the limits of the run.
+            ValueError: the stem or the media type is not allowed.
+            LostRunError: another worker owns the run, or it has ended.
+            StoreUnavailableError: the database is still unavailable after all retries.
         """
         if len(data) > self.max_bytes:
             raise ArtifactTooLargeError(self.max_bytes)
@@ -251,7 +251,7 @@ class CallArtifacts:
 
 
 async def _sha256(data: bytes) -> str:
-    """Return the digest of bytes; many of them are digested while others go on."""
+    """Return the SHA-256 in hex; large data is hashed in a thread so the event loop stays free."""
     if len(data) <= SMALL_BYTES:
         return hashlib.sha256(data).hexdigest()
     return (await asyncio.to_thread(hashlib.sha256, data)).hexdigest()

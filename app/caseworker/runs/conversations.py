@@ -1,7 +1,7 @@
-"""The prompt of a call in a long conversation, put together from what its calls have stored.
+"""Rebuilds the prompt of a call in a long conversation from the stored calls.
 
-Each call stores the messages that it adds, and after how many messages they stand; a message that
-is the answer of a call, or the result of one, names that call.
+Each call stores only the messages that it adds, and the number of messages before them. A message
+that holds the reply or result of a call stores a reference to that call.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -12,12 +12,12 @@ from caseworker.nodes.agent.references import REPLY_OF, key_in_message, whole_me
 from caseworker.runs.run import CallRecord
 
 AFTER = "after"
-"""Key of what a request says of the messages before its own: ``call_key`` is the call that has
-stored the first ones, ``messages`` is how many there are."""
+"""Request key that describes the preceding messages: ``call_key`` is the first call of the
+conversation, ``messages`` is the number of preceding messages."""
 
 
 def beginning_of(request: Any) -> str | None:
-    """Return the key of the call that began a request's conversation; None if it is whole."""
+    """Return the key of the first call of a conversation; None if the request is complete."""
     after = request.get(AFTER) if isinstance(request, Mapping) else None
     return None if after is None else after["call_key"]
 
@@ -25,11 +25,11 @@ def beginning_of(request: Any) -> str | None:
 def whole_request(
     record: CallRecord, stored: Sequence[CallRecord], shown: Callable[[Any], Any]
 ) -> dict[str, Any]:
-    """Return what a call has asked, with the messages before its own.
+    """Return the request of a call, including the messages before its own.
 
-    ``stored`` are the calls of its conversation and those that they name, in their order; messages
-    of calls that are not among them are counted as left out. ``shown`` returns a result as it may
-    be shown.
+    ``stored`` holds the calls of the conversation and the calls that they reference, in order;
+    messages of missing calls are counted in ``messages_left_out``. ``shown`` redacts a result for
+    display.
     """
     own: Mapping[str, Any] = record.request or {}
     root = beginning_of(own)
@@ -41,7 +41,7 @@ def whole_request(
         if asked is None or (each.call_key != root and beginning_of(asked) != root):
             continue
         if each is record or each.outcome == CallOutcome.RESULT:
-            # Parameters are left out where they are those of the last call that was answered.
+            # unchanged parameters are stored only once: an empty request inherits them
             request = {n: asked[n] for n in asked if n not in (AFTER, "messages")} or request
         start = asked.get(AFTER, {}).get("messages", 0)
         messages |= enumerate(asked["messages"], start)
@@ -52,7 +52,7 @@ def whole_request(
 
 
 def _full(message: Any, values: Mapping[Any, Any], shown: Callable[[Any], Any]) -> Any:
-    """Return a message with the result of the call that it names, if that can be shown."""
+    """Return a message with its referenced result inserted, if that is available."""
     key = key_in_message(message)
     if key not in values:
         return message

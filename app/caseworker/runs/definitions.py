@@ -1,9 +1,9 @@
-"""What callers can ask of registered graphs and agents, and how either becomes a run's graph.
+"""Registration of graphs and agents, and conversion of either to the graph of a run.
 
-An agent is executed by a graph of one step.
+An agent is executed as a graph with one step.
 
-A run is stored with its whole graph inline, so that it does what it was accepted with, whatever
-becomes of the definitions that the graph was put together from.
+A run stores its whole graph inline. It executes exactly the accepted graph, even if the definitions
+that the graph was composed of change or are deleted.
 """
 
 import asyncio
@@ -38,17 +38,17 @@ from caseworker.runs.run import DefinitionRef
 
 MANY_STEPS = 200
 LARGE_BYTES = 8192
-"""A graph of more steps or bytes is checked on a thread, so that others need not wait for it."""
+"""Graphs with more steps or bytes are validated in a thread, to keep the event loop responsive."""
 
 COMPILED_BYTES = 512 * 1024
-"""How much JSON there is of the graphs that are kept ready; ready they take ten times as much."""
+"""Cache size of prepared graphs, in bytes of JSON; prepared graphs take about ten times as much."""
 
 AGENT_STEP = "agent"
 _AGENT_PLACE = f"steps.0.data.{AGENT_STEP}."
 
 
 def graph_of(kind: DefinitionKind, content: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the graph that executes a definition: it itself, or a step with the agent."""
+    """Return the graph that executes a definition; an agent becomes a graph with one step."""
     if kind is DefinitionKind.GRAPH:
         return content
     step = {"id": AGENT_STEP, "type": AGENT_STEP, "data": {AGENT_STEP: content}}
@@ -56,7 +56,7 @@ def graph_of(kind: DefinitionKind, content: Mapping[str, Any]) -> Mapping[str, A
 
 
 class Definitions:
-    """Registers graphs and agents, shows them, and makes them ready to be run."""
+    """Registers, returns and prepares graphs and agents."""
 
     def __init__(self, store: DefinitionStore, checks: GraphChecks, limits: GraphLimits) -> None:
         self._store = store
@@ -69,20 +69,20 @@ class Definitions:
     async def inline(
         self, tenant: str, content: Mapping[str, Any], kind: DefinitionKind = DefinitionKind.GRAPH
     ) -> RunnableGraph:
-        """Return a caller's own graph or agent, complete and valid.
+        """Validate and prepare an inline graph or agent.
 
         Raises:
-            GraphRefusedError: it cannot be executed.
+            GraphRefusedError: the definition is invalid.
         """
         runnable, problems = await self._examined(tenant, kind, content)
         _require_no_error(problems, kind)
         return runnable
 
     async def named(self, tenant: str, ref: DefinitionRef) -> tuple[DefinitionRef, RunnableGraph]:
-        """Return a registered graph or agent, complete and valid, and which version it is.
+        """Load, validate and prepare a registered graph or agent; also return its exact version.
 
         Raises:
-            GraphRefusedError: there is none, or it cannot be executed.
+            GraphRefusedError: the definition does not exist or is invalid.
         """
         found = await self._store.get(tenant, ref)
         if found is None:
@@ -97,7 +97,7 @@ class Definitions:
         return head.ref, runnable
 
     async def problems(self, tenant: str, graph: Mapping[str, Any]) -> Sequence[Problem]:
-        """Return everything that is wrong with a graph, errors and warnings."""
+        """Return all problems of a graph, errors and warnings."""
         try:
             return (await self._examined(tenant, DefinitionKind.GRAPH, graph))[1]
         except GraphRefusedError as refused:
@@ -110,10 +110,10 @@ class Definitions:
         content: Mapping[str, Any],
         description: str | None = None,
     ) -> Registered:
-        """Store a definition as the next version of a name; the same again is the same version.
+        """Store a definition as the next version of a name; identical content adds no version.
 
         Raises:
-            GraphRefusedError: it cannot be executed, or would contain itself.
+            GraphRefusedError: the definition is invalid, or would contain itself.
         """
         while True:
             _, problems = await self._examined(tenant, ref.kind, content, registering=ref)
@@ -122,14 +122,14 @@ class Definitions:
                 new = self._new(tenant, ref, content, description)
                 registered = await self._store.add(new)
             except ContainedDefinitionGoneError:
-                continue  # the next look finds out which one, and says where
+                continue  # the next iteration finds out which one is missing, and where
             return replace(registered, warnings=problems)
 
     async def get(self, tenant: str, ref: DefinitionRef) -> Definition:
         """Return a definition as its author wrote it.
 
         Raises:
-            DefinitionNotFoundError: there is none.
+            DefinitionNotFoundError: the definition does not exist.
         """
         found = await self._store.get(tenant, ref)
         if found is None:
@@ -142,7 +142,7 @@ class Definitions:
         """Return the versions under the name of ``ref``, newest first.
 
         Raises:
-            DefinitionNotFoundError: there is no such name.
+            DefinitionNotFoundError: no definition has this name.
         """
         page = await self._store.versions(tenant, ref, limit=limit, cursor=cursor)
         if not page.heads and cursor is None:
@@ -158,9 +158,9 @@ class Definitions:
         itself: DefinitionRef | None = None,
         registering: DefinitionRef | None = None,
     ) -> tuple[RunnableGraph, Sequence[Problem]]:
-        """Return a graph with all that it contains, and everything that is wrong with it.
+        """Expand and validate a graph; return it with all problems found.
 
-        What names no other definition is the same each time, so the last ones are kept.
+        The result for content that references no definition is always the same, so it is cached.
         """
         text = None if registering is not None else _text_of(content)
         if (known := self._compiled.get((kind, text))) is not None:
@@ -196,19 +196,19 @@ class Definitions:
     async def require_models(
         self, kind: DefinitionKind, graph: Mapping[str, Any], allowed: Collection[str]
     ) -> None:
-        """Refuse the graph of a run that names other models than those that are ``allowed``.
+        """Reject a run's graph that uses models outside ``allowed``.
 
         Raises:
-            GraphRefusedError: it does; all places are named.
+            GraphRefusedError: the graph uses other models; each problem gives the place.
         """
         _, found = await self._checked(graph, GraphSize.of(graph), allowed)
         _require_no_error(at_home(found, kind), kind)
 
     async def register_agent(self, tenant: str, agent: Mapping[str, Any]) -> Registered:
-        """Store an agent as the next version of the name that it has.
+        """Store an agent as the next version of its own name.
 
         Raises:
-            GraphRefusedError: it cannot be executed, or would contain itself.
+            GraphRefusedError: the agent is invalid, or would contain itself.
         """
         if is_reference(agent):
             missing = Problem("prompt", "This field is required.")
@@ -245,9 +245,9 @@ class Definitions:
 def problems_alone(
     checks: GraphChecks, limits: GraphLimits, graph: Mapping[str, Any]
 ) -> Sequence[Problem]:
-    """Return everything that is wrong with a graph, as far as it shows without what is registered.
+    """Return all problems of a graph that can be found without the registry.
 
-    Each definition that the graph names is a warning.
+    Each referenced definition yields a warning.
     """
     if beyond := GraphSize.of(graph).beyond(limits):
         return beyond
@@ -265,7 +265,7 @@ def _unseen(named: DefinitionReference) -> Problem:
 
 @dataclass(frozen=True, slots=True)
 class _Compiled:
-    """A graph or an agent that names no other, as it was found once."""
+    """A cached graph or agent that references no definition, with its problems."""
 
     runnable: RunnableGraph
     problems: Sequence[Problem]
@@ -273,7 +273,7 @@ class _Compiled:
 
 
 def _text_of(content: Mapping[str, Any]) -> bytes | None:
-    """Return a definition as JSON, its members in their order; None if that is not simple."""
+    """Serialize a definition without sorting keys; return None if it is not plain JSON."""
     try:
         return orjson.dumps(content)
     except orjson.JSONEncodeError:
@@ -287,7 +287,7 @@ def _require_no_error(problems: Sequence[Problem], kind: DefinitionKind) -> None
 
 
 def at_home(problems: Sequence[Problem], kind: DefinitionKind) -> Sequence[Problem]:
-    """Return problems of the graph of a definition with their places inside the definition."""
+    """Translate problem places in the executed graph to places in the definition."""
     if kind is DefinitionKind.GRAPH:
         return problems
     return [replace(one, place=one.place.removeprefix(_AGENT_PLACE)) for one in problems]
@@ -305,6 +305,6 @@ def _not_there(gap: Missing, known: Set[DefinitionRef]) -> Problem:
 
 
 def _is_at(problem: Problem, places: Set[str]) -> bool:
-    """Tell whether a problem is about one of some places, or about something inside it."""
+    """Return whether a problem is at, or inside, one of these places."""
     parts = problem.place.split(".")
     return any(".".join(parts[:end]) in places for end in range(1, len(parts) + 1))

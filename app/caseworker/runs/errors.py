@@ -1,4 +1,4 @@
-"""What can be wrong with what is asked of runs. None of these knows HTTP."""
+"""Errors of run operations; none of them depends on HTTP."""
 
 from collections.abc import Sequence
 
@@ -9,35 +9,35 @@ from caseworker.runs.run import DefinitionRef
 
 
 class RunNotFoundError(LookupError):
-    """There is no such run, or it belongs to somebody else."""
+    """The run does not exist or belongs to another tenant."""
 
 
 class RunNotEndedError(Exception):
-    """What is asked for can only be done with a run that has ended."""
+    """The operation requires a run that has ended."""
 
 
 class SourceNotFoundError(RunNotFoundError):
-    """There is no run to go on from, or it belongs to somebody else."""
+    """The run to resume from does not exist or belongs to another tenant."""
 
 
 class SourceNotEndedError(Exception):
-    """The run to go on from has not ended."""
+    """The run to resume from has not ended."""
 
 
 class CallNotFoundError(LookupError):
-    """The run has made no such call."""
+    """The run has no call with this node ID."""
 
 
 class ApprovalNotFoundError(LookupError):
-    """The run asks for no such approval."""
+    """The run has no approval with this ID."""
 
 
 class ApprovalDecidedError(Exception):
-    """Another decision came first, or the end of the time or of the run."""
+    """Another decision, the timeout or the end of the run came first."""
 
 
 class InvalidArgumentsError(ValueError):
-    """Arguments that do not fit what they are for; each problem is a field and what to do."""
+    """Arguments violate their schema; each problem is a pair of field and advice."""
 
     def __init__(self, problems: Sequence[tuple[str, str]]) -> None:
         super().__init__(f"{len(problems)} problems")
@@ -45,7 +45,7 @@ class InvalidArgumentsError(ValueError):
 
 
 class ArtifactNotFoundError(LookupError):
-    """The run has no such file, or not any more."""
+    """The run has no such file, or the file was deleted."""
 
 
 class RunConflictError(Exception):
@@ -53,24 +53,24 @@ class RunConflictError(Exception):
 
 
 class IdempotencyMismatchError(Exception):
-    """The idempotency key was used before, with another body."""
+    """The idempotency key was already used with a different body."""
 
 
 class TooManyPendingCancelsError(Exception):
-    """Too many cancel requests are stored for runs that do not exist."""
+    """Too many cancel requests are pending for runs that do not exist."""
 
 
 class QueueFullError(Exception):
-    """More runs wait than the service admits."""
+    """The queue has reached its limit."""
 
     def __init__(self, rate: RateState | None = None) -> None:
         super().__init__()
         self.rate = rate
-        """How the tenant stands to its rate, if that is limited."""
+        """State of the tenant's rate limit, if there is one."""
 
 
 class InvalidRunError(ValueError):
-    """A request that cannot be run; names the field and what to do."""
+    """A request is invalid; names the field and the remedy."""
 
     def __init__(self, field: str, message: str) -> None:
         super().__init__(message)
@@ -78,10 +78,10 @@ class InvalidRunError(ValueError):
 
 
 class GraphRefusedError(ValueError):
-    """A graph or an agent that cannot be executed; carries everything that is wrong with it.
+    """A graph or an agent cannot be executed; carries all its problems.
 
-    The places of the problems are inside it: ``steps.2.type``, or ``name`` where it was given by
-    its name.
+    Places of problems are relative to it, such as ``steps.2.type``, or ``name`` if it was
+    referenced by name.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class GraphRefusedError(ValueError):
 
 
 class DefinitionNotFoundError(LookupError):
-    """There is no such definition or version, or it belongs to somebody else."""
+    """The definition or version does not exist or belongs to another tenant."""
 
     def __init__(self, ref: DefinitionRef) -> None:
         super().__init__(ref.name)
@@ -101,7 +101,7 @@ class DefinitionNotFoundError(LookupError):
 
 
 class DefinitionInUseError(Exception):
-    """Other definitions contain the one that was to be deleted."""
+    """The definition to delete is contained in other definitions."""
 
     def __init__(self, ref: DefinitionRef, users: Sequence[DefinitionRef]) -> None:
         super().__init__(f"{len(users)} definitions contain it")
@@ -110,8 +110,8 @@ class DefinitionInUseError(Exception):
 
 
 class ContainedDefinitionGoneError(Exception):
-    """What a new definition contains was deleted while the definition was checked."""
+    """A definition that a new one contains was deleted during validation."""
 
 
 class DefinitionsTooLargeError(Exception):
-    """The definitions that were asked for are larger together than the limit."""
+    """The requested definitions together exceed the size limit."""

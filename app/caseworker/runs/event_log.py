@@ -1,12 +1,11 @@
-"""The events of one run on their way into the store.
+"""Buffers the events of one run until they are stored.
 
-An event gets its number and its time when it is emitted, and both stay: numbers are dense, 1 to n,
-over all executions of a run. Every write carries all events that no answer has confirmed yet, also
-those that an earlier write carries that is still under way. So whichever of several writes arrives,
-or is given up, the store never holds an event without those before it; what it holds already it
-leaves as it is, but for the text of an answer that is journaled by then: such a part is written
-once more, with the key of the call in place of the text. What an owner lost with its process was
-never stored and does not exist: the next owner counts on from the last event that was.
+An event gets its final number and time when it is emitted. Numbers run from 1 to n without gaps,
+across all executions of a run. Every write carries all unconfirmed events, including those of a
+write still in flight. So whichever write succeeds or fails, the store never holds an event without
+its predecessors. Stored events do not change, with one exception: when an answer is journaled, its
+streamed parts are rewritten with the key of the call instead of the text. Events that a worker lost
+before storing them never existed: the next owner continues from the last stored number.
 """
 
 import re
@@ -28,18 +27,18 @@ _TYPE: Final = re.compile(r"(?!run\.|call\.)[A-Za-z0-9][A-Za-z0-9_.:-]{0,99}", r
 def run_ended(
     status: RunStatus, finish_reason: str | None, stop: Mapping[str, Any] | None
 ) -> Event:
-    """Return the last event of a run."""
+    """Return the final event of a run."""
     return Event(type=f"run.{status.value}", data={"finish_reason": finish_reason, "stop": stop})
 
 
 def late_result(usage: Mapping[str, Any], last_seq: int) -> tuple[EventRecord, ...]:
-    """Return the event of a run whose cost has changed after its end."""
+    """Return the event that reports a cost change after the end of a run."""
     event = Event(type=LATE_RESULT, data={"usage": dict(usage)})
     return EventLog(last_seq=last_seq).followed_by(event)
 
 
 class EventLog:
-    """What one execution of a run has emitted and may not be stored yet."""
+    """The events of one execution that are not confirmed as stored."""
 
     def __init__(
         self,
@@ -50,41 +49,41 @@ class EventLog:
         limits: ValueLimits = USUAL_LIMITS,
         now: Callable[[], float] = time.time,
     ) -> None:
-        """Number on behind ``last_seq``, the last event that is stored.
+        """Continue numbering after ``last_seq``, the last stored event.
 
-        ``stored_once`` are the keys of events that earlier owners have stored and that are stored
-        once. ``streamed`` has, by step and type, answers of which they have stored parts; one that
-        ends or begins anew is taken out. ``now`` is Unix time.
+        ``stored_once`` holds keys of stored events that must not be repeated. ``streamed`` maps
+        step and event type to partly stored answers of earlier owners; an answer that ends or
+        restarts is removed. ``now`` returns Unix time.
         """
         self._last_seq = last_seq
         self._stored_once = stored_once
         self._streamed = {} if streamed is None else streamed
         self._limits = limits
         self.size_bytes = 0
-        """Of the data of all events so far."""
+        """Data size of all events so far."""
         self._now = now
         self._fresh: list[_Fresh] = []
         self._numbered: list[EventRecord] = []
         self._parts: dict[tuple[str | None, str], list[_Fresh]] = {}
-        """The parts of answers that are not journaled yet, by step and type, from offset 0 on."""
+        """Parts of answers that are not journaled yet, by step and type, from offset 0."""
         self._shortened: list[EventRecord] = []
-        """Parts that are stored with texts that are journaled now."""
+        """Stored parts to rewrite because their texts are journaled now."""
 
     def __bool__(self) -> bool:
-        """Tell whether there is an event that may not be stored yet."""
+        """Return whether any event may not be stored yet."""
         return bool(self._fresh or self._numbered or self._shortened)
 
     @property
     def streams(self) -> bool:
-        """Whether the last event is a part of an answer that was not sent to the store yet."""
+        """Whether the last event is part of an answer and not yet sent to the store."""
         return bool(self._fresh) and self._fresh[-1].event.type in STREAMED
 
     def add(self, event: Event) -> None:
-        """Take an event.
+        """Append an event.
 
         Raises:
-            ValueTooLargeError: its data passes a limit.
-            ValueError: its data is not JSON, or its type is none that a node may use.
+            ValueTooLargeError: its data exceeds a limit.
+            ValueError: its data is not JSON, or its type is reserved or malformed.
         """
         if event.type not in _OURS and not _TYPE.fullmatch(event.type):
             raise ValueError(
@@ -92,7 +91,7 @@ class EventLog:
             )
         if event.once is not None and event.once in self._stored_once:
             return
-        # What the gateway tells of calls is its own, and JSON: nobody else changes it.
+        # Events of the gateway are known to be JSON and immutable, so they need no copy.
         own = not event.data or event.type in CALLS
         data = event.data if own else self._frozen(event)
         if event.answer_of is not None:
@@ -107,7 +106,7 @@ class EventLog:
             parts.append(fresh)
 
     def _shorten(self, step_id: str | None, call_key: str) -> None:
-        """Leave the texts of a step's answer to the call that they are journaled with."""
+        """Replace streamed texts of a step's answer with a reference to the journaled call."""
         for kind in STREAMED:
             self._streamed.pop((step_id, kind), None)
             for part in self._parts.pop((step_id, kind), ()):
@@ -123,7 +122,7 @@ class EventLog:
                     self._numbered[at] = shorter
 
     def _frozen(self, event: Event) -> Any:
-        """Return the data of an event as the store will give it back."""
+        """Copy the data of an event in the form that the store returns."""
         limits = self._limits
         try:
             frozen = freeze(
@@ -138,7 +137,7 @@ class EventLog:
         return frozen.value()
 
     def unconfirmed(self) -> tuple[EventRecord, ...]:
-        """Return everything that may not be stored yet, in order."""
+        """Number new events; return all events that may not be stored yet, in order."""
         for each in self._fresh:
             self._last_seq += 1
             each.record = _record(self._last_seq, each.event, each.data, each.at)
@@ -147,7 +146,7 @@ class EventLog:
         return (*self._shortened, *self._numbered)
 
     def confirm(self, stored: Sequence[EventRecord]) -> None:
-        """Forget events that are stored now."""
+        """Drop events that are stored now; keep parts that changed since they were sent."""
         if self._shortened:
             known = set(map(id, stored))
             self._shortened = [each for each in self._shortened if id(each) not in known]
@@ -158,9 +157,9 @@ class EventLog:
             del self._numbered[:beyond]
 
     def followed_by(self, event: Event) -> tuple[EventRecord, ...]:
-        """Return everything that may not be stored yet, and behind it an event that is not kept.
+        """Return the unconfirmed events followed by ``event``, which is not buffered.
 
-        An end that the store does not accept never happened.
+        If the store rejects the end of a run, its event never happened.
         """
         pending = self.unconfirmed()
         return (*pending, _record(self._last_seq + 1, event, event.data, self._now()))
@@ -168,7 +167,7 @@ class EventLog:
 
 @dataclass(slots=True)
 class _Fresh:
-    """An event that has no number yet, or had none when it was emitted."""
+    """A new event and, once it is numbered, its record."""
 
     event: Event
     data: Mapping[str, Any]

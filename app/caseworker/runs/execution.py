@@ -1,4 +1,4 @@
-"""One execution of one run: its graph, its limits, its journal, joined."""
+"""One execution of a run: combines its graph, limits and journal."""
 
 import asyncio
 import random
@@ -30,22 +30,22 @@ from caseworker.trace.spans import SpanOf
 
 @dataclass(slots=True)
 class ActiveRun:
-    """A run that a process executes."""
+    """A run that this process executes."""
 
     run: Run
     token: CancellationToken
     ended: asyncio.Event
     prepared: PreparedGraph | None = None
-    """Its graph, if that was made ready before."""
+    """The prepared graph, if it was prepared on acceptance."""
     delivered_at: datetime | None = None
     finished: bool = False
-    """True once its end was stored by this process."""
+    """True once this process has stored the end of the run."""
     scope: Scope | None = None  # once it is executed
     final: Run | None = None
-    """The run as this process ended it; None where only the store can say."""
+    """The run as this process ended it; None if the final state must be read from the store."""
 
     def end(self, finish: FinishRun, finished_at: datetime) -> Run:
-        """Return the run as this process has ended it, but for what the store knows of cancels."""
+        """Return the ended run; it is final unless cancelled (the store has the details)."""
         ended = as_ended(self.run, finish, finished_at)
         if finish.status is not RunStatus.CANCELLED:
             self.final = ended
@@ -53,7 +53,7 @@ class ActiveRun:
 
 
 class Execution:
-    """What is built for a run when it is begun, or begun again."""
+    """The objects of one execution of a run, created on each start or recovery."""
 
     def __init__(
         self,
@@ -67,7 +67,7 @@ class Execution:
         limits: ValueLimits = USUAL_LIMITS,
         span_of: SpanOf | None = None,
     ) -> None:
-        """``span_of`` returns the spans that what the run calls is told of; None tells of none."""
+        """``span_of`` returns the spans to propagate to called services; None propagates none."""
         self.run = run
         self._span_of = span_of
         self.token = token
@@ -86,7 +86,7 @@ class Execution:
         )
         self._limits = limits
         usage = ResourceUsage(before_seconds=run.active_seconds, clock=clock)
-        # Nothing here may lead back here: what a run has held goes at once when the run has ended.
+        # No reference back to self: without cycles, memory is freed as soon as the run ends.
         self.scope = Scope(
             "run",
             run.request.budget,
@@ -99,12 +99,12 @@ class Execution:
 
     @property
     def ended(self) -> bool:
-        """True once its end was made up, with what was known of its cost by then."""
+        """True once :meth:`finish` was called; later costs are recorded as late."""
         return self._ended
 
     @property
     def active_seconds(self) -> float:
-        """How long the run has been worked on, earlier executions included."""
+        """Execution time in seconds, earlier executions included."""
         return self.scope.usage.time_elapsed_seconds
 
     def deadline_in(self) -> float | None:
@@ -120,7 +120,7 @@ class Execution:
         grace_seconds: float,
         over: Callable[[], None] = lambda: None,
     ) -> RunContext:
-        """Return what the run's steps share; ``over`` is called when abandoned work has ended."""
+        """Return the shared context of steps; ``over`` is called when abandoned work ends."""
         seed = f"{self.run.key.run_id}/{self.run.fence}"
         return RunContext(
             run_id=self.run.key.run_id,
@@ -149,7 +149,7 @@ class Execution:
         )
 
     def finish(self, outcome: RunOutcome, *, delivered_at: datetime | None) -> FinishRun:
-        """End the graph and return how the run ended; a later end takes the place of this one."""
+        """End the graph and return the update that stores the outcome; a later call wins."""
         if self._ended:
             self.graph = reopened(self.graph, self.root)
         self._ended = True
@@ -172,7 +172,7 @@ class Execution:
         )
 
     def late(self) -> LateResult:
-        """Return what the run has cost since it was finished."""
+        """Return the costs incurred since the run was finished."""
         return LateResult(
             key=self.run.key,
             fence=self.run.fence,
@@ -181,13 +181,13 @@ class Execution:
         )
 
     def abandon(self, reason: str) -> tuple[Sequence[CallRecord], Sequence[EventRecord]]:
-        """Close what is open, but not the run; return the calls and events not stored yet."""
+        """Close open nodes but not the run; return calls and events not stored yet."""
         self.graph.close_open(reason)
         return self.journal.close(), self.journal.unstored_events()
 
 
 def _jitter(seed: str) -> Callable[[], float]:
-    """Return what draws numbers from -1 to 1; its generator, of 2.5 KB, is made for the first."""
+    """Return a random source from -1 to 1; its generator (2.5 KB) is created on first use."""
 
     @cache
     def chance() -> random.Random:
@@ -197,7 +197,7 @@ def _jitter(seed: str) -> Callable[[], float]:
 
 
 def _warner(journal: RunJournal) -> Callable[[Scope, Dimension, float], None]:
-    """Return what emits warnings, whatever thread has spent something."""
+    """Return a callback that emits budget warnings from any thread."""
     loop, thread = asyncio.get_running_loop(), threading.get_ident()
 
     def warn(scope: Scope, dimension: Dimension, share: float) -> None:
@@ -210,7 +210,7 @@ def _warner(journal: RunJournal) -> Callable[[Scope, Dimension, float], None]:
 
 
 def _emit_warning(journal: RunJournal, scope: Scope, dimension: Dimension, share: float) -> None:
-    """Emit that a scope has reached a share of one of its limits."""
+    """Emit an event: a scope has reached a share of one of its limits."""
     data = {
         "scope": scope.name,
         "dimension": dimension.value,

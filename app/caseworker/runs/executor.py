@@ -1,8 +1,8 @@
-"""Executes runs in this process: each in a task of its own, each under its own fence.
+"""Executes runs in this process: each in its own task, each under its own fencing token.
 
-A run comes here claimed. It is executed as one graph, supervised by its token, and finished by one
-guarded update. Whatever the process cannot finish it gives back, and what it cannot even give back
-another process recovers once this one's heartbeat is stale.
+A run arrives here claimed. It is executed as one graph, stopped through its cancellation token, and
+finished by one guarded update. A run that the process cannot finish is released to the queue. If
+the release fails too, another process recovers the run after this one's heartbeat is stale.
 """
 
 import asyncio
@@ -55,18 +55,18 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExecutorLimits:
-    """How this process executes runs."""
+    """Limits of run execution in this process."""
 
     max_runs: int
     max_attempts: int
-    """How many workers a run may lose in a row, without getting on, before it fails as lost."""
+    """How many workers a run may lose in a row without progress before it fails as lost."""
     max_parallel_steps: int
-    """How many steps of one run work at once, however wide its graphs are."""
+    """Maximum number of concurrent steps of one run, regardless of the width of its graphs."""
     values: ValueLimits = USUAL_LIMITS
 
 
 class RunExecutor:
-    """The runs of this process."""
+    """Executes the runs of this process."""
 
     def __init__(
         self,
@@ -83,10 +83,10 @@ class RunExecutor:
         observers: RunObservers | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Without ``artifacts`` no file is kept; without ``approvals`` nobody can be asked."""
+        """Omit ``artifacts`` to store no files, and ``approvals`` to disable approvals."""
         self.worker_id = worker_id
         self.broken: dict[RunKey, int] = {}
-        """The fences of runs that were begun and not ended; the heartbeat gives them back."""
+        """Fencing tokens of runs that crashed here; the heartbeat releases them."""
         self._store = store
         self._journals = journals
         self._graphs = RunGraphs(catalog)
@@ -98,7 +98,7 @@ class RunExecutor:
         self._observers = observers or RunObservers()
         self._clock = clock
         self.changes = 0
-        """How often a run has begun or ended here."""
+        """Counter, incremented whenever a run starts or ends here."""
         self._active: dict[RunKey, ActiveRun] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self.slots = RunSlots(limits.max_runs, self._active.keys())
@@ -110,44 +110,44 @@ class RunExecutor:
 
     @property
     def active(self) -> Set[RunKey]:
-        """The runs that are being executed now."""
+        """Keys of the runs that are being executed."""
         return self._active.keys()
 
     @property
     def free_slots(self) -> int:
-        """How many more runs may be started now."""
+        """Number of runs that can be started now."""
         return self.slots.free if self._open else 0
 
     def reserve(self, tenant: str | None = None) -> bool:
-        """Keep a slot for a run that is about to be claimed; False if there is none."""
+        """Reserve a slot for a run about to be claimed; return False if none is free."""
         return self._open and self.slots.reserve(tenant)
 
     def unreserve(self, tenant: str | None = None) -> None:
-        """Give a kept slot back."""
+        """Release a reserved slot."""
         self.slots.unreserve(tenant)
 
     async def room(self) -> None:
-        """Wait until there may be a free slot."""
+        """Wait until a slot may be free."""
         while self.free_slots <= 0:
             await self.slots.change()
 
     async def freed(self) -> None:
-        """Wait until a run has ended for which others of its tenant may have waited."""
+        """Wait until a run ends that may have blocked other runs of its tenant."""
         await self._freed.wait()
         self._freed.clear()
 
     def start(
         self, run: Run, *, permitted_at: float, prepared: PreparedGraph | None = None
     ) -> None:
-        """Execute a run that was claimed for this process; a second call changes nothing.
+        """Execute a run claimed for this process; repeating the call changes nothing.
 
-        ``permitted_at`` is when the claiming statement was sent, on the monotonic clock;
-        ``prepared`` is the run's graph, if it is at hand. A run that this process had lost and has
-        claimed again begins when its lost execution has ended.
+        ``permitted_at`` is the send time of the claiming statement, on the monotonic clock.
+        ``prepared`` is the run's graph, if available. If this process lost the run and reclaimed
+        it, the new execution starts after the lost one has ended.
         """
         if (lost := self._active.get(run.key)) is not None:
             if lost.run.fence >= run.fence:
-                return
+                return  # repeated delivery; a reclaimed run has a higher fencing token
             lost.token.trip(LostRunError())
         active = ActiveRun(run, CancellationToken(), asyncio.Event(), prepared)
         if self._handing_over:
@@ -158,7 +158,7 @@ class RunExecutor:
         self._keep(self._execute(active, permitted_at, after=lost), f"run {run.key.run_id}")
 
     def cancel(self, key: RunKey, request: CancelRequest) -> bool:
-        """Cancel a run that is executed here; False if it is not."""
+        """Cancel a run executed here; return False if it is not."""
         if (active := self._active.get(key)) is None:
             return False
         active.delivered_at = active.delivered_at or _now()
@@ -166,30 +166,33 @@ class RunExecutor:
         return True
 
     def lose(self, key: RunKey) -> None:
-        """Stop a run that does not belong to this process any more."""
+        """Stop a run that this process no longer owns."""
         if (active := self._active.get(key)) is not None:
             active.token.trip(LostRunError())
 
     def usage_of(self, key: RunKey) -> Mapping[str, Any] | None:
-        """Return what a run that is executed here has spent so far; None if it is not."""
+        """Return the usage so far of a run executed here; None if it is not."""
         active = self._active.get(key)
         return active.scope.to_dict() if active and active.scope else None
 
     def stop_taking(self) -> None:
-        """Take no more runs; those that are executed go on."""
+        """Stop accepting runs; running ones continue."""
         self._open = False
 
     async def ended(self, key: RunKey) -> Run | None:
-        """Return a run once it is no longer executed here; None: only the store knows its end."""
+        """Wait for the end of a run executed here.
+
+        Return None if it is not executed here, or if only the store has its final state.
+        """
         if (active := self._active.get(key)) is None:
             return None
         await active.ended.wait()
         return active.final
 
     async def drain(self, grace_seconds: float) -> None:
-        """Start nothing more; let runs end for a while, then give the others back.
+        """Stop accepting runs, wait up to ``grace_seconds``, then release the remaining runs.
 
-        What cannot be given back, because the database is away, is left to whoever finds it.
+        Runs that cannot be released because the database is unavailable are recovered elsewhere.
         """
         self.stop_taking()
         if self._tasks and not self._handing_over:
@@ -200,7 +203,7 @@ class RunExecutor:
         patience = self._supervisor.grace_seconds + GIVE_UP_SECONDS
         while self.slots.reserved or self._tasks:
             left = self.slots.reserved, len(self._tasks)
-            if self.slots.reserved:  # a run may just be being claimed
+            if self.slots.reserved:  # a claim may be in flight
                 await self.slots.change_within(CLAIM_SECONDS)
             else:
                 await asyncio.wait(self._tasks, timeout=patience)
@@ -227,7 +230,7 @@ class RunExecutor:
             self.broken[run.key] = run.fence
         finally:
             if run.key.tenant in self.slots.full_tenants:
-                self._freed.set()  # queued runs of the tenant have no jobs any more
+                self._freed.set()  # queued runs of the tenant have no jobs left
             if self._active.get(run.key) is active:
                 del self._active[run.key]
                 self.changes += 1
@@ -251,7 +254,7 @@ class RunExecutor:
         )
         try:
             execution = begin(earlier=earlier)
-        except ValueError:  # what is stored is not the journal of one run
+        except ValueError:  # the stored rows are not a valid journal
             log.exception("run.unreadable")
             execution = begin(earlier=())
             execution.scope.restore(spent_before(earlier))
@@ -261,7 +264,7 @@ class RunExecutor:
         active.scope = execution.scope
         try:
             outcome = await self._outcome(active, execution)
-        except GraphProblemsError as error:  # it was fine when it was accepted
+        except GraphProblemsError as error:  # valid when accepted
             await self._decline(active, execution, error)
             return
         outcome.let_go()
@@ -276,7 +279,7 @@ class RunExecutor:
     async def _decline(
         self, active: ActiveRun, execution: Execution, error: GraphProblemsError
     ) -> None:
-        """Leave a run to processes that can execute it; fail it if there seem to be none."""
+        """Release a run that this process cannot execute; fail it after too many attempts."""
         pause_seconds = self._declined.pause_before(active.run.key)
         if pause_seconds is None:
             await self._finish(active, execution, failed(active.run, error, None, at=_now()))
@@ -286,10 +289,10 @@ class RunExecutor:
         await self._release(active, execution, reason, pause_seconds=pause_seconds)
 
     async def _finish(self, active: ActiveRun, execution: Execution, outcome: RunOutcome) -> None:
-        """Write the end; where a cancel request came first, that is the end."""
+        """Persist the outcome; if a cancel request won the race, persist ``cancelled`` instead."""
         finish = execution.finish(outcome, delivered_at=active.delivered_at)
         stored = await self._journals.finish(finish)
-        if stored.cancel_request is not None:
+        if stored.cancel_request is not None:  # stored first, so nothing was written
             stop = stored.cancel_request.stop
             outcome = stopped(active.run, stop, outcome.result, at=_now())
             finish = execution.finish(outcome, delivered_at=_now())
@@ -303,10 +306,10 @@ class RunExecutor:
             self._observers.ended(active.end(finish, stored.finished_at), finish.snapshot)
 
     async def _outcome(self, active: ActiveRun, execution: Execution) -> GraphOutcome:
-        """Execute the run's graph; its limits of time and its stops reach what is in flight.
+        """Execute the run's graph; timeouts and stops also reach calls in flight.
 
         Raises:
-            GraphProblemsError: the graph cannot be executed here.
+            GraphProblemsError: this process cannot execute the graph.
         """
         run = active.run
         if run.cancel_request is not None:
@@ -324,18 +327,18 @@ class RunExecutor:
                 )
         except DetachedError as detached:
             return graph.abandoned(detached.stop)
-        except Stop as stop:  # it was stopped before it began
+        except Stop as stop:  # stopped before it started
             return graph.abandoned(stop)
 
     def _is_exhausted(self, run: Run) -> bool:
-        """Return whether a run was lost too often to be begun again."""
+        """Return whether a run has lost too many workers to be started again."""
         return run.cancel_request is None and run.losses >= self._limits.max_attempts
 
     async def _graph_of(self, active: ActiveRun, execution: Execution) -> GraphExecution:
-        """Build the execution of a run's graph; raises as :meth:`_outcome` does."""
+        """Build the graph execution; raises like :meth:`_outcome`."""
 
         def over() -> None:
-            if execution.ended:  # until then its cost is the run's like any other
+            if execution.ended:  # before the end, the cost is part of the run's usage anyway
                 self._record_late(active, execution)
 
         run = active.run
@@ -357,7 +360,7 @@ class RunExecutor:
     async def _release(
         self, active: ActiveRun, execution: Execution, reason: str, **how: Any
     ) -> None:
-        """Let another process go on with the run, unless it has it already."""
+        """Release the run to other processes, unless it is already lost to one."""
         if isinstance(active.token.stop, LostRunError):
             log.warning("run.lost")
             return
@@ -376,12 +379,12 @@ class RunExecutor:
         log.info("run.handed_over", detail=reason)
 
     def _record_late(self, active: ActiveRun, execution: Execution) -> None:
-        """Add what abandoned work has cost after all; its result is dropped."""
+        """Record the cost of abandoned work that ended late; its result is dropped."""
         log.warning("run.late_result", run_id=execution.run.key.run_id)
         self._keep(self._add_late(active, execution), "late result")
 
     async def _add_late(self, active: ActiveRun, execution: Execution) -> None:
-        """Add to the end of a run; one that goes on elsewhere counts the lost call by itself."""
+        """Store the late cost if this process finished the run; another owner estimates it."""
         await active.ended.wait()
         if not active.finished:
             return

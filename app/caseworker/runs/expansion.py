@@ -1,9 +1,9 @@
-"""Puts registered graphs and agents in the places where others name them.
+"""Expands references to registered graphs and agents inside a graph.
 
-A few small graphs that name one another can stand for one of any size. So everything is measured
-first: the definitions are loaded level by level, never more of them than the limit of bytes, each
-one is expanded once however often it is named, and sizes are added up where a graph is put in. The
-result shares its parts, so that even then nothing large has been built.
+A few small graphs that reference one another can expand to an arbitrarily large one, so sizes are
+computed before anything is built. Definitions are loaded level by level, up to the byte limit. Each
+one is expanded once, however often it is referenced, and its size is added at each place. The
+result shares its parts, so even a graph that exceeds the limits is never built in full.
 """
 
 import json
@@ -22,19 +22,19 @@ Path = tuple[str | int, ...]
 Graph = Mapping[str, Any]
 
 NESTED = "graph"
-"""The key under which a graph stands in the data of a step."""
+"""Key of a nested graph in the data of a step."""
 
 _CANONICAL = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False)
 
 
 def canonical(graph: Mapping[str, Any]) -> bytes:
-    """Return a graph as JSON that is the same for graphs that are equal."""
+    """Serialize a graph as canonical JSON: equal graphs give equal bytes."""
     return _CANONICAL.encode(graph).encode()
 
 
 @dataclass(frozen=True, slots=True)
 class GraphSize:
-    """What the limits of graphs are compared with."""
+    """The measures that the limits of graphs apply to."""
 
     size_bytes: int
     steps: int
@@ -43,7 +43,7 @@ class GraphSize:
 
     @classmethod
     def of(cls, graph: Mapping[str, Any]) -> Self:
-        """Measure a graph; one that is given by name counts as the name."""
+        """Measure a graph; a referenced definition counts only as its reference."""
         steps = edges = depth = 0
         level: list[Mapping[str, Any]] = [graph]
         while level:
@@ -54,7 +54,7 @@ class GraphSize:
         return cls(len(canonical(graph)), steps, edges, depth)
 
     def with_inside(self, inner: Self, *, level: int) -> Self:
-        """Return the size once ``inner`` stands in it, below ``level`` graphs."""
+        """Return the size after inserting ``inner`` below ``level`` graphs."""
         return type(self)(
             self.size_bytes + inner.size_bytes,
             self.steps + inner.steps,
@@ -63,7 +63,7 @@ class GraphSize:
         )
 
     def beyond(self, limits: GraphLimits) -> tuple[Problem, ...]:
-        """Return what is too large."""
+        """Return a problem for each exceeded limit."""
         compared = (
             (self.size_bytes, limits.max_bytes, "take at most {} bytes as JSON", "max_graph_bytes"),
             (self.steps, limits.max_steps, "have at most {} steps", "max_graph_steps"),
@@ -79,7 +79,7 @@ class GraphSize:
 
 @dataclass(frozen=True, slots=True)
 class Expanded:
-    """A graph or an agent that names no other, except those that do not exist."""
+    """A graph or agent with all references resolved, except missing ones."""
 
     graph: Graph
     size: GraphSize
@@ -87,14 +87,14 @@ class Expanded:
 
 @dataclass(frozen=True, slots=True)
 class Missing:
-    """A place where something is named that does not exist."""
+    """A reference to a definition that does not exist."""
 
     path: Path
     ref: DefinitionRef
 
 
 class Expansion:
-    """Expands one graph; the definitions it needs are loaded as far as the limits go."""
+    """Expands one graph; loads the definitions it needs within the limits."""
 
     def __init__(
         self, tenant: str, store: DefinitionStore, checks: GraphChecks, limits: GraphLimits
@@ -104,25 +104,25 @@ class Expansion:
         self._checks = checks
         self._limits = limits
         self._found: dict[DefinitionRef, tuple[DefinitionRef, Graph] | None] = {}
-        """By the name that was given: which definition it is."""
+        """Maps each reference to the exact version and its content; None if it does not exist."""
         self._expanded: dict[DefinitionRef, Expanded] = {}
         self.missing: list[Missing] = []
-        """What was named and does not exist; it is left as it stands."""
+        """References to missing definitions; they stay unresolved in the result."""
 
     @property
     def named_others(self) -> bool:
-        """Whether other definitions were named in what was expanded."""
+        """Whether the expanded content referenced any definition."""
         return bool(self._found)
 
     def put(self, ref: DefinitionRef, graph: Graph) -> None:
-        """Let a name stand for a graph that is not stored yet."""
+        """Register a definition that is not stored yet under a reference."""
         self._found[ref] = ref, graph
 
     async def expand(self, graph: Graph, *, itself: DefinitionRef | None = None) -> Expanded:
-        """Return the graph with all that it contains; ``itself`` is what it is known as.
+        """Return the graph with all references resolved; ``itself`` is its own reference.
 
         Raises:
-            GraphRefusedError: it is too large, or contains itself.
+            GraphRefusedError: the graph is too large, or contains itself.
         """
         own, limits = self._bounded(GraphSize.of(graph)), self._limits
         left = limits.max_bytes - own.size_bytes
@@ -134,7 +134,7 @@ class Expansion:
         return self._filled(graph, own, () if itself is None else (itself,), ())
 
     async def _load_for(self, graph: Graph, max_bytes: int) -> None:
-        """Load whatever a graph contains, level by level, unless that is too large."""
+        """Load all definitions that a graph contains, level by level, within ``max_bytes``."""
         level, left = [graph], max_bytes
         for _ in range(self._limits.max_depth):
             named = {_named(each) for one in level for each in self._references(one)}
@@ -151,7 +151,7 @@ class Expansion:
     def _filled(
         self, graph: Graph, size: GraphSize, chain: tuple[DefinitionRef, ...], place: Path
     ) -> Expanded:
-        """Fill the places of a graph that stands at ``place``, inside the graphs of ``chain``."""
+        """Resolve the references of a graph at ``place``; ``chain`` holds its ancestors."""
         contents: dict[Path, Graph] = {}
         for reference in self._references(graph):
             inner = self._inside(reference, chain, (*place, *reference.place))
@@ -181,7 +181,7 @@ class Expansion:
         return self._expanded[ref]
 
     def _references(self, content: Graph) -> Sequence[DefinitionReference]:
-        """Return what a graph or an agent names."""
+        """Return the references in a graph or an agent."""
         return (
             tuple(agents_in(content)) if "prompt" in content else self._checks.references(content)
         )
@@ -194,7 +194,7 @@ class Expansion:
 
 
 def place_of(path: Iterable[str | int]) -> str:
-    """Return a path as problems name it."""
+    """Format a path for problem reports."""
     return ".".join(str(part) for part in path)
 
 
@@ -208,7 +208,7 @@ def _circle(refs: Iterable[DefinitionRef], place: Path) -> Problem:
 
 
 def _with(value: Any, contents: Mapping[Path, Graph]) -> Any:
-    """Return a copy of a value with other values at some paths; the rest is shared with it."""
+    """Return a copy with values replaced at some paths; unchanged parts are shared."""
     if () in contents:
         return contents[()]
     below: dict[str | int, dict[Path, Graph]] = defaultdict(dict)
@@ -225,7 +225,7 @@ def _length(value: Any) -> int:
 
 
 def _graphs_in(graph: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    """Yield the graphs that stand directly inside a graph."""
+    """Yield the graphs nested directly in a graph."""
     unseen: list[Any] = [graph]
     while unseen:
         value = unseen.pop()

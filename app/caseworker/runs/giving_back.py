@@ -1,4 +1,4 @@
-"""What a process does with a run that it cannot go on with: it leaves the run to others."""
+"""Releases runs that this process cannot continue, so other processes can claim them."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -11,40 +11,40 @@ from caseworker.runs.run import RunKey
 Answer = TypeVar("Answer")
 
 GIVE_UP_SECONDS = 5.0
-"""How long a process that ends waits for one more run to end or to be given back, besides what a
-step may take to end."""
+"""How long a stopping process waits for one more run to end or be released, in addition to the
+grace period of a step."""
 
 CLAIM_SECONDS = 12.0
-"""How long it waits for the answer of a statement that may have claimed a run."""
+"""How long a stopping process waits for the answer to a claim in flight."""
 
 RELEASES_AT_ONCE = 4
-"""How many runs are given back at once; others wait here, and not for a connection."""
+"""Concurrent releases; others queue here instead of holding a connection."""
 
 AGAIN_SECONDS = (0.1, 2.0)
-"""How long to wait before asking a store again that was away: first, at most."""
+"""Back-off while the store is unavailable: first, maximum."""
 
 PAUSE_SECONDS = (5.0, 60.0)
-"""For how long a run that was declined is left to others: first, at most."""
+"""Pause before a declined run can be claimed again: first, maximum."""
 
 DECLINED_AT_MOST = 8
-"""How often a process declines one run, within about five minutes, before it fails the run."""
+"""How often this process declines one run, within about five minutes, before it fails the run."""
 
 REMEMBERED = 1000
-"""Of how many runs a process knows how often it has declined them."""
+"""Maximum number of runs whose declines are counted."""
 
 
 class Declined:
-    """How often this process has declined a run that it cannot execute.
+    """Counts how often this process has declined each run that it cannot execute.
 
-    A release that is being rolled out accepts runs with steps, functions or tools that the
-    processes of the last one lack: those leave such a run to others, for ever longer.
+    During a rolling update, the new release accepts runs with steps, functions or tools that
+    processes of the old release lack. Those decline such runs with growing pauses.
     """
 
     def __init__(self) -> None:
         self._times: dict[RunKey, int] = {}
 
     def pause_before(self, key: RunKey) -> float | None:
-        """Return for how long to leave a run to others now; None if that was done often enough."""
+        """Return the pause before the run may be claimed again; None after too many declines."""
         times = self._times.pop(key, 0) + 1
         if times > DECLINED_AT_MOST:
             return None
@@ -56,7 +56,7 @@ class Declined:
 
 
 async def when_there(ask: Callable[[], Awaitable[Answer]]) -> Answer:
-    """Ask a store, again and again while it is away."""
+    """Call a store; retry with back-off while it is unavailable."""
     pause, longest = AGAIN_SECONDS
     while True:
         try:
@@ -67,5 +67,5 @@ async def when_there(ask: Callable[[], Awaitable[Answer]]) -> Answer:
 
 
 def shutting_down() -> HandOver:
-    """Return the stop of a run whose process ends."""
+    """Return the stop that hands runs over when the process shuts down."""
     return HandOver("The process is shutting down.")

@@ -1,22 +1,22 @@
-"""Which part of the journal of an ended run another run takes over, to go on from there.
+"""Selects the part of an ended run's journal that another run imports to resume from there.
 
-It is either everything, or what had ended when one of its nodes ended. Of that,
+The selection covers the whole journal, or everything that had ended when a given node ended. Of it,
 
-- what ended well is taken over as it is, with all that happened inside it;
-- so is a failure that the run has survived: something in the same step began afterwards, and was
-  taken over, so it must fail again on the way there;
-- a tool call of which nobody knows whether it took effect stays unknown: a tool that must not be
-  called twice is not called again;
-- what was open then, or had failed or was stopped with something taken over inside it, goes on;
-- a reply that is not complete, or that its step or agent has failed with, is left out if nothing
-  began in there afterwards: replayed, it would only end the new run in the same way;
-- everything else is not taken over, and made anew when the graph gets there.
+- successful nodes are imported as they are, with everything inside them;
+- so are failures that the run survived, because a later node in the same step was imported: replay
+  must fail again to get there;
+- a tool call whose effect is unknown stays unknown: a tool that must not be called twice is not
+  called again;
+- nodes that were open, or that failed or stopped around imported nodes, are resumed;
+- an incomplete reply, or one that made its step or agent fail, is left out if nothing started in
+  there afterwards: replayed, it would only end the new run in the same way;
+- all other nodes are executed again when the graph reaches them.
 
-What an LLM call has asked for is not inside that call, which had ended before: it counts as a call
-of the step or agent around both.
+A tool call requested by an LLM call is not inside that call, which had ended before. It counts as a
+call of the step or agent around both.
 
-Times are in milliseconds, so of two nodes that ended in the same one the older counts as the first.
-Whatever a node depends on is older than it and had ended before, so it is taken over as well.
+Times are in milliseconds; of two nodes that ended in the same one, the older counts as the first. A
+node's dependencies are older and ended before it, so they are imported as well.
 """
 
 from collections.abc import Iterator, Mapping, Sequence, Set
@@ -27,14 +27,14 @@ from caseworker.runs.errors import InvalidRunError
 from caseworker.trace.node import ATTEMPT
 
 _FAILED_WITH_REPLY = frozenset({"ModelAnswerIncomplete", "OutputInvalidError", "UnfitReplyError"})
-"""The classes of failures of steps and agents that the last reply of the model has caused."""
+"""Error classes of steps and agents that failed because of the model's last reply."""
 
 _NO_NODE = "The run has no such node; GET /runs/{run_id}/trace has the ids of all of them."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeLine:
-    """What the choice needs to know of one row of a journal."""
+    """The fields of a journal row that the selection uses."""
 
     seq: int
     node_id: str
@@ -47,39 +47,39 @@ class NodeLine:
     start_ts_ms: int
     end_ts_ms: int
     taken_over: bool
-    """Whether the run has itself taken it over."""
+    """Whether the run itself imported the node."""
     error_class: str | None = None
     incomplete: bool = False
-    """Whether it is the reply of a model that is not complete."""
+    """Whether the node is an incomplete reply of a model."""
 
     @property
     def end(self) -> tuple[int, int]:
-        """Its place in the order of ends."""
+        """Sort key for the order of ends."""
         return self.end_ts_ms, self.seq
 
     @property
     def is_attempt(self) -> bool:
-        """True of one try of a call or step, which is no record of its own."""
+        """Whether this is an attempt of a call or step, which has no journal entry of its own."""
         return self.call_key is None and self.name == ATTEMPT and self.kind == "system"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TakenOver:
-    """The rows to take over, by their numbers."""
+    """The sequence numbers of the journal rows to import."""
 
     known: Sequence[int]
-    """With how they ended, and what they came to."""
+    """Imported with their outcome and value."""
     unknown: Sequence[int]
-    """Without that: nobody knows it, or it does not matter any more."""
+    """Imported without an outcome, because it is unknown or superseded."""
     open: Sequence[int]
-    """To go on in the new run; the root is among them."""
+    """Resumed by the new run; includes the root."""
 
 
 def taken_over(lines: Sequence[NodeLine], until: str | None) -> TakenOver:
-    """Choose from the journal of an ended run, given in the order of its nodes.
+    """Select the rows to import from the journal of an ended run, given in node order.
 
     Raises:
-        InvalidRunError: there is no node ``until``.
+        InvalidRunError: the node ``until`` does not exist.
     """
     lines = _by_what_they_are_inside(lines)
     nodes = {line.node_id: line for line in lines}
@@ -104,7 +104,7 @@ def taken_over(lines: Sequence[NodeLine], until: str | None) -> TakenOver:
 
 
 def _by_what_they_are_inside(lines: Sequence[NodeLine]) -> Sequence[NodeLine]:
-    """Return the lines with the node that each is inside as its parent."""
+    """Reparent children of LLM calls to the step or agent around the call."""
     around = {line.node_id: line.parent_id for line in lines if line.kind == "llm"}
     return [
         replace(line, parent_id=around[line.parent_id])
@@ -115,7 +115,7 @@ def _by_what_they_are_inside(lines: Sequence[NodeLine]) -> Sequence[NodeLine]:
 
 
 def _last(nodes: Mapping[str, NodeLine], until: str) -> NodeLine:
-    """Return the record that a node stands for: an attempt for its call or step."""
+    """Return the node of an ID; for an attempt, its call or step."""
     if until not in nodes:
         raise InvalidRunError("from.until", _NO_NODE)
     line = nodes[until]
@@ -123,7 +123,7 @@ def _last(nodes: Mapping[str, NodeLine], until: str) -> NodeLine:
 
 
 def _ended_by(lines: Sequence[NodeLine], last: NodeLine | None) -> Sequence[NodeLine]:
-    """Return the nodes that had ended when one of them ended, those inside it included."""
+    """Return the nodes that had ended when ``last`` ended, and everything inside it."""
     if last is None or last.parent_id is None:
         return lines
     inside = {last.node_id}
@@ -140,9 +140,9 @@ def _above(nodes: Mapping[str, NodeLine], line: NodeLine) -> Iterator[str]:
 
 
 def _whole(lines: Sequence[NodeLine], ended: Set[str]) -> set[str]:
-    """Return the nodes that ended well, and all below them.
+    """Return the successful nodes and their descendants.
 
-    What is no record is made again with the step that it is below, such as the attempts at it.
+    Nodes without a journal entry, such as attempts, are recreated with their step.
     """
     inner = {line.parent_id for line in lines}
     whole: set[str] = set()
@@ -155,7 +155,7 @@ def _whole(lines: Sequence[NodeLine], ended: Set[str]) -> set[str]:
 
 
 def _last_words(nodes: Mapping[str, NodeLine]) -> set[str]:
-    """Return the replies that ended what asked for them, and would do so again."""
+    """Return the replies that ended their parent and would end it again on replay."""
     latest = {
         line.parent_id: (line.start_ts_ms, line.seq)
         for line in sorted(nodes.values(), key=lambda line: (line.start_ts_ms, line.seq))
@@ -173,7 +173,7 @@ def _last_words(nodes: Mapping[str, NodeLine]) -> set[str]:
 def _survived(
     ended: Sequence[NodeLine], nodes: Mapping[str, NodeLine], known: Set[str], last: NodeLine | None
 ) -> set[str]:
-    """Return the failures after which something else began in the same step."""
+    """Return the failures after which the same step continued."""
     latest: dict[str | None, int] = {}
     for node_id in known:
         line = nodes[node_id]
@@ -192,7 +192,7 @@ def _may_have_taken_effect(line: NodeLine) -> bool:
 
 
 def _superseded(lines: Sequence[NodeLine], chosen: Set[str]) -> set[str]:
-    """Return the chosen nodes of which there is a later try, since a worker was lost."""
+    """Return the chosen nodes that a later attempt replaced after a worker was lost."""
     of_key = {line.call_key: line.node_id for line in lines if line.node_id in chosen}
     return {
         line.node_id

@@ -1,9 +1,9 @@
-"""Registered graphs and agents: what they are, what they need of a store and a catalog of nodes.
+"""Registered graphs and agents: their versions, and the ports for storing and validating them.
 
-A definition is a graph or an agent under a name; the names of either kind are its own. Every
-change is a new version; versions never change, and their numbers are never used again. A
-definition may contain others, which it names: ``{"name", "version"?}``, where no version means the
-newest one.
+A definition is a graph or an agent under a name; graphs and agents have separate namespaces. Every
+change creates a new version. Versions never change, and version numbers are never reused. A
+definition can contain references to definitions: ``{"name", "version"?}``. Without a version, the
+newest one is used.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence, Set
@@ -19,19 +19,19 @@ from caseworker.runs.run import DefinitionRef
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GraphLimits:
-    """How large a graph may be, with all that it contains."""
+    """Size limits of a graph, including everything it contains."""
 
     max_bytes: int
-    """Of the graph written as JSON."""
+    """Size of the graph as JSON."""
     max_steps: int
     max_edges: int
     max_depth: int
-    """Graphs inside one another, the outermost included."""
+    """Nesting depth, counting the outermost graph."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DefinitionVersion:
-    """One version of a definition; digest and size are those of its canonical JSON."""
+    """One version of a definition; ``sha256`` and ``size_bytes`` refer to its canonical JSON."""
 
     kind: DefinitionKind
     name: str
@@ -43,7 +43,7 @@ class DefinitionVersion:
 
     @property
     def ref(self) -> DefinitionRef:
-        """The name and the version."""
+        """Reference to exactly this version."""
         return DefinitionRef(self.name, self.version, self.kind)
 
 
@@ -57,17 +57,17 @@ class Definition:
 
 @dataclass(frozen=True, slots=True)
 class RunnableGraph:
-    """A graph with all that it contains, found valid."""
+    """A validated graph with all references resolved."""
 
     graph: Mapping[str, Any]
-    """As it is stored with a run."""
+    """The form that is stored with a run."""
     prepared: PreparedGraph | None
-    """Ready to be executed by this process; None has the executor prepare it."""
+    """Prepared for execution in this process; if None, the executor prepares it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewDefinition:
-    """A graph or an agent that is about to be registered; it was found valid."""
+    """A validated graph or agent to register."""
 
     tenant: str
     kind: DefinitionKind
@@ -77,104 +77,104 @@ class NewDefinition:
     sha256: str
     size_bytes: int
     uses: tuple[DefinitionRef, ...]
-    """The definitions that it contains itself, as it names them."""
+    """The definitions that it references directly."""
 
 
 @dataclass(frozen=True, slots=True)
 class Registered:
-    """What became of a definition that was to be registered."""
+    """The result of a registration."""
 
     head: DefinitionVersion
     created: bool
-    """False if the newest version was the same already."""
+    """False if the newest version is identical."""
     warnings: Sequence[Problem] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class DefinitionPage:
-    """Some versions of definitions of one kind."""
+    """A page of definition versions of one kind."""
 
     heads: Sequence[DefinitionVersion]
     next_cursor: str | None
 
 
 class GraphChecks(Protocol):
-    """Knows what a graph is made of. Both methods are pure and may be called on any thread."""
+    """Validates graphs. Both methods are pure and thread-safe."""
 
     def examine(
         self, graph: Mapping[str, Any], allowed: Collection[str] | None = None
     ) -> tuple[PreparedGraph | None, tuple[Problem, ...]]:
-        """Return a graph ready to be executed, unless it has errors, and all that is wrong with it.
+        """Validate a graph; return it prepared, unless it has errors, and all problems.
 
-        That is errors and warnings, each with its place. Keys ``name`` and ``version`` of a graph
-        mean nothing to it. Only ``allowed`` models may be named; None: any that is configured.
+        Problems are errors and warnings, each with its place. The keys ``name`` and ``version`` of
+        a graph are ignored. ``allowed`` restricts the models; None allows all configured models.
         """
         ...
 
     def references(self, graph: Mapping[str, Any]) -> Sequence[DefinitionReference]:
-        """Return the definitions that are given by name, also inside of those that stand inline.
+        """Return the definitions referenced in a graph, at any depth of inline definitions.
 
-        Whatever the graph is; what is wrong with it is for :meth:`examine` to say.
+        Invalid graphs are accepted; :meth:`examine` reports their problems.
         """
         ...
 
 
 class DefinitionStore(Protocol):
-    """Keeps definitions. Every method is one transaction; tenants never meet.
+    """Stores definitions. Every method is one transaction; tenants are isolated.
 
-    A cursor that is not one of ours is an ``InvalidRunError``.
+    An invalid cursor raises ``InvalidRunError``.
     """
 
     async def add(self, new: NewDefinition) -> Registered:
         """Store a definition as the next version of its name.
 
-        If the newest version is the same, that one is returned. Of several callers at once each
-        gets a version of its own.
+        If the newest version is identical, it is returned instead. Concurrent callers get distinct
+        versions.
 
         Raises:
-            ContainedDefinitionGoneError: one of ``new.uses`` does not exist any more.
+            ContainedDefinitionGoneError: one of ``new.uses`` no longer exists.
         """
         ...
 
     async def get(self, tenant: str, ref: DefinitionRef) -> Definition | None:
-        """Return a definition."""
+        """Return a definition, or None if it does not exist."""
         ...
 
     async def load(
         self, tenant: str, wanted: Iterable[DefinitionRef], *, max_bytes: int
     ) -> Mapping[DefinitionRef, Definition]:
-        """Return those of some definitions that exist.
+        """Return the wanted definitions that exist.
 
         Raises:
-            DefinitionsTooLargeError: they are larger than ``max_bytes`` together, each counted
-                once; none of them was read.
+            DefinitionsTooLargeError: together they exceed ``max_bytes``, each counted once;
+                nothing was read.
         """
         ...
 
     async def known(self, tenant: str, wanted: Iterable[DefinitionRef]) -> Set[DefinitionRef]:
-        """Return those of some definitions that exist."""
+        """Return the wanted references that exist."""
         ...
 
     async def find(
         self, tenant: str, kind: DefinitionKind, *, limit: int, cursor: str | None
     ) -> DefinitionPage:
-        """Return the newest version under each name, in the order of names."""
+        """Return the newest version of each name, ordered by name."""
         ...
 
     async def versions(
         self, tenant: str, ref: DefinitionRef, *, limit: int, cursor: str | None
     ) -> DefinitionPage:
-        """Return the versions under the name of ``ref``, newest first; none if there is none."""
+        """Return the versions under the name of ``ref``, newest first; empty if there are none."""
         ...
 
     async def delete(self, tenant: str, ref: DefinitionRef) -> None:
-        """Delete a version, or without one all versions under the name.
+        """Delete one version, or all versions of the name if no version is given.
 
-        Runs that were accepted with it are not touched.
+        Accepted runs are unaffected.
 
         Raises:
-            DefinitionNotFoundError: there is none.
-            DefinitionInUseError: another definition contains the version, or contains the newest
-                version under the name and would be left without any.
+            DefinitionNotFoundError: the definition does not exist.
+            DefinitionInUseError: another definition references this version, or references the
+                newest version of the name and none would remain.
         """
         ...

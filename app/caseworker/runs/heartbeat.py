@@ -1,4 +1,4 @@
-"""What a process does as long as it lives: loops that are restarted, and the heartbeat."""
+"""Background work of a process: supervised loops and the heartbeat."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Set
@@ -16,27 +16,27 @@ from caseworker.runs.run import RunKey
 log = structlog.get_logger(__name__)
 
 BEAT_GRACE_SECONDS = 5.0
-"""How long a beat may still take when the process ends: its statements are not cut off."""
+"""How long a heartbeat may take during shutdown; statements are never interrupted."""
 
 RESTART_SECONDS = (0.1, 5.0)
-"""How long a loop that ended waits before it is started again: first, at most."""
+"""Back-off before a loop is restarted: first, maximum."""
 
 STOP_AGAIN_SECONDS = 1.0
-"""How long a loop that was cancelled is waited for before it is cancelled again."""
+"""How long to wait for a cancelled loop before cancelling it again."""
 
 WORKING_SECONDS = 1.0
-"""How much longer than the time before a loop must have run, after it ended twice or more, to count
-as working: one that waits in vain for its connection runs for as long as it waits."""
+"""How much longer than its previous run a loop that failed twice must run to count as working. A
+loop that cannot connect runs for as long as it waits for the connection."""
 
 CONNECT_SECONDS = 10.0
-"""How long a connection is waited for: whoever ran longer before had one."""
+"""Connection timeout: a loop that ran longer was connected."""
 
 STEADY_SECONDS = 30.0
-"""How long a loop must have run for the next wait to be the first one again."""
+"""How long a loop must run before its back-off is reset."""
 
 
 class Loops:
-    """Starts loops again when they end, whether they failed or returned."""
+    """Runs loops and restarts them whenever they fail or return."""
 
     def __init__(self) -> None:
         self._tasks: dict[str, asyncio.Task[None]] = {}
@@ -44,19 +44,19 @@ class Loops:
         """When each loop that has ended at least twice counts as working again."""
 
     def keep(self, name: str, loop: Callable[[], Awaitable[None]]) -> None:
-        """Run ``loop`` for ever."""
+        """Run ``loop`` until :meth:`stop`, restarting it when it ends."""
         self._tasks[name] = asyncio.create_task(self._forever(name, loop), name=name)
 
     def failing(self) -> list[str]:
-        """Return the names of the loops that end again and again as soon as they are started."""
+        """Return the names of loops that keep ending soon after each start."""
         now = asyncio.get_running_loop().time()
         return sorted(name for name, up_at in self._up_at.items() if now < up_at)
 
     async def stop(self) -> None:
-        """End all loops.
+        """Stop all loops.
 
-        They are cancelled until they have ended: a loop that was just failing may answer a cancel
-        with its failure, as a task group does whose tasks have failed.
+        Cancellation is repeated until they have ended: a loop that is just failing may replace the
+        cancellation with its own error, as a task group does when its tasks have failed.
         """
         left = set(self._tasks.values())
         while left:
@@ -80,7 +80,7 @@ class Loops:
 
 
 async def _once(name: str, loop: Callable[[], Awaitable[None]]) -> None:
-    """Run a loop until it ends, however it ends.
+    """Run a loop until it returns or fails; log either.
 
     Raises:
         asyncio.CancelledError: this task is being cancelled.
@@ -100,13 +100,13 @@ async def _once(name: str, loop: Callable[[], Awaitable[None]]) -> None:
 
 @dataclass(slots=True, kw_only=True)
 class Heartbeat:
-    """Records that this process lives, and re-reads which runs are its own or must be cancelled.
+    """Sends heartbeats, and reconciles local runs with the runs that the database assigns.
 
-    A notification that was lost delays a cancel by at most one beat. A run that belongs to this
-    process although it is executed nowhere (its claim was committed, but the answer of the commit
-    was lost) is given back to the queue, and has lost an attempt only if it broke here. A run that
-    is executed here although another worker owns it is stopped: it goes on elsewhere. Both must
-    have been seen for an interval, because a beat may see a run while it is being begun or ended.
+    A lost notification delays a cancel by at most one heartbeat. A run that the database assigns to
+    this process but that is not executed here is released to the queue. This happens if a claim was
+    committed but its answer was lost; the attempt counts only if the run crashed here. A run that
+    is executed here although another worker owns it is stopped. Both states must persist for an
+    interval, because a heartbeat may see a run that is just starting or ending.
     """
 
     workers: WorkerStore
@@ -114,29 +114,29 @@ class Heartbeat:
     executor: RunExecutor
     interval_seconds: float
     drain_seconds: float
-    """How long runs may still take here once the process is to be drained."""
+    """How long runs may continue once the process must drain."""
     _draining: asyncio.Task[None] | None = None
     _beaten_at: float = field(init=False)
     _orphans: "_SeenFor" = field(init=False)
     _strays: "_SeenFor" = field(init=False)
 
     def __post_init__(self) -> None:
-        """Begin with nothing seen."""
+        """Start without any observations."""
         self._beaten_at = asyncio.get_running_loop().time()
         self._orphans, self._strays = (_SeenFor(0.9 * self.interval_seconds) for _ in range(2))
 
     @property
     def silent_seconds(self) -> float:
-        """How long ago the last beat got through."""
+        """Seconds since the last successful heartbeat."""
         return asyncio.get_running_loop().time() - self._beaten_at
 
     @property
     def draining(self) -> bool:
-        """Whether somebody has asked this process to take no more runs."""
+        """Whether an operator has asked this process to accept no more runs."""
         return self._draining is not None
 
     async def run(self) -> None:
-        """Beat for ever; a database that is away is tried again with the next beat."""
+        """Send heartbeats until cancelled; if one fails, retry at the next interval."""
         away = False
         while True:
             try:
@@ -149,7 +149,7 @@ class Heartbeat:
             await asyncio.sleep(self.interval_seconds)
 
     async def beat(self) -> None:
-        """Beat once.
+        """Send one heartbeat and reconcile the runs.
 
         Raises:
             StoreUnavailableError: the database does not answer.
@@ -170,13 +170,14 @@ class Heartbeat:
             del self.executor.broken[key]
 
     async def leave(self) -> None:
-        """Record that this process ends; without the database others will notice."""
+        """Record that this process ends; if that fails, its missing heartbeat shows it."""
         try:
             await self.workers.leave(self.executor.worker_id)
         except StoreUnavailableError:
             log.warning("heartbeat.left_unsaid")
 
     async def _give_back(self, key: RunKey) -> None:
+        # Read again: the run may have started or ended since the heartbeat.
         run = await self.store.get(key)
         if run is None or run.worker_id != self.executor.worker_id or run.finished:
             return
@@ -188,14 +189,14 @@ class Heartbeat:
 
 
 class _SeenFor:
-    """Finds the runs that were seen in every beat for some time."""
+    """Finds runs that were seen in every heartbeat for a given time."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
         self._since: dict[RunKey, float] = {}
 
     def confirmed(self, seen: Set[RunKey]) -> list[RunKey]:
-        """Remember what is seen now; return what has been for long enough, in order."""
+        """Record the runs seen now; return those seen for long enough, sorted."""
         now = asyncio.get_running_loop().time()
         self._since = {key: self._since.get(key, now) for key in seen}
         return sorted(key for key, since in self._since.items() if now - since >= self._seconds)

@@ -1,14 +1,13 @@
-"""The durable memory of one run while it is executed.
+"""The journal of one run during its execution: buffers changes and stores them.
 
-What the run does and emits is gathered here and stored in three ways: with a barrier (before an
-external call), soon after it happened (so that the trace can be followed from any replica), and
-with the run's end. All of them write only what has changed, so a long run costs no more per call
-than a short one. What may not have arrived (its write failed, or nobody waited for the answer) is
-written again with the next one.
+Changes and events are stored at three points: at a barrier (before an external call), shortly after
+they happen (so the trace can be followed from any replica), and at the end of the run. Each write
+carries only changes, so a long run costs no more per call than a short one. Changes whose write
+failed or was not confirmed are included in the next write.
 
-One write is under way at a time, and all that ask meanwhile share the next one. So nothing is ever
-stored before what led to it, however many steps work at once, and what was noted and emitted
-without a pause in between is stored together.
+One write is in flight at a time; concurrent callers share the next one. So nothing is stored before
+its causes, regardless of parallel steps. Changes recorded without an ``await`` in between are
+stored together.
 """
 
 import asyncio
@@ -42,28 +41,28 @@ from caseworker.trace.node import TERMINAL, Node
 log = structlog.get_logger(__name__)
 
 PERMISSION_SECONDS = 0.1
-"""How old the database's permission to go on may be when a call begins, counted from its arrival.
+"""Maximum age of the database's permission when a call starts, counted from its arrival.
 
-Until then the database has answered for the run's row: a cancel request is stored before that, and
-refuses, or after it. A busy event loop, or an answer that was held up, makes it older.
+The permission shows that no cancel request was stored before the database answered; a later cancel
+request can be missed for this long. A busy event loop or a delayed answer makes a permission older.
 """
 
 ASKS = 2
-"""How often a barrier asks. One that is late again goes on: asking more would make a busy process,
-or a slow database, still later."""
+"""Attempts of a barrier to get a fresh permission. After the last one the call proceeds: retrying
+would delay a busy process, or a slow database, even more."""
 
 SOON_SECONDS = 0.05
-"""How long a change waits for others before it is stored without a barrier."""
+"""How long changes are collected before they are stored without a barrier."""
 AT_ONCE_SECONDS = 0.002
-"""How long a part of an answer does, which somebody may be reading."""
+"""The same delay for parts of a streamed answer, which a client may be reading."""
 
 
 ROW_BYTES = 500
-"""What a row of the journal takes beside the values in it, about."""
+"""Approximate overhead of a journal row, without its values."""
 
 
 class RunTooLargeError(Stop):
-    """The run has stored as much as it may."""
+    """The run has reached its storage limit."""
 
     def __init__(self, stored_bytes: int, max_bytes: int) -> None:
         reason = (
@@ -74,21 +73,21 @@ class RunTooLargeError(Stop):
 
 
 class LostRunError(HandOver):
-    """The run belongs to another worker now, or has ended; nothing more may be written."""
+    """Another worker owns the run, or it has ended; nothing more may be written."""
 
     def __init__(self) -> None:
         super().__init__("The run belongs to another worker now.")
 
 
 def lost_run(token: CancellationToken) -> LostRunError:
-    """Stop the execution of a run that was lost; return what the caller raises."""
+    """Stop the execution of a lost run; return the error for the caller to raise."""
     lost = LostRunError()
     token.trip(lost)
     return lost
 
 
 class RunJournal:
-    """Implements the engine's journal and its sink of events for one execution of one run."""
+    """Implements the engine's journal and event sink for one execution of one run."""
 
     def __init__(
         self,
@@ -104,8 +103,8 @@ class RunJournal:
     ) -> None:
         """Open the journal of a claimed run.
 
-        ``earlier`` is what previous executions left; ``permitted_at`` is when, on ``clock``, the
-        statement was sent that claimed the run, or its answer came.
+        ``earlier`` is the journal of previous executions. ``permitted_at`` is the time, on
+        ``clock``, at which the claim was sent or answered.
         """
         self._run = run
         self._graph = graph
@@ -118,7 +117,7 @@ class RunJournal:
         self._unwritten = _not_stored(graph, earlier)
         self._revision = graph.revision
         self._idle = asyncio.Event()
-        """Set while no write is under way."""
+        """Set while no write is in flight."""
         self._idle.set()
         self._sent: _Sent | None = None
         self._writes_begun = self._last_granted = 0
@@ -137,18 +136,18 @@ class RunJournal:
         self._closed = False
 
     def recorded(self, call_key: str) -> Recorded | None:
-        """Return what an earlier execution left of a call or step."""
+        """Return the journal entry of a call or step from an earlier execution."""
         return self._recorded.get(call_key)
 
     def spent_below(self, path: StepPath) -> Charge:
-        """Return what earlier executions have charged for what happened inside a step."""
+        """Return the charges of earlier executions inside a step."""
         return spent_inside(self._earlier, path)
 
     def note(self, node_id: str, entry: Entry) -> None:
-        """Remember what belongs to a CallNode beside the node itself.
+        """Record the journal entry of a CallNode.
 
         Raises:
-            ValueTooLargeError: the value passes a limit.
+            ValueTooLargeError: the value exceeds a limit.
             ValueError: the value is not JSON.
         """
         frozen = self._frozen(entry)
@@ -158,12 +157,12 @@ class RunJournal:
         self.touch()
 
     def note_request(self, node_id: str, request: Mapping[str, Any]) -> None:
-        """Keep what a call asks until it is stored, which is once."""
+        """Buffer the request of a call until it is stored; it is stored only once."""
         self._requests[node_id] = request
         self._stored_bytes += least_bytes(request)
 
     def _frozen(self, entry: Entry) -> FrozenJson | None:
-        """Return a value as it is stored; a step's are frozen before, by its graph."""
+        """Return the value in its stored form; the graph has already frozen values of steps."""
         value, limits = entry.value, self._limits
         if value is None or type(value) is FrozenJson:
             return value
@@ -176,10 +175,10 @@ class RunJournal:
             raise ValueTooLargeError(f"The result {error}.") from None
 
     def emit(self, event: Event) -> None:
-        """Take an event; one that comes after the end is dropped.
+        """Buffer an event; events after the end of the run are dropped.
 
         Raises:
-            ValueError: its data is not JSON, or its type is none that a node may use.
+            ValueError: its data is not JSON, or its type is reserved or malformed.
         """
         if self._closed:
             return
@@ -190,17 +189,17 @@ class RunJournal:
         self.touch(AT_ONCE_SECONDS if event.type in STREAMED else SOON_SECONDS)
 
     def touch(self, seconds: float = SOON_SECONDS) -> None:
-        """Have the changes of the graph stored soon."""
+        """Schedule a write of the pending changes."""
         if self._soon is None and self._writing is None and not self._closed:
             self._soon = asyncio.get_running_loop().call_later(seconds, self._write_soon)
 
     async def barrier(self, *, external: bool) -> None:
-        """Pass only with a fresh permission; store everything first if the call is external.
+        """Require a fresh permission; before an external call, also store all changes.
 
         Raises:
             CancelledError: the run has a cancel request.
             LostRunError: the run belongs to another worker.
-            RunTooLargeError: the run has stored as much as it may.
+            RunTooLargeError: the run has reached its storage limit.
         """
         stored_bytes = self._stored_bytes + self._events.size_bytes
         if stored_bytes > self._limits.max_run_bytes:
@@ -216,9 +215,9 @@ class RunJournal:
         return self._clock() - self._permitted_at <= PERMISSION_SECONDS
 
     def close(self, graph: ExecutionGraph | None = None) -> tuple[CallRecord, ...]:
-        """Write nothing more by itself; return what may not be stored yet.
+        """Stop background writes; return the changes that may not be stored yet.
 
-        ``graph`` takes the place of the graph so far, and is not stored at all yet.
+        ``graph`` replaces the current graph, and is written completely.
         """
         if graph is not None and graph is not self._graph:
             self._graph, self._revision = graph, 0
@@ -231,13 +230,14 @@ class RunJournal:
         return self._changes()
 
     def unstored_events(self, end: Event | None = None) -> tuple[EventRecord, ...]:
-        """Return the events that may not be stored yet, and behind them that of the run's end."""
+        """Return the events that may not be stored yet, followed by the end event, if given."""
         return self._events.unconfirmed() if end is None else self._events.followed_by(end)
 
     async def _store_changes(self) -> None:
-        """Store what has changed, and take the answer as a permission to go on.
+        """Store all changes, and treat the answer as a permission to continue.
 
-        A write that began after this was asked has stored all of it, and its answer is as good.
+        If another caller's write started after this call, it includes these changes, so its
+        answer is used.
 
         Raises:
             CancelledError: the run has a cancel request.
@@ -245,7 +245,7 @@ class RunJournal:
         """
         begun_before = self._writes_begun
         while not self._idle.is_set():
-            await self._idle.wait()  # all who wait go on at once, one of them writes
+            await self._idle.wait()  # all waiters wake at once and one of them writes: check again
             if self._last_granted > begun_before:
                 return
         self._idle.clear()
@@ -262,9 +262,10 @@ class RunJournal:
             self._idle.set()
 
     async def _write_next(self) -> Permission:
-        """Store what has changed; once the journal is closed, only ask.
+        """Write all changes; once the journal is closed, only ask for permission.
 
-        The end has taken the calls then: their events must not be stored without them.
+        After :meth:`close` the final update carries the calls, and their
+        events must not be stored without them.
         """
         self._sent = sent = _Sent(self._revision, frozenset(self._unwritten))
         try:
@@ -317,12 +318,12 @@ class RunJournal:
         self._writing.add_done_callback(self._written)
 
     async def _write(self) -> bool:
-        """Store what has changed; False if it makes no sense to try again soon."""
+        """Store all changes; return False if retrying soon is pointless."""
         try:
             await self._store_changes()
         except (HandOver, CancelledError):
-            return False  # the token knows, and the run's end brings the rest
-        except Exception as error:  # the next barrier, or the end, tries again
+            return False  # the token is tripped, and the final update carries the rest
+        except Exception as error:  # the next barrier or the final update retries
             log.warning("journal.refused", error=type(error).__name__)
             return False
         return True
@@ -336,7 +337,7 @@ class RunJournal:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Sent:
-    """Where the journal stood before a write whose answer is not known yet."""
+    """The state before a write in flight, to restore if the write fails."""
 
     revision: int
     unwritten: frozenset[str]
@@ -360,12 +361,12 @@ def _record(
 
 
 def _order(node_id: str) -> tuple[int, str]:
-    """Order node ids as they were made: beyond n999999 they get longer."""
+    """Return the sort key for creation order: IDs beyond n999999 get longer."""
     return len(node_id), node_id
 
 
 def _not_stored(graph: ExecutionGraph, earlier: Sequence[CallRecord]) -> set[str]:
-    """Return the nodes that the store does not hold as they are now."""
+    """Return the nodes whose stored state is missing or outdated."""
     if not earlier:
         return {graph.root_id} if graph.root_id is not None else set()
     return {record.node_id for record in earlier if record.node["status"] not in TERMINAL}

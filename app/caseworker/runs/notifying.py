@@ -1,6 +1,6 @@
-"""Who follows a run in this process, and how they learn that there is something new of it.
+"""Notifies listeners in this process when a run has new events.
 
-Of what other processes store somebody else tells the notifier, who can see whom to look for.
+Another component listens for changes made by other processes and calls :meth:`RunNotifier.notify`.
 """
 
 import asyncio
@@ -10,35 +10,35 @@ from contextlib import contextmanager
 from caseworker.runs.run import RunKey
 
 Notification = asyncio.Event
-"""Set when there is something new of a run; its listener clears it before looking."""
+"""Set when a run has news; the listener clears it before reading the store."""
 
 
 class RunNotifier:
-    """Wakes all who listen to a run in this process; runs without listeners cost nothing."""
+    """Wakes all listeners of a run in this process; runs without listeners cost nothing."""
 
     def __init__(self) -> None:
         self._listeners: dict[RunKey, set[Notification]] = {}
         self._listened = asyncio.Event()
         self.changes = 0
-        """How often a run has got its first listener, or lost its last one."""
+        """Counter, incremented when a run gets its first listener or loses its last one."""
 
     @property
     def listened_to(self) -> Set[RunKey]:
-        """The runs that somebody listens to."""
+        """The runs that have listeners."""
         return self._listeners.keys()
 
     async def listened(self) -> None:
-        """Wait until somebody listens to a run."""
+        """Wait until any run has a listener."""
         await self._listened.wait()
 
     def notify(self, key: RunKey) -> None:
-        """Wake all who listen to a run."""
+        """Wake all listeners of a run."""
         for notification in self._listeners.get(key, ()):
             notification.set()
 
     @contextmanager
     def listening(self, key: RunKey) -> Iterator[Notification]:
-        """Yield a notification that is set for a run until the block ends."""
+        """Yield a notification that :meth:`notify` sets until the block ends."""
         notification = Notification()
         others = self._listeners.setdefault(key, set())
         self.changes += not others

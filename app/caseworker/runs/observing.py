@@ -1,7 +1,7 @@
-"""What watches over runs from outside: metrics and spans.
+"""Observers of runs: metrics and spans.
 
-An observer is told what has happened once it is stored. It gets values, keeps none of what a run
-holds, and decides nothing: a failure of one is logged, and the run goes on.
+An observer is notified after a change is stored. It gets values, must not keep the data of a run,
+and decides nothing. If it fails, the error is logged and the run continues.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -16,58 +16,58 @@ log = structlog.get_logger(__name__)
 
 
 def log_context(run: Run) -> dict[str, str]:
-    """Return the fields of every log line of a run; ``trace_id`` is that of its spans."""
+    """Return the log fields of a run; ``trace_id`` is the trace ID of its spans."""
     tenant, run_id = run.key.tenant, run.key.run_id
     context = context_of_run(tenant, run_id, run.request.traceparent)
     return {"tenant": tenant, "run_id": run_id, "trace_id": context.trace_id}
 
 
 class RunObserver(Protocol):
-    """Is told of runs, on the event loop, and must not keep it for long."""
+    """Receives notifications about runs on the event loop; must return quickly."""
 
     def accepted(self, run: Run) -> None:
-        """A run was stored for the first time."""
+        """Handle a new run, after it was stored."""
         ...
 
     def begun(self, run: Run) -> None:
-        """A run has begun to be executed here; ``run.attempts`` says for which time."""
+        """Handle the start of an execution here; ``run.attempts`` is its number."""
         ...
 
     def ended(self, run: Run, graph: Mapping[str, Any] | None) -> None:
-        """A run has ended, as ``run`` says.
+        """Handle the end of a run, with its final state in ``run``.
 
-        ``graph`` is the snapshot of its ExecutionGraph; None if it has ended before it was stored.
+        ``graph`` is the snapshot of its ExecutionGraph; None if the run ended before it was stored.
         """
         ...
 
 
 class RunObservers:
-    """Several observers, told one after the other."""
+    """Notifies several observers in order."""
 
     def __init__(
         self,
         observers: Sequence[RunObserver] = (),
         span_of: Callable[[Run], SpanOf | None] = lambda run: None,
     ) -> None:
-        """Tell ``observers``; ``span_of`` returns what :meth:`span_of` does, by default None."""
+        """Notify ``observers``; ``span_of`` returns the spans of a run, by default None."""
         self._observers = tuple(observers)
         self.span_of = span_of
-        """Returns the spans of a run that what it calls is told of; None if it is told of none."""
+        """Returns the spans to propagate to services that a run calls; None propagates none."""
 
     def accepted(self, run: Run) -> None:
-        """See :class:`RunObserver`; a run that others may execute is logged with its request."""
+        """Notify observers; log a queued run with the context of its request."""
         if run.status is RunStatus.QUEUED:
             log.info("run.queued", tenant=run.key.tenant, run_id=run.key.run_id)
         self._tell("accepted", run)
 
     def begun(self, run: Run) -> None:
-        """See :class:`RunObserver`."""
+        """Notify observers; log a recovered run."""
         if run.attempts > 1:
             log.warning("run.taken_over", attempt=run.attempts, worker_id=run.worker_id)
         self._tell("begun", run)
 
     def ended(self, run: Run, graph: Mapping[str, Any] | None) -> None:
-        """See :class:`RunObserver`; the one line that the log has of every run is written here."""
+        """Notify observers; write the one log line that every run gets."""
         usage = run.usage or {}
         log.info(
             "run.finished",

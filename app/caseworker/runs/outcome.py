@@ -1,4 +1,4 @@
-"""How a run ended, in the words that callers see, and the end of runs that nobody executes."""
+"""Outcomes of runs as callers see them, and the end of runs that no process executes."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -20,7 +20,7 @@ from caseworker.trace.execution_graph import ExecutionGraph
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunOutcome:
-    """The end of a run."""
+    """The final status of a run with its result or cause."""
 
     status: RunStatus
     finish_reason: str | None = None
@@ -30,7 +30,7 @@ class RunOutcome:
 
 
 def outcome_of(run: Run, outcome: GraphOutcome, *, at: datetime) -> RunOutcome:
-    """Return what the end of a run's graph means for the run."""
+    """Convert the outcome of a run's graph to the outcome of the run."""
     result = result_of(run, outcome)
     if outcome.stop is not None:
         return stopped(run, outcome.stop, result, at=at)
@@ -41,7 +41,7 @@ def outcome_of(run: Run, outcome: GraphOutcome, *, at: datetime) -> RunOutcome:
 
 
 def stopped(run: Run, stop: Stop, result: Mapping[str, Any] | None, *, at: datetime) -> RunOutcome:
-    """Return what a stop means for the run it ended."""
+    """Return the outcome of a run that a stop ended."""
     cause = replace(stop.cause, at=at)
     finish_reason = None
     match cause.kind:
@@ -65,9 +65,9 @@ def failed(
     at: datetime,
     step_id: str | None = None,
 ) -> RunOutcome:
-    """Return the end of a run that an error ended; a case says what its failure is called.
+    """Return the outcome of a run that an error ended; a case keeps its own finish reason.
 
-    ``step_id`` is the step that failed, if one did.
+    ``step_id`` is the step that failed, if any.
     """
     finish_reason = None if result is None else result.get("finish_reason")
     return RunOutcome(
@@ -86,7 +86,7 @@ def failed(
 
 
 def _failed_step(outcome: GraphOutcome) -> str | None:
-    """Return the step whose failure failed a graph."""
+    """Return the first failed step of a graph."""
     failed = (
         step_id for step_id, report in outcome.steps.items() if report.status is StepStatus.FAILED
     )
@@ -94,7 +94,7 @@ def _failed_step(outcome: GraphOutcome) -> str | None:
 
 
 def close(graph: ExecutionGraph, root: str, outcome: RunOutcome) -> None:
-    """End every node that is still open, the root last."""
+    """Close all open nodes, the root last."""
     stop = outcome.stop
     reason = (stop.reason or stop.kind.value) if stop else outcome.status.value
     graph.close_open(reason)
@@ -110,7 +110,7 @@ def close(graph: ExecutionGraph, root: str, outcome: RunOutcome) -> None:
 def cancelled_while_queued(
     run: Run, cancel_request: CancelRequest, earlier: Sequence[CallRecord], *, last_seq: int = 0
 ) -> FinishRun:
-    """Return how a run ends that is cancelled before it began, or between two executions."""
+    """Return the end of a run that is cancelled while no process executes it."""
     stop, at = cancel_request.stop, cancel_request.requested_at
     end = stopped_while_queued(run, stop, earlier, at=at or run.created_at, last_seq=last_seq)
     return replace(end, delivered_at=at)
@@ -119,9 +119,9 @@ def cancelled_while_queued(
 def stopped_while_queued(
     run: Run, stop: Stop, earlier: Sequence[CallRecord], *, at: datetime, last_seq: int
 ) -> FinishRun:
-    """Return how a run ends that nobody executes when it is stopped.
+    """Return the end of a run that is stopped while no process executes it.
 
-    ``earlier`` is what previous executions left in its journal, ``last_seq`` their last event.
+    ``earlier`` is the journal of previous executions; ``last_seq`` is their last event.
     """
     graph, root = graph_of(run, earlier)
     outcome = stopped(run, stop, _result_so_far(run, earlier, stop), at=at)
@@ -150,14 +150,14 @@ def stopped_while_queued(
 
 
 def usage_so_far(spent: SpentSoFar) -> Mapping[str, Any]:
-    """Return the usage of a run that is executed elsewhere, or waits to be."""
+    """Return the usage of a run that is queued or executed by another process."""
     usage = ResourceUsage(before_seconds=spent.seconds, clock=lambda: 0.0)
     usage.add(spent.charge)
     return usage.to_dict()
 
 
 def _result_so_far(run: Run, earlier: Sequence[CallRecord], stop: Stop) -> Mapping[str, Any] | None:
-    """Return what the steps of previous executions have come to."""
+    """Return the partial result from the steps of previous executions."""
     if not earlier:
         return None
     reports = {CASE_STEP: StepReport()} if run.kind is RunKind.CASE else {}

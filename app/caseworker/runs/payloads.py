@@ -1,4 +1,4 @@
-"""What the calls of a run asked and what they got, read for whoever looks at a trace."""
+"""Requests and replies of a run's calls, for display in a trace."""
 
 import asyncio
 import re
@@ -20,7 +20,7 @@ from caseworker.trace.execution_graph import ExecutionGraph
 from caseworker.trace.payloads import REDACTED, Payload, Payloads
 
 _SHORT: Final = 500
-"""Characters of a text that is redacted on the event loop, within milliseconds."""
+"""Texts shorter than this are redacted on the event loop, which takes only milliseconds."""
 _NODE_ID: Final = re.compile(r"n[0-9]{6,9}", re.ASCII)
 
 
@@ -32,25 +32,25 @@ class CallPayload:
     record: CallRecord
     payload: Payload
     attempts: tuple[Mapping[str, Any], ...]
-    """The nodes of its attempts, in their order; none if the first one succeeded."""
+    """The nodes of its attempts, in order; empty if the first one succeeded."""
     root: Mapping[str, Any]
-    """The root of the run's ExecutionGraph."""
+    """The root node of the run's ExecutionGraph."""
     waits: bool = False
-    """Whether it waits for a person."""
+    """Whether the call waits for an approval."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Given:
-    """What a run was given, as it may be shown; None if nothing may, or was given."""
+    """The displayable inputs of a run; None if hidden or absent."""
 
     input: Any = None
-    """What a case was asked, or the value on the handle ``default``."""
+    """The question of a case, or the value on the ``default`` handle."""
     inputs: Mapping[str, Any] | None = None
-    """The values on other handles."""
+    """The values on all other handles."""
 
 
 class PayloadReading:
-    """Shows requests and replies as the configuration allows."""
+    """Returns requests and replies, redacted as configured."""
 
     def __init__(
         self,
@@ -59,18 +59,18 @@ class PayloadReading:
         *,
         max_shown_bytes: int,
     ) -> None:
-        """Read from ``store``; no trace shows more than ``max_shown_bytes`` of them together."""
+        """Read from ``store``; limit the payloads of one trace to ``max_shown_bytes`` in total."""
         self._store = store
         self._payloads = payloads
         self._max_shown_bytes = max_shown_bytes
 
     @property
     def mode(self) -> str:
-        """How payloads are shown: ``redacted``, ``none`` or ``full``."""
+        """Display mode: ``redacted``, ``none`` or ``full``."""
         return self._payloads.mode
 
     async def given(self, run: Run) -> Given:
-        """Return what a run was given."""
+        """Return the inputs of a run."""
         others = dict(run.request.inputs)
         asked = others.pop(DEFAULT_HANDLE, None) or run.request.input or None
         show = self._payloads.shown
@@ -80,10 +80,10 @@ class PayloadReading:
 
         if not others and (asked is None or (isinstance(asked, str) and len(asked) < _SHORT)):
             return redacted()
-        return await asyncio.to_thread(redacted)  # of a long text it takes long
+        return await asyncio.to_thread(redacted)  # redacting a long text would block the event loop
 
     async def beginnings(self, runs: Sequence[Run]) -> Sequence[Given]:
-        """Return the beginning of what each run of a page was asked."""
+        """Return the beginning of the input of each run on a page."""
 
         def redacted() -> list[Given]:
             asked = (run.request.input for run in runs)
@@ -93,11 +93,11 @@ class PayloadReading:
         return await asyncio.to_thread(redacted)
 
     async def call(self, key: RunKey, node_id: str) -> CallPayload:
-        """Return one call of a run.
+        """Return one call of a run with its payload.
 
         Raises:
-            RunNotFoundError: there is no such run.
-            CallNotFoundError: the run has no such CallNode.
+            RunNotFoundError: the run does not exist.
+            CallNotFoundError: the run has no CallNode with this ID.
         """
         run = await self._store.get(key)
         if run is None:
@@ -120,7 +120,7 @@ class PayloadReading:
         )
 
     async def _waits(self, key: RunKey, record: CallRecord) -> bool:
-        """Return whether a call of a run that waits for a person does so itself."""
+        """Return whether this call is the one for which the run waits."""
         is_root = record.node["parent_id"] is None
         if is_root or record.node["stop_reason"] != WAITS:
             return is_root
@@ -129,9 +129,9 @@ class PayloadReading:
         return record.node_id in waiting_nodes(snapshot)
 
     async def of_run(self, key: RunKey) -> Mapping[str, Payload]:
-        """Return the payloads of a run's first calls by node, as many as may be shown together.
+        """Return the payloads of a run's first calls by node, up to the size limit.
 
-        A call of a conversation shows the messages that it adds, and after how many they stand.
+        A call of a conversation has only its own messages and the number of preceding ones.
         """
         if self._payloads.mode == "none":
             return {}
@@ -139,7 +139,7 @@ class PayloadReading:
         return {record.node_id: self._shown(record) for record in records}
 
     async def _whole(self, run: Run, record: CallRecord) -> Payload:
-        """Return the payload of one call or step, with what its row does not repeat."""
+        """Return the payload of a call or step, including data stored with other records."""
         payload = self._shown(record, await self._inputs_of(run, record))
         began = beginning_of(record.request) if record.node["kind"] == "llm" else None
         if began is None or payload.request is None:
@@ -151,7 +151,7 @@ class PayloadReading:
         return replace(payload, request=whole)
 
     async def _inputs_of(self, run: Run, record: CallRecord) -> Any:
-        """Return what a step was given; None of what is no step, and where it cannot be found."""
+        """Return the inputs of a step; None for calls, and if the inputs are unavailable."""
         path = StepPath.of_record(record.call_key or "")
         if path.record_key != record.call_key or self._payloads.mode == "none":
             return None
@@ -160,7 +160,7 @@ class PayloadReading:
             return None
         if not sources.keys:
             return self._payloads.shown(sources.inputs({}))
-        # The step itself comes last: where it is missing, what came before was too large.
+        # The step comes last, so if it is missing the size limit was reached before it.
         wanted = (*sources.keys.values(), record.call_key)
         found = await self._store.payloads(
             run.key, max_bytes=self._max_shown_bytes, call_keys=wanted
@@ -180,9 +180,9 @@ class PayloadReading:
 
 
 def _reply_of(record: CallRecord) -> Any:
-    """Return what a call brought, or a step produced; a failure stands in its node.
+    """Return the result of a call or the outputs of a step.
 
-    Of a failed call of a model it is the beginning of the raw reply, if one came.
+    For a failed model call, return the beginning of the raw reply, if there was one.
     """
     if record.outcome == CallOutcome.RESULT:
         return record.value

@@ -1,4 +1,4 @@
-"""The graph that a run executes, what goes into it, and what its result is made of."""
+"""The executable graph of a run, its inputs and its result."""
 
 import asyncio
 from collections.abc import Mapping
@@ -21,24 +21,24 @@ RESULT = "result"
 
 
 class RunGraphs:
-    """Makes the graphs of runs ready to be executed: a case is a graph of one step."""
+    """Prepares the graphs of runs for execution; a case becomes a graph with one step."""
 
     def __init__(self, catalog: NodeCatalog) -> None:
         self._catalog = catalog
         self._usual: dict[str | None, PreparedGraph] = {}
-        """Of cases that say no more than their question and their mode, by mode."""
+        """Prepared graphs of cases without expected tools or gold answer, by mode."""
 
     async def prepared(self, run: Run) -> PreparedGraph:
-        """Return the graph of a run; a caller's is prepared in a thread, see :meth:`graph_for`."""
+        """Return the prepared graph of a run; graphs of callers are prepared in a thread."""
         if run.request.kind is not RunKind.CASE:
             return await asyncio.to_thread(self.graph_for, run)
         return self.graph_for(run)
 
     def graph_for(self, run: Run) -> PreparedGraph:
-        """Return the graph of a run.
+        """Return the prepared graph of a run.
 
         Raises:
-            GraphProblemsError: the graph cannot be executed here.
+            GraphProblemsError: this process cannot execute the graph.
         """
         request = run.request
         if request.kind is not RunKind.CASE:
@@ -51,7 +51,7 @@ class RunGraphs:
         return found
 
     def _of_case(self, request: RunRequest) -> PreparedGraph:
-        data = {  # the question is the step's input
+        data = {  # the question is an input, not part of the graph
             "expected_tools": list(request.expected_tools),
             "gold_answer": request.gold_answer,
             "mode": request.mode,
@@ -61,20 +61,20 @@ class RunGraphs:
 
 
 def inputs_of(request: RunRequest) -> Outputs:
-    """Return what the first steps of a run's graph get; the step of a case gets the question."""
+    """Return the inputs of the first steps of a run's graph."""
     return {DEFAULT_HANDLE: request.input} if request.kind is RunKind.CASE else request.inputs
 
 
 def facts_of(run: Run) -> RunFacts:
-    """Return what the steps of a run must know of it; a service of every run."""
+    """Return the facts about a run that its steps can use."""
     request = run.request
     return RunFacts(now=run.created_at, timezone=request.timezone, seed=request.seed)
 
 
 def result_of(run: Run, outcome: GraphOutcome) -> dict[str, Any] | None:
-    """Return what a run came to, or had come to when it was ended.
+    """Return the final or partial result of a run.
 
-    What earlier executions had shown of an answer that never ended is its text.
+    An interrupted answer gets the text that earlier executions streamed.
     """
     for (step_id, _), (turn, text) in run.streamed.items():
         report, ended = outcome.steps.get(step_id or ""), outcome.stop or outcome.error

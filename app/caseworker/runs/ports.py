@@ -1,4 +1,4 @@
-"""What runs need of whatever stores and dispatches them."""
+"""Ports for storing and dispatching runs."""
 
 import json
 import math
@@ -26,34 +26,34 @@ from caseworker.runs.run import (
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
-    """What became of a request."""
+    """The result of accepting a request."""
 
     run: Run
     created: bool
-    """False if the same request had been accepted before."""
+    """False if the same request was accepted before."""
     rate: RateState | None = None
-    """How its tenant stands to its rate of runs, if that is limited."""
+    """State of the tenant's rate limit, if there is one."""
 
 
 @dataclass(frozen=True, slots=True)
 class CancelStatus:
-    """What became of a cancel request."""
+    """The result of a cancel request."""
 
     run_id: str
     run: Run | None
     """None while the run does not exist; the request is then pending."""
     cancel_request: CancelRequest | None
-    """The request that counts: the first one. None if the run had ended without any."""
+    """The first request, which is the effective one; None if the run ended without any."""
     already_finished: bool = False
-    """True if the run had ended before, so that nothing was changed."""
+    """True if the run had already ended, so nothing changed."""
     calls: Sequence[CallRecord] = ()
-    """The LLM and tool calls that had begun when the request was stored."""
+    """The LLM and tool calls that had started when the request was stored."""
     snapshot: Mapping[str, Any] | None = None
-    """The ExecutionGraph of a run that the request has ended, because nobody was executing it."""
+    """The ExecutionGraph of a run that the request ended because no process executed it."""
 
     @property
     def status(self) -> RunStatus | None:
-        """The status of the run; None while it does not exist."""
+        """The status of the run; None while the run does not exist."""
         return self.run.status if self.run else None
 
     @property
@@ -64,42 +64,42 @@ class CancelStatus:
 
 @dataclass(frozen=True, slots=True)
 class CancelledRuns:
-    """What became of a request to cancel all runs that fit a filter."""
+    """The result of a request to cancel all runs that match a filter."""
 
     ended: int
-    """Runs that nobody executed: they ended at once."""
+    """Number of runs that no process executed; they ended immediately."""
     requested: int
-    """Runs at work: whoever executes them has been asked to stop them."""
+    """Number of running runs whose workers were notified."""
     more: bool
-    """True if there are more runs that fit; the same request cancels the next ones."""
+    """True if more runs match; repeating the request cancels the next ones."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunFilter:
-    """Which runs to list."""
+    """Criteria for listing runs."""
 
     status: RunStatus | None = None
     kind: RunKind | None = None
     agent: str | None = None
-    """The name of a registered agent that they execute, or that answers in their thread."""
+    """Name of a registered agent that the runs execute, or that answers in their thread."""
     thread_id: str | None = None
     metadata: Mapping[str, str] = field(default_factory=dict)
-    """Texts by key; numbers, booleans and null count as they are written in JSON."""
+    """Required values by key; numbers, booleans and null match their JSON notation."""
     created_after: datetime | None = None
     created_before: datetime | None = None
     limit: int = 50
     cursor: str | None = None
-    """Where the page before ended."""
+    """Cursor from the previous page."""
     max_bytes: int | None = None
-    """Runs that would begin beyond so many bytes of JSON are left to the next page."""
+    """Maximum JSON size of a page; a run that would start beyond it goes to the next page."""
 
 
 LISTED_INPUT_CHARS = 200
-"""How much of the input of a run its summary shows."""
+"""Number of characters of the input that a summary shows."""
 
 
 def json_of_text(text: str) -> Sequence[Any]:
-    """Return the JSON values that a text may mean: it itself, a number, a boolean, null."""
+    """Return the JSON values that a text can mean: the text itself, a number, a boolean, null."""
     try:
         value = json.loads(text)
     except (ValueError, RecursionError):
@@ -114,123 +114,123 @@ class Page:
     """Runs, newest first."""
 
     runs: Sequence[Run]
-    """Without graphs and inputs; ``request.input`` is the beginning of the text that was asked."""
+    """Runs without graphs and inputs; ``request.input`` is the beginning of the input text."""
     next_cursor: str | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LateResult:
-    """What a run has cost after it was finished."""
+    """The cost that a run incurred after it was finished."""
 
     key: RunKey
     fence: int
-    """Of the owner that finished it; nobody else adds to what it has spent."""
+    """Fencing token of the owner that finished the run; no other owner may add costs."""
     calls: tuple[CallRecord, ...]
     usage: Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class EventPage:
-    """Events of a run, in order and without a gap, and whether the run had ended by then."""
+    """Events of a run, in order without gaps, and whether the run had ended at that time."""
 
     events: Sequence[EventRecord]
     finished: bool
-    """If True, and if there are fewer events than were asked for, there are no more."""
+    """If True, a page with fewer events than the limit is the last one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpentSoFar:
-    """What a run that is worked on has spent, as its journal holds it."""
+    """The usage of an unfinished run according to its journal."""
 
     charge: Charge
-    """What is in flight counts at its estimate."""
+    """Charges so far; calls in flight count at their estimate."""
     seconds: float
-    """How long it has been worked on, on the database's clock."""
+    """Execution time in seconds, on the database's clock."""
 
 
 class RunStore(Protocol):
-    """The one row that decides, for every run.
+    """Stores runs; one row per run serializes all decisions about it.
 
-    POST and DELETE both write the row of the run, so that a cancel request that comes early and a
-    run that comes late cannot miss each other. Every method is one transaction.
+    POST and DELETE both write that row, so an early cancel request and a late run cannot miss each
+    other. Every method is one transaction.
     """
 
     async def accept(self, new: NewRun, *, worker_id: str | None) -> Accepted:
         """Store a run durably, claimed for ``worker_id`` or queued for any worker.
 
-        With a pending cancel it is finished as cancelled instead. If it goes on from another run,
-        it begins with what it takes over of that one's journal and files.
+        With a pending cancel the run is finished as cancelled instead. If it resumes another run,
+        the selected part of that run's journal and files is imported.
 
         Raises:
-            RunConflictError: the id, or the pair of id and key, belongs to another request.
-            IdempotencyMismatchError: the key was used with another body.
+            RunConflictError: the ID, or the pair of ID and key, belongs to another request.
+            IdempotencyMismatchError: the key was used with a different body.
             QueueFullError: too many runs are queued.
-            QuotaExceededError: the tenant may have no further run now.
-            SourceNotFoundError: there is no run to go on from.
-            SourceNotEndedError: the run to go on from has not ended.
-            InvalidRunError: the run to go on from has no such node.
+            QuotaExceededError: a quota of the tenant is exhausted.
+            SourceNotFoundError: the run to resume from does not exist.
+            SourceNotEndedError: the run to resume from has not ended.
+            InvalidRunError: the run to resume from has no such node.
             StoreUnavailableError: the database did not answer.
         """
         ...
 
     async def cancel(self, key: RunKey, cancel_request: CancelRequest) -> CancelStatus:
-        """Store a cancel request and notify the workers; a queued run is finished at once.
+        """Store a cancel request and notify the workers; finish a queued run at once.
 
         Raises:
-            TooManyPendingCancelsError: too many requests wait for runs that do not exist.
+            TooManyPendingCancelsError: too many requests are pending for runs that do not exist.
         """
         ...
 
     async def stoppable(self, tenant: str, wanted: RunFilter) -> Sequence[RunKey]:
-        """Return the oldest ``limit`` runs that fit, have not ended and were not asked to stop."""
+        """Return the oldest ``limit`` matching runs without an end or a cancel request."""
         ...
 
     async def cancel_matching(
         self, key: RunKey, cancel_request: CancelRequest, wanted: RunFilter
     ) -> CancelStatus | None:
-        """Cancel a run as :meth:`cancel` does, if it is still one that :meth:`stoppable` returns.
+        """Cancel a run as :meth:`cancel` does if :meth:`stoppable` would still return it.
 
-        None, and nothing changed, if it is not.
+        Otherwise return None and change nothing.
         """
         ...
 
     async def get(self, key: RunKey) -> Run | None:
-        """Return a run; a pending cancel is none."""
+        """Return a run; None if it does not exist, even if a cancel is pending."""
         ...
 
     async def erase(self, key: RunKey) -> None:
-        """Erase a run that has ended, with everything that it stored; its id is free again.
+        """Erase an ended run with all its data; its ID can be used again.
 
         Raises:
-            RunNotFoundError: there is no such run.
-            RunNotEndedError: it has not ended.
+            RunNotFoundError: the run does not exist.
+            RunNotEndedError: the run has not ended.
         """
         ...
 
     async def earlier(self, key: RunKey, idempotency_key: str | None) -> Run | None:
-        """Return the run that was made under an idempotency key, or without one under an id."""
+        """Return the run of an idempotency key, or without a key the run of an ID."""
         ...
 
     async def find(self, tenant: str, wanted: RunFilter) -> Page:
-        """Return a page of runs without results; graphs and inputs may be left out of them too.
+        """Return a page of runs without results; graphs and inputs may be omitted.
 
         Raises:
-            InvalidRunError: the cursor is not one of ours.
+            InvalidRunError: the cursor is invalid.
         """
         ...
 
     async def claim(
         self, key: RunKey | None, worker_id: str, *, excluding: Sequence[str] = ()
     ) -> Run | None:
-        """Take the queued run that is next, or the one of a key; None if there is none to take.
+        """Claim the next queued run, or the run of ``key``; return None if none is claimable.
 
-        Runs of the tenants ``excluding`` are passed over.
+        Runs of the tenants in ``excluding`` are skipped.
 
-        Tenants take turns; of the runs of one, the one with the highest priority is next, and of
-        those the oldest. A run is passed over while its tenant, or its concurrency key, has as many
-        under way as it may.
+        Tenants alternate. Within a tenant, runs are ordered by priority (highest first), then by
+        age (oldest first). A run is skipped while its tenant or its concurrency key is at its limit
+        of active runs.
 
-        The run knows the last event that its earlier owners have stored: none of them adds another.
+        ``last_seq`` of the returned run is final for earlier owners: they cannot store more events.
         """
         ...
 
@@ -245,32 +245,33 @@ class RunStore(Protocol):
         pause_seconds: float = 0.0,
         waits_for: Collection[str] = (),
     ) -> None:
-        """Give a claimed run back to the queue; ``counted`` says whether the attempt counts.
+        """Release a claimed run to the queue; ``counted`` is whether the attempt counts.
 
-        Nobody may claim it before ``pause_seconds`` have passed. With ``waits_for``, the ids of
-        approvals, it waits instead, as nobody's, until one of them is decided or out of time, its
-        deadline has passed or it is cancelled; if that is so already it is queued at once.
+        The run can be claimed again after ``pause_seconds``. With ``waits_for`` (approval IDs) it
+        becomes ``waiting`` without an owner, until one of them is decided or times out, its
+        deadline passes or it is cancelled. If that has already happened it is queued at once.
 
         Raises:
-            StoreUnavailableError: the database did not answer; it may have been given back.
+            StoreUnavailableError: the database did not answer; the release may have succeeded.
         """
         ...
 
     async def late(self, result: LateResult) -> None:
-        """Record a result that came after the end; status and result stay as they are.
+        """Record costs that arrived after the end; status and result do not change.
 
-        Only the owner that finished the run may; a ``late_result`` event is stored with it.
+        Requires the fencing token of the finishing owner. Also stores a ``late_result`` event.
         """
         ...
 
     async def events(self, key: RunKey, *, after: int, limit: int) -> EventPage | None:
-        """Return the events behind number ``after``, at most ``limit``; None if there is no run."""
+        """Return up to ``limit`` events after number ``after``; None if the run does not exist."""
         ...
 
     def listening(self, key: RunKey) -> AbstractContextManager[Notification]:
-        """Return a notification that is set whenever there are new events of a run.
+        """Return a notification that is set when a run has new events.
 
-        At once if this process stores them; those of others it may miss while the store is away.
+        Set immediately for events stored by this process. Notifications from other processes can
+        be lost while the store is unavailable.
         """
         ...
 
@@ -279,87 +280,87 @@ class RunStore(Protocol):
         ...
 
     async def spent(self, key: RunKey) -> SpentSoFar:
-        """Return what the journal of a run has charged; nothing if there is none."""
+        """Return the charges in the journal of a run; zero if it has none."""
         ...
 
     async def call(self, key: RunKey, node_id: str) -> Sequence[CallRecord]:
-        """Return one call of a run with what it asked, its attempts and the root of the run.
+        """Return one call of a run with its request, its attempts and the run's root.
 
-        They come in the order of their CallNodes; without the call, if there is none.
+        Records are in the order of their CallNodes; the call is missing if it does not exist.
         """
         ...
 
     async def payloads(
         self, key: RunKey, *, max_bytes: int, call_keys: Sequence[str] | None = None
     ) -> Sequence[CallRecord]:
-        """Return the first calls and steps of a run, with what they asked and what they got.
+        """Return the first calls and steps of a run with their requests and replies.
 
-        ``call_keys`` are those that are wanted; None: all. Left out are those with which requests
-        and replies would come to more than ``max_bytes``.
+        ``call_keys`` selects records; None selects all. Records are omitted once requests and
+        replies together would exceed ``max_bytes``.
         """
         ...
 
     async def conversation(
         self, key: RunKey, call_key: str, *, until: CallRecord, max_bytes: int
     ) -> Sequence[CallRecord]:
-        """Return the calls of the conversation that a call began, and those that they name.
+        """Return the calls of a conversation and the calls that they reference.
 
-        They come in their order, up to ``until``; the oldest are left out where they come to more
-        than ``max_bytes``.
+        ``call_key`` is the first call. Records are in order, up to ``until``; the oldest are
+        omitted if the total exceeds ``max_bytes``.
         """
         ...
 
     async def nodes(self, key: RunKey) -> Sequence[Mapping[str, Any]]:
-        """Return the CallNodes that a run has stored, in the order of their ids."""
+        """Return the stored CallNodes of a run, in the order of their IDs."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Permission:
-    """The answer to a write of the journal."""
+    """The answer to a journal write."""
 
     owned: bool
-    """False if the run belongs to another worker by now, or has ended."""
+    """False if another worker owns the run, or it has ended."""
     cancel_request: CancelRequest | None
     answered_at: float | None = field(default=None, compare=False)
-    """From when on the answer ages, on the monotonic clock: when it arrived, or when it was asked
-    for if it took longer than usual. None counts as the moment at which it is looked at."""
+    """Time on the monotonic clock from which the permission ages: its arrival, or the time of the
+    request if the answer was slow. None means the time at which it is checked."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JournalWrite:
-    """What one run wants to have stored."""
+    """Journal changes of one run to store."""
 
     key: RunKey
     fence: int
     calls: tuple[CallRecord, ...] = ()
     events: tuple[EventRecord, ...] = ()
-    """Those that may not be stored yet; what is stored of them already stays as it is."""
+    """Events that may not be stored yet; stored ones are left unchanged."""
 
 
 @dataclass(frozen=True, slots=True)
 class FinishResult:
-    """What became of an end that was written."""
+    """The result of storing the end of a run."""
 
     done: bool
     finished_at: datetime | None = None
     """When the run ended, on the store's clock; None if it did not."""
     cancel_request: CancelRequest | None = None
-    """A cancel request that came first: write the end again, as cancelled."""
+    """A cancel request that won the race: finish the run again, as cancelled."""
     frees_place: bool = False
-    """Whether another run of the tenant may have waited for this end."""
+    """Whether this end may unblock another run of the tenant."""
 
 
 class JournalStore(Protocol):
-    """Stores what runs did; the writes of all runs of a process share commits."""
+    """Stores journals; writes of all runs of a process share commits."""
 
     async def write(self, write: JournalWrite) -> Permission:
-        """Store a piece of a run's journal if the run is still owned; durable on return.
+        """Store journal changes if the run is still owned; durable on return.
 
-        Waits for a database that is away.
+        Retries while the database is unavailable.
 
         Raises:
-            WriteFailedError: the database is there, and cannot carry it out.
+            WriteFailedError: the database is available but cannot store the write.
         """
         ...
 
@@ -367,26 +368,26 @@ class JournalStore(Protocol):
         """Finish a run with one guarded update.
 
         Nothing is written if another worker owns the run, or if it has a cancel request and the
-        end is not ``cancelled``. Waits for a database that is away.
+        status is not ``cancelled``. Retries while the database is unavailable.
         """
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Beat:
-    """The runs of a worker as the database has them, and their cancel requests."""
+    """The runs that the database assigns to a worker, and their cancel requests."""
 
     cancelled: Mapping[RunKey, CancelRequest]
     owned: frozenset[RunKey]
     draining: bool = False
-    """True once somebody has asked the worker to take no more runs."""
+    """True once an operator has asked the worker to accept no more runs."""
 
 
 class WorkerStore(Protocol):
-    """The heartbeat of a process that executes runs."""
+    """Stores heartbeats of the processes that execute runs."""
 
     async def beat(self, worker_id: str) -> Beat:
-        """Record that this worker lives; return the runs that are its own."""
+        """Record a heartbeat; return the runs that the worker owns."""
         ...
 
     async def leave(self, worker_id: str) -> None:

@@ -1,6 +1,6 @@
-"""Texts that are stored with a call alone, put back into what somebody reads.
+"""Resolves references to calls in results and events that are returned to callers.
 
-Results and events of agents name the calls that have brought what they repeat; see
+Results and events of agents reference calls instead of repeating their texts; see
 :mod:`caseworker.nodes.agent.references`.
 """
 
@@ -21,11 +21,11 @@ from caseworker.runs.ports import RunStore
 from caseworker.runs.run import EventRecord, Run, RunKey
 
 EVERYTHING = 1 << 40
-"""Bytes: what may stand in a page or a result has been limited when it was made."""
+"""No size limit: results and pages were limited when they were created."""
 
 
 async def whole_run(store: RunStore, run: Run) -> Run:
-    """Return a run whose result holds what it names."""
+    """Return the run with call references in its result resolved."""
     named = {
         key
         for each in conversations_of(run.result)
@@ -46,7 +46,7 @@ async def whole_run(store: RunStore, run: Run) -> Run:
 async def whole_events(
     store: RunStore, key: RunKey, events: Sequence[EventRecord]
 ) -> Sequence[EventRecord]:
-    """Return events with their texts."""
+    """Return events with call references resolved."""
     named = [key_in_event(event.type, event.data) for event in events]
     wanted = {each for each in named if each is not None}
     if not wanted:

@@ -1,8 +1,8 @@
-"""What a tenant may have at once and spend, and what it is told when that is used up.
+"""Quotas of tenants: limits of concurrent runs, rate, cost and storage.
 
-A quota is enforced by the transaction that accepts a run, or that claims one from the queue: no
-number of processes lets a tenant have more. A run reserves its own limit of cost until it ends;
-then what it has cost takes the place of that.
+A quota is enforced by the transaction that accepts or claims a run, so it holds for any number of
+processes. A run reserves its own cost limit until it ends; then its actual cost replaces the
+reservation.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,55 +13,55 @@ from typing import Final, NamedTuple, Protocol
 
 
 def few_of_queue(places: int) -> int:
-    """Return how many runs of its own a tenant may have in a full queue of so many places."""
+    """Return how many queued runs a tenant may have while a queue of ``places`` is full."""
     return places // 10 or 1
 
 
 STORED: Final = ("stored_bytes", "definitions", "threads")
-"""The dimensions of storage, as :class:`QuotaUse` names them."""
+"""The storage dimensions, as :class:`QuotaUse` names them."""
 
 WARN_PERCENT: Final = 80
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Queueing:
-    """When a run may begin beside others of its tenant."""
+    """Scheduling of a run relative to other runs of its tenant."""
 
     priority: int = 0
-    """Of two queued runs the one with the higher one is begun first."""
+    """Queued runs with a higher priority start first."""
     concurrency_key: str | None = None
-    """Of all runs with the same one, at most ``concurrency_limit`` are under way."""
+    """At most ``concurrency_limit`` runs with the same key are active."""
     concurrency_limit: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quota:
-    """The limits of a tenant; None is unlimited, 0 lets nothing through."""
+    """The limits of a tenant; None is unlimited, 0 allows nothing."""
 
     max_running: int | None = None
-    """Runs that are executed at once; further ones wait in the queue."""
+    """Maximum number of active runs; further ones stay queued."""
     max_queued: int | None = None
     max_runs_per_minute: int | None = None
-    """As many may come at once; the allowance refills steadily."""
+    """Also the burst size; the allowance refills steadily."""
     max_cost_usd_per_day: Decimal | None = None
-    """Of the runs that were accepted on one day, in UTC."""
+    """Limit for the runs accepted on one day, in UTC."""
     max_cost_usd_per_month: Decimal | None = None
     max_stored_bytes: int | None = None
-    """What the tenant has stored, as :class:`QuotaUse` counts it."""
+    """Limit of stored data, as :class:`QuotaUse` counts it."""
     max_definitions: int | None = None
-    """Versions of graphs and agents."""
+    """Maximum number of versions of graphs and agents."""
     max_threads: int | None = None
     models: tuple[str, ...] | None = None
-    """The only models that may be used, by their names; None: any."""
+    """Names of the only allowed models; None allows all."""
 
     @property
     def limits_cost(self) -> bool:
-        """Whether runs must reserve what they may cost."""
+        """Whether runs must reserve their cost limit."""
         return self.max_cost_usd_per_day is not None or self.max_cost_usd_per_month is not None
 
     @property
     def is_unlimited(self) -> bool:
-        """Whether there is nothing to enforce."""
+        """Whether no limit is set."""
         return self == UNLIMITED
 
     @property
@@ -71,7 +71,7 @@ class Quota:
 
     @property
     def storage(self) -> Mapping[str, int | None]:
-        """The limits of :data:`STORED`."""
+        """The limits of the dimensions in :data:`STORED`."""
         return {name: getattr(self, f"max_{name}") for name in STORED}
 
 
@@ -80,19 +80,19 @@ UNLIMITED: Final = Quota()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RateState:
-    """How a tenant stands to its rate of runs."""
+    """The state of a tenant's rate limit."""
 
     limit: int
-    """Runs a minute."""
+    """Runs per minute."""
     remaining: int
-    """Runs that may be sent at once now."""
+    """Number of runs that may be sent immediately."""
     reset_seconds: int
-    """Until one more may be sent, or until all are there again."""
+    """Seconds until one more run may be sent, or until the full allowance is restored."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuotaUse:
-    """What a tenant has and has spent, at one moment."""
+    """The current usage of a tenant."""
 
     running: int = 0
     queued: int = 0
@@ -101,25 +101,25 @@ class QuotaUse:
     cost_usd_this_month: Decimal = Decimal(0)
     reserved_usd_this_month: Decimal = Decimal(0)
     stored_bytes: int = 0
-    """Contents of runs, files, definitions, threads, messages and schedules; without indexes."""
+    """Size of runs, files, definitions, threads, messages and schedules, without indexes."""
     definitions: int = 0
     threads: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TenantQuota:
-    """The quota of a tenant, and how much of it is used."""
+    """The quota of a tenant and its usage."""
 
     tenant: str
     quota: Quota
     is_default: bool
-    """Whether it is that of the configuration."""
+    """Whether it is the default from the configuration."""
     use: QuotaUse = field(default_factory=QuotaUse)
     updated_at: datetime | None = None
 
     @property
     def nearly_full(self) -> Sequence[str]:
-        """The dimensions of storage of which at least :data:`WARN_PERCENT` percent are used."""
+        """The storage dimensions that are used to at least :data:`WARN_PERCENT` percent."""
         return [
             name
             for name, limit in self.quota.storage.items()
@@ -128,7 +128,7 @@ class TenantQuota:
 
 
 class NearlyFull(NamedTuple):
-    """A limit of storage of which a tenant has used at least :data:`WARN_PERCENT` percent."""
+    """A storage limit that a tenant uses to at least :data:`WARN_PERCENT` percent."""
 
     tenant: str
     dimension: str
@@ -137,7 +137,7 @@ class NearlyFull(NamedTuple):
 
 
 class QuotaExceededError(Exception):
-    """A quota lets no further run in now."""
+    """A quota of the tenant is exhausted."""
 
     def __init__(
         self,
@@ -163,30 +163,30 @@ class QuotaExceededError(Exception):
 
     @property
     def amounts(self) -> Mapping[str, Decimal | int]:
-        """What was used, reserved and asked for, and what is allowed."""
+        """The amounts used, reserved and requested, and the limit."""
         names = ("used", "reserved", "requested", "limit")
         return {name: getattr(self, name) for name in names}
 
 
 class QuotaStore(Protocol):
-    """Keeps the quotas of tenants that have one of their own."""
+    """Stores individual quotas of tenants."""
 
     async def get(self, tenant: str) -> TenantQuota:
-        """Return a tenant's quota, its own or that of the configuration, and its use."""
+        """Return the quota of a tenant, individual or default, and its usage."""
         ...
 
     async def find(self) -> Sequence[TenantQuota]:
-        """Return the tenants that have a quota of their own, without their use."""
+        """Return the tenants with an individual quota, without their usage."""
         ...
 
     async def put(self, tenant: str, quota: Quota) -> None:
-        """Give a tenant a quota of its own; it holds for the next run on every replica."""
+        """Set an individual quota; it applies to the next run on every replica."""
         ...
 
     async def delete(self, tenant: str) -> bool:
-        """Give a tenant the quota of the configuration again; False if it had that."""
+        """Restore the default quota; return False if the tenant had no individual one."""
         ...
 
     async def nearly_full(self) -> Sequence[NearlyFull]:
-        """Return what :attr:`TenantQuota.nearly_full` names, of all tenants."""
+        """Return nearly full storage limits of all tenants (:attr:`TenantQuota.nearly_full`)."""
         ...

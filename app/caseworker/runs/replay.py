@@ -1,7 +1,7 @@
-"""What an earlier execution of a run left, made ready for the next one.
+"""Restores the state of earlier executions of a run for the next one.
 
-Its ExecutionGraph is rebuilt from the journal, the nodes that were open when its worker was lost
-are closed, and everything it cost is counted again, a lost call at its estimate.
+The ExecutionGraph is rebuilt from the journal. Nodes that were open when the worker was lost are
+closed. All earlier costs are counted again; a lost call counts at its estimate.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -19,7 +19,7 @@ from caseworker.trace.node import CONTINUES, ESTIMATED, TAKEN_OVER, TERMINAL
 
 
 def graph_of(run: Run, earlier: Sequence[CallRecord]) -> tuple[ExecutionGraph, str]:
-    """Return the run's ExecutionGraph and its root, new or as the journal holds it."""
+    """Return the run's ExecutionGraph and its root: new, or restored from the journal."""
     if not earlier:
         graph = ExecutionGraph(run.key.run_id)
         root = graph.create_root(run.kind.value, {"run_id": run.key.run_id})
@@ -36,21 +36,21 @@ def graph_of(run: Run, earlier: Sequence[CallRecord]) -> tuple[ExecutionGraph, s
 
 
 def _waiting_to_go_on(earlier: Sequence[CallRecord]) -> frozenset[str]:
-    """Return the nodes that another run had left open and that nobody has begun here."""
+    """Return the imported open nodes that no execution of this run has started."""
     waiting = {earlier[0].node_id}
     for record in earlier[1:]:
-        node = record.node  # where its parent does not wait, that was begun here, and lost
+        node = record.node  # a node whose parent does not wait was started here and lost
         if node["parent_id"] not in waiting:
             continue
         untouched = node["status"] == "created" and CONTINUES in node["metadata"]
-        asks = node["kind"] == "llm" and node["status"] in TERMINAL  # for an agent that goes on
+        asks = node["kind"] == "llm" and node["status"] in TERMINAL  # the agent is resumed
         if untouched or asks:
             waiting.add(record.node_id)
     return frozenset(waiting)
 
 
 def taken_over_by(run: Run, earlier: Sequence[CallRecord]) -> Mapping[str, Any]:
-    """Return what the beginning of a run says of the run that it goes on from."""
+    """Return the data of the start event about the run that is resumed."""
     source = run.request.source
     if source is None:
         return {}
@@ -61,7 +61,7 @@ def taken_over_by(run: Run, earlier: Sequence[CallRecord]) -> Mapping[str, Any]:
 
 
 def _close_lost(graph: ExecutionGraph, record: CallRecord) -> None:
-    """End a node that was open, a call with what it has used if it was lost in flight."""
+    """Close an open node; a call lost in flight is closed with its estimated usage."""
     lost = (record.value or {}).get(IF_LOST) if record.outcome is None else None
     if not lost or record.node["status"] in TERMINAL:
         cost = charge_of(record.charge).get(Dimension.COST_USD, 0)
@@ -75,19 +75,19 @@ def _close_lost(graph: ExecutionGraph, record: CallRecord) -> None:
 
 
 def reopened(graph: ExecutionGraph, root: str) -> ExecutionGraph:
-    """Return the graph with its root running again, for an end that was not accepted."""
+    """Return the graph with its root running again, after the store rejected the end."""
     nodes = [dict(node) for node in graph.snapshot()["nodes"].values()]
     nodes[0] |= {"status": "running", "end_ts_ms": None, "stop_reason": None, "error_class": None}
     return ExecutionGraph.restore(graph.chain_id, nodes)
 
 
 def spent_before(earlier: Iterable[CallRecord]) -> Charge:
-    """Return everything that the journal has charged."""
+    """Return the sum of all charges in the journal."""
     return sum_of(charge_of(record.charge) for record in earlier)
 
 
 def spent_inside(earlier: Sequence[CallRecord], path: StepPath) -> Charge:
-    """Return what was charged for what happened inside a step, in all of its attempts."""
+    """Return the charges inside a step, in all its attempts."""
     inside = path.inside()
     return spent_before(
         record
@@ -97,7 +97,7 @@ def spent_inside(earlier: Sequence[CallRecord], path: StepPath) -> Charge:
 
 
 def charge_of(stored: Mapping[str, Any]) -> dict[Dimension, Any]:
-    """Return a charge that was stored by :func:`stored_charge`."""
+    """Deserialize a charge written by :func:`stored_charge`."""
     charge: dict[Dimension, Any] = {
         Dimension(name): Decimal(amount) if isinstance(amount, str) else amount
         for name, amount in stored.items()
@@ -108,11 +108,11 @@ def charge_of(stored: Mapping[str, Any]) -> dict[Dimension, Any]:
 
 
 def stored_charge(charge: Charge) -> dict[str, object]:
-    """Return a charge as it is stored, money as text.
+    """Serialize a charge, with money as text.
 
-    The release before knows no ``llm_calls``, so these follow from the calls of the tiers: an entry
-    counts one logical call at most, and that of a model of no tier stores zero calls of the small
-    one.
+    The previous release does not know ``llm_calls``, so the value is derived from the calls per
+    tier. An entry counts at most one logical call. A call of a model without a tier is stored as
+    zero calls of the small tier.
     """
     kept = {name: amount for name, amount in charge.items() if name is not Dimension.LLM_CALLS}
     if charge.get(Dimension.LLM_CALLS) and not any(tier in charge for tier in _TIERS):
@@ -127,7 +127,7 @@ _TIERS = (Dimension.LLM_CALLS_SMALL, Dimension.LLM_CALLS_BIG)
 
 
 def entries_of(earlier: Sequence[CallRecord]) -> dict[str, Entry]:
-    """Return what earlier executions noted, by node: it is kept when a node is written again."""
+    """Return the journal entries of earlier executions by node, for rewriting a node."""
     return {
         record.node_id: Entry(
             call_key=record.call_key,
@@ -142,7 +142,7 @@ def entries_of(earlier: Sequence[CallRecord]) -> dict[str, Entry]:
 
 
 def tries_of(earlier: Sequence[CallRecord]) -> dict[str, Recorded]:
-    """Return the last try of every call and step that earlier executions began."""
+    """Return the last attempt of each call and step that earlier executions started."""
     return {
         record.call_key: Recorded(
             node_id=record.node_id,
@@ -157,6 +157,6 @@ def tries_of(earlier: Sequence[CallRecord]) -> dict[str, Recorded]:
 
 
 def _is_taken_over(record: CallRecord) -> bool:
-    """Return whether a record is another run's; a step that goes on is charged, and then ours."""
+    """Return whether a record belongs to the imported run; a resumed step is ours once charged."""
     about = record.node["metadata"]
     return TAKEN_OVER in about or (CONTINUES in about and not record.charge)

@@ -1,7 +1,7 @@
-"""How long what runs and threads have stored is kept, and who clears the rest away.
+"""Retention: how long data of runs and threads is kept, and its deletion.
 
-By default everything is kept for ever. One process at a time sweeps, in small batches with pauses
-as long as the batches, so that a busy database stays the callers'.
+By default everything is kept forever. One process at a time sweeps, in small batches. It pauses as
+long as each batch took, to leave database capacity to callers.
 """
 
 import asyncio
@@ -19,72 +19,72 @@ from caseworker.runs.quotas import QuotaStore
 log = structlog.get_logger(__name__)
 
 LEAST_PAUSE_SECONDS = 0.05
-"""Between two batches."""
+"""Minimum pause between two batches."""
 
 LOOKS_A_SWEEP = 10
-"""How often each process asks whether it is to sweep, in the time between two sweeps."""
+"""How often each process checks for a due sweep, per sweep interval."""
 
 
 class Record(StrEnum):
-    """What can be kept for a time of its own, counted from the end of its run."""
+    """A category of data with its own retention time, counted from the end of its run."""
 
     RUNS = "runs"
-    """Runs with everything that they stored."""
+    """Runs with all their data."""
     REQUESTS = "requests"
-    """What the calls of runs asked: prompts and arguments."""
+    """Requests of calls: prompts and arguments."""
     EVENTS = "events"
     SNAPSHOTS = "snapshots"
-    """The stored traces of runs; they are rebuilt from their calls."""
+    """Stored traces of runs; they can be rebuilt from the calls."""
     ARTIFACTS = "artifacts"
     THREADS = "threads"
-    """Threads with their messages, counted from the last one; their runs are runs."""
+    """Threads with their messages, counted from the last message; their runs count as runs."""
 
 
 Days = Mapping[Record, int | None]
-"""How many days each record is kept; None is for ever."""
+"""Retention time of each category in days; None keeps it forever."""
 
 
 class RetentionStore(Protocol):
-    """Knows what is due, and clears it away. Every method is one transaction."""
+    """Finds and deletes expired data. Every method is one transaction."""
 
     async def begin_sweep(self, interval_seconds: float) -> bool:
-        """Claim the sweep that is due for this process; False if none is."""
+        """Claim the due sweep for this process; return False if none is due."""
         ...
 
     async def days_by_tenant(self, usual: Days) -> Mapping[str, Days]:
-        """Return how long each tenant keeps what; tenants that keep everything may be left out."""
+        """Return the retention times of each tenant; those that keep everything may be omitted."""
         ...
 
     async def drop(self, tenant: str, record: Record, *, days: int) -> bool:
-        """Clear away a batch of what ended longer ago; True if there may be more.
+        """Delete a batch of data that ended more than ``days`` ago; return True if more may exist.
 
         Raises:
-            StoreUnavailableError: the database is away, or too busy for a batch.
+            StoreUnavailableError: the database is unavailable or too busy.
         """
         ...
 
     async def drop_pending_cancels(self) -> bool:
-        """Clear away a batch of pending cancels that have expired; True if there may be more."""
+        """Delete a batch of expired pending cancels; return True if more may exist."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retention:
-    """Sweeps when a sweep is due."""
+    """Runs the periodic sweeps."""
 
     store: RetentionStore
     quotas: QuotaStore
     days: Days
-    """For tenants without days of their own."""
+    """Default retention times."""
     unlimited: Sequence[str]
-    """The records that grow for ever unless callers delete them."""
+    """Categories that grow without limit unless callers delete data."""
     sweep_seconds: float
-    """Between two sweeps, of all processes together."""
+    """Interval between two sweeps across all processes."""
 
     async def run(self) -> None:
-        """Sweep for ever; a database that is away is swept the next time.
+        """Sweep periodically; if the database is unavailable, retry at the next check.
 
-        What needs an operator is logged when the process starts, and with each of its sweeps.
+        Unlimited categories are logged at the start of the process and with each of its sweeps.
         """
         self._warn_of_growth()
         while True:
@@ -97,10 +97,10 @@ class Retention:
             await asyncio.sleep(self.sweep_seconds / LOOKS_A_SWEEP)
 
     async def sweep(self) -> None:
-        """Clear away everything that need not be kept.
+        """Delete all expired data; log storage limits that are nearly reached.
 
         Raises:
-            StoreUnavailableError: the database is away, or too busy.
+            StoreUnavailableError: the database is unavailable or too busy.
         """
         await _in_batches(self.store.drop_pending_cancels)
         for tenant, name, used, limit in await self.quotas.nearly_full():
@@ -116,7 +116,7 @@ class Retention:
 
 
 async def _in_batches(drop: Callable[[], Awaitable[bool]]) -> None:
-    """Drop batches until there are no more, resting after each for as long as it took."""
+    """Delete batches until none are left, pausing after each for as long as it took."""
     clock = asyncio.get_running_loop().time
     more = True
     while more:

@@ -1,10 +1,10 @@
-"""A run: one accepted request, and its life.
+"""A run: one accepted request and its life cycle.
 
     queued -> running -> completed | failed | halted | cancelled
     queued -> cancelled | halted            running -> waiting -> queued | cancelled
-    running -> queued                       (its worker died or gave it up)
+    running -> queued                       (its worker died or released it)
 
-A terminal status never changes. ``waiting`` is a run that waits for an approval; nobody owns it.
+A terminal status never changes. A ``waiting`` run waits for an approval and has no owner.
 """
 
 from collections.abc import Awaitable, Callable, Collection, Mapping
@@ -22,11 +22,11 @@ from caseworker.nodes.nesting import DefinitionKind
 from caseworker.runs.quotas import Queueing
 
 DEFAULT_TENANT: Final = "default"
-"""The tenant of callers without a key, of the operator, and of agents in the operator's folder."""
+"""Tenant of anonymous callers, the operator, and agents loaded from the operator's folder."""
 
 
 class RunStatus(StrEnum):
-    """Where a run stands."""
+    """The status of a run."""
 
     QUEUED = "queued"
     RUNNING = "running"
@@ -34,7 +34,7 @@ class RunStatus(StrEnum):
     COMPLETED = "completed"
     FAILED = "failed"
     HALTED = "halted"
-    """A limit stopped it."""
+    """Stopped by a limit."""
     CANCELLED = "cancelled"
 
 
@@ -51,7 +51,7 @@ NEXT: Mapping[RunStatus, frozenset[RunStatus]] = MappingProxyType(
 
 
 class RunKind(StrEnum):
-    """What a run executes."""
+    """The kind of work that a run executes."""
 
     CASE = "case"
     GRAPH = "graph"
@@ -60,7 +60,7 @@ class RunKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, order=True)
 class RunKey:
-    """Identifies a run: ids are chosen by callers and belong to their tenant."""
+    """Identifies a run; callers choose IDs, which are unique per tenant."""
 
     tenant: str
     run_id: str
@@ -68,124 +68,124 @@ class RunKey:
 
 @dataclass(frozen=True, slots=True)
 class DefinitionRef:
-    """The name of something that is registered."""
+    """A reference to a registered definition."""
 
     name: str
     version: int | None = None
-    """None is the newest version there is."""
+    """None means the newest version."""
     kind: DefinitionKind = DefinitionKind.GRAPH
 
 
 @dataclass(frozen=True, slots=True)
 class RunSource:
-    """The run that another one goes on from."""
+    """The run that another run resumes from."""
 
     run_id: str
     until: str | None = None
-    """The last of its CallNodes that is taken over; None takes over all that had ended well."""
+    """The last CallNode to import; None imports everything that succeeded."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunRequest:
-    """What a caller asked for, defaults filled in; enough to execute the run again."""
+    """A caller's request with defaults filled in; sufficient to execute the run again."""
 
     kind: RunKind
     input: str = ""
     """The question of a case."""
     graph: Mapping[str, Any] | None = None
-    """The graph of a run that is no case, in full: what was accepted is what is executed, whatever
-    becomes of the definitions that it came from. That of an agent run has one step."""
+    """The inline graph of a graph or agent run. It is executed as accepted, even if the definitions
+    it came from change. The graph of an agent run has one step."""
     definition_ref: DefinitionRef | None = None
-    """The version that ``graph`` was taken from, if its caller named one."""
+    """The version that ``graph`` was loaded from, if the caller referenced one."""
     inputs: Mapping[str, Any] = field(default_factory=dict)
-    """What the first steps of a graph get, by input handle."""
+    """Inputs of the first steps of the graph, by handle."""
     expected_tools: tuple[str, ...] = ()
     gold_answer: str | None = None
-    """For the verifier alone: never shown to a planner, a prompt or a log."""
+    """Only for the verifier: never included in a planner, a prompt or a log."""
     mode: str | None = None
-    """None is the configured mode, and so on for what follows."""
+    """None means the configured mode."""
     budget: Budget = field(default_factory=Budget)
     requires_prices: bool = True
-    """False if nobody has set the limit of cost: it is the service's own default then, and models
-    without a known price are let through."""
+    """False if the cost limit is the service's default; models without a known price are allowed
+    then."""
     deadline: datetime | None = None
     start_at: datetime | None = None
-    """Before this it is not begun; None is at once."""
+    """Earliest start time; None means immediately."""
     seed: int | None = None
     timezone: str | None = None
     source: RunSource | None = None
-    """None begins at the beginning."""
+    """None starts from scratch."""
     chat: ChatInput | None = None
-    """None outside of chats."""
+    """None if the run does not belong to a thread."""
     traceparent: str | None = None
-    """The span that the run stands below, as the header of its request named it."""
+    """The parent span of the run, as the ``traceparent`` header of the request gave it."""
     models: tuple[str, ...] | None = None
-    """The only models that it may use, by their names; None: any."""
+    """Names of the only allowed models; None allows all."""
 
 
 END_TYPES: tuple[str, ...] = tuple(f"run.{status.value}" for status in sorted(TERMINAL))
-"""What a webhook can be notified of, by the status in which a run ends."""
+"""Event types of webhooks: one for each terminal status."""
 
 
 @dataclass(frozen=True, slots=True)
 class Webhook:
-    """Where the end of a run is announced."""
+    """The webhook that is notified of the end of a run."""
 
     url: str
     events: tuple[str, ...] = END_TYPES
-    """Of which ends."""
+    """The event types to deliver."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewRun:
-    """A run that is about to be accepted."""
+    """A run to accept."""
 
     key: RunKey
     request: RunRequest
     request_hash: str
-    """Of everything the caller sent, so that the same id or key with another body is noticed."""
+    """Hash of the caller's whole request, to detect reuse of an ID or key with a different body."""
     idempotency_key: str | None = None
     queueing: Queueing = field(default_factory=Queueing)
     named: bool = True
-    """False if the service chose the id, so that the key alone identifies the request."""
+    """False if the service generated the ID; then only the key identifies the request."""
     metadata: Mapping[str, Any] = field(default_factory=dict)
     webhook: Webhook | None = None
     prepared: PreparedGraph | None = field(default=None, compare=False, repr=False)
-    """The request's graph, where it was made ready to be executed when it was checked. It is
-    not stored: another process that takes the run over prepares the graph again."""
+    """The graph, if validation already prepared it. It is not stored: a process that recovers the
+    run prepares the graph again."""
     require_models: Callable[[Collection[str]], Awaitable[None]] | None = field(
         default=None, compare=False, repr=False
     )
-    """Raises GraphRefusedError or InvalidRunError if it names other models than these. It is not
-    stored; a run without it is stopped by its first call of another model."""
+    """Raises GraphRefusedError or InvalidRunError if the run uses models outside the given ones. It
+    is not stored; without it, the first call of another model stops the run."""
 
     @property
     def is_overdue(self) -> bool:
-        """Whether its deadline has passed, so that it can only be halted."""
+        """Whether the deadline has passed, so that the run can only be halted."""
         deadline = self.request.deadline
         return deadline is not None and deadline <= datetime.now(UTC)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CancelRequest:
-    """A request to cancel a run, as it is stored."""
+    """A stored request to cancel a run."""
 
     requested_by: str
     reason: str | None = None
     requested_at: datetime | None = None
     """Set by the store, on the database's clock."""
     delivered_at: datetime | None = None
-    """When the worker that executes the run knew."""
+    """When the worker that executes the run received it."""
 
     @property
     def stop(self) -> CancelledError:
-        """What ends the run."""
+        """The stop that ends the run."""
         return CancelledError(self.reason, requested_by=self.requested_by)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """A run as its store shows it."""
+    """A run as stored."""
 
     key: RunKey
     kind: RunKind
@@ -198,14 +198,14 @@ class Run:
     started_at: datetime | None = None
     finished_at: datetime | None = None
     attempts: int = 0
-    """How often it was begun."""
+    """Number of executions that were started."""
     losses: int = 0
-    """How many workers it has lost in a row without having got on in between."""
+    """Number of workers lost in a row without progress in between."""
     fence: int = 0
-    """Rises with every claim; what an owner writes under an older one changes nothing."""
+    """Fencing token, incremented with each claim; writes with an older one have no effect."""
     worker_id: str | None = None
     active_seconds: float = 0.0
-    """How long earlier attempts have worked on it."""
+    """Execution time of earlier attempts."""
     cancel_request: CancelRequest | None = None
     finish_reason: str | None = None
     result: Mapping[str, Any] | None = None
@@ -213,59 +213,59 @@ class Run:
     stop: Mapping[str, Any] | None = None
     queueing: Queueing = field(default_factory=Queueing)
     last_seq: int = 0
-    """The last event that was stored when the run was claimed; known to its claimer alone."""
+    """Number of the last event stored when the run was claimed; set only by a claim."""
     stored_once: frozenset[str] = frozenset()
-    """The keys of events that are stored and come once only; known to its claimer alone."""
+    """Keys of stored events that must not be repeated; set only by a claim."""
     streamed: dict[tuple[str | None, str], tuple[int, str]] = field(default_factory=dict)
-    """The turn and the text of answers of which earlier executions have stored parts and no end, by
-    step and type of event; known to its claimer, who takes out what is replaced, or its ender."""
+    """Partly stored answers of earlier executions (turn and text), by step and event type. Set only
+    for the process that claims or ends the run; the claimer removes entries that are replaced."""
 
     @property
     def finished(self) -> bool:
-        """True once the status is terminal."""
+        """Whether the status is terminal."""
         return self.status in TERMINAL
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallRecord:
-    """One row of the journal: a CallNode and what a replay needs to know of it."""
+    """A journal row: a CallNode and the data needed to replay it."""
 
     node: Mapping[str, Any]
-    """The CallNode in the form of a snapshot."""
+    """The CallNode in snapshot format."""
     call_key: str | None = None
     request_hash: str = ""
     charge: Mapping[str, Any] = field(default_factory=dict)
     outcome: str | None = None
     value: Any = None
-    """As it is read from the store; on its way there it may be frozen already."""
+    """Plain JSON if read from the store; may be frozen on its way to the store."""
     request: Mapping[str, Any] | None = None
-    """What was asked, as it may be shown. It is written once, and read by itself alone."""
+    """The request in displayable form. It is written once, and loaded only on demand."""
 
     @property
     def node_id(self) -> str:
-        """The id of the CallNode."""
+        """ID of the CallNode."""
         return str(self.node["node_id"])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventRecord:
-    """An event as it is stored: numbered and dated."""
+    """A stored event with its number and time."""
 
     seq: int
-    """1 to n in each run, without a gap."""
+    """From 1 to n in each run, without gaps."""
     ts: datetime
-    """When it was emitted, UTC."""
+    """When the event was emitted, in UTC."""
     type: str
     step_id: str | None = None
     node_id: str | None = None
     data: Mapping[str, Any] = field(default_factory=dict)
     once_key: str | None = field(default=None, compare=False)
-    """Identifies an event that no later owner stores again; not read with the event."""
+    """Identifies an event that later owners must not store again; not loaded with the event."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FinishRun:
-    """How a run ended, as its executor saw it."""
+    """The end of a run as its executor reports it."""
 
     key: RunKey
     fence: int
@@ -276,16 +276,16 @@ class FinishRun:
     stop: Mapping[str, Any] | None
     active_seconds: float
     calls: tuple[CallRecord, ...]
-    """What the journal does not hold yet."""
+    """Changes that the journal does not contain yet."""
     snapshot: Mapping[str, Any]
-    """The ExecutionGraph as it ended, for observers; the journal holds all of it."""
+    """The final ExecutionGraph, for observers; the journal contains all of it."""
     events: tuple[EventRecord, ...] = ()
-    """Those that may not be stored yet; the last one is that of the end itself."""
+    """Events that may not be stored yet; the last one is the end of the run."""
     delivered_at: datetime | None = None
 
 
 def as_ended(run: Run, end: FinishRun, finished_at: datetime) -> Run:
-    """Return a run as its store shows it once ``end`` is written."""
+    """Return the run as the store returns it once ``end`` is written."""
     return replace(
         run,
         status=end.status,

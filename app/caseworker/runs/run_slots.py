@@ -1,4 +1,4 @@
-"""The run slots of a process, and the share of them that one tenant may hold."""
+"""The run slots of a process and each tenant's share of them."""
 
 import asyncio
 from collections import Counter
@@ -13,7 +13,7 @@ class RunSlots:
     """Counts the runs that a process executes or is about to claim."""
 
     def __init__(self, size: int, active: Collection[RunKey]) -> None:
-        """Divide ``size`` slots; ``active`` are the runs that are executed, at any moment."""
+        """Manage ``size`` slots; ``active`` is a live view of the runs being executed."""
         self._size = size
         self._share = share_of(size)
         self._active = active
@@ -23,17 +23,17 @@ class RunSlots:
 
     @property
     def free(self) -> int:
-        """How many more runs may be started now."""
+        """Number of runs that can be started now."""
         return self._size - len(self._active) - len(self._reserved)
 
     @property
     def reserved(self) -> int:
-        """Slots that are kept for runs that are about to be claimed."""
+        """Number of slots reserved for runs about to be claimed."""
         return len(self._reserved)
 
     @property
     def full_tenants(self) -> Sequence[str]:
-        """The tenants that hold their share."""
+        """Tenants that hold their full share of slots."""
         if len(self._active) + len(self._reserved) < self._share:
             return ()
         held = Counter(key.tenant for key in self._active)
@@ -46,23 +46,23 @@ class RunSlots:
         return () if self._size > 1 or self._served is None else (self._served,)
 
     def served(self, tenant: str) -> None:
-        """Remember that a run of a tenant was started."""
+        """Record that a run of a tenant was started."""
         self._served = tenant
 
     def reserve(self, tenant: str | None) -> bool:
-        """Keep a slot for a run of a tenant, None: of any; False if there is none for it."""
+        """Reserve a slot for a tenant, or for any tenant if None; return False if none is free."""
         if self.free <= 0 or tenant in self.full_tenants:
             return False
         self._reserved.append(tenant)
         return True
 
     def unreserve(self, tenant: str | None) -> None:
-        """Give a kept slot back."""
+        """Release a reserved slot."""
         self._reserved.remove(tenant)
         self._freed.set()
 
     def freed(self) -> None:
-        """Wake what waits for a slot."""
+        """Wake all tasks that wait for a slot."""
         self._freed.set()
 
     async def change(self) -> None:
@@ -71,6 +71,6 @@ class RunSlots:
         await self._freed.wait()
 
     async def change_within(self, seconds: float) -> None:
-        """Wait until a slot is freed, or for a time."""
+        """Wait until a slot is freed, for at most ``seconds``."""
         self._freed.clear()
         await set_within(self._freed, seconds)

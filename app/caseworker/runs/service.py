@@ -1,4 +1,4 @@
-"""What callers can ask of runs: accept one, stop one, look at one."""
+"""Run operations for callers: accept, cancel, read, follow."""
 
 import asyncio
 import time
@@ -38,32 +38,33 @@ log = structlog.get_logger(__name__)
 
 ACCEPT_GRACE_SECONDS = 30.0
 POLL_SECONDS = (0.02, 0.5)
-"""How often a run that is executed elsewhere is looked at while a caller waits: first, at most."""
+"""Poll interval while a caller waits for a run executed elsewhere: first, maximum."""
 
 QUIET_SECONDS = 5.0
-"""How often a follower of a run is told that there is nothing new."""
+"""Interval of empty batches to a follower when no events arrive."""
 
 LOOK_SECONDS = 60.0
-"""How often the events of a run are looked for although nothing was heard."""
+"""Poll interval for events even without a notification."""
 
 AT_ONCE = 500
 
 READ_GRACE_SECONDS = 5.0
-"""How long a read may still take when its follower is gone: a statement is never cut off."""
+"""How long a read may take after its follower disconnects; statements are never interrupted."""
 
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """What a run did so far, call by call."""
+    """The calls of a run so far."""
 
     run: Run
     snapshot: Mapping[str, Any]
 
 
 class RunService:
-    """Accepts, stops and shows runs, on any replica.
+    """Accepts, cancels and reads runs, on any replica.
 
-    Whatever shows a run raises ``RunNotFoundError`` if there is none, or only a pending cancel.
+    Methods that return a run raise ``RunNotFoundError`` if it does not exist, even if a cancel is
+    pending for it.
     """
 
     def __init__(
@@ -72,19 +73,19 @@ class RunService:
         executor: RunExecutor | None,
         observers: RunObservers | None = None,
     ) -> None:
-        """Use ``executor`` for runs that this process can take; None executes nothing here."""
+        """Execute accepted runs on ``executor`` if it has a free slot; None only queues them."""
         self._store = store
         self._executor = executor
         self._observers = observers or RunObservers()
         self._closing = asyncio.Event()
         self._waiting: set[asyncio.Timeout] = set()
-        """Of callers that wait for runs of this process."""
+        """Timeouts of callers that wait for runs of this process."""
         self._followed: set[Notification] = set()
 
     async def accept(self, new: NewRun) -> Accepted:
-        """Store a run durably and, with a free slot here, begin it at once.
+        """Store a run durably and start it immediately if this process has a free slot.
 
-        Raises what :meth:`RunStore.accept` does.
+        Raises the errors of :meth:`RunStore.accept`.
         """
         if (above := current_traceparent()) is not None:
             new = replace(new, request=replace(new.request, traceparent=above))
@@ -97,13 +98,12 @@ class RunService:
         return accepted if whole is accepted.run else replace(accepted, run=whole)
 
     async def cancel(self, key: RunKey, *, by: str, reason: str | None = None) -> CancelStatus:
-        """Store a cancel request; it is kept even if the run does not exist yet.
+        """Store a cancel request, even if the run does not exist yet.
 
-        Its ``reason`` is for people who read the trace, so it is kept without secrets and personal
-        data.
+        ``reason`` is stored without secrets and personal data, because it appears in traces.
 
         Raises:
-            TooManyPendingCancelsError: too many requests wait for runs that do not exist.
+            TooManyPendingCancelsError: too many requests are pending for runs that do not exist.
         """
         redacted = None if reason is None else redact_text(reason)
         cancelled = await self._store.cancel(key, CancelRequest(requested_by=by, reason=redacted))
@@ -113,9 +113,9 @@ class RunService:
     async def cancel_matching(
         self, tenant: str, wanted: RunFilter, *, by: str, reason: str | None = None
     ) -> CancelledRuns:
-        """Cancel the oldest runs that fit, each by itself and only if it still fits by then.
+        """Cancel the oldest matching runs one by one, each only if it still matches.
 
-        ``wanted.limit`` bounds how many; those that were asked to stop before are left out.
+        ``wanted.limit`` is the maximum; runs with an earlier cancel request are skipped.
         """
         redacted = None if reason is None else redact_text(reason)
         request = CancelRequest(requested_by=by, reason=redacted)
@@ -137,19 +137,19 @@ class RunService:
         return await whole_run(self._store, run)
 
     async def erase(self, key: RunKey) -> None:
-        """Erase a run that has ended, with everything that it stored; its id is free again.
+        """Erase an ended run with all its data; its ID can be used again.
 
         Raises:
-            RunNotFoundError: there is no such run.
-            RunNotEndedError: it has not ended.
+            RunNotFoundError: the run does not exist.
+            RunNotEndedError: the run has not ended.
         """
         await shielded(self._store.erase(key), grace_seconds=ACCEPT_GRACE_SECONDS)
 
     async def with_usage(self, run: Run) -> Run:
-        """Return a run that is worked on with what it has spent so far.
+        """Return an unfinished run with its usage so far.
 
-        What is in flight counts as estimated. On another replica than the one that executes the
-        run it is what the journal holds.
+        Calls in flight count at their estimate. If another replica executes the run, the usage is
+        read from the journal.
         """
         if run.finished or not run.fence:
             return run
@@ -161,9 +161,9 @@ class RunService:
     async def accepted_before(
         self, key: RunKey, idempotency_key: str | None, request_hash: str
     ) -> Accepted | None:
-        """Return the run that the very same request made before; None if there is none.
+        """Return the run that an identical earlier request created; None if there is none.
 
-        For a request that could not be accepted any more: its answer stays what it was.
+        Used if the request would be rejected now: repeating it must return the same answer.
         """
         run = await self._store.earlier(key, idempotency_key)
         same = run is not None and run.request_hash == request_hash
@@ -173,11 +173,11 @@ class RunService:
 
     @property
     def is_closing(self) -> bool:
-        """Whether the process ends: nobody is kept waiting for a run any more."""
+        """Whether the process is shutting down, so requests no longer wait for runs."""
         return self._closing.is_set()
 
     def stop_waiting(self) -> None:
-        """Answer callers that wait for a run with the run as it stands; end what is followed."""
+        """Return unfinished runs to waiting callers immediately, and end all followed streams."""
         self._closing.set()
         for limit in tuple(self._waiting):
             if not limit.expired():
@@ -190,7 +190,7 @@ class RunService:
         return await self._store.find(tenant, wanted)
 
     async def wait(self, key: RunKey, *, seconds: float) -> Run:
-        """Return a run once it has ended, or as it stands after ``seconds``."""
+        """Return a run once it has ended, or in its current state after ``seconds``."""
         pause, longest = POLL_SECONDS
         until = time.monotonic() + seconds
         while True:
@@ -203,7 +203,7 @@ class RunService:
             pause = min(2 * pause, longest)
 
     async def events(self, key: RunKey, *, after: int, limit: int) -> EventPage:
-        """Return the events of a run behind number ``after``, at most ``limit``."""
+        """Return up to ``limit`` events of a run after number ``after``."""
         page = await self._store.events(key, after=after, limit=limit)
         if page is None:
             raise RunNotFoundError(key.run_id)
@@ -212,11 +212,11 @@ class RunService:
     async def follow(
         self, key: RunKey, *, after: int = 0
     ) -> AsyncGenerator[Sequence[EventRecord], None]:
-        """Yield the events behind number ``after`` until the run has ended, in order.
+        """Yield batches of events after number ``after``, in order, until the run has ended.
 
-        The store is read at once when it notifies of something new, and now and then besides. A
-        batch is empty while there is nothing new, so that a caller can show that it lives. The end
-        comes early if the process closes; a caller goes on with another replica.
+        The store is read on each notification, and occasionally without one. Empty batches are
+        yielded while there are no events, so the caller can send keep-alives. The stream ends early
+        if the process shuts down; the caller can resume on another replica.
         """
         look_at, clock = 0.0, asyncio.get_running_loop().time
         with self._store.listening(key) as notification:
@@ -227,7 +227,7 @@ class RunService:
                         yield ()
                         await set_within(notification, QUIET_SECONDS)
                         continue
-                    notification.clear()
+                    notification.clear()  # before the read, so that no later event is missed
                     look_at = clock() + LOOK_SECONDS
                     read = self.events(key, after=after, limit=AT_ONCE)
                     page = await shielded(read, grace_seconds=READ_GRACE_SECONDS)
@@ -243,14 +243,14 @@ class RunService:
                 self._followed.discard(notification)
 
     async def trace(self, key: RunKey) -> Trace:
-        """Return what a run did so far."""
+        """Return the trace of a run so far."""
         run = await self.get(key)
         nodes = await self._store.nodes(key)
-        # Ten thousand nodes take a tenth of a second: others are served meanwhile.
+        # Restoring ten thousand nodes takes 0.1 s, so a thread keeps the event loop responsive.
         return Trace(run, await asyncio.to_thread(_graph_of, run, nodes))
 
     def _deliver(self, key: RunKey, cancelled: CancelStatus) -> None:
-        """Stop the run at once if it is executed here."""
+        """Stop the run immediately if it is executed here; notify observers if it has ended."""
         run, request = cancelled.run, cancelled.cancel_request
         if run is None or cancelled.already_finished:
             return
@@ -264,6 +264,7 @@ class RunService:
         delayed = new.request.start_at is not None and new.request.start_at > datetime.now(UTC)
         if executor is None or delayed or not executor.reserve(new.key.tenant):
             return await self._store.accept(new, worker_id=None)
+        # Before the statement is sent: the permission must not look fresher than it is.
         permitted_at = time.monotonic()
         try:
             accepted = await self._store.accept(new, worker_id=executor.worker_id)
@@ -274,7 +275,7 @@ class RunService:
         return accepted
 
     async def _until_ended_here(self, key: RunKey, until: float) -> Run | None:
-        """Wait for a run that this process executes; None if the store must be asked."""
+        """Wait for a run executed here; return None if the store must be queried."""
         if self._executor is None or self._closing.is_set():
             return None
         limit = asyncio.timeout(max(0.0, until - time.monotonic()))
@@ -289,7 +290,7 @@ class RunService:
 
 
 def new_run_id() -> str:
-    """Return an id for a run that its caller did not name: a UUIDv7, so that ids sort by age."""
+    """Generate a run ID: a UUIDv7, so IDs sort by creation time."""
     stamp_ms = time.time_ns() // 1_000_000
     value = (stamp_ms << 80) | (uuid.uuid4().int & ((1 << 80) - 1))
     value = (value & ~(0xF << 76)) | (0x7 << 76)
@@ -297,7 +298,7 @@ def new_run_id() -> str:
 
 
 def _graph_of(run: Run, nodes: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
-    """Return the ExecutionGraph as the journal holds it: as it ended, or with open calls open."""
+    """Return the ExecutionGraph from the journal; open calls stay open."""
     if not nodes:
         graph, _ = graph_of(run, ())
         return graph.snapshot()
@@ -306,6 +307,6 @@ def _graph_of(run: Run, nodes: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]
     restored = partial(ExecutionGraph.restore, run.key.run_id, now_ms=clock)
     try:
         return restored(map(dict, nodes)).snapshot()
-    except ValueError:  # it is not the journal of one run, and the run has ended with that
+    except ValueError:  # not a valid journal; the run failed because of that
         log.exception("trace.unreadable", run_id=run.key.run_id)
         return restored(dict(node) for node in nodes if node["parent_id"] is None).snapshot()

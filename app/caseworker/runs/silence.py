@@ -1,12 +1,12 @@
-"""Which workers have fallen silent, as one process sees it while the database answers.
+"""Detects dead workers by their missing heartbeats, as observed by one process.
 
-A worker beats by writing a new time into its row. What that time is does not matter here: a worker
-is silent for as long as this process looks at its row, again and again, and finds the same beat.
-So clocks need not agree, and an outage of the database is nobody's silence: only the time between
-looks that follow one another counts, and after one that failed or took long every worker is given
-the long time to come back. A database may also answer looks and take no beats, because it is
-read-only or its disk is full: then the looker's own beat does not get through either. That its own
-row is gone, because others took it for dead, is no beat.
+A worker writes a new time into its row with each heartbeat. The value does not matter: a worker is
+silent for as long as this process keeps reading the same value, so clocks need not agree. A
+database outage makes no worker silent: only the time between consecutive successful reads counts.
+After a failed or slow read, every worker gets the long timeout to return. A database may also
+accept reads but no writes (read-only, or disk full). This process detects that by its own heartbeat
+not getting through. If its own row is gone, because another process declared it dead, that is not
+a heartbeat either.
 """
 
 from collections.abc import Mapping
@@ -14,64 +14,64 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 MISSED_BEATS = 3
-"""After how many of them a worker counts as dead that holds no connection to the database either.
+"""Missed heartbeats after which a worker without a database connection counts as dead.
 
-The end of a process closes its connections at once, so its death is known within these beats. A
-worker that is only slow, or frozen, holds its connection and is given the long time.
+The end of a process closes its connections at once, so its death is detected this early. A slow
+or frozen worker keeps its connection and gets the long timeout.
 """
 
 
 LOOKS_TO_RETURN = 4
-"""How many looks last as long as it takes to connect again and to beat, on a slow network."""
+"""Number of reads that cover reconnecting and one heartbeat on a slow network."""
 
 LOOKS_PER_BEAT = 2
-"""How often others look at a worker in the time between two of its beats: what is found late by a
-look is found sooner by the next one."""
+"""Reads per heartbeat interval. More reads than heartbeats shorten the delay of the
+detection."""
 
 LONG_LOOK_SECONDS = 2.0
-"""A look that takes so much longer than usual found a database that had been away."""
+"""A read that takes this much longer than usual means that the database was unavailable."""
 
 
 @dataclass(frozen=True, slots=True)
 class Silent:
-    """A worker that has not beaten for a while."""
+    """A worker without a heartbeat for a while."""
 
     worker_id: str
     beat_at: datetime
-    """Its last beat, on the database's clock."""
+    """Time of its last heartbeat, on the database's clock."""
     surely: bool
-    """True if it counts as dead whether it holds a connection or not."""
+    """True if it counts as dead even if it holds a connection."""
 
 
 @dataclass(slots=True, kw_only=True)
 class SilenceWatch:
-    """Observes beats; tell it what was found, or that nothing could be."""
+    """Observes heartbeats; the caller reports each read, or that a read failed."""
 
     interval_seconds: float
-    """Between two beats."""
+    """Interval between two heartbeats."""
     stale_seconds: float
-    """How long a worker may be silent that holds its connection."""
+    """Timeout of a worker that still holds its connection."""
     own: str | None = None
-    """The worker that this process is itself; None if it does not beat."""
+    """ID of this process's own worker; None if it sends no heartbeats."""
     _own_beat: tuple[datetime | None, float] | None = None
-    """The last beat of its own, if there was one, and when it was first seen, or looked for."""
+    """The own last heartbeat (None if missing) and when it was first seen or missed."""
     _silence: dict[str, tuple[datetime, float]] = field(default_factory=dict)
-    """The last beat of each worker, and for how many seconds nothing came after it."""
+    """The last heartbeat of each worker, and the seconds of silence since."""
     _looked_at: float | None = None
     _patient_until: float = 0.0
     _interrupted: bool = False
 
     @property
     def look_seconds(self) -> float:
-        """Between two looks."""
+        """Interval between two reads."""
         return self.interval_seconds / LOOKS_PER_BEAT
 
     def interrupted(self) -> None:
-        """Remember that the database, or this process itself, was away."""
+        """Record that the database, or this process itself, was unavailable."""
         self._interrupted = True
 
     def look(self, beats: Mapping[str, datetime], *, began: float, ended: float) -> list[Silent]:
-        """Take the last beat of every worker, as a look found them; return who is silent."""
+        """Process the last heartbeats of all workers as read; return the silent workers."""
         took = ended - began
         unheard = self._is_unheard(beats, ended)
         late = self._interrupted or unheard or took > self.look_seconds + LONG_LOOK_SECONDS
@@ -79,7 +79,7 @@ class SilenceWatch:
         passed = min(self.interval_seconds, since)
         if late:
             self._patient_until = ended + self.stale_seconds
-        if unheard:  # what silence there was may have been this very outage
+        if unheard:  # earlier silence may have been part of this outage
             self._silence.clear()
         self._interrupted, self._looked_at = False, ended
         self._silence = {
@@ -95,7 +95,7 @@ class SilenceWatch:
         ]
 
     def _is_unheard(self, beats: Mapping[str, datetime], now: float) -> bool:
-        """Tell whether this process has missed a beat itself, so that others may have to."""
+        """Return whether this process's own heartbeat is overdue: the database is suspect."""
         if self.own is None:
             return False
         beat = beats.get(self.own)
@@ -105,6 +105,6 @@ class SilenceWatch:
         return now - self._own_beat[1] > 2 * self.interval_seconds
 
     def _so_far(self, worker_id: str, beat: datetime, passed: float) -> float:
-        """Return for how long a worker has been silent, if its last beat is still the same."""
+        """Return the seconds of silence of a worker, or 0 after a new heartbeat."""
         seen = self._silence.get(worker_id)
         return seen[1] + passed if seen is not None and seen[0] == beat else 0.0

@@ -1,7 +1,7 @@
-"""What a step was given, found when somebody asks for it: it is not stored a second time.
+"""Reconstructs the inputs of a step on demand, since they are not stored separately.
 
-A step that flow edges lead to got what the steps before it had produced. Any other one got what its
-graph was given: the inputs of the run, or those of the step that executes the graph.
+A step with incoming flow edges received the outputs of the preceding steps. Any other step received
+the inputs of its graph: those of the run, or those of the step that executes the graph.
 """
 
 from collections.abc import Mapping
@@ -21,24 +21,24 @@ _CASE: Mapping[str, Any] = {"steps": [{"id": CASE_STEP, "type": "case", "data": 
 
 @dataclass(frozen=True, slots=True)
 class StepSources:
-    """Where the inputs of one step come from."""
+    """The sources of the inputs of one step."""
 
     step_id: str
     routing: Routing
     keys: Mapping[str, str]
-    """Keys of the records of the steps that lead to it, by step; none: it got what is given."""
+    """Record keys of the preceding steps, by step ID; empty if the inputs come from the graph."""
 
     def inputs(self, outputs: Mapping[str, Outputs]) -> Outputs:
-        """Return the inputs by handle; ``outputs`` are those of the steps before it, by key."""
+        """Return the inputs by handle; ``outputs`` holds outputs of preceding steps by key."""
         for step_id, key in self.keys.items():
             self.routing.reports[step_id].outputs = outputs.get(key, {})
         return self.routing.inputs_of(self.step_id)
 
 
 def sources_of(request: RunRequest, path: StepPath) -> StepSources | None:
-    """Return where the inputs of a step come from; None if the graph of the run does not say so.
+    """Return the sources of a step's inputs; None if the run's graph does not define them.
 
-    That is the case of what a ``map``, or a fallback, executes.
+    That is the case inside a ``map`` or a fallback.
     """
     graph: Mapping[str, Any] = request.graph or _CASE
     ways: list[tuple[StepPath | None, str, PreparedGraph]] = []
@@ -51,7 +51,7 @@ def sources_of(request: RunRequest, path: StepPath) -> StepSources | None:
         ways.append((within, step.id, prepared))
         within, graph = at, step.data["graph"] if step.type == "subgraph" else {}
     while len(ways) > 1 and ways[-1][1] in ways[-1][2].topology.entries:
-        ways.pop()  # it got what the step got that executes its graph
+        ways.pop()  # an entry step received the inputs of the step that executes its graph
     within, step_id, prepared = ways[-1]
     routing = Routing(prepared, inputs_of(request), within)
     edges = prepared.topology.incoming.get(step_id, ())
@@ -60,7 +60,7 @@ def sources_of(request: RunRequest, path: StepPath) -> StepSources | None:
 
 
 def shape_of(graph: Mapping[str, Any]) -> Graph:
-    """Return the shape of a stored graph, which was found valid when its run was accepted."""
+    """Parse the structure of a stored graph, which was validated on acceptance."""
     entry = graph.get("entry")
     return Graph(
         id="",

@@ -1,9 +1,9 @@
-"""Schedules: runs that are accepted again and again, by a cron expression.
+"""Schedules: runs that are accepted repeatedly, by a cron expression.
 
-A schedule keeps the request that its runs are made with, as it was accepted: graphs and agents in
-full, defaults and ceilings filled in. Its row says when it fires next. Whoever fires it accepts the
-run, moves that instant on and orders the next wake-up in one transaction; the run's id follows from
-the schedule and the instant, so that an instant can never have two.
+A schedule stores the request of its runs as it was accepted: graphs and agents inline, defaults and
+ceilings filled in. Its row holds the next instant. One transaction accepts the run, advances the
+next instant and enqueues the next wake-up. The run's id is derived from the schedule and the
+instant, so an instant can never start two runs.
 """
 
 import uuid
@@ -19,7 +19,7 @@ from caseworker.schedules.timing import Timing
 
 
 class Overlap(StrEnum):
-    """What happens at an instant while the run that was made last has not ended."""
+    """Policy for an instant at which the previous run has not ended."""
 
     ALLOW = "allow"
     SKIP = "skip"
@@ -27,26 +27,26 @@ class Overlap(StrEnum):
 
 
 class ScheduleNotFoundError(LookupError):
-    """There is no such schedule, or it belongs to somebody else."""
+    """The schedule does not exist or belongs to another tenant."""
 
 
 class TooManySchedulesError(Exception):
-    """The tenant has as many schedules as it may."""
+    """The tenant has reached its limit of schedules."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScheduledRun:
-    """What the runs of a schedule are made with."""
+    """The request that the runs of a schedule are created from."""
 
     sent: Mapping[str, Any]
-    """As its caller wrote it."""
+    """The request as the caller sent it."""
     request: RunRequest
     request_hash: str
     metadata: Mapping[str, Any] = field(default_factory=dict)
     webhook: Webhook | None = None
 
     def new_run(self, key: RunKey, about: Mapping[str, Any], **more: Any) -> NewRun:
-        """Return a run to accept; ``about`` is added to its metadata where they do not have it."""
+        """Return a run to accept; ``about`` is added to its metadata without overriding keys."""
         return NewRun(
             key=key,
             request=self.request,
@@ -64,7 +64,7 @@ class ScheduledRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewSchedule:
-    """A schedule as it is to be from now on."""
+    """The desired definition of a schedule."""
 
     tenant: str
     name: str
@@ -76,52 +76,52 @@ class NewSchedule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schedule(NewSchedule):
-    """A schedule as its store shows it."""
+    """A stored schedule."""
 
     schedule_id: str
-    """Stays while the schedule is changed; one that is made anew under its name has another."""
+    """Stable across updates; a schedule deleted and recreated under its name gets a new one."""
     next_at: datetime | None
-    """None while it is paused."""
+    """None while the schedule is paused."""
     last_at: datetime | None = None
     """The last instant that was due."""
     last_run_id: str | None = None
-    """The run that it made last."""
+    """The most recent run of the schedule."""
     skipped: int = 0
-    """How many instants made no run because the last one had not ended."""
+    """Number of instants skipped because the previous run had not ended."""
     last_error: str | None = None
-    """Why the last attempt to fire it failed; it is made again."""
+    """Why the last attempt to fire failed; it is retried."""
     created_at: datetime
     updated_at: datetime
 
     def run_at(self, instant: datetime) -> NewRun:
-        """Return the run of an instant."""
+        """Return the run for an instant."""
         run_id = str(uuid.uuid5(uuid.UUID(self.schedule_id), instant.astimezone(UTC).isoformat()))
         return self.run.new_run(RunKey(self.tenant, run_id), self.about(instant))
 
     def about(self, instant: datetime) -> dict[str, str]:
-        """Return what the metadata of a run say of the schedule."""
+        """Return the metadata that identifies the schedule in a run."""
         at = instant.astimezone(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
         return {"schedule": self.name, "scheduled_at": at}
 
 
 @dataclass(frozen=True, slots=True)
 class SchedulePage:
-    """Schedules, by name."""
+    """Schedules, ordered by name."""
 
     schedules: Sequence[Schedule]
     next_cursor: str | None
 
 
 class ScheduleStore(Protocol):
-    """Keeps schedules; time is that of the database."""
+    """Stores schedules; all times are on the database's clock."""
 
     async def put(self, new: NewSchedule) -> tuple[Schedule, bool]:
-        """Make a schedule, or change the one of that name; True if it was made.
+        """Create a schedule or update the one with that name; return whether it was created.
 
-        A changed time applies from now on; with the same time, what is due stays due.
+        A changed timing applies from now on; with unchanged timing, due instants stay due.
 
         Raises:
-            TooManySchedulesError: the tenant has as many as it may.
+            TooManySchedulesError: the tenant has reached its limit.
         """
         ...
 
@@ -129,26 +129,26 @@ class ScheduleStore(Protocol):
         """Return a schedule.
 
         Raises:
-            ScheduleNotFoundError: there is none.
+            ScheduleNotFoundError: the schedule does not exist.
         """
         ...
 
     async def find(self, tenant: str, *, limit: int, cursor: str | None) -> SchedulePage:
-        """Return a page of schedules, by name."""
+        """Return a page of schedules, ordered by name."""
         ...
 
     async def pause(self, tenant: str, name: str, *, paused: bool) -> Schedule:
-        """Pause or resume a schedule; what would have fired meanwhile does not fire later.
+        """Pause or resume a schedule; instants missed while paused never fire.
 
         Raises:
-            ScheduleNotFoundError: there is none.
+            ScheduleNotFoundError: the schedule does not exist.
         """
         ...
 
     async def delete(self, tenant: str, name: str) -> None:
-        """Delete a schedule; its runs are not touched.
+        """Delete a schedule; its runs are unaffected.
 
         Raises:
-            ScheduleNotFoundError: there is none.
+            ScheduleNotFoundError: the schedule does not exist.
         """
         ...

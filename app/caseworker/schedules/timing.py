@@ -1,13 +1,13 @@
-"""When a schedule fires: pure functions of its cron expression, its zone, its policy and the time.
+"""Computes when a schedule fires, from its cron expression, time zone, policy and the current time.
 
-An expression has five fields and speaks of the wall clock of a zone, which is not a clock that only
-goes on. Where the wall clock jumps forward, all times in the gap fire once, at the end of the gap.
-Where it goes back, a time that comes twice fires at the first of the two. An expression whose hour
-begins with ``*`` means the time that passes and not the time of day: it fires whenever the clock
-shows one of its times, twice if that comes twice, and nothing of it lies in a gap.
+All functions are pure. An expression has five fields in wall-clock time of a zone, and wall clocks
+jump at daylight-saving changes. If the clock jumps forward, all times in the gap fire once, at its
+end. If it is set back, a repeated time fires at its first occurrence only. Exception: if the hour
+field begins with ``*``, the expression means elapsed time. It fires at every occurrence of its
+times, twice for a repeated time, and skips times in a gap.
 
-The library reads the expression and finds wall times, without a zone: with one it loses instants
-where the jump is not of whole hours. What the zone makes of wall times is decided here.
+The library parses the expression and yields wall times without a zone, because with a zone it loses
+instants where the jump is not a whole number of hours. This module maps wall times to instants.
 """
 
 import heapq
@@ -23,31 +23,31 @@ from croniter import croniter
 from croniter.croniter import CroniterError
 
 LATE_SECONDS = 60.0
-"""From when on an instant that has not fired yet counts as missed."""
+"""An instant that has not fired after this time counts as missed."""
 
 MAX_CATCH_UP = 100
 
 _MINUTE = timedelta(minutes=1)
 _DAY = timedelta(days=1)
-"""No clock is set back by as much."""
+"""Longer than any clock is set back."""
 _ITEM = r"(?:\*|[0-9]{1,2}(?:-[0-9]{1,2})?|[A-Za-z]{3}(?:-[A-Za-z]{3})?)(?:/[0-9]{1,2})?"
 _FIELD = rf"{_ITEM}(?:,{_ITEM})*"
 CRON = rf"^{_FIELD}(?: {_FIELD}){{4}}$"
-"""The form of an expression; the library reads more, such as fields that it fills in by chance."""
+"""Accepted syntax; the library accepts more, such as fields that it fills in at random."""
 
 
 class CatchUp(StrEnum):
-    """What becomes of instants that were missed, because nothing was there to fire them."""
+    """Policy for instants missed because no process was running to fire them."""
 
     SKIP = "skip"
     ONE = "one"
-    """The last of them fires late."""
+    """The last missed instant fires late."""
     ALL = "all"
-    """All of them fire late, up to a maximum: the last ones."""
+    """The most recent missed instants fire late, up to ``max_catch_up``."""
 
 
 class InvalidCronError(ValueError):
-    """The expression is not one, or never fires; the message says which."""
+    """The expression is invalid or never fires; the message says which."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,13 +58,13 @@ class Timing:
     timezone: str
     catch_up: CatchUp = CatchUp.ONE
     max_catch_up: int = 10
-    """How many missed instants ``all`` fires at most."""
+    """Maximum number of missed instants that ``all`` fires."""
 
     def require_valid(self, now: datetime) -> None:
-        """Refuse an expression that cannot be read or never fires.
+        """Reject an expression that is invalid or never fires.
 
         Raises:
-            InvalidCronError: it is one.
+            InvalidCronError: the expression is rejected.
         """
         readable = re.fullmatch(CRON[1:-1], self.cron, re.ASCII)
         if not readable or not croniter.is_valid(self.cron):
@@ -75,25 +75,25 @@ class Timing:
             raise InvalidCronError("This expression never fires.") from None
 
     def next_after(self, instant: datetime) -> datetime:
-        """Return the first instant later than this one, UTC."""
+        """Return the first instant after this one, in UTC."""
         return next(at for at in self._instants(instant, forward=True) if at > instant)
 
     def last_until(self, instant: datetime) -> Iterator[datetime]:
-        """Yield the instants up to and with this one, UTC, the latest first."""
+        """Yield the instants up to and including this one, in UTC, latest first."""
         return (at for at in self._instants(instant, forward=False) if at <= instant)
 
     def _instants(self, start: datetime, *, forward: bool) -> Iterator[datetime]:
-        """Yield every instant in order, from at most a day before ``start`` (or after it).
+        """Yield all instants in order, from at most a day before ``start`` (after it, if backward).
 
-        A clock that is set back shows some times twice. What it shows for the first time is in
-        order, and so is what it shows for the last time: both are merged.
+        A clock that is set back shows some times twice. First occurrences are in order among
+        themselves, and so are last occurrences; this merges both sequences and drops duplicates.
         """
         folds = (0, 1) if self._counts_passing_time() else (0,)
         showings = (self._showings(start, fold=fold, forward=forward) for fold in folds)
         return (at for at, _ in groupby(heapq.merge(*showings, reverse=not forward)))
 
     def _showings(self, start: datetime, *, fold: int, forward: bool) -> Iterator[datetime]:
-        """Yield when the clock shows the times of the expression, first (0) or last (1)."""
+        """Yield the instants of the expression's wall times: first (0) or last (1) occurrences."""
         zone = ZoneInfo(self.timezone)
         near = (start, start + (_DAY if forward else -_DAY))
         walls = [at.astimezone(zone).replace(tzinfo=None) - (at - start) for at in near]
@@ -112,25 +112,25 @@ class Timing:
 
 
 def _is_in_gap(wall: datetime) -> bool:
-    """Tell whether the clock of its zone jumps over a wall time."""
+    """Return whether a wall time does not exist because its zone's clock skips it."""
     return wall.astimezone(UTC).astimezone(wall.tzinfo) != wall
 
 
 @dataclass(frozen=True, slots=True)
 class Due:
-    """What is to be done of a schedule now."""
+    """The instants to fire now, and the next one."""
 
     instants: tuple[datetime, ...]
-    """Those that fire, in order."""
+    """Instants to fire, in order."""
     next_at: datetime
-    """The first one after now."""
+    """The first instant after now."""
 
 
 def due(timing: Timing, *, next_at: datetime, now: datetime) -> Due:
-    """Return the instants from ``next_at`` to ``now`` that fire, as the policy has it.
+    """Return the instants from ``next_at`` to ``now`` that fire under the catch-up policy.
 
-    What has fired before ``next_at`` does not fire again, whenever this is asked. An instant is
-    missed if it is more than a minute late, or if a later one is due by now.
+    Instants before ``next_at`` never fire again. An instant is missed if it is more than a minute
+    late, or if a later one is already due.
     """
     most = timing.max_catch_up if timing.catch_up is CatchUp.ALL else 1
     found: list[datetime] = []

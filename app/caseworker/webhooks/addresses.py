@@ -1,9 +1,9 @@
-"""Where webhooks may be sent: the form of a URL, and the addresses that its host may have.
+"""URL validation for webhooks, which prevents server-side request forgery (SSRF).
 
-A URL comes from a caller, who must not reach through this service what only this service can
-reach. Its form is narrow, so that no two parsers read it differently: a host is a name, a dotted
-quad or an IPv6 address in brackets. What the name resolves to is checked when it is called, and
-the address that was checked is the one that is called.
+A caller supplies the URL, and must not use this service to reach hosts that only the service can
+reach. The accepted form is narrow, so no two parsers read it differently: a host is a name, a
+dotted quad or an IPv6 address in brackets. The resolved address is checked at each request, and
+the connection uses the checked address.
 """
 
 import re
@@ -22,27 +22,27 @@ _URL = re.compile(
     re.ASCII,
 )
 _ENDS_IN_NUMBER = re.compile(r"(?:.*\.)?(?:[0-9]+|0[xX][0-9A-Fa-f]*)\.?", re.ASCII)
-"""Names that resolvers read as IPv4 addresses in other notations, such as 2130706433."""
+"""Names that resolvers parse as IPv4 addresses in unusual notations, such as 2130706433."""
 
 
 class AddressRefusedError(ValueError):
-    """The service does not send there; the message says why, without repeating what was sent."""
+    """The webhook URL or address is not allowed; the message gives the reason but not the URL."""
 
 
 @dataclass(frozen=True, slots=True)
 class WebhookUrl:
-    """A URL in the form that is taken."""
+    """A parsed and validated webhook URL."""
 
     scheme: str
     host: str
-    """A name, or an address without brackets."""
+    """Host name, or IP address without brackets."""
     port: int
     target: str
     """Path and query."""
 
     @property
     def origin(self) -> str:
-        """The value of the Host header, and what may be shown of the URL."""
+        """The value of the Host header, and the only part of the URL that may be displayed."""
         name = f"[{self.host}]" if ":" in self.host else self.host
         usual = {"http": 80, "https": 443}[self.scheme]
         return name if self.port == usual else f"{name}:{self.port}"
@@ -50,17 +50,17 @@ class WebhookUrl:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UrlRules:
-    """What the operator lets webhooks be sent to."""
+    """The operator's restrictions on webhook URLs."""
 
     allow_http: bool = False
     allow_private: bool = False
-    """Whether addresses of private networks, and of this machine, may be called."""
+    """Whether private and loopback addresses are allowed."""
 
     def read(self, url: str) -> WebhookUrl:
-        """Return the parts of a URL.
+        """Parse and validate a URL.
 
         Raises:
-            AddressRefusedError: it is not one that webhooks are sent to.
+            AddressRefusedError: the URL is malformed or not allowed.
         """
         found = _URL.fullmatch(url) if len(url) <= MAX_URL_CHARS else None
         if found is None:
@@ -79,10 +79,10 @@ class UrlRules:
         return WebhookUrl(scheme, host, port, target if target[0] == "/" else f"/{target}")
 
     def require_public(self, addresses: Sequence[str]) -> None:
-        """Refuse a host unless all that it resolves to may be called.
+        """Reject a host unless all its resolved addresses are allowed.
 
         Raises:
-            AddressRefusedError: there is nothing, or something else among it.
+            AddressRefusedError: the host has no address, or one that is not public.
         """
         if not addresses:
             raise AddressRefusedError("The host has no address.")
@@ -92,7 +92,7 @@ class UrlRules:
             raise AddressRefusedError("The host has an address that is not public.")
 
     def _require_plain(self, host: str) -> None:
-        """Refuse an address in an unusual notation, and one that is not public."""
+        """Reject addresses in an unusual notation and addresses that are not public."""
         try:
             address = ip_address(host)
         except ValueError:

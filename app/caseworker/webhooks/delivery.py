@@ -1,11 +1,11 @@
-"""Deliveries: what a receiver is sent of the end of a run, how often, and what became of it.
+"""Webhook deliveries: the message about a finished run, its attempts and their outcome.
 
-    pending -> delivered | dead        dead | delivered -> pending (sent again by hand)
+    pending -> delivered | dead        dead | delivered -> pending (redelivered by hand)
 
-A delivery is stored by the statement that ends its run. Its row says when it is due; a job of the
-queue only wakes a process, which claims the delivery until a time by which the attempt has surely
-ended. If the process is lost meanwhile the delivery is due again then: a message is delivered at
-least once, and a receiver knows a repeated one by its id.
+The statement that ends a run also stores its delivery. The row holds the due time; the queued job
+only wakes a process. The process claims the delivery for longer than an attempt can take. If the
+process dies, the claim expires and the delivery is due again. A message is therefore delivered at
+least once, and a receiver recognizes a repeated one by its id.
 """
 
 import json
@@ -30,19 +30,19 @@ from caseworker.webhooks.signing import signed_headers
 log = structlog.get_logger(__name__)
 
 CLAIM_MARGIN_SECONDS = 5.0
-"""How much longer than an attempt may take its claim lasts."""
+"""Added to the timeout of an attempt to get the duration of its claim."""
 
 GONE = 410
-"""The status by which a receiver says that it wants no more."""
+"""HTTP status by which a receiver declines further attempts."""
 
 
 class DeliveryStatus(StrEnum):
-    """Where a delivery stands."""
+    """The state of a delivery."""
 
     PENDING = "pending"
     DELIVERED = "delivered"
     DEAD = "dead"
-    """Given up; it can be sent again."""
+    """Not retried any more; it can be redelivered by hand."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,25 +54,25 @@ class Delivery:
     """The ``webhook-id`` of every attempt."""
     run_id: str
     type: str
-    """Such as ``run.completed``."""
+    """Event type, such as ``run.completed``."""
     url: str
     status: DeliveryStatus
     attempts: int
     created_at: datetime
     due_at: datetime | None
-    """When the next attempt is made; None if there is none."""
+    """Time of the next attempt; None if none is planned."""
     last_attempt_at: datetime | None = None
     last_status_code: int | None = None
-    """The HTTP status that answered the last attempt."""
+    """HTTP status of the response to the last attempt."""
     last_error: str | None = None
     delivered_at: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """A delivery that was claimed for one attempt, with the secrets that sign it.
+    """A delivery claimed for one attempt, with its signing secrets.
 
-    There is none if they were encrypted with another key than the configured one.
+    ``secrets`` is empty if they were encrypted with a key other than the configured one.
     """
 
     delivery: Delivery
@@ -81,11 +81,11 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """What an attempt met with."""
+    """The outcome of an attempt."""
 
     status_code: int | None = None
     error: str | None = None
-    """Why there was no answer, or what is wrong with it; None if it was taken."""
+    """Why the attempt failed; None if the receiver accepted the message."""
     retry_after_seconds: float = 0.0
 
 
@@ -99,38 +99,38 @@ class DeliveryPage:
 
 @dataclass(frozen=True, slots=True)
 class SecretInfo:
-    """A secret of a tenant, without the secret itself."""
+    """Metadata of a tenant's signing secret, without the secret itself."""
 
     version: int
     created_at: datetime
     expires_at: datetime | None
-    """None of the newest one."""
+    """None for the newest secret."""
 
 
 class DeliveryNotFoundError(LookupError):
-    """There is no such delivery, or it belongs to somebody else."""
+    """The delivery does not exist or belongs to another tenant."""
 
 
 class DeliveryPendingError(Exception):
-    """The delivery is still being attempted."""
+    """The delivery is still pending."""
 
 
 class AttemptStore(Protocol):
-    """Keeps what is attempted."""
+    """Stores claims and outcomes of delivery attempts."""
 
     async def begin(self, tenant: str, delivery_id: str, *, claim_seconds: float) -> Attempt | None:
-        """Claim a delivery that is due, and count the attempt; None if there is none."""
+        """Claim a delivery and count the attempt; return None if it is not due."""
         ...
 
     async def end(
         self, delivery: Delivery, answer: Answer, *, status: DeliveryStatus, pause_seconds: float
     ) -> None:
-        """Record what a claimed attempt met with; a pending delivery is due after the pause."""
+        """Store the outcome of a claimed attempt; a pending delivery is due after the pause."""
         ...
 
 
 class DeliveryStore(Protocol):
-    """Shows deliveries to their tenants, and keeps the secrets that sign them."""
+    """Lists deliveries of a tenant and stores its signing secrets."""
 
     async def find(
         self,
@@ -148,25 +148,25 @@ class DeliveryStore(Protocol):
         """Return a delivery.
 
         Raises:
-            DeliveryNotFoundError: there is none.
+            DeliveryNotFoundError: the delivery does not exist.
         """
         ...
 
     async def redeliver(self, tenant: str, delivery_id: str) -> Delivery:
-        """Make a delivery that has ended due now, as if it had never been attempted.
+        """Make a delivered or dead delivery due now and reset its attempts.
 
         Raises:
-            DeliveryNotFoundError: there is none.
-            DeliveryPendingError: it has not ended.
+            DeliveryNotFoundError: the delivery does not exist.
+            DeliveryPendingError: the delivery is still pending.
         """
         ...
 
     async def rotate(self, tenant: str, secret: str, *, previous_seconds: float) -> SecretInfo:
-        """Make ``secret`` the newest one; the one before it signs beside it for so long."""
+        """Make ``secret`` the newest; the previous one also signs for ``previous_seconds``."""
         ...
 
     async def secrets(self, tenant: str) -> Sequence[SecretInfo]:
-        """Return the secrets that sign now, newest first."""
+        """Return the active signing secrets, newest first."""
         ...
 
 
@@ -176,35 +176,35 @@ class Sender(Protocol):
     async def send(
         self, url: str, body: bytes, headers: Mapping[str, str], *, attempt: int
     ) -> Answer:
-        """POST a body; whatever goes wrong is in the answer."""
+        """POST a body and return the outcome; failures are returned, not raised."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeliveryLimits:
-    """How deliveries are made."""
+    """Retry policy, timeout and size limit of deliveries."""
 
     retry: RetryPolicy
     timeout_seconds: float
-    """Of one attempt as a whole."""
+    """Total timeout of one attempt."""
     max_body_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
 class Deliveries:
-    """Makes the attempts."""
+    """Makes delivery attempts."""
 
     store: AttemptStore
     sender: Sender
     runs: RunService
     view: Callable[[Run], Awaitable[Mapping[str, Any]]]
-    """How callers see a run."""
+    """Returns the public representation of a run."""
     limits: DeliveryLimits
     span_of: Callable[[Run], SpanOf | None] = lambda run: None
-    """Returns the spans of a run that receivers are told of; None if they are told of none."""
+    """Returns the spans to propagate in the trace header; None sends no header."""
 
     async def deliver(self, tenant: str, delivery_id: str) -> None:
-        """Make one attempt, if the delivery is due; record what became of it."""
+        """Make one attempt if the delivery is due, and store the outcome."""
         claim_seconds = self.limits.timeout_seconds + CLAIM_MARGIN_SECONDS
         attempt = await self.store.begin(tenant, delivery_id, claim_seconds=claim_seconds)
         if attempt is None:
@@ -213,7 +213,7 @@ class Deliveries:
         try:
             run = await self.runs.get(RunKey(tenant, delivery.run_id))
         except RunNotFoundError:
-            return  # erased meanwhile, its deliveries with it
+            return  # the run was erased after the claim, and its deliveries with it
         answer = await self._answer(attempt, run)
         status, pause = verdict_of(answer, delivery.attempts, self.limits.retry)
         await self.store.end(delivery, answer, status=status, pause_seconds=pause)
@@ -235,7 +235,10 @@ class Deliveries:
 
 
 def message_of(type_: str, run: Mapping[str, Any], *, max_bytes: int) -> bytes:
-    """Return the body of a message about a run; what makes it too long is left out."""
+    """Return the JSON body of a message about a run.
+
+    If it exceeds ``max_bytes``, the fields result, inputs and input are omitted one by one.
+    """
     data, omitted = dict(run), list[str]()
     message = {"type": type_, "timestamp": data["finished_at"], "data": data}
     body = _as_json(message)
@@ -250,10 +253,10 @@ def message_of(type_: str, run: Mapping[str, Any], *, max_bytes: int) -> bytes:
 def verdict_of(
     answer: Answer, attempts: int, policy: RetryPolicy, *, jitter: float | None = None
 ) -> tuple[DeliveryStatus, float]:
-    """Return what an answer to the attempt of this number makes of a delivery.
+    """Return the next status of a delivery and the seconds until the next attempt.
 
-    With it comes the pause before the next attempt, in seconds; ``jitter`` is from [-1, 1], by
-    default drawn. Any status of 2xx is success, 410 ends the delivery, all else is tried again.
+    ``attempts`` counts attempts so far; ``jitter`` is from [-1, 1], random by default. A 2xx status
+    is success and 410 ends the delivery. Everything else is retried until retries are exhausted.
     """
     if answer.error is None:
         return DeliveryStatus.DELIVERED, 0.0

@@ -1,4 +1,4 @@
-"""Secrets of tenants, stored and used for signatures (standardwebhooks.com)."""
+"""Encryption of stored signing secrets, and signatures as defined by standardwebhooks.com."""
 
 import base64
 import hashlib
@@ -14,18 +14,18 @@ _PREFIX = "whsec_"
 
 
 class SecretBox:
-    """Encrypts what is stored, if there is a key; opens what was stored before as well."""
+    """Encrypts stored secrets if a key is configured; also reads secrets stored unencrypted."""
 
     def __init__(self, key: str | None = None) -> None:
-        """Take a key that nobody can guess: its hash is what encrypts."""
+        """Derive the encryption key from the SHA-256 of ``key``, which must be unguessable."""
         self._fernet = None if key is None else _fernet_of(key)
 
     def sealed(self, secret: str) -> str:
-        """Return a secret as it is stored."""
+        """Return the stored form of a secret, encrypted if a key is configured."""
         return secret if self._fernet is None else self._fernet.encrypt(secret.encode()).decode()
 
     def opened(self, stored: Sequence[str]) -> list[str]:
-        """Return those of the secrets that this key opens."""
+        """Decrypt stored secrets; skip those that this key cannot decrypt."""
         return [secret for each in stored if (secret := self._opened(each)) is not None]
 
     def _opened(self, stored: str) -> str | None:
@@ -43,14 +43,14 @@ class SecretBox:
 
 
 def _fernet_of(key: str) -> Any:
-    """Return what encrypts; its library takes 8 MB, which a service without a key does not need."""
+    """Return the cipher; imported here because the library takes 8 MB and few services need it."""
     from cryptography.fernet import Fernet
 
     return Fernet(base64.urlsafe_b64encode(hashlib.sha256(key.encode()).digest()))
 
 
 def new_secret() -> str:
-    """Return a new secret, in the form in which receivers configure it."""
+    """Generate a secret in the format that receivers configure."""
     return _PREFIX + base64.b64encode(secrets.token_bytes(SECRET_BYTES)).decode()
 
 
@@ -59,7 +59,7 @@ def signed_headers(
 ) -> dict[str, str]:
     """Return the headers that identify, date and sign a body, with one signature for each secret.
 
-    ``at`` is when it is sent, UTC: receivers refuse what was signed more than some minutes ago.
+    ``at`` is the send time in UTC: receivers reject signatures that are more than some minutes old.
     """
     text = body.decode()
     signatures = (Webhook(key).sign(message_id, at, text) for key in keys)
