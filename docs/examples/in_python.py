@@ -1,4 +1,4 @@
-"""A graph in Python: two steps side by side, a policy, a nested graph with a budget of its own.
+"""A graph in Python: two parallel steps, an error policy, and a nested graph with its own budget.
 
 Run it with ``python docs/examples/in_python.py``; it needs no database and no model.
 """
@@ -17,18 +17,18 @@ from caseworker import (
 
 
 async def fetch(context: ExecutionContext) -> str:
-    """Do what takes its time."""
+    """Return a text after a short delay."""
     await asyncio.sleep(0.01)
     return f"text of {context.input}"
 
 
 def flaky(context: ExecutionContext) -> str:
-    """Fail, so that the policy of the step has something to do."""
-    raise OSError("nobody there")
+    """Raise an error, which the policy of the step handles."""
+    raise OSError("connection refused")
 
 
 def count(context: ExecutionContext) -> int:
-    """Use what the steps before it have found, and charge for it."""
+    """Count the letters of the upstream results and charge tokens."""
     context.check_budget()
     context.usage.tokens_used += 10
     return sum(len(text) for text in context.upstream.values())
@@ -58,7 +58,7 @@ def build() -> Graph:
 
 
 async def main() -> None:
-    """Execute it inside a budget and show what happened."""
+    """Execute the graph within a budget and print the trace."""
     trace = ExecutionTrace(graph_id="report", start_time=datetime.now(UTC))
     context = ExecutionContext(budget=Budget(max_time_seconds=5, max_steps=10), trace=trace)
     results = await build().execute(context)

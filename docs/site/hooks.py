@@ -1,7 +1,7 @@
-"""What is done while the site is built.
+"""Hooks of the site build.
 
-The reference pages are written: the HTTP API from the OpenAPI document, the settings from their
-schema. Links that leave the folder of the documentation become the path that they lead to.
+They generate the reference pages: the HTTP API from the OpenAPI document, the settings from their
+schema. Links to files outside the documentation folder are replaced by the path of the file.
 """
 
 import json
@@ -28,24 +28,24 @@ OUTWARD_LINK = re.compile(r"\[([^]]+)\]\((?:\.\./)+([^)]+)\)")
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add the generated pages to those of the folder."""
+    """Add the generated reference pages."""
     for name, text in (("http", http_page(openapi_document())), ("settings", settings_page())):
         files.append(File.generated(config, f"reference/{name}.md", content=text))
     return files
 
 
 def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
-    """Name the files of the repository that a page of the folder's top level links to."""
+    """Replace links to other files of the repository by their paths, on top-level pages."""
     if "/" in page.file.src_uri:
         return markdown
     return OUTWARD_LINK.sub(r"\1 (`\2` in the repository)", markdown)
 
 
 def http_page(document: Json) -> str:
-    """Return all routes with their parameters, bodies and answers, and the models they name."""
+    """Return the page of all routes with parameters, bodies, responses and referenced models."""
     text = (
-        "# HTTP API\n\nGenerated from `/openapi.json`, which every service shows. Errors are"
-        " [problem documents](../problems.md); unknown fields are refused.\n"
+        "# HTTP API\n\nGenerated from `/openapi.json`, which every service provides. Errors are"
+        " [problem documents](../problems.md). Unknown fields are rejected.\n"
     )
     by_tag: dict[str, list[str]] = {}
     for path, methods in document["paths"].items():
@@ -73,7 +73,7 @@ def _operation(method: str, path: str, operation: Json) -> Iterator[str]:
         yield f"\nBody, `{media}`: {_type(content['schema'])}\n"
         for example in content.get("examples", {}).values():
             yield f"\n{example['summary']}:\n\n```json\n{_json(example['value'])}\n```\n"
-    yield "\n| answer | meaning | body |\n|---|---|---|\n"
+    yield "\n| status | meaning | body |\n|---|---|---|\n"
     for status, answer in operation["responses"].items():
         bodies = [
             "a problem" if media == MEDIA_OF_PROBLEMS else f"{_type(each['schema'])} (`{media}`)"
@@ -98,7 +98,7 @@ def _model(schema: Json) -> Iterator[str]:
 
 
 def _type(schema: Json) -> str:
-    """Say what a schema takes, with links to the models that it names."""
+    """Return the type of a schema, with links to the models that it references."""
     if reference := schema.get("$ref"):
         name = reference.rpartition("/")[2]
         return f"[{name}](#{name.lower()})"
@@ -120,11 +120,11 @@ def _type(schema: Json) -> str:
 
 
 def settings_page() -> str:
-    """Return every key of the settings by section, with its variable, default and meaning."""
+    """Return the page of all settings by section, with variable, default and meaning."""
     text = (
-        "# Settings\n\nEvery key of `config.yaml` with its default. Each can be set in the"
-        " environment by its path in capitals, which overrides the file; with `CASEWORKER_` before"
-        " it, that takes precedence. `caseworker config check` says whether a configuration fits."
+        "# Settings\n\nEvery key of `config.yaml` with its default. An environment variable with"
+        " the path of the key in capitals overrides the file. The same variable with the prefix"
+        " `CASEWORKER_` takes precedence. `caseworker config check` validates a configuration."
         "\n"
     )
     return text + "".join(_section(Settings, ()))
