@@ -124,8 +124,8 @@ def test_a_quota_that_is_set_holds_for_the_service_at_once(
     caseworker("quotas", "remove", "default")
 
     assert (refused.exit_code, too_much.exit_code) == (2, 2)
-    assert "Used up is runs_per_minute" in refused.stderr
-    assert "Used up is cost_usd_today" in too_much.stderr
+    assert "Quota exceeded: runs_per_minute" in refused.stderr
+    assert "Quota exceeded: cost_usd_today" in too_much.stderr
     assert shown["USD today"] == ["5", "0", "2.25"]
     assert ended["USD today"][0] == "5"
     assert set(map(float, ended["USD today"][1:])) == {0}

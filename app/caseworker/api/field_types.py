@@ -102,8 +102,8 @@ def _instant(value: Any) -> datetime:
         except (ValueError, OverflowError):
             pass
     raise refusal(
-        "This must be an RFC 3339 instant with its offset, such as 2025-09-08T12:00:00Z; "
-        "write + as %2B in a query."
+        "This must be an RFC 3339 timestamp with an offset, such as 2025-09-08T12:00:00Z. In a "
+        "query string, encode + as %2B."
     )
 
 
@@ -118,7 +118,7 @@ def _zone(value: str) -> str:
 
 def _text(value: str) -> str:
     if not is_storable(value):
-        raise refusal("This may not hold NUL characters or unpaired surrogates.")
+        raise refusal("This must not contain NUL characters or unpaired surrogates.")
     return value
 
 
@@ -129,7 +129,7 @@ _ID_OF = Field(
 
 
 def _id_of(what: str) -> Any:
-    return named_like(_RUN_ID, 64, f"A {what} id is 1 to 64 of the characters A-Z a-z 0-9 . _ : -")
+    return named_like(_RUN_ID, 64, f"A {what} ID has 1 to 64 of the characters A-Z a-z 0-9 . _ : -")
 
 
 RunId = Annotated[str, _id_of("run"), _ID_OF]
@@ -139,7 +139,7 @@ ThreadId = Annotated[str, _id_of("thread"), _ID_OF]
 MessageId = Annotated[str, _id_of("message"), _ID_OF]
 """Made by the service."""
 
-RunIdPath = Annotated[RunId, Path(description="The id of a run.")]
+RunIdPath = Annotated[RunId, Path(description="ID of the run.")]
 
 STORABLE = AfterValidator(_text)
 """Stands behind constraints of a string, which would speak of items otherwise."""

@@ -230,7 +230,7 @@ async def test_instants_of_which_some_are_refused_fire_bit_by_bit(
         ids = await run_ids(oracle)
         assert len(ids) == fired
         assert after.last_run_id == ids[-1]
-        assert after.last_error == (None if fired == 5 else "A quota of the tenant is used up.")
+        assert after.last_error == (None if fired == 5 else "Quota exceeded.")
         woken = "SELECT count(*) FROM procrastinate_jobs WHERE queue_name = 'schedules'"
         assert await oracle.value(woken) == (fired == 5)
         for each in ids:
