@@ -29,7 +29,7 @@ from caseworker.trace.node import ATTEMPT
 _FAILED_WITH_REPLY = frozenset({"ModelAnswerIncomplete", "OutputInvalidError", "UnfitReplyError"})
 """The classes of failures of steps and agents that the last reply of the model has caused."""
 
-_NO_NODE = "The run has no such node; GET /runs/{run_id}/trace has the ids of all of them."
+_NO_NODE = "The run has no node with this ID. GET /runs/{run_id}/trace lists all node IDs."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
