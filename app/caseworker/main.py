@@ -16,5 +16,7 @@ def create_app() -> FastAPI:
     settings = logged_settings()
     url = settings.database.url
     if url is None:
-        raise StartupError("database.url must be given: only the caseworker command embeds one.")
+        raise StartupError(
+            "database.url is required: only the caseworker command runs an embedded database."
+        )
     return build_app(Process(settings, url.get_secret_value(), executes=settings.worker.enabled))

@@ -70,11 +70,11 @@ async def test_a_wrong_agent_is_refused_with_what_to_do(
         return ended.stderr
 
     assert "broken.yaml cannot be read" in refused(str(broken), "?")
-    assert "text.yaml is no agent" in refused(str(text), "?")
+    assert "text.yaml does not define an agent" in refused(str(text), "?")
     assert "GET /agents lists" in refused("nobody", "?")
     assert "inputs.topic" in refused("needs-a-topic", "?")
     wrong = caseworker("runs", "--metadata", "ticket", **at)
-    assert (wrong.returncode, wrong.stderr) == (2, "--metadata ticket: write KEY=VALUE.\n")
+    assert (wrong.returncode, wrong.stderr) == (2, "--metadata ticket: must be KEY=VALUE.\n")
 
 
 async def test_runs_are_listed_by_what_their_callers_sent_along(

@@ -216,7 +216,7 @@ def test_storage_that_grows_without_retention_is_a_warning_of_the_check() -> Non
     cleared = caseworker("config", "check", "--json", **days)
 
     assert (kept.returncode, cleared.returncode) == (0, 0)
-    assert "retention.threads_days: threads stay until they are deleted" in kept.stdout
+    assert "retention.threads_days: not set; threads are kept until they are deleted" in kept.stdout
     assert "retention.runs_days" not in kept.stdout
     assert json.loads(cleared.stdout)["warnings"] == []
 

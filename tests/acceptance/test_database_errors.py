@@ -124,7 +124,7 @@ def test_a_closed_port_is_named() -> None:
     line = failure_of("postgresql://app@127.0.0.1:1/name", "serve")
 
     assert 'connection to server at "127.0.0.1", port 1 failed: Connection refused' in line
-    assert "check that PostgreSQL runs there" in line
+    assert "check that PostgreSQL is running there" in line
 
 
 async def test_demanded_tls_that_the_server_lacks_is_named(server_url: str) -> None:
@@ -155,8 +155,8 @@ def test_a_role_that_may_not_write_is_named(
 @pytest.mark.parametrize(
     ("said", "advice"),
     [
-        ("FATAL: unsupported startup parameter: options", "pool sessions"),
-        ('prepared statement "_pg3_0" already exists', "pool sessions"),
+        ("FATAL: unsupported startup parameter: options", "session pooling"),
+        ('prepared statement "_pg3_0" already exists', "session pooling"),
         ("SSL error: certificate verify failed", "sslrootcert"),
         ('no pg_hba.conf entry for host "::1", user "a", database "b", no encryption', "sslmode"),
         ("must be owner of table runs", "owns the tables"),

@@ -109,5 +109,5 @@ def test_a_worker_that_is_unknown_is_named(database_url: str) -> None:
     ended = run_caseworker("drain", "nobody", env={**QUICK, "DATABASE_URL": database_url})
     assert ended.returncode == 2
     assert ended.stderr.strip().splitlines()[-1] == (
-        "There is no worker nobody: `caseworker workers` lists them."
+        "No worker has the ID nobody. `caseworker workers` lists all workers."
     )

@@ -159,7 +159,7 @@ def test_the_same_questions_with_the_same_seed_end_the_same(
         (
             "--blind",
             "wrong_answer",
-            "falsely_verified is 1, above the target of 0: wrong answers passed off as verified",
+            "falsely_verified is 1, above the target of 0: wrong answers reported as verified",
         ),
     ],
 )

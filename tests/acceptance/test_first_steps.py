@@ -134,7 +134,7 @@ def test_serving_ends_with_an_example_run_and_commands_that_work(
 ) -> None:
     """``make serve`` prints a run, its trace, the viewer, and commands that work as printed."""
     said = demo.stdout
-    last = said[said.index("See all runs") :]
+    last = said[said.index("View all runs") :]
     commands = re.findall(r"^  curl (?:.*\\\n)*.*$", last, re.MULTILINE)
 
     assert "answer    397.8" in said, said

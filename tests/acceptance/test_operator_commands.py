@@ -100,11 +100,11 @@ def test_a_quota_is_set_shown_listed_and_removed(caseworker: Command) -> None:
     assert shown_json["quota"]["max_runs_per_minute"] == 60
     assert shown_json["use"]["running"] == 0
     assert listed["zebra"] == ["max_cost_usd_per_month 0"]
-    assert removed.stdout == "acme has the configured quota.\n"
-    assert usual.stdout.startswith("acme has the configured quota.\n")
+    assert removed.stdout == "Tenant acme now has the configured default quota.\n"
+    assert usual.stdout.startswith("Tenant acme now has the configured default quota.\n")
     assert table(usual)["running"] == ["9", "0"]
     assert (again.exit_code, again.stdout) == (2, "")
-    assert again.stderr.startswith("acme has no quota of its own")
+    assert again.stderr.startswith("Tenant acme has no own quota")
 
 
 def test_a_quota_that_is_set_holds_for_the_service_at_once(
@@ -124,8 +124,8 @@ def test_a_quota_that_is_set_holds_for_the_service_at_once(
     caseworker("quotas", "remove", "default")
 
     assert (refused.exit_code, too_much.exit_code) == (2, 2)
-    assert "Used up is runs_per_minute" in refused.stderr
-    assert "Used up is cost_usd_today" in too_much.stderr
+    assert "Quota exceeded: runs_per_minute" in refused.stderr
+    assert "Quota exceeded: cost_usd_today" in too_much.stderr
     assert shown["USD today"] == ["5", "0", "2.25"]
     assert ended["USD today"][0] == "5"
     assert set(map(float, ended["USD today"][1:])) == {0}

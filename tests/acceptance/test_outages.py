@@ -286,7 +286,7 @@ async def test_a_worker_answers_for_its_health(database_url: str, proxy: FaultPr
             worker = await stack.enter_async_context(service)
             readyz = await _readyz_of(worker)
             early = await _part(readyz.removesuffix("/readyz"), "worker")
-            assert early == "It has not looked for queued runs yet."
+            assert early == "The process has not polled the queue yet."
         await worker.child.ready(readyz)
         async with httpx.AsyncClient(trust_env=False) as client:
             healthy = await client.get(readyz.replace("readyz", "healthz"))
@@ -296,7 +296,7 @@ async def test_a_worker_answers_for_its_health(database_url: str, proxy: FaultPr
             away = await client.get(readyz)
         assert (healthy.status_code, ready.status_code, away.status_code) == (200, 200, 503)
         assert set(ready.json()["parts"].values()) == {"ready"}
-        assert away.json()["parts"]["database"] == "The database does not answer."
+        assert away.json()["parts"]["database"] == "The database does not respond."
         proxy.refuse(False)
         assert await worker.child.terminate() == 0
 
@@ -318,7 +318,7 @@ async def test_a_replica_without_a_worker_is_ready_while_any_takes_runs(database
         async with httpx.AsyncClient(trust_env=False) as client:
             assert (await client.get(f"{replica.url}/readyz")).status_code == 503
         assert await _part(replica.url, "worker") == (
-            "No worker is alive: accepted runs wait for one."
+            "No worker is running. Accepted runs stay queued."
         )
         async with ServiceProcess(database_url, command="worker", name="worker"):
             await replica.child.ready(f"{replica.url}/readyz")
@@ -343,5 +343,5 @@ async def test_a_database_that_takes_no_writes_makes_no_process_ready(database_u
         name = await oracle.value("SELECT current_database()")
         await oracle.rows(f'ALTER DATABASE "{name}" SET default_transaction_read_only = on')
         await oracle.rows(TERMINATE)
-        assert await _part(service.url, "database") == "The database takes no writes."
+        assert await _part(service.url, "database") == "The database does not accept writes."
         await oracle.rows(f'ALTER DATABASE "{name}" RESET default_transaction_read_only')

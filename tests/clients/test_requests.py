@@ -205,7 +205,7 @@ async def test_a_refusal_tells_everything_that_the_problem_document_does(callers
     """It is not asked again."""
     problem = {
         "type": "urn:caseworker:problem:invalid-request",
-        "title": "The request is not valid",
+        "title": "Invalid request",
         "detail": "Correct it.",
         "errors": [{"field": "input", "message": "It is blank.", "new": 1}],
         "request_id": "q1",
@@ -217,10 +217,10 @@ async def test_a_refusal_tells_everything_that_the_problem_document_does(callers
 
     error = raised.value
     assert (error.status, error.type.rpartition(":")[2]) == (422, "invalid-request")
-    assert (error.title, error.detail) == ("The request is not valid", "Correct it.")
+    assert (error.title, error.detail) == ("Invalid request", "Correct it.")
     assert [(each.field, each.message) for each in error.errors] == [("input", "It is blank.")]
     assert (error.request_id, error.problem, len(service.asked)) == ("q1", problem, 1)
-    assert str(error) == "The request is not valid. Correct it.\ninput: It is blank."
+    assert str(error) == "Invalid request. Correct it.\ninput: It is blank."
 
 
 @pytest.mark.parametrize("content", [b"<html>", b"[]", b"{}", b'{"errors": [5]}'])

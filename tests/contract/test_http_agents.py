@@ -135,7 +135,7 @@ async def test_agents_may_not_contain_one_another_in_a_circle(client: httpx.Asyn
 
     assert fields(answer) == ["agent.tools.0.agent.tools.0.agent"]
     message = answer.json()["errors"][0]["message"]
-    assert message == "Nothing may contain itself: helper -> chief@1 -> helper."
+    assert message == "Circular reference: helper -> chief@1 -> helper."
 
 
 async def test_an_agent_in_use_stays(client: httpx.AsyncClient) -> None:

@@ -301,7 +301,7 @@ async def test_the_client_lists_and_fetches_files(run: Run, api: Api) -> None:
 
         assert [each.name for each in listed] == ["plot-1.png", "b.svg"]
         assert await client.get_artifact("case-1", "plot-1.png") == PNG
-        with pytest.raises(ApiError, match="lists the files"):
+        with pytest.raises(ApiError, match="lists its artifacts"):
             await client.get_artifact("case-1", "none.png")
         with pytest.raises(ApiError, match="Check the path"):
             await client.get_artifact("case-1", "../../../tools")

@@ -14,13 +14,13 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
     ("path", "body", "field", "said"),
     [
         ("/threads", {"agent": {"name": "a", "prompt": {}}, "tools": ["nope"]}, "tools.0", "nope"),
-        ("/threads", {"thread_id": "a b"}, "thread_id", "A thread id is"),
-        ("/threads/t/messages", {"content": "?", "parent_id": "a b"}, "parent_id", "A message id"),
-        ("/threads/t/messages/a%20b/edit", {"content": "?"}, "message_id", "A message id is"),
-        ("/threads/a%20b/cancel", {}, "thread_id", "A thread id is"),
-        ("/runs/cancel", {"metadata.zz": "1"}, "metadata.zz", "not known here"),
-        ("/runs/cancel", {}, "", "at least one field that says which runs"),
-        ("/runs/cancel", {"reason": "?"}, "", "at least one field that says which runs"),
+        ("/threads", {"thread_id": "a b"}, "thread_id", "A thread ID has"),
+        ("/threads/t/messages", {"content": "?", "parent_id": "a b"}, "parent_id", "A message ID"),
+        ("/threads/t/messages/a%20b/edit", {"content": "?"}, "message_id", "A message ID has"),
+        ("/threads/a%20b/cancel", {}, "thread_id", "A thread ID has"),
+        ("/runs/cancel", {"metadata.zz": "1"}, "metadata.zz", "Unknown field"),
+        ("/runs/cancel", {}, "", "at least one filter that selects the runs"),
+        ("/runs/cancel", {"reason": "?"}, "", "at least one filter that selects the runs"),
     ],
 )
 async def test_the_field_at_fault_is_named(
@@ -40,4 +40,4 @@ async def test_a_leaf_is_the_id_of_a_message(api: Api) -> None:
     async with client_of(api.app()) as client:
         answer = await client.get("/threads/t/messages?leaf=a%20b")
 
-    assert answer.json()["errors"][0]["message"].startswith("A message id is")
+    assert answer.json()["errors"][0]["message"].startswith("A message ID has")

@@ -80,7 +80,7 @@ async def test_a_graph_inside_must_be_registered_and_may_not_be_the_graph_itself
     ]
     assert fields(circle) == ["graph.steps.0.data.graph.steps.0.data.graph"]
     message = circle.json()["errors"][0]["message"]
-    assert message == "Nothing may contain itself: b -> a@1 -> b."
+    assert message == "Circular reference: b -> a@1 -> b."
 
 
 async def test_a_hundred_places_are_named_and_the_rest_is_counted(

@@ -156,7 +156,7 @@ async def test_one_input_is_not_given_twice(client: httpx.AsyncClient) -> None:
     refused = await post(client, graph=flat("a"), input="1", inputs={"default": None})
 
     assert fields(refused) == {
-        "inputs.default": "Send this value as input or as inputs.default, not as both."
+        "inputs.default": "Send this value either as input or as inputs.default, not both."
     }
 
 
@@ -201,7 +201,7 @@ async def test_what_belongs_to_cases_is_refused(
     left_out = await post(client, graph=flat("a"), **{field: None})
 
     assert fields(refused) == {
-        field: "This belongs to runs of kind case: send that kind with it, or leave it out."
+        field: "This field is only for runs of kind case. Send that kind or omit this field."
     }
     assert left_out.status_code == 202
 
@@ -222,7 +222,7 @@ async def test_what_belongs_to_other_kinds_is_refused_of_a_case(
     refused = await client.post("/runs", json={"input": "2+2?", field: value})
 
     assert fields(refused) == {
-        field: f"This belongs to runs of kind {kind}: send that kind with it, or leave it out."
+        field: (f"This field is only for runs of kind {kind}. Send that kind or omit this field.")
     }
 
 

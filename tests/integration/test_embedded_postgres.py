@@ -208,7 +208,7 @@ def test_a_folder_with_other_files_is_refused_untouched(database_folder: Path) -
     """A mistyped path must not turn somebody's folder into a database."""
     (database_folder / "thesis.txt").write_text("precious")
 
-    with pytest.raises(EmbeddedPostgresError, match=r"holds other files \(thesis.txt"):
+    with pytest.raises(EmbeddedPostgresError, match=r"contains other files \(thesis.txt"):
         EmbeddedPostgres(database_folder).start()
 
     assert [entry.name for entry in database_folder.iterdir()] == ["thesis.txt"]
@@ -216,7 +216,7 @@ def test_a_folder_with_other_files_is_refused_untouched(database_folder: Path) -
 
 def test_a_path_that_a_shell_would_expand_is_refused(database_folder: Path) -> None:
     """pg_ctl hands the path to a shell."""
-    with pytest.raises(EmbeddedPostgresError, match="choose another path"):
+    with pytest.raises(EmbeddedPostgresError, match="use another path"):
         EmbeddedPostgres(database_folder / "$(id)").start()
 
 
@@ -225,7 +225,7 @@ def test_a_cluster_of_another_version_is_refused(empty_dir: Path) -> None:
     (empty_dir / "cluster").mkdir(parents=True)
     (empty_dir / "cluster" / "PG_VERSION").write_text("12\n")
 
-    with pytest.raises(EmbeddedPostgresError, match="made by PostgreSQL 12"):
+    with pytest.raises(EmbeddedPostgresError, match="created by PostgreSQL 12"):
         EmbeddedPostgres(empty_dir).start()
 
 

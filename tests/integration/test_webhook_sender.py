@@ -139,7 +139,7 @@ async def test_the_next_attempt_tries_the_next_address(
         first = await sender.send(url, b"{}", {}, attempt=1)
         second = await sender.send(url, b"{}", {}, attempt=2)
 
-    assert first.error == "It refused the connection."
+    assert first.error == "Connection refused."
     assert second.error is None
 
 
@@ -199,11 +199,11 @@ async def test_an_endless_answer_is_not_read(receiver: Receiver) -> None:
 @pytest.mark.parametrize(
     ("answer", "error"),
     [
-        (None, "No answer came in time."),
-        (b"", "The connection broke off, or what came was not HTTP."),
-        (b"hello\r\n\r\n", "The connection broke off, or what came was not HTTP."),
-        (b"HTTP/1.1 200 OK\r\nX: " + b"x" * 200_000, "not HTTP"),
-        (FAILED, "It answered 500."),
+        (None, "The request timed out."),
+        (b"", "The connection was closed, or the response was not valid HTTP."),
+        (b"hello\r\n\r\n", "The connection was closed, or the response was not valid HTTP."),
+        (b"HTTP/1.1 200 OK\r\nX: " + b"x" * 200_000, "not valid HTTP"),
+        (FAILED, "The endpoint returned status 500."),
     ],
     ids=["silent", "closed", "no http", "endless head", "failed"],
 )
@@ -224,7 +224,7 @@ async def test_a_host_that_is_not_there_is_an_answer() -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{unused.getsockname()[1]}/"
-        assert (await sent(url)).error == "It refused the connection."
+        assert (await sent(url)).error == "Connection refused."
 
 
 def certified(folder: Path, name: str) -> tuple[ssl.SSLContext, ssl.SSLContext]:
@@ -278,7 +278,9 @@ async def test_the_certificate_must_be_that_of_the_name(
         answer = await sent(f"https://hooks.example:{receiver.port}/", tls=of_client)
 
     assert answer == (
-        Answer(status_code=204) if accepted else Answer(error="TLS failed: check the certificate.")
+        Answer(status_code=204)
+        if accepted
+        else Answer(error="The TLS handshake failed. Check the certificate.")
     )
     assert len(receiver.arrivals) == accepted
 
@@ -292,5 +294,5 @@ async def test_an_unknown_certificate_is_refused(
     async with receiving(of_server) as receiver:
         answer = await sent(f"https://hooks.example:{receiver.port}/")
 
-    assert answer.error == "TLS failed: check the certificate."
+    assert answer.error == "The TLS handshake failed. Check the certificate."
     assert receiver.arrivals == []

@@ -238,9 +238,9 @@ async def test_an_approval_is_given_with_other_arguments(
 async def test_a_run_goes_on_from_another_one(reader: Reader, http: httpx.AsyncClient) -> None:
     """Its page is shown, and tells where it comes from."""
     await reader.open("/ui/runs/case")
-    await reader.page.get_by_role("button", name="Go on from this run").click()
+    await reader.page.get_by_role("button", name="Resume this run").click()
     await reader.page.get_by_role("spinbutton", name="Tool calls").fill("3")
-    await reader.page.get_by_role("button", name="Begin the run").click()
+    await reader.page.get_by_role("button", name="Start the run").click()
 
     heading = reader.page.locator(".page-head")
     await expect(heading).to_contain_text("goes on from case", timeout=WAIT_MS)

@@ -17,7 +17,7 @@ class ScopeMissingError(AccessRefusedError):
     """The caller is authenticated but lacks the required scope."""
 
     def __init__(self, scope: str) -> None:
-        super().__init__(f"This needs the scope {scope}.")
+        super().__init__(f"This operation requires the scope {scope}.")
         self.scope = scope
 
 

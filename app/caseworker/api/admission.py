@@ -92,7 +92,7 @@ class CaseAdmission:
             usable = [spec.name for spec in self._tools.usable()]
             for index, name in enumerate(body.expected_tools):
                 if name not in usable:
-                    message = f"There is no such tool; there are: {', '.join(usable)}."
+                    message = f"Unknown tool. Available tools: {', '.join(usable)}."
                     yield Violation(f"expected_tools.{index}", message)
 
     def _without_model(self, models: ModelTable) -> Iterator[Violation]:
@@ -156,11 +156,11 @@ class GraphAdmission:
     def _violations(self, body: GraphRunBody | AgentRunBody) -> Iterator[Violation]:
         most = self._limits.max_body_bytes
         if body.inputs and not fits(body.inputs, most, self._limits):
-            yield Violation("inputs", f"The inputs may take at most {most} bytes as JSON.")
+            yield Violation("inputs", f"The inputs must not exceed {most} bytes as JSON.")
         if isinstance(body.input, dict | list) and len(as_json(body.input)) > most:
-            yield Violation("input", f"The input may take at most {most} bytes as JSON.")
+            yield Violation("input", f"The input must not exceed {most} bytes as JSON.")
         if body.input is not None and DEFAULT_HANDLE in (body.inputs or {}):
-            message = f"Send this value as input or as inputs.{DEFAULT_HANDLE}, not as both."
+            message = f"Send this value either as input or as inputs.{DEFAULT_HANDLE}, not both."
             yield Violation(f"inputs.{DEFAULT_HANDLE}", message)
         if isinstance(body, AgentRunBody) and body.model is not None:
             yield from (Violation(*fault) for fault in body.model.faults(self._models))
@@ -200,12 +200,12 @@ def _input_violations(body: AgentRunBody, graph: Mapping[str, Any]) -> Iterator[
     if isinstance(asked, str) and not asked.strip():
         yield Violation("input", "The input must not be blank.")
     elif asked is None and not said:
-        yield Violation("input", "Send what the agent is asked, as input or as messages.")
+        yield Violation("input", "An agent run requires input or messages.")
     elif asked is None and "user" not in (
         *(each.role for each in said),
         *(each.role for each in _agent_in(graph).prompt.messages),
     ):
-        yield Violation("messages", "The agent is asked nothing: send a message of the user.")
+        yield Violation("messages", "At least one message must have the role user.")
     yield from unfit_values(graph, body.inputs or {})
 
 
@@ -226,17 +226,17 @@ def usual_violations(body: RunFields, limits: ApiLimits) -> Iterator[Violation]:
     """Yield violations in the fields that all kinds of runs share."""
     longest, most = limits.max_input_chars, limits.max_metadata_bytes
     if isinstance(body.input, str) and len(body.input) > longest:
-        message = f"The input may have at most {longest} characters (max_input_chars)."
+        message = f"The input must not exceed {longest} characters (max_input_chars)."
         yield Violation("input", message)
     if body.metadata and not fits(body.metadata, most, limits):
-        yield Violation("metadata", f"Metadata may take at most {most} bytes as JSON.")
+        yield Violation("metadata", f"Metadata must not exceed {most} bytes as JSON.")
     if body.start_at is not None:
         latest = datetime.now(UTC) + timedelta(days=limits.max_delay_days)
         if body.start_at > latest:
-            message = f"This may be at most {limits.max_delay_days} days ahead."
+            message = f"This must be at most {limits.max_delay_days} days in the future."
             yield Violation("start_at", message)
         elif body.deadline is not None and body.deadline <= body.start_at:
-            yield Violation("start_at", "This must come before the deadline.")
+            yield Violation("start_at", "This must be earlier than the deadline.")
     if body.webhook is not None:
         try:
             limits.webhook_urls.read(body.webhook.url)

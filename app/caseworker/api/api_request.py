@@ -283,4 +283,4 @@ class ApiRequest(Request):
 
 
 def _too_large(limit: int) -> ProblemError:
-    return ProblemError(types.BODY_TOO_LARGE, f"Send at most {limit} bytes.")
+    return ProblemError(types.BODY_TOO_LARGE, f"The body must not exceed {limit} bytes.")

@@ -50,12 +50,12 @@ from caseworker.runs.definitions import Definitions
 Lifespan = Callable[[FastAPI], AbstractAsyncContextManager[None]]
 
 _DESCRIPTION = (
-    "Runs agents for other services inside hard budgets, cancellable at any moment, with a trace "
-    "of every call. Errors are problem documents (RFC 9457) with a stable type; unknown fields are "
-    "refused; every response carries X-Request-ID.\n\n"
-    'Begin with `POST /runs` and `{"input": "What is 6 * 7?"}`; `GET /runs/{run_id}` has the '
-    "answer. Once there are keys, send one as `Authorization: Bearer ...`.\n\n"
-    "How to add tools, functions and providers of models: [extending](docs/extending.md)."
+    "Runs LLM agents for other services within hard budgets. Runs can be cancelled at any time, "
+    "and every call is traced. Errors are problem documents (RFC 9457) with a stable type. "
+    "Unknown fields are rejected. Every response has an X-Request-ID header.\n\nStart with `POST "
+    '/runs` and `{"input": "What is 6 * 7?"}`; `GET /runs/{run_id}` returns the answer. After '
+    "you create an API key, send it as `Authorization: Bearer ...`.\n\nTo add tools, functions "
+    "and model providers, see [extending](docs/extending.md)."
 )
 
 

@@ -32,7 +32,7 @@ class DecisionBody(Body):
     @model_validator(mode="after")
     def _changes_what_is_approved(self) -> Self:
         if self.arguments is not None and _VERDICTS[self.decision] is Verdict.REFUSED:
-            raise refusal("arguments belong to a decision to approve.")
+            raise refusal("arguments are allowed only with the decision approve.")
         return self
 
     def deciding(self, approval_id: str, by: str) -> Deciding:

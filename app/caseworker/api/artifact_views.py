@@ -26,7 +26,7 @@ _MAX_NAME = 100
 
 ArtifactName = Annotated[
     str,
-    named_like(_NAME, _MAX_NAME, "The name of a file is 1 to 100 of the characters a-z 0-9 . _ -"),
+    named_like(_NAME, _MAX_NAME, "An artifact name has 1 to 100 of the characters a-z 0-9 . _ -"),
     Field(
         json_schema_extra={"pattern": _NAME, "minLength": 1, "maxLength": _MAX_NAME},
         examples=["plot-aapl-line-3f9a2c71-1.png"],
@@ -101,15 +101,15 @@ _BINARY = {"schema": {"type": "string", "format": "binary"}}
 CONTENT: Mapping[str, Any] = MappingProxyType(
     {
         **dict.fromkeys((UNKNOWN, *_CONTENT_TYPES), _BINARY),
-        "application/json": {"schema": {"description": "Whatever JSON the file holds."}},
+        "application/json": {"schema": {"description": "The JSON content of the artifact."}},
     }
 )
 """OpenAPI description of the content; generated clients use the first media type."""
 
 HEADERS: Mapping[str, Any] = {
-    "ETag": {"description": "The file's SHA-256 digest.", "schema": {"type": "string"}},
+    "ETag": {"description": "SHA-256 digest of the artifact.", "schema": {"type": "string"}},
     "Content-Disposition": {
-        "description": "The file's name; PNG pictures are shown, other files are saved.",
+        "description": "The file name. PNG images are shown inline, other files are downloaded.",
         "schema": {"type": "string"},
     },
 }

@@ -17,9 +17,7 @@ _NAME = r"^(?:[.]{0,2}[A-Za-z0-9_-]|[.]{3})[A-Za-z0-9._-]*$"
 
 DefinitionName = Annotated[
     str,
-    named_like(
-        _NAME, 64, "The name of a definition is 1 to 64 of the characters A-Z a-z 0-9 . _ -"
-    ),
+    named_like(_NAME, 64, "A definition name has 1 to 64 of the characters A-Z a-z 0-9 . _ -"),
     Field(
         json_schema_extra={"pattern": _NAME, "minLength": 1, "maxLength": 64},
         examples=["invoice-check"],

@@ -39,16 +39,16 @@ PROBLEM_SCHEMA: Mapping[str, Any] = {
     "properties": {
         "type": {
             "type": "string",
-            "description": "Names the kind of error; stable.",
+            "description": "Stable identifier of the error type.",
             "enum": [kind.uri for kind in CATALOGUE],
         },
         "title": {"type": "string"},
-        "status": {"type": "integer", "description": "The HTTP status."},
-        "detail": {"type": "string", "description": "What to do."},
-        "request_id": {"type": "string", "description": "Names the request in the logs."},
+        "status": {"type": "integer", "description": "HTTP status code."},
+        "detail": {"type": "string", "description": "How to resolve the error."},
+        "request_id": {"type": "string", "description": "ID of the request in the logs."},
         "errors": {
             "type": "array",
-            "description": "The fields at fault.",
+            "description": "The invalid fields.",
             "items": {
                 "type": "object",
                 "required": ["field", "message"],
@@ -60,7 +60,7 @@ PROBLEM_SCHEMA: Mapping[str, Any] = {
         },
         "quota": {
             "type": "object",
-            "description": "Of a quota that is used up: how it stands.",
+            "description": "Usage and limit of the exceeded quota.",
             "required": ["dimension", "used", "reserved", "requested", "limit"],
             "properties": {
                 "dimension": {"type": "string", "examples": ["runs_per_minute"]},
@@ -69,7 +69,7 @@ PROBLEM_SCHEMA: Mapping[str, Any] = {
         },
         "parts": {
             "type": "object",
-            "description": "Of a service that is not ready: what each part is missing.",
+            "description": "Readiness of each component of a service that is not ready.",
             "additionalProperties": {"type": "string"},
         },
     },
@@ -78,11 +78,11 @@ PROBLEM_SCHEMA: Mapping[str, Any] = {
 SERVER_SENT_EVENT_SCHEMA: Mapping[str, Any] = {
     "title": "ServerSentEvent",
     "type": "object",
-    "description": "One event of a stream: its lines `id:`, `event:` and `data:`.",
+    "description": "A server-sent event with the fields `id`, `event` and `data`.",
     "required": ["id", "event", "data"],
     "properties": {
-        "id": {"type": "string", "description": "The number of the event, its `seq`."},
-        "event": {"type": "string", "description": "Its `type`, such as `step.started`."},
+        "id": {"type": "string", "description": "Sequence number of the event (`seq`)."},
+        "event": {"type": "string", "description": "Type of the event, such as `step.started`."},
         "data": {
             "type": "string",
             "description": "The event as JSON.",
@@ -95,8 +95,8 @@ SERVER_SENT_EVENT_SCHEMA: Mapping[str, Any] = {
 EVENT_STREAM: Mapping[str, Any] = {
     "schema": {
         "type": "string",
-        "description": "Events until the run has ended, with comments in between that keep the "
-        "stream open.",
+        "description": "Events until the run ends. Comments between events keep the connection "
+        "open.",
         "contentMediaType": "text/event-stream",
         "contentSchema": {
             "type": "array",
@@ -111,36 +111,39 @@ _NOT_DESCRIBED = "Successful Response"
 
 _REQUEST_ID_HEADER = {
     "X-Request-ID": {
-        "description": "The caller's own if it sent a sane one, else a new one.",
+        "description": "The request ID sent by the caller if valid, otherwise a generated one.",
         "schema": {"type": "string"},
     }
 }
 _CHALLENGE_HEADER = {
-    "WWW-Authenticate": {"description": "As in RFC 6750.", "schema": {"type": "string"}}
+    "WWW-Authenticate": {
+        "description": "Authentication challenge (RFC 6750).",
+        "schema": {"type": "string"},
+    }
 }
 SCOPE = "x-required-scope"
 """The key of an OpenAPI operation that holds its required scope."""
 _BEARER = {
     "type": "http",
     "scheme": "bearer",
-    "description": "An API key (`cwk_...`) or a JSON Web Token of the configured issuer. The scope "
-    "`run` contains `read`, and `admin` both.",
+    "description": "An API key (`cwk_...`) or a JSON Web Token from the configured issuer. The "
+    "scope `run` includes `read`; `admin` includes both.",
 }
 _RETRY_HEADER = {"Retry-After": {"description": "Seconds.", "schema": {"type": "integer"}}}
 
 RUN_HEADERS = {
-    "Location": {"description": "Where the run is.", "schema": {"type": "string"}},
+    "Location": {"description": "URL of the run.", "schema": {"type": "string"}},
     "Preference-Applied": {
-        "description": "How long the answer was waited for, if that was preferred.",
+        "description": "The wait time that was applied, if the request had a Prefer header.",
         "schema": {"type": "string"},
     },
     "RateLimit": {
-        "description": "How many runs the tenant may send at once now, and when there are more, in"
-        " seconds; of tenants whose rate is limited.",
+        "description": "Remaining runs of a rate-limited tenant (r), and the seconds until more "
+        "are available (t).",
         "schema": {"type": "string", "examples": ['"runs";r=59;t=1']},
     },
     "RateLimit-Policy": {
-        "description": "How many runs the tenant may send in so many seconds.",
+        "description": "Rate limit of the tenant: runs (q) per window in seconds (w).",
         "schema": {"type": "string", "examples": ['"runs";q=60;w=60']},
     },
 }
@@ -197,7 +200,7 @@ RUNS: dict[str, Example] = {
         summary="A calculation", value={"input": "What is 12.5 % of 1840, plus 7?"}
     ),
     "checked": Example(
-        summary="A case whose answer is known, under an id of the caller's, within limits",
+        summary="A case with a known answer, a caller-supplied run ID and limits",
         value={
             "run_id": "case-2025-09-08.1",
             "input": "Which day comes 45 days after 2025-09-08?",
@@ -212,11 +215,11 @@ RUNS: dict[str, Example] = {
         },
     ),
     "graph": Example(
-        summary="A graph that is sent along: two calculations, one after the other",
+        summary="An inline graph with two sequential calculations",
         value={"kind": "graph", "graph": _GRAPH, "inputs": {"default": "1840"}},
     ),
     "registered graph": Example(
-        summary="A registered graph, by its name",
+        summary="A registered graph, referenced by name",
         value={
             "kind": "graph",
             "graph": {"name": "discount", "version": 3},
@@ -225,7 +228,7 @@ RUNS: dict[str, Example] = {
         },
     ),
     "going on": Example(
-        summary="On from a node of an ended run, with a higher limit",
+        summary="Resume an ended run from a node with a higher limit",
         value={
             "from": {"run_id": "case-2025-09-08.1", "until": "n000004"},
             "budget": {"max_tool_calls": 8},
@@ -235,7 +238,7 @@ RUNS: dict[str, Example] = {
 
 _AGENT: dict[str, Any] = {
     "name": "cashier",
-    "description": "Works out what an order costs.",
+    "description": "Calculates the cost of an order.",
     "prompt": {"system": "You are the cashier of ${shop}. Calculate with tools, never by heart."},
     "inputs": {"shop": {"type": "string", "description": "The name of the shop."}},
     "tools": ["calculator"],
@@ -243,7 +246,7 @@ _AGENT: dict[str, Any] = {
 }
 
 RUNS["agent"] = Example(
-    summary="An agent that is sent along",
+    summary="An inline agent",
     value={
         "kind": "agent",
         "agent": _AGENT,
@@ -252,7 +255,7 @@ RUNS["agent"] = Example(
     },
 )
 RUNS["registered agent"] = Example(
-    summary="A registered agent, by its name, in the middle of a conversation",
+    summary="A registered agent, referenced by name, with conversation history",
     value={
         "kind": "agent",
         "agent": {"name": "cashier", "version": 2},
@@ -271,17 +274,17 @@ NEW_AGENTS: dict[str, Example] = {
 
 NEW_GRAPHS: dict[str, Example] = {
     "graph": Example(
-        summary="Two calculations, one after the other",
+        summary="Two sequential calculations",
         value={
             "name": "discount",
-            "description": "Works out a discount and takes it off.",
+            "description": "Calculates a discount and subtracts it.",
             "graph": _GRAPH,
         },
     ),
 }
 
 GRAPHS_TO_VALIDATE: dict[str, Example] = {
-    "graph": Example(summary="Two calculations, one after the other", value={"graph": _GRAPH}),
+    "graph": Example(summary="Two sequential calculations", value={"graph": _GRAPH}),
 }
 
 
@@ -297,7 +300,7 @@ def answers(*kinds: ProblemType) -> Responses:
             },
         )
         if kind.title not in response["description"]:
-            response["description"] += f", or: {kind.title[0].lower()}{kind.title[1:]}"
+            response["description"] += f"; {kind.title}"
         if kind.retry_after_seconds is not None:
             response["headers"] = _RETRY_HEADER
         if kind.challenge is not None:
@@ -345,7 +348,7 @@ def _scoped(operation: dict[str, Any]) -> None:
     """Document the required scope of an operation, if any."""
     if SCOPE in operation:
         operation["security"] = [{"bearer": []}]
-        operation["description"] += f"\n\nNeeds the scope `{operation[SCOPE]}`."
+        operation["description"] += f"\n\nRequires the scope `{operation[SCOPE]}`."
 
 
 def _optional_body(operation: dict[str, Any]) -> None:

@@ -36,8 +36,8 @@ EVENT_HEADERS: list[dict[str, Any]] = [
     {
         "name": "Last-Event-ID",
         "in": "header",
-        "description": "The last event that was seen; counts more than `after`. "
-        "Browsers send it by themselves when they connect again.",
+        "description": "ID of the last received event; takes precedence over `after`. Browsers "
+        "send it automatically on reconnect.",
         "schema": {"type": "string", "pattern": _SEQ},
     },
 ]
@@ -109,7 +109,7 @@ def last_event_id(headers: Headers) -> int | None:
     if given is None:
         return None
     if not _VALID_SEQ.fullmatch(given):
-        raise invalid("Last-Event-ID", "This must be the id of an event: a whole number.")
+        raise invalid("Last-Event-ID", "This must be an event ID (an integer).")
     return min(int(given), MAX_SEQ)
 
 

@@ -40,7 +40,7 @@ async def source_of(body: GoingOnBody, tenant: str, runs: RunService) -> Run:
     if not source.finished:
         raise SourceNotEndedError(wanted)
     if body.kind not in (None, source.kind.value):
-        message = f"The run to go on from is of kind {source.kind.value}: send that, or no kind."
+        message = f"The source run is of kind {source.kind.value}. Send the same kind or omit it."
         raise invalid("kind", message)
     return source
 

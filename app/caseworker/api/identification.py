@@ -75,7 +75,7 @@ def anonymous_caller(
     if request.client is None or forwarded or not is_loopback(request.client.host):
         raise ProblemError(types.ANONYMOUS_REFUSED)
     if limits is not None and not _is_own_host(request, limits.allowed_hosts or frozenset()):
-        message = "Call the service as localhost, or add the host to server.allowed_hosts."
+        message = "Use localhost, or add the host name to server.allowed_hosts."
         raise ProblemError(types.ANONYMOUS_REFUSED, message)
     return LOCAL
 
@@ -89,7 +89,7 @@ def _refuse_other_pages(request: Request, origins: frozenset[str]) -> None:
         sent and set(sent) <= origins
     )
     if cross_site or not own.issuperset(sent):
-        message = "Pages of other origins are not served; list theirs in server.cors_origins."
+        message = "This origin is not allowed. Add it to server.cors_origins."
         raise ProblemError(types.ANONYMOUS_REFUSED, message)
 
 

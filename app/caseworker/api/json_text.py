@@ -35,7 +35,7 @@ class UnstorableTextError(ValueError):
     """The text is valid JSON, but contains strings that the database cannot store."""
 
     def __init__(self, violations: list[Violation]) -> None:
-        super().__init__("Strings may not hold NUL characters or unpaired surrogates.")
+        super().__init__("Strings must not contain NUL characters or unpaired surrogates.")
         self.violations = violations
 
 
@@ -48,18 +48,18 @@ def read_json(body: bytes, *, max_depth: int) -> Any:
         UnstorableTextError: it holds NUL characters or unpaired surrogates.
     """
     if body.startswith(_BOM):
-        raise MalformedJsonError("Send the body without a byte order mark.")
+        raise MalformedJsonError("The body must not start with a byte order mark.")
     try:
         text = body.decode()
     except UnicodeDecodeError:
-        raise MalformedJsonError("The body is not UTF-8.") from None
+        raise MalformedJsonError("The body is not valid UTF-8.") from None
     if is_nested_deeper(text, max_depth):
-        raise MalformedJsonError(f"The body is nested deeper than {max_depth} levels.")
+        raise MalformedJsonError(f"The body exceeds {max_depth} levels of nesting.")
     try:
         value = (_CAREFUL if _LONG_NUMBER.search(text) else _DECODER).decode(text)
     except json.JSONDecodeError as error:
         place = f"line {error.lineno}, column {error.colno}"
-        raise MalformedJsonError(f"The body is not JSON; see {place}.") from None
+        raise MalformedJsonError(f"The body is not valid JSON: {place}.") from None
     if "\\u" in text:  # NUL and unpaired surrogates can only come from escapes
         _require_storable(value)
     return value
@@ -89,7 +89,7 @@ def is_storable(text: str) -> bool:
 
 
 def _require_storable(value: Any) -> None:
-    message = "Strings may not hold NUL characters or unpaired surrogates."
+    message = "Strings must not contain NUL characters or unpaired surrogates."
     places = islice(_unstorable(value, ()), MAX_VIOLATIONS)
     violations = [Violation(field_of(path), message) for path in places]
     if violations:
@@ -115,14 +115,14 @@ def _unstorable(value: Any, path: tuple[str | int, ...]) -> Iterator[tuple[str |
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) != len(pairs):
-        raise MalformedJsonError("The body holds an object with a duplicate key.")
+        raise MalformedJsonError("The body contains an object with a duplicate key.")
     return found
 
 
 def _integer(digits: str) -> int:
     if len(digits) > _INT64_DIGITS + 1 or not -_INT64 <= int(digits) < _INT64:
         raise MalformedJsonError(
-            "The body holds an integer of more than 64 bits; send it as a string."
+            "The body contains an integer of more than 64 bits. Send it as a string."
         )
     return int(digits)
 
@@ -130,12 +130,14 @@ def _integer(digits: str) -> int:
 def _fraction(digits: str) -> float:
     number = float(digits)
     if not math.isfinite(number):
-        raise MalformedJsonError("The body holds a number that is too large; send it as a string.")
+        raise MalformedJsonError(
+            "The body contains a number that is too large. Send it as a string."
+        )
     return number
 
 
 def _constant(_: str) -> NoReturn:
-    raise MalformedJsonError("NaN and Infinity are not JSON; leave the field out or send null.")
+    raise MalformedJsonError("NaN and Infinity are not valid JSON. Omit the field or send null.")
 
 
 _DECODER = json.JSONDecoder(object_pairs_hook=_object, parse_constant=_constant)

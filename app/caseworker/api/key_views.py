@@ -17,7 +17,7 @@ _USUAL: ScopeName = "run"
 
 def _printable(name: str) -> str:
     if not name.isprintable() or name.isspace():
-        raise refusal("This must be of printable characters, and not blank.")
+        raise refusal("This must contain only printable characters and must not be blank.")
     return name
 
 

@@ -67,7 +67,9 @@ class McpEndpoint:
         request.require_small()
         message = await request.json()
         if not isinstance(message, dict):
-            raise ProblemError(types.MALFORMED_BODY, "Send one JSON-RPC message, as an object.")
+            raise ProblemError(
+                types.MALFORMED_BODY, "The body must be a single JSON-RPC message (a JSON object)."
+            )
         if message.get("method") == "notifications/cancelled":
             await self._cancel(request, message.get("params"))
         first = True

@@ -28,304 +28,315 @@ class ProblemType:
 MALFORMED_BODY = ProblemType(
     slug="malformed-body",
     status=400,
-    title="The body cannot be read",
-    detail="Send one JSON object in UTF-8.",
+    title="Malformed request body",
+    detail="Send a single JSON object encoded in UTF-8.",
 )
 MALFORMED_REQUEST = ProblemType(
     slug="malformed-request",
     status=400,
-    title="The request is not HTTP",
-    detail="Send HTTP/1.1, and at most 4 further requests before one is answered.",
+    title="Malformed HTTP request",
+    detail="Send a valid HTTP/1.1 request, with at most 4 pipelined requests.",
 )
 CREDENTIAL_REQUIRED = ProblemType(
     slug="credential-required",
     status=401,
-    title="A credential is needed",
-    detail="Send an API key or a token of the configured issuer as `Authorization: Bearer ...`.",
+    title="Authentication required",
+    detail="Send an API key or a token from the configured issuer as `Authorization: Bearer ...`.",
     challenge='Bearer realm="caseworker"',
 )
 CREDENTIAL_REFUSED = ProblemType(
     slug="credential-refused",
     status=401,
-    title="The credential is not valid",
-    detail="Send a key or token that works, as `Authorization: Bearer ...`: this one is unknown, "
-    "incomplete, expired or revoked.",
+    title="Invalid credentials",
+    detail="The API key or token is unknown, incomplete, expired or revoked. Send a valid one as "
+    "`Authorization: Bearer ...`.",
     challenge='Bearer realm="caseworker", error="invalid_token"',
 )
 ANONYMOUS_REFUSED = ProblemType(
     slug="anonymous-refused",
     status=403,
-    title="Anonymous callers are not served here",
-    detail="Without keys the service answers callers on its own machine alone. "
-    "Call it from there, make a key, or set auth.anonymous to anywhere.",
+    title="Anonymous access is not allowed",
+    detail="While no API key exists, the service accepts anonymous requests from localhost only. "
+    "Call it from localhost, create an API key, or set auth.anonymous to anywhere.",
 )
 SCOPE_MISSING = ProblemType(
     slug="scope-missing",
     status=403,
-    title="The credential does not allow this",
-    detail="Use a key or token with the scope that is needed.",
+    title="Insufficient permissions",
+    detail="Use an API key or token with the required scope.",
     challenge='Bearer realm="caseworker", error="insufficient_scope"',
 )
 TENANT_REFUSED = ProblemType(
     slug="tenant-refused",
     status=403,
-    title="Only the operator may act for another tenant",
-    detail="Leave tenant out, or send the bootstrap key of the service.",
+    title="Acting for another tenant requires the bootstrap key",
+    detail="Omit the tenant parameter, or send the bootstrap key.",
 )
 ROUTE_NOT_FOUND = ProblemType(
     slug="route-not-found",
     status=404,
-    title="There is no such resource",
-    detail="Check the path; /openapi.json lists all of them.",
+    title="Resource not found",
+    detail="Check the path. /openapi.json lists all paths.",
 )
 RUN_NOT_FOUND = ProblemType(
     slug="run-not-found",
     status=404,
-    title="There is no such run",
-    detail="Check the run id. A pending cancel of a run that does not exist yet is no run.",
+    title="Run not found",
+    detail="No run has this ID. A pending cancel request does not create a run.",
 )
 GRAPH_NOT_FOUND = ProblemType(
     slug="graph-not-found",
     status=404,
-    title="There is no such graph",
-    detail="Check the name and the version; GET /graphs lists the graphs there are.",
+    title="Graph not found",
+    detail="No graph has this name and version. GET /graphs lists all graphs.",
 )
 AGENT_NOT_FOUND = ProblemType(
     slug="agent-not-found",
     status=404,
-    title="There is no such agent",
-    detail="Check the name and the version; GET /agents lists the agents there are.",
+    title="Agent not found",
+    detail="No agent has this name and version. GET /agents lists all agents.",
 )
 KEY_NOT_FOUND = ProblemType(
     slug="key-not-found",
     status=404,
-    title="There is no such key",
-    detail="Check the key id; GET /keys lists the keys there are.",
+    title="API key not found",
+    detail="No API key has this ID. GET /keys lists all keys.",
 )
 ARTIFACT_NOT_FOUND = ProblemType(
     slug="artifact-not-found",
     status=404,
-    title="The run has no such file",
-    detail="Check the name; GET /runs/{run_id}/artifacts lists the files of a run.",
+    title="Artifact not found",
+    detail=(
+        "The run has no artifact with this name. GET /runs/{run_id}/artifacts lists its artifacts."
+    ),
 )
 CALL_NOT_FOUND = ProblemType(
     slug="call-not-found",
     status=404,
-    title="The run has made no such call",
-    detail="Check the node id; GET /runs/{run_id}/trace has those of all calls under nodes.",
+    title="Call not found",
+    detail=(
+        "The run has no call with this node ID. GET /runs/{run_id}/trace lists the calls in nodes."
+    ),
 )
 APPROVAL_NOT_FOUND = ProblemType(
     slug="approval-not-found",
     status=404,
-    title="The run asks for no such approval",
-    detail="Check the id; GET /runs/{run_id}/approvals lists the approvals of a run.",
+    title="Approval not found",
+    detail="The run has no approval with this ID. GET /runs/{run_id}/approvals lists all of them.",
 )
 THREAD_NOT_FOUND = ProblemType(
     slug="thread-not-found",
     status=404,
-    title="There is no such thread",
-    detail="Check the thread id; GET /threads lists the threads there are.",
+    title="Thread not found",
+    detail="No thread has this ID. GET /threads lists all threads.",
 )
 SCHEDULE_NOT_FOUND = ProblemType(
     slug="schedule-not-found",
     status=404,
-    title="There is no such schedule",
-    detail="Check the name; GET /schedules lists the schedules there are.",
+    title="Schedule not found",
+    detail="No schedule has this name. GET /schedules lists all schedules.",
 )
 MESSAGE_NOT_FOUND = ProblemType(
     slug="message-not-found",
     status=404,
-    title="The thread has no such message",
-    detail="Check the message id; GET /threads/{thread_id}/messages?tree=true has all of them.",
+    title="Message not found",
+    detail=(
+        "The thread has no message with this ID. GET /threads/{thread_id}/messages?tree=true "
+        "lists all messages."
+    ),
 )
 DELIVERY_NOT_FOUND = ProblemType(
     slug="delivery-not-found",
     status=404,
-    title="There is no such delivery",
-    detail="Check the delivery id; GET /webhooks/deliveries lists the deliveries there are.",
+    title="Webhook delivery not found",
+    detail="No delivery has this ID. GET /webhooks/deliveries lists all deliveries.",
 )
 METHOD_NOT_ALLOWED = ProblemType(
     slug="method-not-allowed",
     status=405,
-    title="The resource does not know this method",
-    detail="Use one of the methods in the Allow header.",
+    title="Method not allowed",
+    detail="Use a method that the Allow header lists.",
 )
 REQUEST_TIMEOUT = ProblemType(
     slug="request-timeout",
     status=408,
-    title="The request did not arrive in time",
-    detail="Send the whole request at once; server.head_timeout_seconds limits its head, and "
-    "server.min_kb_per_second is the least rate of its body.",
+    title="Request timeout",
+    detail="Send the request faster. server.head_timeout_seconds limits the time for the "
+    "headers, and server.min_kb_per_second sets the minimum rate for the body.",
 )
 RUN_CONFLICT = ProblemType(
     slug="run-conflict",
     status=409,
-    title="The run id belongs to another request",
-    detail="Choose another run_id, or repeat the request exactly as it was first sent. "
-    "A run_id and an Idempotency-Key that are sent together must belong to the same run.",
+    title="Run ID already used for a different request",
+    detail="Use another run_id, or repeat the original request unchanged. A run_id and an "
+    "Idempotency-Key sent together must identify the same run.",
 )
 KEY_CONFLICT = ProblemType(
     slug="key-conflict",
     status=409,
-    title="The keys do not allow this",
-    detail="A key that was rotated, revoked or has expired cannot be rotated, and a tenant has at "
-    "most 1,000 keys that work. GET /keys lists them.",
+    title="API key cannot be rotated or created",
+    detail="A rotated, revoked or expired key cannot be rotated, and a tenant can have at most "
+    "1,000 active keys. GET /keys lists them.",
 )
 RUN_NOT_ENDED = ProblemType(
     slug="run-not-ended",
     status=409,
-    title="The run has not ended",
-    detail="Wait for its end, or cancel it, and send the request again.",
+    title="Run has not ended",
+    detail="Wait until the run ends or cancel it, then repeat the request.",
 )
 THREAD_CONFLICT = ProblemType(
     slug="thread-conflict",
     status=409,
-    title="The thread id belongs to another request",
-    detail="Choose another thread_id, or repeat the request exactly as it was first sent.",
+    title="Thread ID already used for a different request",
+    detail="Use another thread_id, or repeat the original request unchanged.",
 )
 THREAD_FULL = ProblemType(
     slug="thread-full",
     status=409,
-    title="The thread takes no more messages",
-    detail="Begin another thread.",
+    title="Thread is full",
+    detail="Start a new thread.",
 )
 ANSWER_NOT_ENDED = ProblemType(
     slug="answer-not-ended",
     status=409,
-    title="The answer is still being written",
-    detail="Wait for the end of its run, or cancel it, and send the request again.",
+    title="Previous message is still being answered",
+    detail="Wait until its run ends or cancel the run, then repeat the request.",
 )
 APPROVAL_DECIDED = ProblemType(
     slug="approval-decided",
     status=409,
-    title="The approval cannot be decided any more",
-    detail="Another decision, its time limit, or the end of the run came first; "
-    "GET /runs/{run_id}/approvals says which.",
+    title="Approval is already resolved",
+    detail="The approval was already decided, it expired, or its run ended. GET "
+    "/runs/{run_id}/approvals shows the outcome.",
 )
 DELIVERY_PENDING = ProblemType(
     slug="delivery-pending",
     status=409,
-    title="The delivery is still being attempted",
-    detail="Wait until it is delivered or dead; due_at says when the next attempt is made.",
+    title="Delivery is still in progress",
+    detail="Wait until its status is delivered or dead. due_at is the time of the next attempt.",
 )
 GRAPH_IN_USE = ProblemType(
     slug="graph-in-use",
     status=409,
-    title="Others contain the graph",
-    detail="Delete what contains it first, or leave it.",
+    title="Graph is in use",
+    detail="First delete the graphs and agents that use it.",
 )
 AGENT_IN_USE = ProblemType(
     slug="agent-in-use",
     status=409,
-    title="Others contain the agent",
-    detail="Delete what contains it first, or leave it.",
+    title="Agent is in use",
+    detail="First delete the graphs and agents that use it.",
 )
 BODY_TOO_LARGE = ProblemType(
     slug="body-too-large",
     status=413,
-    title="The body is too large",
-    detail="Send a smaller body.",
+    title="Request body too large",
+    detail="Reduce the size of the request body.",
 )
 UNSUPPORTED_MEDIA_TYPE = ProblemType(
     slug="unsupported-media-type",
     status=415,
-    title="The body is not plain JSON",
-    detail="Send the body as application/json in UTF-8, without a Content-Encoding.",
+    title="Unsupported media type",
+    detail="Send the body as application/json in UTF-8 without Content-Encoding.",
 )
 HOST_REFUSED = ProblemType(
     slug="host-refused",
     status=421,
-    title="The service does not answer under this host name",
-    detail="Call it by an address or by localhost, or add the name to server.allowed_hosts.",
+    title="Host not allowed",
+    detail="Use an IP address or localhost, or add the host name to server.allowed_hosts.",
 )
 INVALID_REQUEST = ProblemType(
     slug="invalid-request",
     status=422,
-    title="The request is not valid",
-    detail="Correct the fields under errors and send the request again.",
+    title="Invalid request",
+    detail="Correct the fields listed in errors and repeat the request.",
 )
 IDEMPOTENCY_MISMATCH = ProblemType(
     slug="idempotency-mismatch",
     status=422,
-    title="The idempotency key was used for another request",
-    detail="Use a new Idempotency-Key for a new request, or repeat the first body unchanged.",
+    title="Idempotency key already used for a different request",
+    detail="Use a new Idempotency-Key, or repeat the original request unchanged.",
 )
 TOO_MANY_PENDING_CANCELS = ProblemType(
     slug="too-many-pending-cancels",
     status=429,
-    title="Too many cancel requests are pending for runs that do not exist",
-    detail="Check the run ids. Cancel requests for unknown runs expire; try again later.",
+    title="Too many pending cancel requests for unknown runs",
+    detail="Check the run IDs. Pending cancel requests expire; retry later.",
     retry_after_seconds=60,
 )
 QUEUE_FULL = ProblemType(
     slug="queue-full",
     status=429,
-    title="Too many runs are waiting",
-    detail="Nothing was stored. Send the same request again after the time in Retry-After.",
+    title="Run queue is full",
+    detail="The request was not stored. Retry it after the number of seconds in Retry-After.",
     retry_after_seconds=2,
 )
 QUOTA_EXCEEDED = ProblemType(
     slug="quota-exceeded",
     status=429,
-    title="A quota of the tenant is used up",
-    detail="Nothing was stored. Send the same request again after the time in Retry-After.",
+    title="Quota exceeded",
+    detail="The request was not stored. Retry it after the number of seconds in Retry-After.",
 )
 TOO_MANY_SCHEDULES = ProblemType(
     slug="too-many-schedules",
     status=429,
-    title="There are too many schedules",
-    detail="Delete schedules that are not needed; admission.max_schedules is the limit.",
+    title="Too many schedules",
+    detail="Delete unused schedules. admission.max_schedules sets the limit.",
     retry_after_seconds=60,
 )
 TOO_MANY_STREAMS = ProblemType(
     slug="too-many-streams",
     status=429,
-    title="Too many event streams are open",
-    detail="Close streams that are not read any more, read the events page by page "
-    "(Accept: application/json), or try again after the time in Retry-After.",
+    title="Too many open event streams",
+    detail="Close unused streams, read the events in pages (Accept: application/json), or retry "
+    "after the number of seconds in Retry-After.",
     retry_after_seconds=5,
 )
 HEAD_TOO_LARGE = ProblemType(
     slug="head-too-large",
     status=431,
-    title="The head of the request is too large",
-    detail="Send a shorter URL and fewer or shorter headers; server.max_head_kb and "
-    "server.max_headers are the limits.",
+    title="Request header fields too large",
+    detail="Send a shorter URL and fewer or shorter headers. server.max_head_kb and "
+    "server.max_headers set the limits.",
 )
 INTERNAL = ProblemType(
     slug="internal-error",
     status=500,
-    title="The service failed",
-    detail="Report the request_id to the operator of the service. "
-    "A POST may be repeated with the same run_id or Idempotency-Key; it makes no second run.",
+    title="Internal server error",
+    detail="Report the request_id to the operator. A POST can be retried with the same run_id or "
+    "Idempotency-Key without creating a second run.",
 )
 UNAVAILABLE = ProblemType(
     slug="store-unavailable",
     status=503,
-    title="The database does not answer",
-    detail="Nothing is known to have been stored. Send the same request again, with the same "
-    "run_id or Idempotency-Key, after the time in Retry-After; it makes no second run.",
+    title="Database unavailable",
+    detail="The request may not have been stored. Retry it with the same run_id or "
+    "Idempotency-Key after the number of seconds in Retry-After; this does not create a "
+    "second run.",
     retry_after_seconds=2,
 )
 TOO_MANY_CONNECTIONS = ProblemType(
     slug="too-many-connections",
     status=503,
-    title="Too many connections are open",
-    detail="Close those that are not used, or try again after the time in Retry-After.",
+    title="Too many open connections",
+    detail="Close unused connections, or retry after the number of seconds in Retry-After.",
     retry_after_seconds=2,
 )
 TOO_MANY_BODIES = ProblemType(
     slug="too-many-bodies",
     status=503,
-    title="Too many request bodies are on their way",
-    detail="Nothing was read or stored. Send the same request again after the time in Retry-After.",
+    title="Too many request bodies in transfer",
+    detail=(
+        "The request was neither read nor stored. Retry it after the number of seconds in "
+        "Retry-After."
+    ),
     retry_after_seconds=2,
 )
 NOT_READY = ProblemType(
     slug="not-ready",
     status=503,
-    title="The service is not ready",
-    detail="Send requests to another replica, or wait; parts tells what is missing.",
+    title="Service not ready",
+    detail="Send requests to another replica, or retry later. parts lists what is not ready.",
     retry_after_seconds=2,
 )
 

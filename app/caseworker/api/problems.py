@@ -186,7 +186,7 @@ def as_problem(error: Exception) -> ProblemError:
         case RequestValidationError():
             return ProblemError(types.INVALID_REQUEST, violations=violations_of(error.errors()))
         case ScopeMissingError():
-            detail = f"Use a key or token with the scope {error.scope}."
+            detail = f"Use an API key or token with the scope {error.scope}."
             return ProblemError(types.SCOPE_MISSING, detail)
         case InvalidRunError():
             return invalid(error.field, str(error))
@@ -197,20 +197,20 @@ def as_problem(error: Exception) -> ProblemError:
             return _graph_refused(error)
         case DefinitionInUseError():
             users = ", ".join(f"{one.kind.value} {one.name}@{one.version}" for one in error.users)
-            detail = f"Delete first what contains it, or leave it: {users}."
+            detail = f"First delete the definitions that use it: {users}."
             in_use = {"graph": types.GRAPH_IN_USE, "agent": types.AGENT_IN_USE}
             return ProblemError(in_use[error.ref.kind], detail)
         case DefinitionNotFoundError():
             absent = {"graph": types.GRAPH_NOT_FOUND, "agent": types.AGENT_NOT_FOUND}
             return ProblemError(absent[error.ref.kind])
         case SourceNotFoundError():
-            violation = Violation("from.run_id", "There is no run of this id.")
+            violation = Violation("from.run_id", "No run has this ID.")
             return ProblemError(types.RUN_NOT_FOUND, violations=[violation])
         case SourceNotEndedError():
-            violation = Violation("from.run_id", "The run of this id has not ended.")
+            violation = Violation("from.run_id", "The run with this ID has not ended.")
             return ProblemError(types.RUN_NOT_ENDED, violations=[violation])
         case AnswerNotEndedError():
-            violation = Violation(error.field, "This answer is still being written.")
+            violation = Violation(error.field, "This message is still being generated.")
             return ProblemError(types.ANSWER_NOT_ENDED, violations=[violation])
         case QuotaExceededError():
             return _quota_exceeded(error)
@@ -237,17 +237,18 @@ def rate_headers(rate: RateState | None) -> dict[str, str]:
 
 
 _WHAT_TO_DELETE: Final[Mapping[str, str]] = {
-    "stored_bytes": "Delete runs (DELETE /runs/{run_id}/record), threads, schedules or versions of "
-    "graphs and agents that are not needed, or ask the operator for retention or more storage.",
-    "definitions": "Delete versions of graphs and agents that are not needed "
-    "(DELETE /graphs/{name}/versions/{version}).",
-    "threads": "Delete threads that are not needed (DELETE /threads/{thread_id}).",
+    "stored_bytes": "Delete unused runs (DELETE /runs/{run_id}/record), threads, schedules, or "
+    "versions of graphs and agents, or ask the operator for shorter retention or "
+    "more storage.",
+    "definitions": "Delete unused versions of graphs and agents (DELETE "
+    "/graphs/{name}/versions/{version}).",
+    "threads": "Delete unused threads (DELETE /threads/{thread_id}).",
 }
 
 
 def _quota_exceeded(error: QuotaExceededError) -> ProblemError:
     amounts = {name: json_number(amount) for name, amount in error.amounts.items()}
-    detail = f"{types.QUOTA_EXCEEDED.detail} Used up is {error.dimension}."
+    detail = f"Quota exceeded: {error}. {types.QUOTA_EXCEEDED.detail}"
     if (advice := _WHAT_TO_DELETE.get(error.dimension)) is not None:
         detail = f"{detail} {advice}"
     refused = ProblemError(
@@ -263,9 +264,7 @@ def _graph_refused(error: GraphRefusedError) -> ProblemError:
     unnamed = len(error.problems) - len(violations)
     detail = types.INVALID_REQUEST.detail
     if unnamed:
-        detail = (
-            f"{detail} There are {unnamed} more problems in the {error.kind.value} than are named."
-        )
+        detail = f"{detail} The {error.kind.value} has {unnamed} more problems that are not listed."
     return ProblemError(types.INVALID_REQUEST, detail, violations=violations)
 
 

@@ -156,7 +156,7 @@ class RequestEnvelope:
         if not self._hosts.allow(_host(scope)) and scope["path"] not in _PROBES:
             return ProblemError(HOST_REFUSED)
         if scope["query_string"].count(b"&") >= MAX_QUERY_PARAMETERS:
-            return invalid("query", f"Send at most {MAX_QUERY_PARAMETERS} parameters.")
+            return invalid("query", f"At most {MAX_QUERY_PARAMETERS} query parameters are allowed.")
         return None
 
 

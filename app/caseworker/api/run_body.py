@@ -52,7 +52,7 @@ POST_HEADERS: list[dict[str, Any]] = [
     {
         "name": "Idempotency-Key",
         "in": "header",
-        "description": "Makes a POST safe to repeat: the same key never makes two runs.",
+        "description": "Makes a POST safe to retry: the same key never creates two runs.",
         "schema": {"type": "string", "pattern": _KEY, "minLength": 1, "maxLength": MAX_KEY_CHARS},
     },
     {
@@ -111,7 +111,7 @@ def _of(kinds: str) -> BeforeValidator:
     def refuse(value: Any) -> None:
         if value is not None:
             raise refusal(
-                f"This belongs to runs of kind {kinds}: send that kind with it, or leave it out."
+                f"This field is only for runs of kind {kinds}. Send that kind or omit this field."
             )
 
     return BeforeValidator(refuse)
@@ -173,7 +173,7 @@ class RunFields(Body):
     @model_validator(mode="after")
     def _limit_has_key(self) -> Self:
         if self.concurrency_limit is not None and self.concurrency_key is None:
-            raise refusal("concurrency_limit needs a concurrency_key.")
+            raise refusal("concurrency_limit requires concurrency_key.")
         return self
 
     @property
@@ -377,7 +377,7 @@ def idempotency_key(headers: Headers) -> str | None:
     """
     key = headers.get("idempotency-key")
     if key is not None and (len(key) > MAX_KEY_CHARS or not _VALID_KEY.fullmatch(key)):
-        message = f"An idempotency key is 1 to {MAX_KEY_CHARS} printable ASCII characters."
+        message = f"An idempotency key has 1 to {MAX_KEY_CHARS} printable ASCII characters."
         raise invalid("Idempotency-Key", message)
     return None if key is None else hashlib.sha256(key.encode("ascii")).hexdigest()
 

@@ -68,9 +68,14 @@ def metadata_filter(query: QueryParams) -> dict[str, str]:
             continue
         key = name.removeprefix(METADATA_PREFIX)
         if key in found or not key or not (is_storable(key) and is_storable(value)):
-            raise invalid("metadata", "Send metadata.<key>=<value>, every key once, without NUL.")
+            raise invalid(
+                "metadata",
+                "Write metadata.<key>=<value>, each key once and without NUL characters.",
+            )
         if len(found) == MAX_METADATA_FILTERS:
-            raise invalid("metadata", f"Send at most {MAX_METADATA_FILTERS} metadata filters.")
+            raise invalid(
+                "metadata", f"At most {MAX_METADATA_FILTERS} metadata filters are allowed."
+            )
         found[key] = value
     return found
 
@@ -110,7 +115,7 @@ class CancelRunsBody(Body):
     @model_validator(mode="after")
     def _names_runs(self) -> Self:
         if not any(self.model_dump(exclude={"reason"}).values()):
-            raise refusal("Send at least one field that says which runs to stop.")
+            raise refusal("Send at least one filter that selects the runs to stop.")
         return self
 
     @property

@@ -158,7 +158,7 @@ RunView = TypeAliasType(
     "RunView",
     Annotated[
         CaseRun | GraphRun | AgentRun,
-        Field(discriminator="kind", description="A run: its state and what came of it."),
+        Field(discriminator="kind", description="A run with its status and result."),
     ],
 )
 

@@ -25,12 +25,12 @@ _OF_ITS_CALLER = frozenset({"gold_answer", "webhook"})
 """Fields hidden from callers without the scope ``run``; views of runs hide them too."""
 
 ScheduleName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9._-]{1,64}$")]
-ScheduleNamePath = Annotated[ScheduleName, Path(description="The name of a schedule.")]
+ScheduleNamePath = Annotated[ScheduleName, Path(description="Name of the schedule.")]
 
 
 def _own(sent: Any, _: ValidatorFunctionWrapHandler) -> OwnBody:
     if isinstance(sent, dict) and "from" in sent:
-        raise refusal("The runs of a schedule do not go on from others.")
+        raise refusal("A scheduled run cannot resume another run.")
     return body_of_kind(sent)
 
 
@@ -119,7 +119,7 @@ async def new_schedule(name: str, body: ScheduleBody, request: ApiRequest) -> Ne
     """
     timing = Timing(body.cron, body.timezone, body.catch_up, body.max_catch_up)
     violations = [
-        Violation(f"run.{field}", "This belongs to a single run.")
+        Violation(f"run.{field}", "This field is allowed only for single runs.")
         for field in _OF_ONE_RUN
         if getattr(body.run, field) is not None
     ]

@@ -159,7 +159,7 @@ class ThreadAdmission:
             except DefinitionNotFoundError:
                 if kind is DefinitionKind.AGENT:  # validation reports it with all other problems
                     return None, _graph_of_agent(given, with_inputs=with_inputs)
-                message = "There is no such graph; GET /graphs lists those there are."
+                message = "Unknown graph. GET /graphs lists all graphs."
                 raise invalid("graph.name", message) from None
             ref, graph = found.head.ref, dict(found.content)
         if kind is DefinitionKind.AGENT:
@@ -190,16 +190,17 @@ class ThreadAdmission:
     def _violations(self, body: NewThreadBody | GoOnBody) -> Iterator[Violation]:
         limits, most = self._limits, self._limits.max_metadata_bytes
         if body.metadata and not fits(body.metadata, most, limits):
-            yield Violation("metadata", f"Metadata may take at most {most} bytes as JSON.")
+            yield Violation("metadata", f"Metadata must not exceed {most} bytes as JSON.")
         inputs = None if not isinstance(body, NewThreadBody | AnswerBody) else body.inputs
         if inputs and not fits(inputs, limits.max_body_bytes, limits):
-            message = f"The inputs may take at most {limits.max_body_bytes} bytes as JSON."
+            message = f"The inputs must not exceed {limits.max_body_bytes} bytes as JSON."
             yield Violation("inputs", message)
         if inputs and DEFAULT_HANDLE in inputs:
-            yield Violation(f"inputs.{DEFAULT_HANDLE}", "This is what the user says.")
+            reserved = f"The input {DEFAULT_HANDLE} is reserved for the user's message."
+            yield Violation(f"inputs.{DEFAULT_HANDLE}", reserved)
         longest = limits.max_input_chars
         if isinstance(body, EditBody) and len(body.content) > longest:
-            message = f"A message may have at most {longest} characters (max_input_chars)."
+            message = f"A message must not exceed {longest} characters (max_input_chars)."
             yield Violation("content", message)
 
     def _too_long(self, turn: Turn) -> Iterator[Violation]:
@@ -208,8 +209,8 @@ class ThreadAdmission:
         size = sum(len(message.content.encode()) for message in said)
         if len(said) > MAX_MESSAGES or size > most:
             message = (
-                f"A branch may have at most {MAX_MESSAGES} messages of {most} bytes together: go on"
-                " from an earlier one, or begin another thread."
+                f"A branch is limited to {MAX_MESSAGES} messages and {most} bytes in total. "
+                "Continue from an earlier message or start a new thread."
             )
             yield Violation("parent_id", message)
 

@@ -23,8 +23,8 @@ from caseworker.api.run_body import BudgetBody
 from caseworker.nodes.agent.definition import MAX_TOOLS
 from caseworker.nodes.reading import refusal
 
-ThreadIdPath = Annotated[ThreadId, Path(description="The id of a thread.")]
-MessageIdPath = Annotated[MessageId, Path(description="The id of a message.")]
+ThreadIdPath = Annotated[ThreadId, Path(description="ID of the thread.")]
+MessageIdPath = Annotated[MessageId, Path(description="ID of the message.")]
 
 
 class NewThreadBody(Body):
@@ -84,7 +84,7 @@ class AnswerBody(GoOnBody):
     @model_validator(mode="after")
     def _has_at_most_one(self) -> "AnswerBody":
         if self.agent is not None and self.graph is not None:
-            raise refusal("Send an agent or a graph, not both.")
+            raise refusal("Send either an agent or a graph, not both.")
         return self
 
 

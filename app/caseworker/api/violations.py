@@ -19,7 +19,7 @@ MAX_VIOLATIONS = 20
 MAX_GRAPH_VIOLATIONS = 100
 """Maximum number of reported graph problems."""
 
-_UNKNOWN = "This field is not known here; /openapi.json lists those that are."
+_UNKNOWN = "Unknown field. /openapi.json lists the allowed fields."
 
 _PLACES = frozenset({"body", "path", "query", "header"})
 _QUOTED = re.compile("'[^']*'")

@@ -17,7 +17,7 @@ MAX_OVERLAP_SECONDS = 7 * 86_400
 DeliveryIdPath = Annotated[
     str,
     StringConstraints(pattern=r"^[0-9a-f-]{36}$"),
-    Path(description="The id of a delivery, which is the `webhook-id` of its attempts."),
+    Path(description="ID of the delivery; sent as `webhook-id` with each attempt."),
 ]
 
 
@@ -121,5 +121,5 @@ async def require_secret(request: ApiRequest) -> None:
         ProblemError: the caller's tenant has no signing secret.
     """
     if not await request.api.services.webhooks.secrets(request.caller.tenant):
-        message = "There is no secret to sign it with: make one with POST /webhooks/secret."
+        message = "The tenant has no webhook signing secret. Create one with POST /webhooks/secret."
         raise invalid("webhook", message)

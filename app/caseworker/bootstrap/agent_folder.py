@@ -47,12 +47,14 @@ def read_agents(folder: Path | None) -> Sequence[AgentFile]:
     if folder is None:
         return ()
     if not folder.is_dir():
-        raise StartupError(f"agents.folder: there is no folder {str(folder)!r}")
+        raise StartupError(f"agents.folder: the folder {str(folder)!r} does not exist")
     found: dict[str, AgentFile] = {}
     for path in sorted(path for path in folder.iterdir() if path.suffix in _SUFFIXES):
         read = _read(path)
         if (other := found.get(read.name)) is not None:
-            raise _wrong(read.file, f"name: {other.file} has an agent {read.name!r} too")
+            raise _wrong(
+                read.file, f"name: {other.file} defines an agent named {read.name!r} as well"
+            )
         found[read.name] = read
     calls = {name: {one.name for one in agents_in(file.agent)} for name, file in found.items()}
     try:
@@ -60,7 +62,9 @@ def read_agents(folder: Path | None) -> Sequence[AgentFile]:
         return [found[name] for name in order if name in found]
     except CycleError as error:
         circle: list[str] = error.args[1]
-        raise _wrong(found[circle[0]].file, f"tools: a circle: {' -> '.join(circle)}") from None
+        raise _wrong(
+            found[circle[0]].file, f"tools: circular reference: {' -> '.join(circle)}"
+        ) from None
 
 
 async def register_agents(
@@ -90,7 +94,7 @@ def _read(path: Path) -> AgentFile:
     except ValidationError as error:
         raise _wrong(path.name, _line(next(problems_in(error, "")))) from None
     except (TypeError, ValueError, RecursionError):
-        raise _wrong(path.name, "holds values that JSON has not; quote them") from None
+        raise _wrong(path.name, "contains values that JSON does not support; quote them") from None
     return AgentFile(path.name, agent.name, written)
 
 

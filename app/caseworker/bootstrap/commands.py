@@ -62,7 +62,7 @@ def run_server(
     executes = executes and settings.worker.enabled
     if (count := workers or settings.server.workers) > 1:
         if record is not None:
-            raise StartupError("--record keeps the replies of one process: leave out --workers.")
+            raise StartupError("--record supports only one process. Remove --workers.")
         with _database(settings, migrate=migrate) as url:
             _serve_many(settings, url, count=count, executes=executes, started=started)
         return
@@ -146,7 +146,9 @@ def check_configuration() -> CheckedConfiguration:
     build_tools(loaded.settings, toolbox.tools, toolbox.servers)
     source = str(loaded.source or "defaults and environment")
     kept = loaded.settings.retention.unlimited
-    growing = (f"retention.{each}_days: {each} stay until they are deleted" for each in kept)
+    growing = (
+        f"retention.{each}_days: not set; {each} are kept until they are deleted" for each in kept
+    )
     return CheckedConfiguration((*loaded.warnings, *growing), loaded.near_misses, source)
 
 
@@ -160,7 +162,7 @@ def service_url() -> str:
     warn_of_near_misses(loaded)
     server = loaded.settings.server
     if server.port == 0:
-        raise StartupError("server.port is 0, any free one: give --url, or set CASEWORKER_URL.")
+        raise StartupError("server.port is 0 (any free port). Set --url or CASEWORKER_URL.")
     return url_of(server.host, server.port)
 
 
@@ -176,9 +178,13 @@ def read_agent(path: Path) -> dict[str, Any]:
     except SettingsError as error:
         raise StartupError(str(error)) from None
     except (TypeError, ValueError, RecursionError):
-        raise StartupError(f"{path.name} holds values that JSON has not: quote them.") from None
+        raise StartupError(
+            f"{path.name} contains values that JSON does not support. Quote them."
+        ) from None
     if not isinstance(agent, dict):
-        raise StartupError(f"{path.name} is no agent: an agent is an object with name and prompt.")
+        raise StartupError(
+            f"{path.name} does not define an agent. An agent is an object with name and prompt."
+        )
     return agent
 
 
@@ -250,7 +256,9 @@ def drain_worker(worker_id: str) -> None:
     from caseworker.adapters.postgres.workers import request_drain
 
     if not _asked(lambda pool: request_drain(pool, worker_id)):
-        raise StartupError(f"There is no worker {worker_id}: `caseworker workers` lists them.")
+        raise StartupError(
+            f"No worker has the ID {worker_id}. `caseworker workers` lists all workers."
+        )
 
 
 def keep_for(tenant: str, record: str, days: str) -> None:
@@ -390,8 +398,8 @@ def _database(settings: Settings, *, migrate: bool) -> Iterator[str]:
                 upgrade(url)
             elif not is_served_by(url):
                 raise StartupError(
-                    "database.url: the database is outdated: run `caseworker db upgrade`, or start "
-                    "with --migrate."
+                    "database.url: the database schema is outdated. Run `caseworker db upgrade`, "
+                    "or start with --migrate."
                 )
     except MigrationError as error:
         raise StartupError(f"database.url: {error}") from None

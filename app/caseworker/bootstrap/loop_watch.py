@@ -38,7 +38,7 @@ class LoopWatch:
         """Register the counter in ``registry``."""
         self._holds = Counter(
             "caseworker_event_loop_holds",
-            "Times that the event loop was held for more than 100 ms, by what held it.",
+            "Times that the event loop was blocked for more than 100 ms, by cause.",
             ("by",),
             registry=registry,
         )

@@ -66,7 +66,7 @@ class Providers:
         provider: ModelProvider = _made(self._points[name], "provider", endpoint)
         if not all(hasattr(provider, part) for part in ("name", "external", "complete", "aclose")):
             raise StartupError(
-                f"The provider {name!r} is none: it needs name, external, complete() and aclose()."
+                f"The provider {name!r} must have name, external, complete() and aclose()."
             )
         return provider
 
@@ -125,7 +125,7 @@ def _tool_servers(settings: McpSettings, environ: Mapping[str, str]) -> ToolServ
     def valued(name: str, variable: str) -> str:
         if variable not in environ:
             key = f"tools.mcp.servers.{name}"
-            raise StartupError(f"{key} names the variable {variable}, which is not set: set it.")
+            raise StartupError(f"{key}: the environment variable {variable} is not set")
         return environ[variable]
 
     return McpServers(
@@ -169,7 +169,7 @@ def require_known(kind: str, key: str, names: Iterable[str], known: Iterable[str
             near = get_close_matches(name.lower(), there, n=1)
             hint = f"; did you mean {near[0]}?" if near else "."
             raise StartupError(
-                f"{key}: there is no {kind} {name!r}{hint} The {kind}s are {', '.join(there)}"
+                f"{key}: unknown {kind} {name!r}{hint} Available: {', '.join(there)}"
             )
 
 
@@ -187,7 +187,7 @@ def _unique(kind: str, found: Iterable[tuple[str, str, Made]]) -> dict[str, Made
     for name, origin, each in found:
         if name in by_name:
             other = by_name[name][0]
-            raise StartupError(f"Two {kind}s are named {name!r}: {other} and {origin}.")
+            raise StartupError(f"Two {kind}s have the name {name!r}: {other} and {origin}.")
         by_name[name] = (origin, each)
     return {name: each for name, (_, each) in sorted(by_name.items())}
 
@@ -197,7 +197,7 @@ def _tool(point: EntryPoint, resources: ToolResources) -> Tool:
     if not isinstance(getattr(tool, "spec", None), ToolSpec) or not callable(
         getattr(tool, "run", None)
     ):
-        raise StartupError(f"The tool {point.name!r} is none: it needs a spec and run().")
+        raise StartupError(f"The tool {point.name!r} must have spec and run().")
     return tool
 
 
@@ -206,7 +206,7 @@ def _node(point: EntryPoint) -> FunctionNode:
     if isinstance(loaded, FunctionNode):
         return loaded
     if not callable(loaded):
-        raise StartupError(f"The function {point.name!r} ({point.value}) cannot be called.")
+        raise StartupError(f"The function {point.name!r} ({point.value}) is not callable.")
     return FunctionNode(point.name, loaded, blocking=not inspect.iscoroutinefunction(loaded))
 
 
@@ -220,7 +220,8 @@ def _made(point: EntryPoint, kind: str, argument: object) -> Any:
         return factory(argument) if _requires_one(factory) else factory()
     except Exception as error:
         raise StartupError(
-            f"The {kind} {point.name!r} ({point.value}) cannot be made: {message_of_error(error)}"
+            f"The {kind} {point.name!r} ({point.value}) cannot be created: "
+            f"{message_of_error(error)}"
         ) from error
 
 
@@ -238,7 +239,7 @@ def _loaded(point: EntryPoint, kind: str) -> Any:
     except Exception as error:
         reason, missing = message_of_error(error), getattr(error, "name", None) or ""
         if isinstance(error, ModuleNotFoundError) and missing.partition(".")[0] == "app":
-            reason = f"it imports {missing}, but the package app is called caseworker now"
+            reason = f"it imports {missing}, but the package app was renamed to caseworker"
         raise StartupError(
             f"The {kind} {point.name!r} ({point.value}) cannot be loaded: {reason}"
         ) from error

@@ -211,7 +211,9 @@ class Process:
             )
         except StoreUnavailableError:
             return {"database": _database_state(None, 0.0), "worker": self._worker_state()}
-        outdated = "" if current else "The database is outdated: run `caseworker db upgrade`."
+        outdated = (
+            "" if current else "The database schema is outdated. Run `caseworker db upgrade`."
+        )
         return {
             "database": database,
             "migrations": PartState(current, outdated),
@@ -227,18 +229,18 @@ class Process:
         if self._closing:
             return PartState(False, "The process is shutting down.")
         if self._heartbeat is not None and self._heartbeat.draining:
-            return PartState(False, "The process is being drained: it takes no more runs.")
+            return PartState(False, "The process is draining and accepts no new runs.")
         if failing := set(self._loops.failing()) & NEEDED_LOOPS:
             names = ", ".join(sorted(failing))
-            return PartState(False, f"It cannot take runs: {names} fails again and again.")
+            return PartState(False, f"The process cannot claim runs: {names} keeps failing.")
         if self._queue is not None and not self._queue.looked.is_set():
-            return PartState(False, "It has not looked for queued runs yet.")
+            return PartState(False, "The process has not polled the queue yet.")
         silent = self._silent_seconds
         if silent > self.settings.worker.stale_after_seconds:
-            return PartState(False, f"No heartbeat got through for {silent:.0f} seconds.")
+            return PartState(False, f"No heartbeat has succeeded for {silent:.0f} seconds.")
         return PartState(
             anybody_takes,
-            "" if anybody_takes else "No worker is alive: accepted runs wait for one.",
+            "" if anybody_takes else "No worker is running. Accepted runs stay queued.",
         )
 
     def _build_executor(self) -> RunExecutor:
@@ -314,11 +316,11 @@ class Process:
 
 def _database_state(takes_writes: bool | None, stuck_seconds: float) -> PartState:
     if takes_writes is None:
-        return PartState(False, "The database does not answer.")
+        return PartState(False, "The database does not respond.")
     if not takes_writes:
-        return PartState(False, "The database takes no writes.")
+        return PartState(False, "The database does not accept writes.")
     if stuck_seconds > STUCK_SECONDS:
-        return PartState(False, f"No write got through for {stuck_seconds:.0f} seconds.")
+        return PartState(False, f"No write has succeeded for {stuck_seconds:.0f} seconds.")
     return PartState(True)
 
 

@@ -174,7 +174,9 @@ class Supervisor:
             return
         code = child.process.exitcode or 0
         if not child.served and code > 0:
-            raise StartupError(child.said or f"A process ended with {code} while it started.")
+            raise StartupError(
+                child.said or f"A server process exited with code {code} during start-up."
+            )
         log.warning("process.died", pid=child.process.pid, status=code, detail=child.said or "")
         child.hears.close()
         first, longest = AGAIN_SECONDS
@@ -244,7 +246,7 @@ def _reserve(host: str, port: int) -> list[socket.socket]:
     except OSError as error:
         for each in taken:
             each.close()
-        raise StartupError(f"server.port: {host}:{port} is not free: {error}") from None
+        raise StartupError(f"server.port: cannot bind to {host}:{port}: {error}") from None
     return taken
 
 

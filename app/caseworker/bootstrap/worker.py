@@ -60,7 +60,7 @@ async def health_served(process: Process, number: int = 0) -> AsyncIterator[None
     try:
         listening = socket.create_server((host, port))
     except OSError as error:
-        raise StartupError(f"worker.health_port: {host}:{port} is not free: {error}") from None
+        raise StartupError(f"worker.health_port: cannot bind to {host}:{port}: {error}") from None
     config = uvicorn.Config(
         build_health_api(
             process,

@@ -107,7 +107,7 @@ class Chats:
         tree = await self.tree(thread)
         branch = tree.branch_to(parent_id) if parent_id else tree.branch_through(None)
         if branch and branch[-1].role is Role.USER:
-            message = "This is a message of the user: answer, edit or retry it instead."
+            message = "This is a user message. Answer, edit or retry it instead."
             raise InvalidRunError("parent_id", message)
         return await self._said(thread, branch, content)
 
@@ -116,7 +116,7 @@ class Chats:
         tree = await self.tree(thread)
         message = tree.get(message_id)
         if message.role is not Role.USER:
-            raise InvalidRunError("message_id", "Only messages of the user can be edited.")
+            raise InvalidRunError("message_id", "Only user messages can be edited.")
         return await self._said(thread, tree.branch_to(message.parent_id), content)
 
     async def retrying(self, thread: Thread, message_id: str) -> Turn:
@@ -146,7 +146,10 @@ class Chats:
         tree = await self.tree(thread)
         message = tree.get(message_id)
         if message.role is not Role.ASSISTANT:
-            raise InvalidRunError("message_id", "Only answers can go on; retry answers a message.")
+            raise InvalidRunError(
+                "message_id",
+                "Only assistant messages can be resumed. Use retry to answer a user message.",
+            )
         if not message.settled:
             raise AnswerNotEndedError("message_id")
         if message.status is RunStatus.COMPLETED:

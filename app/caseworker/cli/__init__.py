@@ -14,9 +14,12 @@ cli = typer.Typer(
     name="caseworker",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    help="Runs agents inside hard limits, stoppable at any moment, with a trace of every call.",
-    epilog="Tools, functions and providers of your own: docs/extending.md, which a running service"
-    " shows at /docs/extending.md.",
+    help=(
+        "Run LLM agents within hard budgets. Runs can be cancelled at any time, and every call "
+        "is traced."
+    ),
+    epilog="To add tools, functions and model providers, see docs/extending.md (also served at "
+    "/docs/extending.md).",
 )
 cli.add_typer(processes.cli)
 cli.add_typer(runs.cli)

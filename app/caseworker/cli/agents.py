@@ -16,12 +16,12 @@ from caseworker.cli.service import Url, end_by, talk
 
 cli = typer.Typer()
 agent_cli = typer.Typer(no_args_is_help=True, help="Run agents.")
-thread_cli = typer.Typer(no_args_is_help=True, help="Talk to agents in threads.")
+thread_cli = typer.Typer(no_args_is_help=True, help="Run agents and chat with them in threads.")
 cli.add_typer(agent_cli, name="agent")
 cli.add_typer(thread_cli, name="thread")
 
 ThreadId = Annotated[str, typer.Argument(help="The thread.")]
-_AGENT_HELP = "A registered agent (NAME or NAME@VERSION), or a file with one as YAML or JSON."
+_AGENT_HELP = "Registered agent (NAME or NAME@VERSION), or a YAML or JSON file that defines one."
 _SUFFIXES = (".yaml", ".yml", ".json")
 
 
@@ -29,11 +29,11 @@ _SUFFIXES = (".yaml", ".yml", ".json")
 @with_budget
 def run_agent(
     agent: Annotated[str, typer.Argument(help=_AGENT_HELP)],
-    text: Annotated[str | None, typer.Argument(help="What it is asked.")] = None,
+    text: Annotated[str | None, typer.Argument(help="Input for the agent.")] = None,
     *,
     budget: Mapping[str, float],
     inputs: Annotated[
-        str | None, typer.Option(help="The values of its variables, as a JSON object.")
+        str | None, typer.Option(help="Values of the agent's variables, as a JSON object.")
     ] = None,
     url: Url = None,
     wait: Wait = 30,
@@ -52,13 +52,13 @@ def run_agent(
 @thread_cli.command()
 def say(
     thread_id: ThreadId,
-    text: Annotated[str, typer.Argument(help="What is said.")],
+    text: Annotated[str, typer.Argument(help="Message text.")],
     agent: Annotated[
-        str | None, typer.Option(help=f"Begin the thread with it. {_AGENT_HELP}")
+        str | None, typer.Option(help=f"Agent for a new thread. {_AGENT_HELP}")
     ] = None,
     url: Url = None,
     as_json: Annotated[
-        bool, typer.Option("--json", help="Print the events of the answer, one a line.")
+        bool, typer.Option("--json", help="Print the events of the answer, one per line.")
     ] = False,
 ) -> None:
     """Send a message in a thread and print the answer as it is streamed."""
@@ -111,14 +111,17 @@ def _agent(given: str) -> dict[str, Any]:
     path = Path(given)
     if path.suffix in _SUFFIXES or "/" in given:
         if not path.exists():
-            fail(f"There is no file {given!r}; a registered agent is named without folder or type.")
+            fail(
+                f"File not found: {given!r}. Write a registered agent without a directory or "
+                "file extension."
+            )
         with startup_errors():
             return read_agent(path)
     name, _, version = given.partition("@")
     if not version:
         return {"name": name}
     if not version.isdecimal():
-        fail(f"{given}: a version is a number, such as {name}@2.")
+        fail(f"{given}: the version must be a number, such as {name}@2.")
     return {"name": name, "version": int(version)}
 
 

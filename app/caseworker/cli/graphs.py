@@ -15,7 +15,8 @@ from caseworker.cli.service import NOT_COMPLETED, Url, talk
 cli = typer.Typer(no_args_is_help=True, help="Validate and run graphs.")
 
 GraphFile = Annotated[
-    typer.FileText, typer.Argument(help="A graph as JSON; - is standard input.", encoding="utf-8")
+    typer.FileText,
+    typer.Argument(help="JSON file with a graph; - reads standard input.", encoding="utf-8"),
 ]
 
 
@@ -26,7 +27,7 @@ def run_graph(
     *,
     budget: Mapping[str, float],
     value: Annotated[
-        str | None, typer.Option("--input", help="The input of the graph, as JSON.")
+        str | None, typer.Option("--input", help="Input of the graph, as JSON.")
     ] = None,
     url: Url = None,
     wait: Wait = 30,
@@ -48,8 +49,8 @@ def validate_graph(
         bool,
         typer.Option(
             "--offline",
-            help="Ask no service: check with the tools and functions of this machine. Graphs and"
-            " agents that are named are not looked up.",
+            help="Validate without a running service, using the tools and functions installed "
+            "locally. Registered graphs and agents are not resolved.",
         ),
     ] = False,
     as_json: AsJson = False,
@@ -60,7 +61,7 @@ def validate_graph(
         talk(url, lambda client: _show(client.validate_graph(graph), as_json=as_json))
         return
     if not isinstance(graph, dict):
-        fail("The graph is no JSON object.")
+        fail("The graph must be a JSON object.")
     with startup_errors():
         problems = problems_of_graph(graph)
     valid = all(each["severity"] != "error" for each in problems)

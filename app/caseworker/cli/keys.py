@@ -17,10 +17,10 @@ from caseworker.bootstrap.commands import with_keys
 from caseworker.cli.output import AsJson, fail, out, show, show_json, startup_errors
 from caseworker.runs.run import DEFAULT_TENANT
 
-cli = typer.Typer(no_args_is_help=True, help="Make, list, replace and revoke API keys.")
+cli = typer.Typer(no_args_is_help=True, help="Create, list, rotate and revoke API keys.")
 
-KeyId = Annotated[str, typer.Argument(help="The id of a key, as `keys list` shows it.")]
-OfTenant = Annotated[str | None, typer.Option(help="Only those of a tenant.")]
+KeyId = Annotated[str, typer.Argument(help="ID of the key (see `keys list`).")]
+OfTenant = Annotated[str | None, typer.Option(help="List only the keys of this tenant.")]
 
 _SPAN = re.compile(r"(\d{1,5})([smhd])", re.ASCII)
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
@@ -30,21 +30,27 @@ _with = startup_errors()(with_keys)
 
 @cli.command()
 def create(
-    name: Annotated[str, typer.Option(help="What receipts call whoever uses it.")],
-    tenant: Annotated[str, typer.Option(help="Whose runs it is for.")] = DEFAULT_TENANT,
+    name: Annotated[
+        str, typer.Option(help="Name of the key, recorded as the requester in receipts.")
+    ],
+    tenant: Annotated[
+        str, typer.Option(help="Tenant whose runs the key can access.")
+    ] = DEFAULT_TENANT,
     scope: Annotated[
-        list[Scope] | None, typer.Option(help="run (also read; usual), read or admin; repeatable.")
+        list[Scope] | None,
+        typer.Option(help="Scope: run (default, includes read), read or admin. Repeatable."),
     ] = None,
     expires: Annotated[
-        str | None, typer.Option(help="A span such as 90d or 12h, or an instant; else never.")
+        str | None,
+        typer.Option(help="Expiry as a duration (90d, 12h) or a timestamp (default: never)."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Create a key and print it; it cannot be shown again."""
     if not is_tenant(tenant):
-        fail("--tenant: must be 1 to 64 of the characters A-Z a-z 0-9 . _ : -")
+        fail("--tenant: must have 1 to 64 of the characters A-Z a-z 0-9 . _ : -")
     if not 1 <= len(name) <= MAX_NAME_CHARS or not name.isprintable():
-        fail(f"--name: must be 1 to {MAX_NAME_CHARS} printable characters")
+        fail(f"--name: must have 1 to {MAX_NAME_CHARS} printable characters")
     until = None if expires is None else _instant(expires)
     scopes = frozenset(scope or [Scope.RUN])
     issued = _with(
@@ -78,19 +84,21 @@ def revoke(key_id: KeyId) -> None:
     """Revoke a key; every process rejects it within five seconds."""
     with _found():
         revoked = _with(lambda keys: keys.revoke(OPERATOR, key_id))
-    show(f"The key {revoked.key_id} ({revoked.name}) is revoked.")
+    show(f"Revoked key {revoked.key_id} ({revoked.name}).")
 
 
 @cli.command()
 def rotate(
     key_id: KeyId,
-    overlap: Annotated[str, typer.Option(help="How long the old key works on: 24h, 0s.")] = "24h",
+    overlap: Annotated[
+        str, typer.Option(help="How long the old key remains valid, such as 24h or 0s.")
+    ] = "24h",
     as_json: AsJson = False,
 ) -> None:
     """Create a key that replaces another one, and print it."""
     span = _span(overlap)
     if span is None or span > MAX_OVERLAP:
-        fail(f"--overlap: must be a span such as 24h, at most {MAX_OVERLAP.days}d")
+        fail(f"--overlap: must be a duration such as 24h, at most {MAX_OVERLAP.days}d")
     with _found():
         issued = _with(lambda keys: keys.rotate(OPERATOR, key_id, overlap=span))
     _show_issued(issued, as_json=as_json)
@@ -101,9 +109,11 @@ def _found() -> Iterator[None]:
     try:
         yield
     except KeyNotFoundError:
-        fail("There is no such key: `caseworker keys list` shows them.")
+        fail("No key has this ID. `caseworker keys list` lists all keys.")
     except KeyConflictError:
-        fail("The key was rotated or revoked or has expired, or its tenant has too many keys.")
+        fail(
+            "The key was already rotated or revoked, has expired, or the tenant has too many keys."
+        )
 
 
 def _show_issued(issued: IssuedKey, *, as_json: bool) -> None:
@@ -113,7 +123,7 @@ def _show_issued(issued: IssuedKey, *, as_json: bool) -> None:
         show_json({**asdict(key), "key": issued.secret})
         return
     until = "" if key.expires_at is None else f", until {key.expires_at:%Y-%m-%d %H:%M}Z"
-    typer.echo(f"Key {key.key_id} of tenant {key.tenant}{until}; it is shown once:", err=True)
+    typer.echo(f"Key {key.key_id} of tenant {key.tenant}{until}. It is shown only once:", err=True)
     typer.echo(issued.secret)
 
 
@@ -137,7 +147,9 @@ def _instant(text: str) -> datetime:
         until = now + span if span is not None else datetime.fromisoformat(text)
         until = until.replace(tzinfo=until.tzinfo or UTC).astimezone(UTC)
     except (ValueError, OverflowError):
-        fail("--expires: must be a span such as 90d, or an instant such as 2027-01-31T12:00:00Z")
+        fail(
+            "--expires: must be a duration such as 90d, or a timestamp such as 2027-01-31T12:00:00Z"
+        )
     if until <= now:
-        fail("--expires: lies in the past")
+        fail("--expires: must be in the future")
     return until

@@ -14,7 +14,7 @@ from caseworker.bootstrap.configuration import StartupError
 
 out = Console(highlight=False, soft_wrap=True)
 
-AsJson = Annotated[bool, typer.Option("--json", help="Print it as JSON, for programs.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON output.")]
 
 STYLES: Final = {
     "queued": "dim",
@@ -59,7 +59,7 @@ def _as_json(value: object) -> object:
         case frozenset():
             return sorted(value)
         case _:
-            raise TypeError(f"{type(value).__name__} is no JSON")
+            raise TypeError(f"{type(value).__name__} is not JSON serializable")
 
 
 @contextmanager

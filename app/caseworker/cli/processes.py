@@ -20,53 +20,55 @@ from caseworker.bootstrap.commands import (
 from caseworker.cli.output import AsJson, out, show, show_json, startup_errors, utc_text
 
 cli = typer.Typer()
-config_cli = typer.Typer(no_args_is_help=True, help="Look at the configuration.")
-db_cli = typer.Typer(no_args_is_help=True, help="Look after the database.")
+config_cli = typer.Typer(no_args_is_help=True, help="Inspect the configuration.")
+db_cli = typer.Typer(no_args_is_help=True, help="Manage the database.")
 cli.add_typer(config_cli, name="config")
 cli.add_typer(db_cli, name="db")
 
 Migrate = Annotated[
-    bool, typer.Option("--migrate", help="Bring the database to the newest revision first.")
+    bool, typer.Option("--migrate", help="Migrate the database to the newest revision first.")
 ]
 
 DEMO_QUESTION = "What is 17% of 2,340?"
 DEMO_WAIT_SECONDS = 20
 NEXT = """\
-See all runs in a browser: {url}/ui
-Ask a question, wait for the answer, and explain it:
+View all runs in a browser: {url}/ui
+Ask a question, wait for the answer, and print an explanation:
   curl -s {url}/runs -H 'Content-Type: application/json' -H 'Prefer: wait=10' \\
     -d '{{"run_id": "mine", "input": "What is 15% of 80?"}}'
   curl -s '{url}/runs/mine/trace?format=explain'
-Cancel a run, also before it exists:
+Cancel a run, even before it exists:
   curl -s -X DELETE '{url}/runs/later?reason=changed+our+mind'
-Run an agent with a tool and a dollar budget: README.md has the commands.
-Documentation: docs/README.md; the HTTP API: {url}/docs
-Ctrl+C ends the service."""
+Run an agent with a tool and a dollar budget: see README.md.
+Documentation: docs/README.md; HTTP API: {url}/docs
+Press Ctrl+C to stop the service."""
 """The last block that ``make serve`` prints: commands to copy into another terminal."""
 
 
 @cli.command()
 def serve(
-    worker: Annotated[bool, typer.Option(help="Also execute runs in this process.")] = True,
+    worker: Annotated[bool, typer.Option(help="Execute runs in this process as well.")] = True,
     migrate: Migrate = False,
     demo: Annotated[
         bool,
         typer.Option(
             "--demo",
-            help="Run an example case, print it and the commands to try next; without a configured"
-            " model, add the recorded model of the README.",
+            help="Run an example case and print the commands to try next. If no model is "
+            "configured, use the recorded model from the README.",
         ),
     ] = False,
     workers: Annotated[
         int | None,
-        typer.Option(min=1, help="Processes that serve on the one port; see server.workers."),
+        typer.Option(
+            min=1, help="Number of server processes that share the port (server.workers)."
+        ),
     ] = None,
     record: Annotated[
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="Keep in this file what the models reply, for the provider recorded to replay;"
-            " an earlier recording is replaced.",
+            help="Record model replies to this file, for replay by the provider `recorded`. An "
+            "existing file is overwritten.",
         ),
     ] = None,
 ) -> None:
@@ -114,7 +116,7 @@ def workers(as_json: AsJson = False) -> None:
 
 @cli.command()
 def drain(
-    worker_id: Annotated[str, typer.Argument(help="The worker: see `caseworker workers`.")],
+    worker_id: Annotated[str, typer.Argument(help="ID of the worker (see `caseworker workers`).")],
 ) -> None:
     """Drain one worker: it takes no new runs, finishes or hands over its own, and stays up.
 
@@ -124,7 +126,7 @@ def drain(
     """
     with startup_errors():
         drain_worker(worker_id)
-    show(f"{worker_id} takes no more runs.")
+    show(f"Worker {worker_id} is draining and accepts no new runs.")
 
 
 @cli.command()
@@ -133,12 +135,12 @@ def retention(
     record: Annotated[
         str, typer.Argument(help="runs, requests, events, snapshots, artifacts or threads.")
     ],
-    days: Annotated[str, typer.Argument(help="A number of days, `forever` or `default`.")],
+    days: Annotated[str, typer.Argument(help="Number of days, `forever` or `default`.")],
 ) -> None:
     """Set how long a tenant's stored records are kept, overriding the configuration."""
     with startup_errors():
         keep_for(tenant, record, days)
-    show(f"{tenant} keeps {record}: {days}")
+    show(f"Retention of {record} for tenant {tenant}: {days}")
 
 
 @config_cli.command("check")
@@ -154,7 +156,7 @@ def config_check(as_json: AsJson = False) -> None:
     else:
         for warning in checked.warnings:
             show(f"warning: {warning}")
-        meant = "may not be what was meant" if checked.near_misses else "fits"
+        meant = "has warnings" if checked.near_misses else "is valid"
         show(f"The configuration {meant} ({checked.source}).")
     if checked.near_misses:
         raise typer.Exit(1)
@@ -165,7 +167,7 @@ def db_upgrade() -> None:
     """Upgrade the database to the newest revision."""
     with startup_errors():
         upgrade_database()
-        out.print("The database is at the newest revision.")
+        out.print("The database is up to date.")
 
 
 async def _show_demo(url: str) -> None:
@@ -177,10 +179,10 @@ async def _show_demo(url: str) -> None:
     except CaseworkerError as error:
         show(f"The example case failed: {error}")
     else:
-        out.print(Rule("An example case", align="left"))
+        out.print(Rule("Example case", align="left"))
         show(f"question  {DEMO_QUESTION}\nanswer    {run.result and run.result.answer}")
         out.print(Rule("Its trace", align="left"))
         show(explained)
-        show(f"The same run in a browser: {url}/ui/runs/{run.run_id}\n")
+        show(f"View this run in a browser: {url}/ui/runs/{run.run_id}\n")
     out.print(Rule("Next", align="left"))
     show(NEXT.format(url=url))

@@ -15,7 +15,7 @@ from caseworker.runs.quotas import STORED, WARN_PERCENT, Quota, QuotaStore, Tena
 MOST_RUNS = 1_000_000
 MOST_DOLLARS = Decimal(10**12)
 
-cli = typer.Typer(no_args_is_help=True, help="Show and set what tenants may have and spend.")
+cli = typer.Typer(no_args_is_help=True, help="Show and set the quotas of tenants.")
 
 _with = startup_errors()(with_quotas)
 
@@ -26,7 +26,7 @@ def _dollars(text: str) -> Decimal:
     except InvalidOperation:
         amount = Decimal("NaN")
     if not (amount.is_finite() and 0 <= amount <= MOST_DOLLARS):
-        raise typer.BadParameter("must be an amount of at least 0")
+        raise typer.BadParameter("must be a number of at least 0")
     return amount
 
 
@@ -38,7 +38,7 @@ def _runs(what: str) -> Any:
 
 
 def _cost(period: str) -> Any:
-    help_ = f"US dollars, of the runs accepted in one {period} of UTC."
+    help_ = f"Maximum cost in US dollars of the runs accepted per {period} (UTC)."
     return typer.Option(parser=_dollars, metavar="USD", help=help_)
 
 
@@ -53,16 +53,23 @@ def show_quota(tenant: Tenant, as_json: AsJson = False) -> None:
 def set_quota(
     tenant: Tenant,
     *,
-    max_running: Annotated[int | None, _runs("Runs executed at once; others wait.")] = None,
-    max_queued: Annotated[int | None, _runs("Runs that wait; others are refused.")] = None,
+    max_running: Annotated[
+        int | None, _runs("Maximum number of concurrent runs; further runs are queued.")
+    ] = None,
+    max_queued: Annotated[
+        int | None, _runs("Maximum number of queued runs; further runs are rejected.")
+    ] = None,
     max_runs_per_minute: Annotated[int | None, _runs("Accepted runs.")] = None,
     max_cost_usd_per_day: Annotated[Decimal | None, _cost("day")] = None,
     max_cost_usd_per_month: Annotated[Decimal | None, _cost("month")] = None,
     max_stored_bytes: Annotated[int | None, typer.Option(min=0, max=2**53, help="Stored.")] = None,
-    max_definitions: Annotated[int | None, _runs("Versions of graphs and agents.")] = None,
+    max_definitions: Annotated[
+        int | None, _runs("Maximum number of versions of graphs and agents.")
+    ] = None,
     max_threads: Annotated[int | None, _runs("Threads.")] = None,
     model: Annotated[
-        list[str] | None, typer.Option(help="A model that may be used; the only ones.")
+        list[str] | None,
+        typer.Option(help="Allowed model. Repeatable; all other models are rejected."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -95,8 +102,11 @@ def set_quota(
 def remove_quota(tenant: Tenant) -> None:
     """Reset a tenant to the configured quota (`quotas.*`)."""
     if not _with(lambda quotas: quotas.delete(tenant)):
-        fail(f"{tenant} has no quota of its own: `caseworker quotas list` shows those that have.")
-    show(f"{tenant} has the configured quota.")
+        fail(
+            f"Tenant {tenant} has no own quota. `caseworker quotas list` lists the tenants that "
+            "have one."
+        )
+    show(f"Tenant {tenant} now has the configured default quota.")
 
 
 @cli.command("list")
@@ -116,7 +126,7 @@ def list_quotas(as_json: AsJson = False) -> None:
 
 def _require_tenant(name: str) -> None:
     if not is_tenant(name):
-        fail("The tenant must be 1 to 64 of the characters A-Z a-z 0-9 . _ : -")
+        fail("The tenant must have 1 to 64 of the characters A-Z a-z 0-9 . _ : -")
 
 
 def _show(found: TenantQuota, *, as_json: bool) -> None:
@@ -124,7 +134,10 @@ def _show(found: TenantQuota, *, as_json: bool) -> None:
         show_json(asdict(found))
         return
     quota, use = found.quota, found.use
-    show(f"{found.tenant} has {'the configured quota' if found.is_default else 'its own quota'}.")
+    show(
+        f"Tenant {found.tenant} has "
+        f"{'the configured quota' if found.is_default else 'its own quota'}."
+    )
     table = Table("", "limit", "used", "reserved", box=None)
     for name in ("running", "queued", *STORED):
         limit, used = getattr(quota, f"max_{name}"), getattr(use, name)
@@ -137,7 +150,7 @@ def _show(found: TenantQuota, *, as_json: bool) -> None:
     table.add_row("models", _limit(quota.models))
     out.print(table)
     for name in found.nearly_full:
-        show(f"{name.replace('_', ' ')}: at least {WARN_PERCENT} % are used.")
+        show(f"{name.replace('_', ' ')}: at least {WARN_PERCENT} % of the limit is used.")
 
 
 def _limit(limit: Decimal | int | tuple[str, ...] | None) -> str:

@@ -15,8 +15,10 @@ from caseworker.trace.plain_text import counted, duration, money, plain
 
 cli = typer.Typer()
 
-Wait = Annotated[int, typer.Option(min=0, help="Seconds to wait for the end.")]
-ChosenId = Annotated[str | None, typer.Option("--run-id", help="Names the run; else made up.")]
+Wait = Annotated[int, typer.Option(min=0, help="Seconds to wait until the run ends.")]
+ChosenId = Annotated[
+    str | None, typer.Option("--run-id", help="ID for the run (default: generated).")
+]
 
 
 @cli.command()
@@ -37,13 +39,18 @@ def run(
 @cli.command("runs")
 def list_runs(
     url: Url = None,
-    status: Annotated[str | None, typer.Option(help="Only runs of this status.")] = None,
-    kind: Annotated[str | None, typer.Option(help="Only of: case, graph or agent.")] = None,
-    agent: Annotated[str | None, typer.Option(help="Only of the registered agent NAME.")] = None,
-    metadata: Annotated[
-        list[str] | None, typer.Option(help="Only with this KEY=VALUE; all of several.")
+    status: Annotated[str | None, typer.Option(help="Filter by status.")] = None,
+    kind: Annotated[str | None, typer.Option(help="Filter by kind: case, graph or agent.")] = None,
+    agent: Annotated[
+        str | None, typer.Option(help="Filter by name of the registered agent.")
     ] = None,
-    limit: Annotated[int, typer.Option(min=1, max=200, help="So many at the most.")] = 20,
+    metadata: Annotated[
+        list[str] | None,
+        typer.Option(help="Filter by metadata KEY=VALUE. Repeatable; all must match."),
+    ] = None,
+    limit: Annotated[
+        int, typer.Option(min=1, max=200, help="Maximum number of runs to list.")
+    ] = 20,
     as_json: AsJson = False,
 ) -> None:
     """List runs, newest first."""
@@ -51,7 +58,7 @@ def list_runs(
     for pair in metadata or ():
         key, given, value = pair.partition("=")
         if not (key and given):
-            fail(f"--metadata {pair}: write KEY=VALUE.")
+            fail(f"--metadata {pair}: must be KEY=VALUE.")
         wanted[key] = value
 
     def ask(client: CaseworkerClient) -> None:
@@ -72,10 +79,12 @@ def list_runs(
 def cancel(
     run_id: Annotated[
         str,
-        typer.Argument(help="The run, which need not exist yet.", autocompletion=complete_run_id),
+        typer.Argument(
+            help="ID of the run. The run may not exist yet.", autocompletion=complete_run_id
+        ),
     ],
     url: Url = None,
-    reason: Annotated[str | None, typer.Option(help="Why; shown in the run.")] = None,
+    reason: Annotated[str | None, typer.Option(help="Reason, stored with the run.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Cancel a run; --json prints the full receipt."""
@@ -85,13 +94,13 @@ def cancel(
         if as_json:
             show_json(receipt.as_json())
         elif receipt.already_finished:
-            show(f"The run had ended before: {receipt.status}.")
+            show(f"The run has already ended: {receipt.status}.")
         elif receipt.status is None:
-            show("There is no such run yet; it will be cancelled when it is posted.")
+            show("No run has this ID yet. It will be cancelled when it is created.")
         elif receipt.status == "cancelled":
-            show("The run is cancelled.")
+            show("The run was cancelled.")
         else:
-            show(f"The run is {receipt.status}; no call begins any more, and it ends now.")
+            show(f"Cancelling the run (status {receipt.status}). No new calls start.")
 
     talk(url, ask)
 
@@ -100,7 +109,7 @@ def cancel(
 def list_approvals(
     run_id: Annotated[
         str | None,
-        typer.Argument(help="Only those of this run.", autocompletion=complete_run_id),
+        typer.Argument(help="List only the approvals of this run.", autocompletion=complete_run_id),
     ] = None,
     url: Url = None,
     as_json: AsJson = False,
@@ -125,9 +134,11 @@ def approve(
     run_id: RunId,
     approval_id: Annotated[str, typer.Argument(help="The approval.")],
     url: Url = None,
-    refuse: Annotated[bool, typer.Option("--refuse", help="Refuse it instead.")] = False,
-    arguments: Annotated[str | None, typer.Option(help="Others, as a JSON object.")] = None,
-    reason: Annotated[str | None, typer.Option(help="Why; shown in the run.")] = None,
+    refuse: Annotated[bool, typer.Option("--refuse", help="Refuse the approval.")] = False,
+    arguments: Annotated[
+        str | None, typer.Option(help="Changed arguments, as a JSON object.")
+    ] = None,
+    reason: Annotated[str | None, typer.Option(help="Reason, stored with the run.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Approve or refuse an approval of a run."""
@@ -141,7 +152,7 @@ def approve(
         if as_json:
             show_json(decided.as_json())
         elif decided.decision is not None:
-            show(f"{decided.subject} of {run_id} is {decided.decision.decision}.")
+            show(f"{decided.subject} of run {run_id}: {decided.decision.decision}.")
 
     talk(url, ask)
 
@@ -214,4 +225,4 @@ def read_json(text: str, what: str) -> Any:
     try:
         return json.loads(text)
     except ValueError as error:
-        fail(f"The {what} is not JSON: {error}")
+        fail(f"The {what} is not valid JSON: {error}")

@@ -21,8 +21,8 @@ Url = Annotated[
     str | None,
     typer.Option(
         envvar="CASEWORKER_URL",
-        help="Where the service listens; left out, at the configured server.host and server.port."
-        " CASEWORKER_API_KEY is the key it is called with.",
+        help="URL of the service (default: the configured server.host and server.port). "
+        "CASEWORKER_API_KEY sets the API key.",
     ),
 ]
 
@@ -31,11 +31,11 @@ NOT_COMPLETED: Final = 1
 _EXIT_CODES: Final = {"completed": 0, "halted": 3, "cancelled": 4}
 
 _HINTS: Final = {
-    401: "Set CASEWORKER_API_KEY; `caseworker keys create` makes a key.",
-    403: "Set CASEWORKER_API_KEY to a key that may.",
+    401: "Set CASEWORKER_API_KEY to an API key. `caseworker keys create` creates one.",
+    403: "Set CASEWORKER_API_KEY to a key with the required scope.",
 }
 _OTHER_WORDS: Final = {
-    "run-not-found": "There is no such run; `caseworker runs` lists those there are.",
+    "run-not-found": "No run has this ID. `caseworker runs` lists all runs.",
 }
 _COMPLETION_SECONDS: Final = 2.0
 
@@ -50,7 +50,7 @@ def talk(url: str | None, ask: Callable[[CaseworkerClient], None]) -> None:
     except CaseworkerError as error:
         fail(explained(error))
     except httpx.InvalidURL as error:
-        fail(f"{address} is no address: {error}. Give one such as http://127.0.0.1:8080.")
+        fail(f"{address} is not a valid URL: {error}. Use one such as http://127.0.0.1:8080.")
     except KeyboardInterrupt:
         raise typer.Exit(130) from None
 
@@ -58,15 +58,17 @@ def talk(url: str | None, ask: Callable[[CaseworkerClient], None]) -> None:
 def explained(error: CaseworkerError) -> str:
     """Return the error message with a hint for resolving it: one line, plus one per field."""
     if isinstance(error, ServiceUnreachableError):
-        start = "Start the service (`caseworker serve`), or name it by --url or CASEWORKER_URL."
+        start = (
+            "Start the service (`caseworker serve`), or set its URL with --url or CASEWORKER_URL."
+        )
         return f"{error}. {start}"
     if not isinstance(error, ApiError):
         return str(error)
     if (known := _OTHER_WORDS.get(error.type.rpartition(":")[2])) is not None:
         return known
     if (seconds := error.retry_after_seconds) is not None:
-        return f"{error} Try again in {seconds:.0f} s."
-    title = error.title or f"The service answered {error.status}"
+        return f"{error} Retry in {seconds:.0f} s."
+    title = error.title or f"The service returned status {error.status}"
     hint = _HINTS.get(error.status)
     return str(error) if hint is None else f"{title.rstrip('.')}. {hint}"
 

@@ -29,7 +29,7 @@ def print_timeline(snapshot: Snapshot, *, status: str, max_calls: int = MAX_CALL
     Calls on the critical path, which determined when the run ended, are marked.
     """
     if snapshot["root_id"] is None:
-        show("The run has not begun yet.")
+        show("The run has not started yet.")
         return
     root = snapshot["nodes"][snapshot["root_id"]]
     rows = CallRows(
@@ -70,9 +70,9 @@ def print_timeline(snapshot: Snapshot, *, status: str, max_calls: int = MAX_CALL
         )
     Console(highlight=False, width=None if out.is_terminal else _WIDTH).print(table)
     if critical:
-        show("* the end of the run waited for it: this is the critical path")
+        show("* on the critical path of the run")
     if (hidden := len(snapshot["nodes"]) - max_calls) > 0:
-        show(f"… and {counted(hidden, 'more call')}: --max-calls shows more, --json all")
+        show(f"… and {counted(hidden, 'more call')}. --max-calls shows more, --json shows all.")
 
 
 def _tree(snapshot: Snapshot, root: Node) -> Iterator[tuple[Node, str]]:

@@ -28,8 +28,12 @@ _DRAWN_A_SECOND = 8
 def events(
     run_id: RunId,
     url: Url = None,
-    after: Annotated[int, typer.Option(min=0, help="Begin behind the event of this number.")] = 0,
-    as_json: Annotated[bool, typer.Option("--json", help="Print an event a line.")] = False,
+    after: Annotated[
+        int, typer.Option(min=0, help="Start after the event with this sequence number.")
+    ] = 0,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one event per line as JSON.")
+    ] = False,
 ) -> None:
     """Print the events of a run until it ends."""
 
@@ -50,7 +54,9 @@ def events(
 def watch(
     run_id: RunId,
     url: Url = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print an event a line.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one event per line as JSON.")
+    ] = False,
 ) -> None:
     """Show a run live as a tree, or line by line if the output is no terminal.
 
@@ -87,10 +93,12 @@ def trace(
     url: Url = None,
     explain: Annotated[
         bool,
-        typer.Option("--explain", help="As a text: also what calls asked and got, and the costs."),
+        typer.Option(
+            "--explain", help="Print an explanation as text, with requests, replies and costs."
+        ),
     ] = False,
     max_calls: Annotated[
-        int, typer.Option(min=1, help="Show so many calls at the most.")
+        int, typer.Option(min=1, help="Maximum number of calls to show.")
     ] = MAX_CALLS,
     as_json: AsJson = False,
 ) -> None:

@@ -33,7 +33,7 @@ _FOLDER = Path("evaluations")
 _MISSED, _NOT_MEASURED, _INTERRUPTED = 1, 2, 130
 _RUN, _TARGETS = RunOptions(), Targets()
 
-_running = partial(typer.Option, rich_help_panel="How the cases are run")
+_running = partial(typer.Option, rich_help_panel="Execution")
 _choosing = partial(typer.Option, rich_help_panel="Which cases")
 _target = partial(typer.Option, rich_help_panel="Targets", min=0)
 _share = partial(_target, max=1)
@@ -65,72 +65,82 @@ def evaluation_command(with_client: WithClient) -> Callable[..., None]:
     def command(
         dataset: Annotated[
             Path,
-            typer.Argument(help="JSON array of {id, input, expected_tools?, gold_answer?, …}."),
+            typer.Argument(
+                help="JSON file with an array of {id, input, expected_tools?, gold_answer?, …}."
+            ),
         ],
         url: Annotated[
             str | None,
             _running(
-                help="A service that listens somewhere; left out, the application runs in this"
-                " process, on the configured database."
+                help="URL of a running service (default: run the application in this process, "
+                "with the configured database)."
             ),
         ] = None,
-        mode: Annotated[Mode | None, _running(help="For cases that name none.")] = None,
+        mode: Annotated[Mode | None, _running(help="Mode for cases that do not set one.")] = None,
         concurrency: Annotated[
-            int, _running(min=1, max=256, help="Cases at a time.")
+            int, _running(min=1, max=256, help="Number of concurrent cases.")
         ] = _RUN.concurrency,
-        repeat: Annotated[int, _running(min=1, max=1000, help="Runs of each case.")] = _RUN.repeat,
-        seed: Annotated[int | None, _running(help="Sent with every run.")] = None,
+        repeat: Annotated[
+            int, _running(min=1, max=1000, help="Number of runs per case.")
+        ] = _RUN.repeat,
+        seed: Annotated[int | None, _running(help="Budget sent with every run.")] = None,
         with_gold: Annotated[
             bool,
             _running(
                 "--with-gold/--blind",
-                help="Whether the service's verifier sees the gold answers, or knows no more than"
-                " with any caller, which tells how often it is wrong about itself.",
+                help="Whether the verifier of the service receives the gold answers. Without "
+                "them, the evaluation measures how often the verifier is wrong.",
             ),
         ] = False,
         record: Annotated[
             Path | None,
             _running(
-                help="Keep in this file what the models reply, for the provider recorded to replay;"
-                " an earlier recording is replaced. In process only."
+                help="Record model replies to this file, for replay by the provider `recorded`. "
+                "An existing file is overwritten. Not with --url."
             ),
         ] = None,
         timeout_seconds: Annotated[
-            float, _running(min=0.1, help="How long a case may take before it is cancelled.")
+            float, _running(min=0.1, help="Seconds before a case is cancelled.")
         ] = _RUN.timeout_seconds,
         only: Annotated[
             list[str] | None,
             _choosing(
-                help="Cases with this id, family, difficulty or tag; * stands for anything;"
-                " repeatable."
+                help="Run only cases with this ID, family, difficulty or tag; * is a wildcard. "
+                "Repeatable."
             ),
         ] = None,
-        skip: Annotated[list[str] | None, _choosing(help="Not these, chosen like --only.")] = None,
-        sample: Annotated[
-            int | None, _choosing(min=1, help="So many of them, drawn at random.")
+        skip: Annotated[
+            list[str] | None, _choosing(help="Exclude cases; same patterns as --only.")
         ] = None,
-        sample_seed: Annotated[
-            int, _choosing(help="The same one draws the same cases for --sample.")
-        ] = 0,
-        limit: Annotated[int | None, _choosing(min=1, help="So many at the most.")] = None,
+        sample: Annotated[
+            int | None, _choosing(min=1, help="Number of cases to select at random.")
+        ] = None,
+        sample_seed: Annotated[int, _choosing(help="Random seed for --sample.")] = 0,
+        limit: Annotated[int | None, _choosing(min=1, help="Maximum number of cases.")] = None,
         all_cases: Annotated[
             bool,
             _choosing(
                 "--all",
-                help="Also cases that need a model where the service has built-in planner only.",
+                help=(
+                    "Include cases that require a model even if the service has only the "
+                    "built-in planner."
+                ),
             ),
         ] = False,
         out: Annotated[
             Path | None,
             typer.Option(
-                help="Where metrics.json, report.md, log.jsonl and a trace for each case go; what"
-                " an earlier evaluation left there is replaced. Default: evaluations/<id>."
+                help="Output folder for metrics.json, report.md, log.jsonl and one trace per "
+                "case. Files of an earlier evaluation are overwritten. Default: "
+                "evaluations/<id>."
             ),
         ] = None,
         compare: Annotated[
-            Path | None, typer.Option(help="The metrics.json of an earlier evaluation.")
+            Path | None, typer.Option(help="metrics.json of an earlier evaluation to compare with.")
         ] = None,
-        gate: Annotated[bool, typer.Option(help="Exit with 1 if a target is missed.")] = True,
+        gate: Annotated[
+            bool, typer.Option(help="Exit with status 1 if a target is missed.")
+        ] = True,
         min_success: Annotated[float, _share(help="Least success@1.")] = _TARGETS.min_success,
         max_escalation_rate: Annotated[
             float, _share(help="Most escalation_rate.")
@@ -138,21 +148,21 @@ def evaluation_command(with_client: WithClient) -> Callable[..., None]:
         max_p95_latency_easy_seconds: Annotated[
             float, _target(help="Most p95_latency_easy.")
         ] = _TARGETS.max_p95_latency_easy_seconds,
-        max_mean_cost_usd: Annotated[float | None, _target(help="Most USD a case.")] = None,
-        max_mean_tokens: Annotated[float | None, _target(help="Most tokens a case.")] = None,
+        max_mean_cost_usd: Annotated[float | None, _target(help="Maximum USD per case.")] = None,
+        max_mean_tokens: Annotated[float | None, _target(help="Maximum tokens per case.")] = None,
         max_falsely_verified: Annotated[
-            int, _target(help="Most wrong answers passed off as verified.")
+            int, _target(help="Maximum number of wrong answers reported as verified.")
         ] = _TARGETS.max_falsely_verified,
         max_success_drop: Annotated[
-            float, _share(help="With --compare: by how much success@1 may fall.")
+            float, _share(help="With --compare: maximum decrease of success@1.")
         ] = _TARGETS.max_success_drop,
         max_latency_growth: Annotated[
-            float, _target(min=1, help="With --compare: by what factor p95_latency_easy may grow.")
+            float, _target(min=1, help="With --compare: maximum growth factor of p95_latency_easy.")
         ] = _TARGETS.max_latency_growth,
     ) -> None:
         """Run a data set of cases against the service and measure how it does."""
         if record is not None and url is not None:
-            _refuse("--record keeps what models reply in this process; it does not go with --url.")
+            _refuse("--record records replies of this process and cannot be combined with --url.")
         evaluation_id = new_evaluation_id()
         selection: dict[str, Any] = {"only": only or [], "skip": skip or [], "limit": limit}
         if sample is not None:
@@ -226,7 +236,7 @@ def _evaluated(
     except (CaseworkerError, DatasetError, OSError) as error:
         _refuse(str(error))
     except KeyboardInterrupt:
-        sys.stderr.write(f"interrupted; what had ended until then stands in {plan.folder.path}\n")
+        sys.stderr.write(f"interrupted; partial results are in {plan.folder.path}\n")
         raise typer.Exit(_INTERRUPTED) from None
 
 

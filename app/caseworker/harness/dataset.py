@@ -18,7 +18,7 @@ Difficulty = Literal["easy", "medium", "hard"]
 EASY: Difficulty = "easy"
 
 _MOST_MISTAKES = 20
-_WORDS = {"extra_forbidden": "this field is not known", "missing": "this field is required"}
+_WORDS = {"extra_forbidden": "unknown field", "missing": "this field is required"}
 
 Word = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,79}$")]
 """Safe as a file name on every system."""
@@ -31,7 +31,7 @@ def _sendable(text: str) -> str:
     try:
         text.encode()
     except UnicodeEncodeError:
-        raise ValueError("this is no valid Unicode text") from None
+        raise ValueError("invalid Unicode text") from None
     return text
 
 
@@ -108,10 +108,13 @@ class Dataset:
             drawn = Random(sample_seed).sample(range(len(left)), sample)
             left = [left[place] for place in sorted(drawn)]
         if not left[:limit]:
-            why = "look at --only, --skip and --limit"
+            why = "check --only, --skip and --limit"
             if not with_models:
-                why += "; those that need a model are left out, as the service has none (--all)"
-            raise DatasetError(f"{self.name}: no case is left; {why}")
+                why += (
+                    "; cases that require a model are skipped because the service has none "
+                    "(--all includes them)"
+                )
+            raise DatasetError(f"{self.name}: no case is selected; {why}")
         return replace(self, cases=tuple(left[:limit]))
 
 
@@ -130,7 +133,7 @@ def load_dataset(path: Path) -> Dataset:
     except (OSError, ValueError, RecursionError) as error:
         raise DatasetError(f"{path}: {error}") from None
     if not isinstance(items, list) or not items:
-        raise DatasetError(f"{path}: a data set is a JSON array of at least one case")
+        raise DatasetError(f"{path}: a data set must be a JSON array with at least one case")
     try:
         cases = _CASES.validate_python(items)
     except ValidationError as error:

@@ -18,7 +18,7 @@ log = structlog.get_logger(__name__)
 
 _LEAST_GROWTH_SECONDS = 0.1
 """Latency differences below this are treated as noise."""
-_CLAIMED = ": wrong answers passed off as verified"
+_CLAIMED = ": wrong answers reported as verified"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,9 +73,9 @@ def read_metrics(path: Path) -> Metrics:
         raise DatasetError(f"{path}: {error}") from None
     needed = {*HEADLINES, "evaluation", "cases", "counts"}
     if not isinstance(found, dict) or found.get("format") != FORMAT or needed - found.keys():
-        raise DatasetError(f"{path}: these are no metrics of format {FORMAT}")
+        raise DatasetError(f"{path}: not a metrics file of format {FORMAT}")
     if found["evaluation"].get("interrupted"):
-        raise DatasetError(f"{path}: these are metrics of an evaluation that was interrupted")
+        raise DatasetError(f"{path}: the metrics are from an interrupted evaluation")
     return found
 
 
@@ -104,14 +104,14 @@ def _above(metrics: Metrics, targets: Targets) -> Iterator[Miss]:
 def _worse(metrics: Metrics, earlier: Metrics, targets: Targets) -> Iterator[Miss]:
     before, now, drop = earlier["success@1"], metrics["success@1"], targets.max_success_drop
     if now < before - drop - 1e-9:
-        fell = f"success@1 fell from {before:.4f} to {now:.4f}, by more than the {drop:g} allowed"
+        fell = f"success@1 fell from {before:.4f} to {now:.4f}, more than the allowed {drop:g}"
         yield Miss("success@1", fell)
     before, now = earlier["p95_latency_easy"], metrics["p95_latency_easy"]
     if before is None or now is None or now - before < _LEAST_GROWTH_SECONDS:
         return
     if now > before * targets.max_latency_growth:
         grew = (
-            f"p95_latency_easy grew from {before:g} to {now:g} seconds, by more than the factor"
-            f" {targets.max_latency_growth:g} allowed"
+            f"p95_latency_easy grew from {before:g} to {now:g} seconds, more than the allowed "
+            f"factor {targets.max_latency_growth:g}"
         )
         yield Miss("p95_latency_easy", grew)

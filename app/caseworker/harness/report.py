@@ -12,8 +12,8 @@ from caseworker.observability.redaction import redact_text
 _SLOWEST = 10
 _MOST_CHARS = 400
 _PROTOCOLS = {
-    "blind": "blind, the service's verifier saw no gold answers",
-    "with_gold": "with gold, the service's verifier saw the gold answers",
+    "blind": "blind; the verifier did not receive the gold answers",
+    "with_gold": "with gold; the verifier received the gold answers",
 }
 _CONDITIONS = ("service_version", "protocol", "mode", "seed", "repeat", "concurrency")
 
@@ -64,7 +64,7 @@ def summary_of(metrics: Metrics, folder: Path) -> str:
         ("verified and wrong", counts["falsely_verified"]),
         ("right, not verified", counts["right_unverified"]),
         ("errors", counts["errors"]),
-        ("left out, need a model", about["dataset"]["left_out"]),
+        ("skipped (model required)", about["dataset"]["left_out"]),
         ("protocol", about["protocol"]),
         ("report", folder / "report.md"),
     ]
@@ -80,11 +80,13 @@ def _heading(metrics: Metrics, misses: Sequence[Miss]) -> str:
         f" `{about['dataset']['name']}` succeeded. Protocol: {_PROTOCOLS[about['protocol']]}.",
     ]
     if left_out := about["dataset"]["left_out"]:
-        lines.append(f"Left out because they need a model, which the service has not: {left_out}.")
+        lines.append(f"Skipped because the service has no model: {left_out}.")
     if free := counts["without_gold_answer"]:
-        lines.append(f"{free} have no gold answer: the service's own verification is taken for it.")
+        lines.append(
+            f"{free} have no gold answer; the verification by the service is used instead."
+        )
     if about["interrupted"]:
-        judgement = "It was interrupted: no target is met or missed."
+        judgement = "The evaluation was interrupted; targets were not evaluated."
     else:
         judgement = "Missed targets:\n" if misses else "All targets are met."
     return "\n".join([*lines, "", judgement, *(f"- {miss.message}" for miss in misses)])
@@ -170,7 +172,7 @@ def _steady(metrics: Metrics) -> dict[str, bool]:
 def _differences(now: Mapping[str, Any], before: Mapping[str, Any]) -> Iterator[str]:
     """Yield the differences in conditions that limit the comparison."""
     if any(now["dataset"][name] != before["dataset"][name] for name in ("sha256", "cases")):
-        yield "- The two did not run the same cases: figures of all cases differ for that alone."
+        yield "- The evaluations ran different cases, so totals are not comparable."
     for name in _CONDITIONS:
         if now.get(name) != before.get(name):
             yield f"- {name.replace('_', ' ')}: {before.get(name)} before, {now.get(name)} now"

@@ -160,9 +160,9 @@ def _judged(trial: Trial) -> tuple[Outcome, str]:
     found = trial.run.get("result") or {}
     claims = status == "completed" and found.get("verified") is True
     if wants_refusal and claims:
-        return Outcome.CLAIMED, "a verified answer to what should have been refused"
+        return Outcome.CLAIMED, "a verified answer to a question that must be refused"
     if wants_refusal:
-        return Outcome.SUCCESS, "nothing was claimed"
+        return Outcome.SUCCESS, "no answer was given"
     if claims:
         return _judged_answer(trial, found.get("answer"))
     cause = _model_failure(trial.trace) or _cause(trial.run)
@@ -172,7 +172,7 @@ def _judged(trial: Trial) -> tuple[Outcome, str]:
 def _judged_answer(trial: Trial, answer: str | None) -> tuple[Outcome, str]:
     gold = trial.case.gold_answer
     if gold is not None and (answer is None or not same_answer(answer, gold)):
-        return Outcome.WRONG_ANSWER, "verified, and yet not the right answer"
+        return Outcome.WRONG_ANSWER, "verified but wrong answer"
     used = {
         node["name"]
         for node in trace_nodes(trial.trace)

@@ -133,7 +133,7 @@ class Runner:
             )
             if run is not None:
                 return replace(trial, trace=(await self._service.get_trace(run_id)).as_json())
-            cause = f"it did not end within {self._options.timeout_seconds:g} seconds"
+            cause = f"timed out after {self._options.timeout_seconds:g} seconds"
         except ApiError as error:
             cause = f"{error.status}: {error}"
             if error.status in _REFUSALS and _is_about_input(error):
@@ -150,7 +150,7 @@ class Runner:
             run = await self._service.create_run(body, wait_seconds=wait_seconds)
             if run.ended:
                 return run
-        await self._stop(body["run_id"], "The evaluation waited long enough.")
+        await self._stop(body["run_id"], "Evaluation timeout.")
         return None
 
     async def _stop(self, run_id: str, reason: str) -> None:

@@ -203,12 +203,16 @@ def require_fit(question: Question, arguments: Mapping[str, Any]) -> None:
         InvalidArgumentsError: they violate the schema; each problem names its field.
     """
     if question.schema is None:
-        raise InvalidArgumentsError([("arguments", "These may not be changed; leave them out.")])
+        raise InvalidArgumentsError(
+            [("arguments", "These arguments cannot be changed. Omit them.")]
+        )
     spec = ToolSpec(name=question.subject, description="", parameters=question.schema)
     try:
         problems = ArgumentCheck(spec, foreign=True).problems(arguments)
     except UnfitSchemaError:
-        problems = [("", "These cannot be checked, and so not be changed; leave them out.")]
+        problems = [
+            ("", "These arguments cannot be validated and so cannot be changed. Omit them.")
+        ]
     if problems:
         found = [(joined("arguments", _place(at)), said) for at, said in problems]
         raise InvalidArgumentsError(found[:MAX_PROBLEMS])

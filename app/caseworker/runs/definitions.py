@@ -259,7 +259,7 @@ def problems_alone(
 
 
 def _unseen(named: DefinitionReference) -> Problem:
-    message = f"What this {named.kind.value} is shows only to a service where it is registered."
+    message = f"A registered {named.kind.value} can be resolved only by a running service."
     return Problem(place_of((*named.place, "name")), message, Severity.WARNING)
 
 
@@ -297,10 +297,10 @@ def _not_there(gap: Missing, known: Set[DefinitionRef]) -> Problem:
     kind = gap.ref.kind.value
     if replace(gap.ref, version=None) in known:
         message = (
-            f"There is no such version of the {kind}; GET /{kind}s/{{name}}/versions lists them."
+            f"The {kind} has no such version. GET /{kind}s/{{name}}/versions lists all versions."
         )
         return Problem(place_of((*gap.path, "version")), message)
-    message = f"There is no {kind} of this name; GET /{kind}s lists those there are."
+    message = f"No {kind} has this name. GET /{kind}s lists all of them."
     return Problem(place_of((*gap.path, "name")), message)
 
 

@@ -258,7 +258,7 @@ class RunExecutor:
             log.exception("run.unreadable")
             execution = begin(earlier=())
             execution.scope.restore(spent_before(earlier))
-            cause = StopCause(kind=StopKind.ERROR, reason="The run's journal cannot be read.")
+            cause = StopCause(kind=StopKind.ERROR, reason="The journal of the run cannot be read.")
             await self._finish(active, execution, stopped(run, Stop(cause), None, at=_now()))
             return
         active.scope = execution.scope
@@ -272,7 +272,7 @@ class RunExecutor:
             waits_for = outcome.stop.approval_ids
             await self._release(active, execution, str(outcome.stop), waits_for=waits_for)
         elif isinstance(outcome.stop, HandOver) and not self._is_exhausted(run):
-            await self._release(active, execution, "The process gave the run up.")
+            await self._release(active, execution, "The process abandoned the run.")
         else:
             await self._finish(active, execution, outcome_of(run, outcome, at=_now()))
 
@@ -316,7 +316,9 @@ class RunExecutor:
             self.cancel(run.key, run.cancel_request)
         graph = await self._graph_of(active, execution)
         if self._is_exhausted(run):
-            return graph.abandoned(HandOver(f"Its worker was lost {run.losses} times in a row."))
+            return graph.abandoned(
+                HandOver(f"The worker of the run was lost {run.losses} times in a row.")
+            )
         about = {"attempt": run.attempts, **execution.taken_over}
         execution.journal.emit(Event(type=RUN_RESUMED if run.last_seq else RUN_STARTED, data=about))
         deadline = deadline_of(run.request.deadline, active.token)

@@ -65,13 +65,13 @@ class GraphSize:
     def beyond(self, limits: GraphLimits) -> tuple[Problem, ...]:
         """Return a problem for each exceeded limit."""
         compared = (
-            (self.size_bytes, limits.max_bytes, "take at most {} bytes as JSON", "max_graph_bytes"),
+            (self.size_bytes, limits.max_bytes, "have at most {} bytes as JSON", "max_graph_bytes"),
             (self.steps, limits.max_steps, "have at most {} steps", "max_graph_steps"),
             (self.edges, limits.max_edges, "have at most {} edges", "max_graph_edges"),
             (self.depth, limits.max_depth, "nest at most {} deep", "max_graph_depth"),
         )
         return tuple(
-            Problem("", f"A graph may {what.format(most)}, with all in it ({name}).")
+            Problem("", f"A graph can {what.format(most)}, including nested graphs ({name}).")
             for size, most, what, name in compared
             if size > most
         )
@@ -204,7 +204,7 @@ def _named(reference: DefinitionReference) -> DefinitionRef:
 
 def _circle(refs: Iterable[DefinitionRef], place: Path) -> Problem:
     names = (ref.name if ref.version is None else f"{ref.name}@{ref.version}" for ref in refs)
-    return Problem(place_of(place), f"Nothing may contain itself: {' -> '.join(names)}.")
+    return Problem(place_of(place), f"Circular reference: {' -> '.join(names)}.")
 
 
 def _with(value: Any, contents: Mapping[Path, Graph]) -> Any:

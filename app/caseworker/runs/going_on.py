@@ -29,7 +29,7 @@ from caseworker.trace.node import ATTEMPT
 _FAILED_WITH_REPLY = frozenset({"ModelAnswerIncomplete", "OutputInvalidError", "UnfitReplyError"})
 """Error classes of steps and agents that failed because of the model's last reply."""
 
-_NO_NODE = "The run has no such node; GET /runs/{run_id}/trace has the ids of all of them."
+_NO_NODE = "The run has no node with this ID. GET /runs/{run_id}/trace lists all node IDs."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -68,7 +68,9 @@ class Timing:
         """
         readable = re.fullmatch(CRON[1:-1], self.cron, re.ASCII)
         if not readable or not croniter.is_valid(self.cron):
-            raise InvalidCronError("This must be a cron expression of five fields: 30 6 * * 1-5.")
+            raise InvalidCronError(
+                "This must be a cron expression with five fields, such as 30 6 * * 1-5."
+            )
         try:
             self.next_after(now)
         except CroniterError:

@@ -18,7 +18,7 @@ from caseworker.settings.values import Count, Endpoint, Names, Positive, Seconds
 
 def _one_call(calls: int) -> int:
     if calls > 1:
-        raise ValueError("must be 0 or 1: a final answer takes one call")
+        raise ValueError("must be 0 or 1: a final answer requires one call")
     return calls
 
 
@@ -60,10 +60,10 @@ class BudgetSettings(LimitSettings):
     """Default limits of a case run; null is unlimited, 0 allows nothing."""
 
     min_output_tokens: Positive = key(
-        256, "Output tokens a model call asks for at least; a budget with little left lowers it."
+        256, "Minimum output tokens to request per model call; a nearly exhausted budget lowers it."
     )
     wrap_up_reserve: OneCall = key(
-        1, "1 reserves one call, of a limit above 1, for the final answer; 0 turns that off."
+        1, "1 reserves one call of a limit above 1 for the final answer; 0 disables this."
     )
 
 
@@ -83,13 +83,23 @@ class AdmissionSettings(LimitSettings):
     The default max_cost_usd permits models without a known price; an explicit one rejects them.
     """
 
-    max_queued: Positive = key(10_000, "Runs that wait for a worker; more are answered 429.")
-    max_delay_days: Annotated[Positive, Field(le=3650)] = key(90, "How far ahead start_at may be.")
-    max_schedules: Positive = key(1000, "Schedules of a tenant; more are answered 429.")
-    max_graph_kb: Positive = key(1024, "Longest graph as JSON, in KiB, with all its inner graphs.")
-    max_graph_steps: Positive = key(10_000, "Steps of a graph with all its inner graphs.")
-    max_graph_edges: Positive = key(50_000, "Edges of a graph with all its inner graphs.")
-    max_graph_depth: Positive = key(8, "Graphs inside one another, the outermost included.")
+    max_queued: Positive = key(
+        10_000, "Maximum number of queued runs; further runs are rejected with 429."
+    )
+    max_delay_days: Annotated[Positive, Field(le=3650)] = key(90, "Maximum delay of start_at.")
+    max_schedules: Positive = key(
+        1000, "Maximum number of schedules per tenant; further ones are rejected with 429."
+    )
+    max_graph_kb: Positive = key(
+        1024, "Maximum size of a graph as JSON with its nested graphs, in KiB."
+    )
+    max_graph_steps: Positive = key(
+        10_000, "Maximum number of steps of a graph with its nested graphs."
+    )
+    max_graph_edges: Positive = key(
+        50_000, "Maximum number of edges of a graph with its nested graphs."
+    )
+    max_graph_depth: Positive = key(8, "Maximum nesting depth of graphs, including the outermost.")
 
 
 Money = Annotated[Decimal, Field(ge=0, le=Decimal("1e12"), allow_inf_nan=False)]
@@ -98,17 +108,33 @@ Money = Annotated[Decimal, Field(ge=0, le=Decimal("1e12"), allow_inf_nan=False)]
 class QuotaSettings(Section):
     """Default quota of each tenant; /quotas sets a tenant's own quota."""
 
-    max_running: Count | None = key(None, "Runs executed at once; further ones wait; null: any.")
-    max_queued: Count | None = key(None, "Runs that wait; further ones are answered 429.")
-    max_runs_per_minute: Count | None = key(None, "Accepted runs; further ones are answered 429.")
-    max_cost_usd_per_day: Money | None = key(None, "Of the runs accepted on one day, in UTC.")
-    max_cost_usd_per_month: Money | None = key(None, "Of the runs accepted in one month, in UTC.")
-    max_stored_bytes: Count | None = key(
-        10 << 30, "Stored in all; more is answered 429. The tenant default stores without limit."
+    max_running: Count | None = key(
+        None, "Maximum number of concurrent runs; further runs are queued; null: no limit."
     )
-    max_definitions: Count | None = key(10_000, "Versions of graphs and agents; not of default.")
-    max_threads: Count | None = key(100_000, "Threads; not of default.")
-    models: Names | None = key(None, "The only models that runs may use, by name; null: any.")
+    max_queued: Count | None = key(
+        None, "Maximum number of queued runs; further runs are rejected with 429."
+    )
+    max_runs_per_minute: Count | None = key(
+        None, "Maximum number of accepted runs per minute; further runs are rejected with 429."
+    )
+    max_cost_usd_per_day: Money | None = key(
+        None, "Maximum cost of the runs accepted per day (UTC)."
+    )
+    max_cost_usd_per_month: Money | None = key(
+        None, "Maximum cost of the runs accepted per month (UTC)."
+    )
+    max_stored_bytes: Count | None = key(
+        10 << 30,
+        ("Maximum stored bytes; more is rejected with 429. Does not apply to the tenant default."),
+    )
+    max_definitions: Count | None = key(
+        10_000,
+        "Maximum number of versions of graphs and agents. Does not apply to the tenant default.",
+    )
+    max_threads: Count | None = key(
+        100_000, "Maximum number of threads. Does not apply to the tenant default."
+    )
+    models: Names | None = key(None, "Names of the models that runs may use; null: any.")
 
     @property
     def quota(self) -> Quota:
@@ -119,18 +145,18 @@ class QuotaSettings(Section):
 class ActSettings(Section):
     """The gate that decides whether the case agent continues, stops or escalates."""
 
-    max_steps: Count = key(3, "Rounds of the small model in mode hrm_small_then_escalate.")
+    max_steps: Count = key(3, "Maximum rounds of the small model in mode hrm_small_then_escalate.")
     max_steps_fallback_only: Annotated[int, Field(ge=0, le=1, strict=True)] = 1
     """The same in mode fallback_only, at most max_steps: 1 sends the single pass to the gate, 0 to
     the verifier only."""
-    min_improvement: Share = key(0.01, "Least rise of the metric that counts as progress.")
-    no_progress_patience: Count = key(1, "Rounds without progress that are tolerated.")
+    min_improvement: Share = key(0.01, "Minimum increase of the metric that counts as progress.")
+    no_progress_patience: Count = key(1, "Maximum consecutive rounds without progress.")
 
 
 class VerifierSettings(Section):
     """Requirements of the verifier."""
 
-    pass_metric: Share = key(1.0, "Share of an answer's checks that must hold.")
+    pass_metric: Share = key(1.0, "Share of the checks of an answer that must pass.")
     second_plan: Literal["auto", "off"] = "auto"
     """Whether a model's choice of operation needs confirmation if no other check confirms it.
     Confirmation takes one more call of its tier: a second plan in another form."""
@@ -146,9 +172,13 @@ class FlagSettings(Section):
     escalate_when: Literal["fail", "fail_or_budget"] = "fail_or_budget"
     """Whether to escalate to the big model only on failure, or also when the small model's limits
     are exhausted."""
-    max_input_chars: Count = key(8192, "Longest input of a run, in characters.")
-    timezone: ZoneInfo | None = key(None, "Of dates without one, as Europe/Berlin; null: system's.")
-    seed: Annotated[Count, Field(lt=2**31)] | None = key(None, "Of runs without one; null: none.")
+    max_input_chars: Count = key(8192, "Maximum length of the input of a run, in characters.")
+    timezone: ZoneInfo | None = key(
+        None, "Default time zone for dates, such as Europe/Berlin; null: that of the system."
+    )
+    seed: Annotated[Count, Field(lt=2**31)] | None = key(
+        None, "Default sampling seed for runs that set none; null: no seed."
+    )
 
     @property
     def zone_name(self) -> str:
@@ -159,11 +189,13 @@ class FlagSettings(Section):
 class RetrySettings(Section):
     """Retries of failed calls to model providers and other network services."""
 
-    max_retries: Count = key(2, "Further attempts after the first.")
-    base_seconds: Annotated[float, Field(ge=0, strict=True)] = key(0.5, "Before the first retry.")
-    factor: Annotated[Seconds, Field(ge=1, le=100)] = key(2.0, "Growth of each further wait.")
-    jitter: Share = key(0.2, "Random part of a wait: 0.2 is up to 20 % more or less.")
-    max_seconds: Seconds = key(30.0, "Longest wait between two attempts.")
+    max_retries: Count = key(2, "Maximum number of retries.")
+    base_seconds: Annotated[float, Field(ge=0, strict=True)] = key(
+        0.5, "Back-off before the first retry."
+    )
+    factor: Annotated[Seconds, Field(ge=1, le=100)] = key(2.0, "Growth factor of the back-off.")
+    jitter: Share = key(0.2, "Random variation of the back-off: 0.2 means up to 20 % more or less.")
+    max_seconds: Seconds = key(30.0, "Maximum back-off between two attempts.")
 
 
 class PriceSettings(ProviderSettings):
@@ -173,7 +205,7 @@ class PriceSettings(ProviderSettings):
 
     provider: Literal["packaged", "tiingo"] | None = None
     """Five companies, 2000 to 2013, or tiingo.com; null is `tiingo` with a key, else `packaged`."""
-    timeout_seconds: Seconds = key(15.0, "How long one answer may take.")
+    timeout_seconds: Seconds = key(15.0, "Timeout of one request.")
 
 
 def _variable(name: str) -> str:
@@ -188,24 +220,30 @@ Variable = Annotated[Text, AfterValidator(_variable)]
 class McpServerSettings(Section):
     """An MCP server: a program that the service starts, or a URL."""
 
-    command: Text | None = key(None, "Program to start; it is spoken to over its stdin and stdout.")
+    command: Text | None = key(
+        None, "Command that starts the server; communication uses stdin and stdout."
+    )
     args: tuple[str, ...] = key((), "Its arguments.")
-    env: tuple[Variable, ...] = key((), "Environment variables that it gets, by name.")
-    url: Endpoint | None = key(None, "Address of a server that speaks streamable HTTP.")
-    headers: dict[Text, Variable] = key({}, "Headers: each names the variable with its value.")
-    allow: Names | None = key(None, "The server's names of tools that may be used; null is all.")
-    timeout_seconds: Seconds = key(30.0, "How long one call may take.")
-    start_timeout_seconds: Seconds = key(10.0, "How long it may take to start and list its tools.")
-    max_result_kb: Positive = key(8192, "Longest message that is read from it, in KiB.")
+    env: tuple[Variable, ...] = key((), "Names of the environment variables passed to the command.")
+    url: Endpoint | None = key(None, "URL of a server that supports streamable HTTP.")
+    headers: dict[Text, Variable] = key(
+        {}, "HTTP headers; each value is the name of an environment variable."
+    )
+    allow: Names | None = key(None, "Names of the server's tools that may be used; null: all.")
+    timeout_seconds: Seconds = key(30.0, "Timeout of one call.")
+    start_timeout_seconds: Seconds = key(
+        10.0, "Timeout for starting the server and listing its tools."
+    )
+    max_result_kb: Positive = key(8192, "Maximum size of a message from the server, in KiB.")
 
     @model_validator(mode="after")
     def _is_one_of_both(self) -> Self:
         if (self.command is None) == (self.url is None):
-            raise ValueError("command: give either the command of a program or a url")
+            raise ValueError("command: set either command or url")
         if self.headers and self.url is None:
-            raise ValueError("headers: belong to a url")
+            raise ValueError("headers: allowed only with url")
         if (self.env or self.args) and self.command is None:
-            raise ValueError("args: belong to a command, as env does")
+            raise ValueError("args: args and env are allowed only with command")
         return self
 
 
@@ -215,24 +253,26 @@ ServerName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]{0,31}$")]
 class McpSettings(Section):
     """MCP servers that provide tools; only the operator can configure them."""
 
-    servers: dict[ServerName, McpServerSettings] = key({}, "Servers by name: see docs/mcp.md.")
+    servers: dict[ServerName, McpServerSettings] = key({}, "MCP servers by name; see docs/mcp.md.")
 
 
 class ToolSettings(Section):
     """Which of the registered tools runs may use."""
 
-    allow: Names | None = key(None, "Names of the tools that may be used; null is all of them.")
-    deny: Names = key((), "Names of tools that may not be used, even if `allow` names them.")
+    allow: Names | None = key(None, "Names of the tools that may be used; null: all.")
+    deny: Names = key(
+        (), "Names of the tools that must not be used; takes precedence over `allow`."
+    )
     requires_approval: Names = key(
-        (), "Names of tools each call of which a person must approve; `server.*`: all of a server."
+        (), "Names of the tools whose calls require approval; `server.*`: all tools of a server."
     )
     approval_timeout_seconds: Seconds = key(
-        86_400.0, "How long a person may take to approve a call; then it is not made."
+        86_400.0, "Time limit for approving a call; afterwards the call is rejected."
     )
-    plugins: Names = key((), "Tools to add, by dotted name such as my_package.tools:Weather.")
+    plugins: Names = key((), "Tools to add, by import path such as my_package.tools:Weather.")
     expose_errors: bool = key(
         False,
-        "Whether models read the texts of tools' unexpected exceptions, or the class alone.",
+        "Whether models see the messages of unexpected tool exceptions, or only the class.",
     )
     prices: PriceSettings = PriceSettings()
     mcp: McpSettings = McpSettings()

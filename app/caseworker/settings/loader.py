@@ -57,7 +57,7 @@ def load_settings(environ: Mapping[str, str], cwd: Path) -> LoadedSettings:
     path = cwd / Path(named or "config.yaml").expanduser()
     if not path.is_file() and (named or path.exists()):
         where = f"{PREFIX}CONFIG" if named else path.name
-        raise SettingsError(f"{where}: there is no file {str(path)!r}")
+        raise SettingsError(f"{where}: file not found: {str(path)!r}")
     source = EnvironmentSource(environ, YamlSource(Settings, path))
     try:
         settings = Settings(_build_sources=((source,), {}))
@@ -81,7 +81,7 @@ class _PlainLoader(yaml.SafeLoader):
         mapping: dict[Hashable, Any] = {}
         for key, value in node.value:
             if (name := str(key.value)) in mapping:
-                problem = f"the key {name!r} stands here twice"
+                problem = f"duplicate key {name!r}"
                 raise yaml.MarkedYAMLError(problem=problem, problem_mark=key.start_mark)
             mapping[name] = self.construct_object(value, deep=True)
         return mapping
@@ -175,8 +175,12 @@ class EnvironmentSource(InitSettingsSource):
         """Parse a variable as null, a number or a list where its key accepts one."""
         text, types = self._given[name], types_in(_field_at(path).annotation)
         if _LINK.match(f"={text}"):
-            problem = f"{text!r} is an orchestrator's service link; turn these off, or set"
-            raise SettingsError(f"{name}: {problem} {PREFIX}{variable_of(path)}, which comes first")
+            problem = (
+                f"{text!r} is a service link of the orchestrator; disable service links, or set"
+            )
+            raise SettingsError(
+                f"{name}: {problem} {PREFIX}{variable_of(path)}, which takes precedence"
+            )
         if text.lower() == "null" and type(None) in types:
             return None
         if tuple in types and not text.startswith("["):
@@ -196,7 +200,10 @@ class EnvironmentSource(InitSettingsSource):
             near = get_close_matches(bare, known, n=1, cutoff=0.6 if prefix else 0.9)
             hint = f"did you mean {prefix}{near[0]}?" if near else "see config.yaml.example"
             if prefix and _LINK.search(f"{name}={text}"):
-                yield f"{name}: ignored; a service link of an orchestrator, not a setting"
+                yield (
+                    f"{name}: ignored because it is a service link of the orchestrator, not a "
+                    "setting"
+                )
             elif prefix:
                 raise SettingsError(f"{name}: unknown setting; {hint}")
             elif near and near[0] not in self._given:
@@ -215,20 +222,22 @@ def _judge_empty(names: Sequence[str]) -> Iterator[str]:
         bare = name.removeprefix(PREFIX)
         path = paths.get(bare, ())
         if path[:1] == ("auth",) and SecretStr in types_in(_field_at(path).annotation):
-            raise SettingsError(f"{name}: set, but empty; give the secret or remove the variable")
+            raise SettingsError(
+                f"{name}: the variable is empty; set the secret or remove the variable"
+            )
         of_provider = path[-1:] in (("api_key",), ("base_url",)) or bare in SHARED_VARIABLES
         of_model = bare.startswith("MODELS_") and bare.endswith("_API_KEY")
         if of_model or (of_provider and bare.endswith(("_KEY", "_BASE_URL"))):
             unset.append(name)
     if unset:
-        yield f"{', '.join(unset)}: empty, and so not set"
+        yield f"{', '.join(unset)}: empty, treated as not set"
 
 
 def _refuse_secrets(value: Any, path: Location, shown: str) -> None:
     """Reject keys, and passwords in URLs: files get copied, committed and mailed."""
     secret = SecretStr in types_in(_field_at(path).annotation) and value is not None
     if secret and not _HARMLESS_URL.match(str(value)):
-        problem = f"secrets come from the environment only: set {variable_of(path)}"
+        problem = f"secrets are read from the environment only; set {variable_of(path)}"
         raise SettingsError(f"{shown}: {joined(path)}: {problem}")
     if isinstance(value, dict | list):
         for name, inner in value.items() if isinstance(value, dict) else enumerate(value):
@@ -260,7 +269,7 @@ def _line(error: ErrorDetails, origins: Mapping[Location, str], shown: str) -> s
     if kind == "extra_forbidden":
         names = list(_keys_in(_field_at(path[:-1])))
         near = [f"did you mean {near}? " for near in get_close_matches(str(path[-1]), names, n=1)]
-        problem = f"unknown key; {''.join(near)}Allowed here: {', '.join(names)}"
+        problem = f"unknown key; {''.join(near)}Allowed keys: {', '.join(names)}"
     elif kind == "value_error" and _keys_in(field):
         name, _, problem = problem.partition(": ")
         path = (*path, *name.split("."))

@@ -21,7 +21,7 @@ from caseworker.settings.values import (
 
 def _base(url: str) -> str:
     if "?" in url or "#" in url:
-        raise ValueError("must be a URL without a query or a fragment: paths are added to it")
+        raise ValueError("must be a URL without a query or fragment")
     return url
 
 
@@ -63,9 +63,9 @@ class ProviderSettings(Section):
     def _has_what_the_provider_needs(self) -> Self:
         chosen, needs = self.chosen_provider, _NEEDS.get(self.chosen_provider, ())
         if needs and not any(getattr(self, name) for name in needs):
-            usual = "an api_key of its own" if self.base_url else f"{chosen.upper()}_API_KEY"
+            usual = "its own api_key" if self.base_url else f"{chosen.upper()}_API_KEY"
             names = ", or ".join(needs).replace("api_key", f"{usual} in the environment")
-            raise ValueError(f"provider: {chosen} needs {names}")
+            raise ValueError(f"provider: {chosen} requires {names}")
         return self
 
 
@@ -85,24 +85,35 @@ class ModelSettings(ProviderSettings):
     """`openai` (or a compatible API), `anthropic`, `recorded`, `offline` (the built-in planner) or
     an entry point of the group caseworker.providers. Null is `openai` with a key or base_url,
     else `offline`."""
-    model: Text | None = key(None, "Its name; null, with openai: gpt-5-nano, for big gpt-5.")
-    recording: Text | None = key(None, "File of `--record` of serve or eval, for `recorded`.")
+    model: Text | None = key(
+        None, "Model name; null with openai: gpt-5-nano for small, gpt-5 for big."
+    )
+    recording: Text | None = key(
+        None, "File written by serve or eval with `--record`, for the provider `recorded`."
+    )
     temperature: Annotated[float, Field(ge=0, le=2, strict=True)] | None = None
     """Sampling temperature; null uses the provider's default."""
-    max_output_tokens: Positive = key(4096, "Longest reply, in tokens; every call reserves them.")
-    requests_per_minute: Positive | None = key(
-        None, "Of all processes together; further calls wait their turn. Null: any number."
+    max_output_tokens: Positive = key(
+        4096, "Maximum output tokens per reply; every call reserves them."
     )
-    tokens_per_minute: Positive | None = key(None, "The same, of input and output tokens.")
-    timeout_seconds: Seconds = key(30.0, "How long one attempt may take.")
+    requests_per_minute: Positive | None = key(
+        None,
+        ("Maximum requests per minute of all processes; further calls are queued. Null: no limit."),
+    )
+    tokens_per_minute: Positive | None = key(
+        None, "Maximum input and output tokens per minute of all processes. Null: no limit."
+    )
+    timeout_seconds: Seconds = key(30.0, "Timeout of one attempt.")
     structured_output: Literal["auto", "schema", "json", "text"] = "auto"
     """How JSON output is requested: by schema, JSON mode or prompt; `auto` uses the best that
     works."""
-    price_per_million_in_usd: Usd | None = key(None, "Of input tokens; null is the list price.")
-    price_per_million_out_usd: Usd | None = key(None, "Of output tokens; null is the list price.")
-    price_per_million_cached_usd: Usd | None = key(None, "Of cached input; null is no discount.")
+    price_per_million_in_usd: Usd | None = key(None, "Price of input tokens; null: list price.")
+    price_per_million_out_usd: Usd | None = key(None, "Price of output tokens; null: list price.")
+    price_per_million_cached_usd: Usd | None = key(
+        None, "Price of cached input tokens; null: no discount."
+    )
 
-    capabilities: tuple[Capability, ...] = key((), "What it takes or does beside text.")
+    capabilities: tuple[Capability, ...] = key((), "Capabilities of the model beyond text.")
 
     @property
     def chosen_model(self) -> str:
@@ -113,10 +124,12 @@ class ModelSettings(ProviderSettings):
     @model_validator(mode="after")
     def _can_be_asked(self) -> Self:
         if not self.chosen_model:
-            raise ValueError(f"model: must name one, since the provider is {self.chosen_provider}")
+            raise ValueError(f"model: required because the provider is {self.chosen_provider}")
         prices = self.price_per_million_in_usd, self.price_per_million_out_usd
         if None in prices and {*prices, self.price_per_million_cached_usd} != {None}:
-            raise ValueError("price_per_million_in_usd: must be given, with that of output tokens")
+            raise ValueError(
+                "price_per_million_in_usd: must be set together with price_per_million_out_usd"
+            )
         return self
 
 
@@ -135,7 +148,7 @@ class NamedModelSettings(ModelSettings):
     @model_validator(mode="after")
     def _is_no_planner(self) -> Self:
         if self.chosen_provider == BUILT_IN:
-            raise ValueError(f"provider: {BUILT_IN} plans cases alone; name a provider of models")
+            raise ValueError(f"provider: {BUILT_IN} supports only cases; set a model provider")
         return self
 
 
@@ -144,7 +157,7 @@ class TierSettings(ModelSettings):
 
     usual_model = "gpt-5"
 
-    use: Text | None = key(None, "A name from models.named, in place of the other keys.")
+    use: Text | None = key(None, "Name of a model in models.named; replaces the other keys.")
     fallbacks: tuple[ModelSettings, ...] = ()
     """Models with the keys above, called in this order after a failure: `[{model: gpt-5-mini}]`. In
     the environment, the list is JSON; the first key is MODELS_<TIER>_FALLBACKS_1_API_KEY."""
@@ -155,7 +168,7 @@ class TierSettings(ModelSettings):
         others = [each for each in fields if getattr(self, each) != fields[each].default]
         if self.use is not None and others != ["use"]:
             others.remove("use")
-            raise ValueError(f"use: takes the place of the other keys; remove {', '.join(others)}")
+            raise ValueError(f"use: replaces the other keys; remove {', '.join(others)}")
         return self
 
 
@@ -173,10 +186,10 @@ class ModelsSettings(Section):
     """Models; OPENAI_BASE_URL sets the base_url of tiers whose provider is openai."""
 
     allow_unlisted: bool = key(
-        False, "Whether agents may name models that are not configured: any of a tier's provider."
+        False, "Whether agents may use unconfigured models of a tier's provider."
     )
     named: dict[str, NamedModelSettings] = key(
-        {}, "Models by name: see docs/models.md. Their keys are MODELS_NAMED_<NAME>_API_KEY."
+        {}, "Models by name; see docs/models.md. Set their API keys as MODELS_NAMED_<NAME>_API_KEY."
     )
     small: SmallModelSettings = SmallModelSettings()
     big: TierSettings = TierSettings()
@@ -204,7 +217,7 @@ class ModelsSettings(Section):
     ) -> None:
         """Append a model and its fallbacks to ``chain``; ``via`` holds names already seen."""
         if name in via:
-            raise ValueError(f"{place}: leads in a circle: {' -> '.join((*via, name))}")
+            raise ValueError(f"{place}: circular reference: {' -> '.join((*via, name))}")
         tier = {"small": self.small, "big": self.big}.get(name)
         if tier is not None and tier.use is not None:
             self._follow(tier.use, f"{name}.use", (*via, name), chain)
@@ -213,7 +226,7 @@ class ModelsSettings(Section):
             chain |= {name: tier, **{f"{name}.fallbacks.{at}": each for at, each in own}}
         elif name not in self.named:
             known = ", ".join(self.named) or "none"
-            raise ValueError(f"{place}: there is no model {name!r} (models.named: {known})")
+            raise ValueError(f"{place}: unknown model {name!r} (models.named: {known})")
         elif f"named.{name}" not in chain:
             chain[f"named.{name}"] = self.named[name]
             for at, other in enumerate(self.named[name].fallbacks, 1):
@@ -225,11 +238,15 @@ class ModelsSettings(Section):
         for name in self.named:
             other = variables.setdefault(variable_of((name,)), name)
             if name in TIERS:
-                raise ValueError(f"named.{name}: this is the name of a tier; choose another one")
+                raise ValueError(
+                    f"named.{name}: this name is reserved for a tier; use another name"
+                )
             if not _ALIAS.fullmatch(name):
-                rule = "1 to 64 of a-z 0-9 . _ - and begins with a letter or a digit"
-                raise ValueError(f"named.{name}: a name is {rule}")
+                rule = "1 to 64 of the characters a-z 0-9 . _ - and starts with a letter or digit"
+                raise ValueError(f"named.{name}: a name has {rule}")
             if other != name:
-                raise ValueError(f"named.{name}: this name and {other} share their variables")
+                raise ValueError(
+                    f"named.{name}: this name and {other} map to the same environment variables"
+                )
         self.chains()
         return self

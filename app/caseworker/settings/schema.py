@@ -27,7 +27,7 @@ def _postgres_url(url: SecretStr) -> SecretStr:
     problem = ""
     # libpq would parse text after a bare @ or / in a password as a host, and print it.
     if "@" in rest.partition("@")[2] or "/" in rest[: max(0, rest.find("@"))]:
-        problem = "a second @, or / before @"
+        problem = "more than one @, or / before @"
     else:
         try:
             conninfo_to_dict(parsed)
@@ -43,7 +43,7 @@ def _postgres_url(url: SecretStr) -> SecretStr:
 
 def _host_names(names: tuple[str, ...]) -> tuple[str, ...]:
     if any(not name.isascii() or set(name) & set("/:* ") for name in names):
-        raise ValueError("must be plain host names, without scheme, port or wildcard")
+        raise ValueError("must be host names without scheme, port or wildcard")
     return names
 
 
@@ -58,11 +58,15 @@ def _origins(given: tuple[str, ...]) -> tuple[str, ...]:
 class ServerSettings(Section):
     """The HTTP server."""
 
-    host: Text = key("127.0.0.1", "Address to listen on; 0.0.0.0 is every address of the machine.")
-    port: Annotated[Count, Field(le=65535)] = key(8080, "Port to listen on; 0 takes a free one.")
-    workers: Positive = key(1, "Processes of `caseworker serve`, all on the one port.")
-    max_body_kb: Positive = key(256, "Longest request body, in KiB; a longer one is answered 413.")
-    request_timeout_seconds: Seconds = key(30.0, "Longest request (no stream) or `Prefer: wait`.")
+    host: Text = key("127.0.0.1", "Address to listen on; 0.0.0.0 listens on all interfaces.")
+    port: Annotated[Count, Field(le=65535)] = key(8080, "Port to listen on; 0 selects a free port.")
+    workers: Positive = key(1, "Number of `caseworker serve` processes that share the port.")
+    max_body_kb: Positive = key(
+        256, "Maximum size of a request body, in KiB; larger ones are rejected with 413."
+    )
+    request_timeout_seconds: Seconds = key(
+        30.0, "Maximum duration of a request (except streams) and of `Prefer: wait`."
+    )
     allowed_hosts: Annotated[tuple[Text, ...], AfterValidator(_host_names)] | None = None
     """Host names accepted in requests, in addition to `host`, localhost and IP addresses. Null
     accepts no other name, or any name with `auth.anonymous: anywhere`."""
@@ -70,17 +74,21 @@ class ServerSettings(Section):
     """Origins of web pages, such as https://app.example.com, that may send requests without a key.
     The service's own pages always may."""
     max_connections: Positive = key(
-        2000, "Requests at once; further ones wait, then 503. A tenth more may connect."
+        2000, "Maximum number of concurrent requests; further ones wait, then 503."
     )
-    max_head_kb: Positive = key(32, "Longest request line and headers, in KiB; else 431.")
-    max_headers: Positive = key(100, "Headers of a request; more are answered 431.")
-    max_bodies_mb: Positive = key(64, "Request bodies on their way at once, in MiB; else 503.")
-    head_timeout_seconds: Seconds = key(
-        10.0, "Time for a whole request head; later is answered 408."
+    max_head_kb: Positive = key(
+        32, "Maximum size of request line and headers, in KiB; larger ones are rejected with 431."
     )
-    keep_alive_seconds: Positive = key(20, "How long a connection may wait for its next request.")
+    max_headers: Positive = key(
+        100, "Maximum number of headers of a request; more are rejected with 431."
+    )
+    max_bodies_mb: Positive = key(
+        64, "Maximum total size of request bodies in transfer, in MiB; more are rejected with 503."
+    )
+    head_timeout_seconds: Seconds = key(10.0, "Timeout for receiving the request headers (408).")
+    keep_alive_seconds: Positive = key(20, "Maximum idle time of a keep-alive connection.")
     min_kb_per_second: Positive = key(
-        8, "Least rate of bodies (else 408) and of answers being read."
+        8, "Minimum transfer rate of request bodies (else 408) and of responses."
     )
 
 
@@ -89,41 +97,57 @@ class DatabaseSettings(Section):
 
     url: Annotated[SecretStr, AfterValidator(_postgres_url)] | None = None
     """For example postgresql://user@host:5432/name. Null starts the embedded PostgreSQL."""
-    data_dir: Path = key(Path("data/postgres"), "Folder of the PostgreSQL that comes along.")
-    pool_size: Positive = key(10, "Connections of a process for requests and runs.")
-    control_pool_size: Positive = key(2, "Connections kept free for cancelling and health.")
-    connect_timeout_seconds: Seconds = key(10.0, "Longest wait for a connection, new or pooled.")
-    lock_timeout_ms: Positive = key(5000, "How long a statement may wait for a lock.")
+    data_dir: Path = key(Path("data/postgres"), "Data directory of the embedded PostgreSQL.")
+    pool_size: Positive = key(10, "Connections per process for requests and runs.")
+    control_pool_size: Positive = key(
+        2, "Connections reserved for cancel requests and health checks."
+    )
+    connect_timeout_seconds: Seconds = key(
+        10.0, "Timeout for acquiring a new or pooled connection."
+    )
+    lock_timeout_ms: Positive = key(5000, "Maximum time that a statement waits for a lock.")
 
 
 class WorkerSettings(Section):
     """How a process executes runs."""
 
-    enabled: bool = key(
-        True, "Whether `caseworker serve` executes runs, or leaves that to workers."
+    enabled: bool = key(True, "Whether `caseworker serve` executes runs itself.")
+    max_runs: Positive = key(1000, "Maximum number of concurrent runs per process.")
+    max_parallel_steps: Positive = key(
+        64, "Maximum number of concurrent steps per run, across all its graphs."
     )
-    max_runs: Positive = key(1000, "Runs that a process executes at once.")
-    max_parallel_steps: Positive = key(64, "Steps of one run at work at once, in all its graphs.")
-    heartbeat_seconds: Seconds = key(1.0, "Time between signs of life and looks for cancels.")
-    stale_after_seconds: Seconds = key(10.0, "Silence that means death; at least two heartbeats.")
+    heartbeat_seconds: Seconds = key(
+        1.0, "Interval of heartbeats and of polling for cancel requests."
+    )
+    stale_after_seconds: Seconds = key(
+        10.0, "Time without a heartbeat after which a worker is lost; at least two heartbeats."
+    )
     max_attempts: Positive = key(
-        3, "Workers that a run may lose in a row, with no call finished, before it fails."
+        3, "Consecutive lost workers without a finished call before a run fails."
     )
-    poll_seconds: Seconds = key(0.5, "How often the queue is looked at without a notification.")
+    poll_seconds: Seconds = key(0.5, "Polling interval of the queue when no notification arrives.")
     health_port: Annotated[Count, Field(le=65535)] | None = None
     """Port of `caseworker worker` for /healthz, /readyz and /metrics. Null disables it, 0 selects a
     free port. With several processes (`server.workers`), each adds its number: 0, 1, 2."""
     drain_seconds: Seconds = key(
-        60.0, "After `caseworker drain`: time for runs to end before they are handed over."
+        60.0, "After `caseworker drain`: time for runs to end before other workers take over."
     )
-    cancel_grace_seconds: Seconds = key(1.0, "Time to end after a cancel before being detached.")
+    cancel_grace_seconds: Seconds = key(
+        1.0, "Time for a step to end after a cancel before it is abandoned."
+    )
 
 
 class CancellationSettings(Section):
     """Pending cancels: requests to cancel a run that does not exist yet."""
 
-    intent_ttl_seconds: Seconds = key(3600.0, "How long a pending cancel waits for its run.")
-    max_early_intents: Count = key(1000, "Pending cancels of a tenant; more are answered 429.")
+    intent_ttl_seconds: Seconds = key(3600.0, "Lifetime of a pending cancel request.")
+    max_early_intents: Count = key(
+        1000,
+        (
+            "Maximum number of pending cancel requests per tenant; further ones are rejected with "
+            "429."
+        ),
+    )
 
 
 class TraceSettings(Section):
@@ -131,39 +155,54 @@ class TraceSettings(Section):
 
     payloads: Literal["redacted", "none", "full"] = "redacted"
     """Inputs, outputs and prompts in traces: with secrets removed, not at all, or unchanged."""
-    max_payload_chars: Positive = key(20_000, "Of a redacted request or reply; the rest is cut.")
-    max_shown_bytes: Positive = key(2_000_000, "Of all payloads of a trace?payloads=true.")
+    max_payload_chars: Positive = key(
+        20_000, "Maximum length of a redacted request or reply; longer ones are truncated."
+    )
+    max_shown_bytes: Positive = key(
+        2_000_000, "Maximum total size of the payloads in trace?payloads=true."
+    )
 
 
 class LimitsSettings(Section):
     """Size limits for values that runs pass on, store and show, in bytes of UTF-8 JSON."""
 
     max_value_kb: Positive = key(
-        USUAL_LIMITS.max_value_bytes >> 10, "One value: on a handle, in a template, of a tool."
+        USUAL_LIMITS.max_value_bytes >> 10,
+        "Maximum size of one value: of a handle, a template or a tool.",
     )
     max_reply_kb: Positive = key(
-        MAX_REPLY_BYTES // 1024, "Longest reply of a model, unfolded if it is compressed; in KiB."
+        MAX_REPLY_BYTES // 1024, "Maximum size of a model reply, decompressed, in KiB."
     )
-    max_outputs_kb: Positive = key(USUAL_LIMITS.max_outputs_bytes >> 10, "All outputs of a step.")
+    max_outputs_kb: Positive = key(
+        USUAL_LIMITS.max_outputs_bytes >> 10, "Maximum size of all outputs of a step."
+    )
     max_result_kb: Positive = key(
-        USUAL_LIMITS.max_result_bytes >> 10, "All outputs of a run, which are its result."
+        USUAL_LIMITS.max_result_bytes >> 10, "Maximum size of all outputs of a run (its result)."
     )
-    max_event_kb: Positive = key(USUAL_LIMITS.max_event_bytes >> 10, "The data of one event.")
+    max_event_kb: Positive = key(
+        USUAL_LIMITS.max_event_bytes >> 10, "Maximum size of the data of one event."
+    )
     max_run_mb: Positive = key(
-        USUAL_LIMITS.max_run_bytes >> 20, "All that a run stores; then it is halted."
+        USUAL_LIMITS.max_run_bytes >> 20,
+        "Maximum data stored by a run; a run that exceeds it is halted.",
     )
-    max_page_kb: Positive = key(1024, "The runs on one page of a list; the next page has the rest.")
+    max_page_kb: Positive = key(1024, "Maximum size of the runs on one page of a list.")
     max_depth: Annotated[Positive, Field(ge=8, le=128)] = key(
-        USUAL_LIMITS.max_depth, "Lists and objects inside one another, also in a request body."
+        USUAL_LIMITS.max_depth,
+        "Maximum nesting depth of lists and objects, also in request bodies.",
     )
 
 
 class ArtifactSettings(Section):
     """Files that runs create, such as plots."""
 
-    max_artifact_mb: Annotated[Positive, Field(le=64)] = key(5, "Largest file, in MiB (in memory).")
-    max_run_mb: Positive = key(50, "All files of a run, in MiB; at least max_artifact_mb.")
-    max_per_run: Positive = key(100, "Files of a run.")
+    max_artifact_mb: Annotated[Positive, Field(le=64)] = key(
+        5, "Maximum size of an artifact, in MiB (held in memory)."
+    )
+    max_run_mb: Positive = key(
+        50, "Maximum total size of the artifacts of a run, in MiB; at least max_artifact_mb."
+    )
+    max_per_run: Positive = key(100, "Maximum number of artifacts per run.")
 
 
 DaysKept = Annotated[Positive, Field(le=36_500)] | None
@@ -175,13 +214,15 @@ class RetentionSettings(Section):
     Tenants may override this with `caseworker retention`. See docs/retention.md.
     """
 
-    runs_days: DaysKept = key(None, "Runs, with everything that they stored.")
-    requests_days: DaysKept = key(None, "What the calls of runs asked: prompts and arguments.")
+    runs_days: DaysKept = key(None, "Runs with all their data.")
+    requests_days: DaysKept = key(None, "Requests of calls: prompts and arguments.")
     events_days: DaysKept = key(None, "Events.")
-    snapshots_days: DaysKept = key(None, "Traces that the release before this one has stored.")
-    artifacts_days: DaysKept = key(None, "Files that runs made.")
-    threads_days: DaysKept = key(None, "Threads, from their last message; their runs are runs.")
-    sweep_seconds: Seconds = key(600.0, "Time between two sweeps, of all processes together.")
+    snapshots_days: DaysKept = key(None, "Traces stored by the previous release.")
+    artifacts_days: DaysKept = key(None, "Artifacts of runs.")
+    threads_days: DaysKept = key(
+        None, "Threads, counted from their last message; their runs are kept separately."
+    )
+    sweep_seconds: Seconds = key(600.0, "Interval of the retention job, across all processes.")
 
     @property
     def unlimited(self) -> list[str]:
@@ -192,14 +233,16 @@ class RetentionSettings(Section):
 class EventSettings(Section):
     """Event streams of runs."""
 
-    max_streams: Positive = key(500, "Open event streams of a process; more are answered 429.")
+    max_streams: Positive = key(
+        500, "Maximum number of open event streams per process; further ones are rejected with 429."
+    )
 
 
 def _https_url(url: str) -> str:
     parts = urlsplit(url)
     here = parts.scheme == "http" and parts.hostname in ("127.0.0.1", "localhost", "::1")
     if not parts.hostname or not (here or parts.scheme == "https"):
-        raise ValueError("must be a URL of https")
+        raise ValueError("must be an https URL")
     return url
 
 
@@ -211,42 +254,50 @@ Algorithm = Literal[
 class JwtSettings(Section):
     """JSON Web Tokens of an external issuer, in addition to the service's API keys."""
 
-    issuer: Text | None = key(None, "The `iss` that tokens must have; null takes no tokens.")
-    audience: Text | None = key(None, "The `aud` that tokens must have; needed with an issuer.")
+    issuer: Text | None = key(
+        None, "Required `iss` claim of tokens; null: tokens are not accepted."
+    )
+    audience: Text | None = key(None, "Required `aud` claim of tokens; must be set with an issuer.")
     jwks_url: Annotated[Text, AfterValidator(_https_url)] | None = None
     """URL of the issuer's public keys (JWKS); alternative to jwks_file."""
-    jwks_file: Path | None = key(None, "A file of the issuer's public keys (JWKS).")
+    jwks_file: Path | None = key(None, "File with the issuer's public keys (JWKS).")
     algorithms: tuple[Algorithm, ...] = key(
-        ("RS256", "ES256", "EdDSA"), "Signatures that are taken; none is by a shared secret."
+        ("RS256", "ES256", "EdDSA"), "Accepted signature algorithms (asymmetric only)."
     )
-    tenant_claim: Text = key("tenant", "The claim that names the tenant; every token needs it.")
-    scope_claim: Text = key("scope", "The claim with run, read or admin: a list or words.")
-    leeway_seconds: Annotated[Count, Field(le=600)] = key(30, "How far clocks may differ.")
+    tenant_claim: Text = key("tenant", "Claim with the tenant; required in every token.")
+    scope_claim: Text = key(
+        "scope", "Claim with the scopes run, read or admin, as a list or separated by spaces."
+    )
+    leeway_seconds: Annotated[Count, Field(le=600)] = key(30, "Allowed clock skew.")
 
     @model_validator(mode="after")
     def _is_whole(self) -> Self:
         places = [self.jwks_url, self.jwks_file]
         if self.issuer is None:
             if self.audience or any(places):
-                raise ValueError("issuer: needed with audience, jwks_url and jwks_file")
+                raise ValueError("issuer: required with audience, jwks_url and jwks_file")
             return self
         if self.audience is None:
-            raise ValueError("audience: needed with an issuer, so that tokens for others are none")
+            raise ValueError(
+                "audience: required with an issuer, so that tokens for other services are rejected"
+            )
         if places.count(None) != 1:
-            raise ValueError("jwks_url: set this or jwks_file, so that signatures can be checked")
+            raise ValueError("jwks_url: set jwks_url or jwks_file to verify signatures")
         return self
 
 
 def _http_url(url: str) -> str:
     if urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).hostname:
-        raise ValueError("must be a URL of http or https")
+        raise ValueError("must be an http or https URL")
     return url
 
 
 def _long_key(secret: SecretStr) -> SecretStr:
     text = secret.get_secret_value()
     if len(text) < 32 or not (text.isascii() and text.isprintable()) or " " in text:
-        raise ValueError("must be at least 32 characters, such as `openssl rand -hex 32` makes")
+        raise ValueError(
+            "must have at least 32 characters, such as the output of `openssl rand -hex 32`"
+        )
     return secret
 
 
@@ -264,14 +315,20 @@ class AuthSettings(Section):
 class WebhookSettings(Section):
     """Notification of callers' URLs when runs end: see docs/webhooks.md."""
 
-    allow_http: bool = key(False, "Whether http:// URLs are taken, and not https:// alone.")
-    allow_private: bool = key(False, "Whether private networks and this machine may be called.")
-    timeout_seconds: Seconds = key(10.0, "Longest attempt as a whole, until its answer's head.")
-    max_attempts: Positive = key(12, "Attempts before a delivery is dead.")
-    first_retry_seconds: Seconds = key(5.0, "Pause after the first failure; each next is 4 times.")
-    longest_retry_seconds: Seconds = key(21_600.0, "Longest pause, also if Retry-After asks more.")
-    max_parallel: Positive = key(32, "Attempts that a process makes at once.")
-    max_body_kb: Positive = key(1024, "Longest message; a longer one leaves the result out.")
+    allow_http: bool = key(False, "Whether http:// URLs are allowed in addition to https://.")
+    allow_private: bool = key(False, "Whether webhooks may call private networks and localhost.")
+    timeout_seconds: Seconds = key(
+        10.0, "Timeout of one attempt, until the response headers arrive."
+    )
+    max_attempts: Positive = key(12, "Maximum number of attempts per delivery.")
+    first_retry_seconds: Seconds = key(
+        5.0, "Back-off after the first failure; each further back-off is 4 times longer."
+    )
+    longest_retry_seconds: Seconds = key(
+        21_600.0, "Maximum back-off, even if Retry-After is longer."
+    )
+    max_parallel: Positive = key(32, "Maximum number of concurrent attempts per process.")
+    max_body_kb: Positive = key(1024, "Maximum message size; larger messages omit the result.")
     encryption_key: Annotated[SecretStr, AfterValidator(_long_key)] | None = None
     """Encrypts newly created signing secrets: WEBHOOKS_ENCRYPTION_KEY, the same for all processes.
     Null stores secrets unencrypted."""
@@ -288,15 +345,19 @@ class AgentSettings(Section):
 class ShutdownSettings(Section):
     """Shutdown of a process."""
 
-    grace_seconds: Seconds = key(5.0, "Time for work in flight to end after SIGTERM.")
+    grace_seconds: Seconds = key(5.0, "Time for in-flight work to end after SIGTERM.")
 
 
 class LoggingSettings(Section):
     """Log lines, on standard error."""
 
-    level: Literal["debug", "info", "warning", "error"] = key("info", "The least level logged.")
-    format: Literal["json", "console"] = key("json", "JSON objects, or lines for people.")
-    access: bool = key(False, "A line for every request that is no probe: route, status, seconds.")
+    level: Literal["debug", "info", "warning", "error"] = key("info", "Minimum log level.")
+    format: Literal["json", "console"] = key(
+        "json", "Output format: JSON objects, or human-readable lines."
+    )
+    access: bool = key(
+        False, "Whether to log every request except probes, with route, status and seconds."
+    )
 
 
 class TelemetrySettings(Section):
@@ -307,13 +368,13 @@ class TelemetrySettings(Section):
     metrics_key: Annotated[SecretStr, AfterValidator(_long_key)] | None = None
     """Bearer token for reading /metrics from other machines: TELEMETRY_METRICS_KEY."""
     metrics_labels: tuple[Literal["tenant", "agent"], ...] = key(
-        (), "By what runs and their cost are told apart besides; at most 100 values each."
+        (), "Additional labels for run and cost metrics; at most 100 values each."
     )
     otlp_endpoint: Annotated[Text, AfterValidator(_http_url)] | None = None
     """OTLP/HTTP collector for spans and metrics, such as http://localhost:4318. Null uses
     OTEL_EXPORTER_OTLP_ENDPOINT; without that, nothing is exported."""
     otlp_metrics_seconds: Seconds | None = key(
-        60.0, "How often it gets the metrics, unless these are off; null sends it spans alone."
+        60.0, "Export interval of metrics; null exports spans only."
     )
     propagate: bool = True
     """Whether to send `traceparent` to models, MCP servers and webhooks. Applies to runs that came
@@ -366,7 +427,9 @@ class Settings(Section, BaseSettings, case_sensitive=True, hide_input_in_errors=
         known = self.models.chains()
         for at, name in enumerate(self.quotas.models or (), 1):
             if name not in known:
-                raise ValueError(f"quotas.models.{at}: there is no such model: {', '.join(known)}")
+                raise ValueError(
+                    f"quotas.models.{at}: unknown model; available: {', '.join(known)}"
+                )
         steps, default = self.act.max_steps, cases.ActSettings.model_fields["max_steps"].default
         if self.flags.mode == "fallback_only" and steps > 1 and steps != default:
             raise ValueError("act.max_steps: must be 0 or 1 while flags.mode is fallback_only")

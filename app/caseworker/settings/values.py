@@ -24,7 +24,7 @@ def _endpoint(url: str) -> str:
     parts = urlsplit(url)
     known = parts.scheme in ("http", "https") and parts.port != 0
     if not (known and parts.hostname and "@" not in parts.netloc):
-        raise ValueError("must be an http or https URL without user or password")
+        raise ValueError("must be an http or https URL without user name or password")
     return url
 
 

@@ -65,15 +65,16 @@ class UrlRules:
         found = _URL.fullmatch(url) if len(url) <= MAX_URL_CHARS else None
         if found is None:
             raise AddressRefusedError(
-                f"This must be a URL such as https://example.com/hook, of at most {MAX_URL_CHARS} "
-                "printable ASCII characters, without user, password or fragment."
+                "This must be a URL such as https://example.com/hook, with at most "
+                f"{MAX_URL_CHARS} printable ASCII characters, without user name, password or "
+                "fragment."
             )
         scheme, host = found["scheme"], found["host"].strip("[]")
         if scheme == "http" and not self.allow_http:
-            raise AddressRefusedError("This must begin with https:// (webhooks.allow_http).")
+            raise AddressRefusedError("This must start with https:// (webhooks.allow_http).")
         port = int(found["port"] or {"http": 80, "https": 443}[scheme])
         if not 0 < port < 1 << 16 or "#" in (found["target"] or ""):
-            raise AddressRefusedError("This must have a port of 1 to 65535 and no fragment.")
+            raise AddressRefusedError("This must have a port from 1 to 65535 and no fragment.")
         self._require_plain(host)
         target = found["target"] or "/"
         return WebhookUrl(scheme, host, port, target if target[0] == "/" else f"/{target}")
@@ -97,6 +98,6 @@ class UrlRules:
             address = ip_address(host)
         except ValueError:
             if ":" in host or _ENDS_IN_NUMBER.fullmatch(host):
-                raise AddressRefusedError("An address must be written in its usual form.") from None
+                raise AddressRefusedError("The IP address must be in standard notation.") from None
             return
         self.require_public([str(address)])

@@ -223,7 +223,9 @@ class Deliveries:
     async def _answer(self, attempt: Attempt, run: Run) -> Answer:
         delivery = attempt.delivery
         if not attempt.secrets:
-            return Answer(error="webhooks.encryption_key opens no secret to sign it with.")
+            return Answer(
+                error="The signing secret cannot be decrypted with webhooks.encryption_key."
+            )
         most = self.limits.max_body_bytes
         body = message_of(delivery.type, await self.view(run), max_bytes=most)
         headers = signed_headers(

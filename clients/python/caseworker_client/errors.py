@@ -54,7 +54,7 @@ class ApiError(CaseworkerError):
 
     def _text(self) -> str:
         parts = [str(part).rstrip(".") for part in (self.title, self.detail) if part]
-        first = f"{'. '.join(parts)}." if parts else f"The service answered {self.status}."
+        first = f"{'. '.join(parts)}." if parts else f"The service returned status {self.status}."
         return "\n".join([first, *(f"{each.field}: {each.message}" for each in self.errors)])
 
 

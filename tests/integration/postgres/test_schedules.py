@@ -208,7 +208,7 @@ async def test_a_refused_run_is_fired_later(stores: Stores, oracle: Oracle) -> N
     await full.fire("default", "hourly")
 
     assert await run_ids(oracle) == []
-    assert (await full.get("default", "hourly")).last_error == "Too many runs are queued."
+    assert (await full.get("default", "hourly")).last_error == "The run queue is full."
     assert await free.rescue(late_seconds=0) == 1
     assert await free.rescue(late_seconds=0) == 0
     await free.fire("default", "hourly")
@@ -230,7 +230,7 @@ async def test_instants_of_which_some_are_refused_fire_bit_by_bit(
         ids = await run_ids(oracle)
         assert len(ids) == fired
         assert after.last_run_id == ids[-1]
-        assert after.last_error == (None if fired == 5 else "A quota of the tenant is used up.")
+        assert after.last_error == (None if fired == 5 else "A quota of the tenant is exceeded.")
         woken = "SELECT count(*) FROM procrastinate_jobs WHERE queue_name = 'schedules'"
         assert await oracle.value(woken) == (fired == 5)
         for each in ids:

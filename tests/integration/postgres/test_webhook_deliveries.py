@@ -18,7 +18,7 @@ from caseworker.webhooks.signing import SecretBox
 from tests.support.stores import CANCEL_REQUEST, Oracle, Stores, end_of, new_run
 
 HOOK = Webhook("https://example.com/hook?token=t")
-FAILED = Answer(status_code=500, error="It answered 500.")
+FAILED = Answer(status_code=500, error="The endpoint returned status 500.")
 PENDING, DELIVERED, DEAD = DeliveryStatus.PENDING, DeliveryStatus.DELIVERED, DeliveryStatus.DEAD
 
 
@@ -190,7 +190,7 @@ async def test_a_failed_attempt_is_due_after_its_pause(
     found = await webhooks.get("default", wanted)
     [job] = await jobs(oracle)
     assert job["scheduled_at"] == found.due_at
-    assert found.last_error == "It answered 500."
+    assert found.last_error == "The endpoint returned status 500."
     assert await webhooks.begin("default", wanted, claim_seconds=60) is None
 
 

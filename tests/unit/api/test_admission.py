@@ -88,7 +88,7 @@ def test_an_input_is_counted_in_characters_and_refused_beyond_the_limit() -> Non
 
     assert new_run({"input": "😀" * 10}, limits).request.input == "😀" * 10
     assert refused_fields({"input": "😀" * 11}, limits) == {
-        "input": "The input may have at most 10 characters (max_input_chars)."
+        "input": "The input must not exceed 10 characters (max_input_chars)."
     }
 
 
@@ -112,7 +112,7 @@ def test_an_expected_tool_must_be_usable() -> None:
     body = {"expected_tools": ["calculator", "canary"]}
 
     assert refused_fields(body) == {
-        "expected_tools.1": "There is no such tool; there are: calculator."
+        "expected_tools.1": "Unknown tool. Available tools: calculator."
     }
     assert list(refused_fields(body, policy=ToolPolicy(deny=frozenset({"calculator"})))) == [
         "expected_tools.0",
@@ -189,7 +189,7 @@ def test_a_run_id_may_be_anything_that_a_url_can_name(run_id: str) -> None:
 @pytest.mark.parametrize("run_id", ["", ".", "..", "a/b", "a b", "a\n", "é", "x" * 65, "a?", "%41"])
 def test_other_run_ids_are_refused(run_id: str) -> None:
     """A lone . or .. would name another resource."""
-    with pytest.raises(ValueError, match="run id"):
+    with pytest.raises(ValueError, match="run ID"):
         CaseBody.model_validate({"input": "2+2?", "run_id": run_id})
 
 

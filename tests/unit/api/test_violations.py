@@ -50,7 +50,7 @@ def test_every_field_at_fault_is_named_with_what_to_do() -> None:
         "seed": "This must be a whole number.",
         "expected_tools": "This must have at most 50 items.",
         "concurrency_key": "This must have at most 200 characters.",
-        "unknown": "This field is not known here; /openapi.json lists those that are.",
+        "unknown": "Unknown field. /openapi.json lists the allowed fields.",
     }
 
 

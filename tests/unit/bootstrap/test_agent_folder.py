@@ -54,21 +54,21 @@ async def test_the_agents_of_a_folder_are_registered_in_the_order_they_need(
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        (HELPER, r"c\.yaml: name: b\.yml has an agent 'helper' too"),
+        (HELPER, r"c\.yaml: name: b\.yml defines an agent named 'helper' as well"),
         ("name: x\n", r"c\.yaml: prompt: "),
         ("name: x\nprompt: {system: '${topic}'}\n", r"c\.yaml: prompt\.system: .*'topic'"),
         ("name: x\nprompts: {}\nprompt: {}\n", r"c\.yaml: prompts: "),
         ("- 1\n", r"c\.yaml: the agent: "),
-        ("name: x\nname: y\n", r"c\.yaml cannot be read: the key 'name' stands here twice"),
+        ("name: x\nname: y\n", r"c\.yaml cannot be read: duplicate key 'name'"),
         ("name: &a x\ndescription: *a\n", r"c\.yaml cannot be read: .*aliases"),
         (
             "name: x\nprompt: {}\ninputs: {a: {type: object, default: 2026-01-01}}\n",
-            r"c\.yaml: holds values that JSON has not",
+            r"c\.yaml: contains values that JSON does not support",
         ),
         ("name: [\n", r"c\.yaml cannot be read"),
         (
             "name: x\nprompt: {}\ntools: [{agent: {name: x}}]\n",
-            r"c\.yaml: tools: a circle: x -> x",
+            r"c\.yaml: tools: circular reference: x -> x",
         ),
     ],
 )
@@ -90,7 +90,9 @@ async def test_what_only_the_service_can_find_wrong_stops_the_start_too(
     """Such as an agent that is in no file and not registered."""
     (tmp_path / "a.yaml").write_text(CHIEF)
 
-    with pytest.raises(StartupError, match=r"a\.yaml: tools\.0\.agent\.name: There is no agent"):
+    with pytest.raises(
+        StartupError, match=r"a\.yaml: tools\.0\.agent\.name: No agent has this name"
+    ):
         await register_agents(read_agents(tmp_path), registry, TENANT)
 
 
@@ -98,5 +100,5 @@ async def test_no_folder_has_no_agents(tmp_path: Path) -> None:
     """One that was named and is not there is a mistake."""
     assert read_agents(None) == ()
     assert read_agents(tmp_path) == []
-    with pytest.raises(StartupError, match="there is no folder"):
+    with pytest.raises(StartupError, match="does not exist"):
         read_agents(tmp_path / "nowhere")

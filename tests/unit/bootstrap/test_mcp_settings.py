@@ -23,11 +23,11 @@ def loaded(text: str, tmp_path: Path, **environ: str) -> Settings:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("{a: {}}", "give either the command of a program or a url"),
-        ("{a: {command: x, url: 'http://x'}}", "give either the command of a program or a url"),
+        ("{a: {}}", "set either command or url"),
+        ("{a: {command: x, url: 'http://x'}}", "set either command or url"),
         ("{a: {comand: x}}", "did you mean command?"),
-        ("{a: {command: x, headers: {A: B}}}", "headers: belong to a url"),
-        ("{a: {url: 'http://x', env: [A]}}", "belong to a command"),
+        ("{a: {command: x, headers: {A: B}}}", "headers: allowed only with url"),
+        ("{a: {url: 'http://x', env: [A]}}", "args and env are allowed only with command"),
         ("{a: {command: x, env: ['A=B']}}", "the name of an environment variable"),
         ("{'a.b': {command: x}}", "a.b"),
     ],
@@ -44,7 +44,7 @@ def test_a_variable_that_is_not_set_stops_the_start(tmp_path: Path) -> None:
     """A server without its key would fail later, and less clearly."""
     settings = loaded("{a: {command: x, env: [MCP_KEY_THAT_IS_NOT_SET]}}", tmp_path)
 
-    with pytest.raises(StartupError, match=r"servers\.a names .* MCP_KEY_THAT_IS_NOT_SET"):
+    with pytest.raises(StartupError, match=r"servers\.a: .*MCP_KEY_THAT_IS_NOT_SET"):
         Toolbox(settings.tools)
 
 
@@ -75,7 +75,7 @@ def test_a_check_of_the_configuration_knows_the_tools_of_servers(
     assert check_configuration().warnings == ()
 
     monkeypatch.setenv("TOOLS_DENY", '["net.echo"]')
-    with pytest.raises(StartupError, match=r"no tool 'net\.echo'"):
+    with pytest.raises(StartupError, match=r"unknown tool 'net\.echo'"):
         check_configuration()
 
 

@@ -59,8 +59,8 @@ def test_functions_are_found_by_name_and_plain_ones_get_a_thread() -> None:
     [
         (f"{HERE}:absent", "'x' .* cannot be loaded: AttributeError"),
         ("no.such.module:f", "'x' .* cannot be loaded: ModuleNotFoundError"),
-        ("app.tools.ports:f", "'x' .* cannot be loaded: .* package app is called caseworker now"),
-        (f"{HERE}:no_function", "'x' .* cannot be called"),
+        ("app.tools.ports:f", "'x' .* cannot be loaded: .* package app was renamed to caseworker"),
+        (f"{HERE}:no_function", "'x' .* is not callable"),
     ],
 )
 def test_one_that_is_broken_stops_the_start(value: str, said: str) -> None:
@@ -143,7 +143,9 @@ def test_two_of_one_name_stop_the_start(
 ) -> None:
     """The message names both, since one of them has to go."""
     points = [point("echo", f"{HERE}:{value}") for _ in range(2)]
-    with pytest.raises(StartupError, match=rf"Two {kind}s are named .*: {HERE}:\w+ and {HERE}:"):
+    with pytest.raises(
+        StartupError, match=rf"Two {kind}s have the name .*: {HERE}:\w+ and {HERE}:"
+    ):
         use(points)
 
 
@@ -169,9 +171,9 @@ def test_a_provider_is_made_of_what_is_configured() -> None:
 
     provider = providers.make("echo", ModelEndpoint(model="m", base_url="http://models.test"))
     assert provider.name == "echo"
-    with pytest.raises(StartupError, match="cannot be made: ValueError: it needs a"):
+    with pytest.raises(StartupError, match="cannot be created: ValueError: it needs a"):
         providers.make("echo", ModelEndpoint(model="m"))
-    with pytest.raises(StartupError, match="'none' is none: it needs name, external, complete"):
+    with pytest.raises(StartupError, match="'none' must have name, external, complete"):
         providers.make("none", ModelEndpoint(model="m"))
 
 
@@ -194,8 +196,8 @@ def test_a_provider_that_nobody_has_registered_stops_the_start(
         build_models(Settings.model_validate({"models": models}))
 
     assert str(refused.value) == (
-        f"{key}: there is no provider 'opnai'; did you mean openai? The providers are anthropic,"
-        " offline, openai, recorded"
+        f"{key}: unknown provider 'opnai'; did you mean openai? Available: anthropic, offline, "
+        "openai, recorded"
     )
 
 
@@ -203,8 +205,8 @@ def test_a_provider_that_nobody_has_registered_stops_the_start(
     ("value", "said"),
     [
         (f"{HERE}:absent", "cannot be loaded: AttributeError"),
-        (f"{HERE}:no_function", "is none"),
-        (f"{HERE}:plain", "cannot be made: AttributeError"),
+        (f"{HERE}:no_function", "must have spec and run"),
+        (f"{HERE}:plain", "cannot be created: AttributeError"),
     ],
 )
 def test_a_tool_that_is_none_stops_the_start(value: str, said: str) -> None:
@@ -216,8 +218,8 @@ def test_a_tool_that_is_none_stops_the_start(value: str, said: str) -> None:
 @pytest.mark.parametrize(
     ("settings", "line"),
     [
-        (ToolSettings(deny=("Plotter",)), "tools.deny: there is no tool 'Plotter'; did you mean"),
-        (ToolSettings(allow=("hammer",)), "tools.allow: there is no tool 'hammer'. The tools are"),
+        (ToolSettings(deny=("Plotter",)), "tools.deny: unknown tool 'Plotter'; did you mean"),
+        (ToolSettings(allow=("hammer",)), "tools.allow: unknown tool 'hammer'. Available:"),
     ],
 )
 def test_a_tool_that_does_not_exist_is_neither_allowed_nor_denied(

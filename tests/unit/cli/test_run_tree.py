@@ -106,7 +106,7 @@ def test_the_end_and_what_is_asked_of_a_person_are_shown() -> None:
     [
         (401, "CASEWORKER_API_KEY"),
         (403, "CASEWORKER_API_KEY"),
-        (429, "Try again in 7 s."),
+        (429, "Retry in 7 s."),
         (409, "This is the detail."),
     ],
 )

@@ -68,8 +68,8 @@ def test_a_missed_target_ends_with_1_and_a_line_for_each(tmp_path: Path, dataset
         "target missed: success@1 is 0.5000, below the target of 0.95",
         "target missed: mean_cost_usd_per_case is 0.02 USD, above the target of 0.019",
         "target missed: mean_tokens_per_case is 110 tokens, above the target of 109",
-        "target missed: falsely_verified is 1, above the target of 0: wrong answers passed off as"
-        " verified",
+        "target missed: falsely_verified is 1, above the target of 0: wrong answers reported as "
+        "verified",
     ]
 
 
@@ -199,7 +199,7 @@ def test_an_interruption_ends_with_130_and_says_where_the_rest_is(
 
     folder = tmp_path / "out"
     assert ended.exit_code == 130
-    assert ended.stderr == f"interrupted; what had ended until then stands in {folder}\n"
+    assert ended.stderr == f"interrupted; partial results are in {folder}\n"
     assert len(service.cancelled) == 1
     assert json.loads((folder / "metrics.json").read_text())["evaluation"]["interrupted"] is True
 

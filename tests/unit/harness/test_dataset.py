@@ -52,7 +52,7 @@ def test_a_case_of_a_kind_nobody_has_heard_of_is_taken_and_measured(tmp_path: Pa
 @pytest.mark.parametrize(
     ("case", "complaint"),
     [
-        ({**BARE, "gold_anwser": "2"}, "case 2 ('a'): gold_anwser: this field is not known"),
+        ({**BARE, "gold_anwser": "2"}, "case 2 ('a'): gold_anwser: unknown field"),
         ({"id": "a"}, "case 2 ('a'): input: this field is required"),
         ({**BARE, "gold_answer": 2}, "case 2 ('a'): gold_answer: "),
         ({**BARE, "id": "../a"}, "case 2 ('../a'): id: "),
@@ -110,7 +110,7 @@ def test_cases_are_chosen_by_id_family_difficulty_or_tag(tmp_path: Path) -> None
     assert ids(skip=["odd"]) == ["m1", "c1"]
     assert ids(only=["easy"], skip=["math"]) == ["c1"]
     assert ids(limit=2) == ["m1", "m2"]
-    with pytest.raises(DatasetError, match="no case is left"):
+    with pytest.raises(DatasetError, match="no case is selected"):
         ids(only=["stocks"])
 
 

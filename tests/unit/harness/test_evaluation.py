@@ -126,7 +126,7 @@ async def test_the_report_shows_what_failed_and_why(tmp_path: Path) -> None:
     failures = report.partition("## Failures")[2].partition("##")[0]
     assert (
         r"| wrong | wrong_answer | a \| b &lt;b>?&lt;/b> | 41 | 42 |"
-        " verified, and yet not the right answer | eval-1:wrong |"
+        " verified but wrong answer | eval-1:wrong |"
     ) in failures
     assert "| right |" not in failures
     assert "| math | 1 | 1 | 1 | 0 | 0 | 1.0 |" in report
@@ -184,11 +184,11 @@ async def test_cases_that_need_a_model_are_left_out_where_there_is_none(tmp_path
     assert [each["id"] for each in without.metrics["cases"]] == ["right"]
     assert without.metrics["evaluation"]["dataset"]["left_out"] == 1
     report = (tmp_path / "without" / "report.md").read_text()
-    assert "because they need a model, which the service has not: 1." in report
+    assert "Skipped because the service has no model: 1." in report
     for evaluation in (asked, other):
         assert evaluation.metrics["counts"]["cases"] == 2
         assert evaluation.metrics["evaluation"]["dataset"]["left_out"] == 0
-    with pytest.raises(DatasetError, match=r"no case is left; .* need a model"):
+    with pytest.raises(DatasetError, match=r"no case is selected; .* require a model"):
         await evaluated(tmp_path, cases[1])
 
 
@@ -227,8 +227,8 @@ async def test_an_interrupted_evaluation_writes_what_it_has_and_judges_nothing(
     metrics = json.loads((tmp_path / "metrics.json").read_text())
     assert (metrics["evaluation"]["interrupted"], metrics["counts"]["trials"]) == (True, ended)
     report = (tmp_path / "report.md").read_text()
-    assert "It was interrupted" in report
-    assert "target" not in report.replace("no target is met or missed", "")
+    assert "The evaluation was interrupted" in report
+    assert "target" not in report.replace("targets were not evaluated", "")
     assert ("right.trace.jsonl" in names_in(tmp_path)) == bool(ended)
     with pytest.raises(DatasetError, match="interrupted"):
         read_metrics(tmp_path / "metrics.json")

@@ -68,7 +68,7 @@ def test_a_wrong_answer_that_is_passed_off_as_verified_misses_the_target() -> No
     wrong: dict[str, Any] = {"success@1": 0.99, "counts": {"falsely_verified": 1}}
 
     assert misses(**wrong) == [
-        "falsely_verified is 1, above the target of 0: wrong answers passed off as verified"
+        "falsely_verified is 1, above the target of 0: wrong answers reported as verified"
     ]
     assert misses(Targets(max_falsely_verified=1), **wrong) == []
 

@@ -91,7 +91,7 @@ async def test_a_case_that_takes_too_long_is_cancelled_and_is_an_error() -> None
 
     (trial,) = await run(service, timeout_seconds=0.01)
 
-    assert trial.error == "it did not end within 0.01 seconds"
+    assert trial.error == "timed out after 0.01 seconds"
     assert service.cancelled == ["eval-1:sum"]
 
 

@@ -182,7 +182,7 @@ class TestCircles:
 
             [problem] = refused.value.problems
             assert problem.place == "steps.1.data.graph"
-            assert problem.message == f"Nothing may contain itself: {name} -> {name}."
+            assert problem.message == f"Circular reference: {name} -> {name}."
 
     async def test_a_graph_may_contain_an_older_version_of_itself(self, world: World) -> None:
         """That one never changes, so there is no circle."""
@@ -205,7 +205,7 @@ class TestCircles:
             await world.register("c", containing(named("a")))
 
         [problem] = refused.value.problems
-        assert problem.message == "Nothing may contain itself: c -> a@1 -> b@1 -> c."
+        assert problem.message == "Circular reference: c -> a@1 -> b@1 -> c."
 
     async def test_a_circle_that_came_about_unseen_is_found_when_it_is_run(
         self, world: World
@@ -219,10 +219,10 @@ class TestCircles:
             await world.graphs.named(TENANT, DefinitionRef("b"))
 
         assert [problem.message for problem in problems] == [
-            "Nothing may contain itself: a@1 -> b@1 -> a@1."
+            "Circular reference: a@1 -> b@1 -> a@1."
         ]
         assert [problem.message for problem in refused.value.problems] == [
-            "Nothing may contain itself: b@1 -> a@1 -> b@1."
+            "Circular reference: b@1 -> a@1 -> b@1."
         ]
 
 
@@ -311,7 +311,7 @@ class TestLimits:
         one_by_one = await world.refused(containing(named("g999")))
 
         assert [problem.message for problem in (*at_once, *one_by_one)] == [
-            "A graph may nest at most 5 deep, with all in it (max_graph_depth)."
+            "A graph can nest at most 5 deep, including nested graphs (max_graph_depth)."
         ] * 2
 
 

@@ -72,8 +72,8 @@ def test_every_limit_that_is_passed_is_named_with_its_number() -> None:
 
     assert GraphSize(10, 2, 3, 4).beyond(limits) == ()
     assert [problem.message for problem in GraphSize(11, 3, 4, 5).beyond(limits)] == [
-        "A graph may take at most 10 bytes as JSON, with all in it (max_graph_bytes).",
-        "A graph may have at most 2 steps, with all in it (max_graph_steps).",
-        "A graph may have at most 3 edges, with all in it (max_graph_edges).",
-        "A graph may nest at most 4 deep, with all in it (max_graph_depth).",
+        "A graph can have at most 10 bytes as JSON, including nested graphs (max_graph_bytes).",
+        "A graph can have at most 2 steps, including nested graphs (max_graph_steps).",
+        "A graph can have at most 3 edges, including nested graphs (max_graph_edges).",
+        "A graph can nest at most 4 deep, including nested graphs (max_graph_depth).",
     ]

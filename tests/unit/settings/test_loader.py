@@ -76,7 +76,7 @@ def test_a_named_file_that_is_missing_stops_start_up(tmp_path: Path) -> None:
     """Nobody names a file to get the defaults."""
     line = problem(tmp_path, "", {"CASEWORKER_CONFIG": "gone.yaml"})
 
-    assert line == f"CASEWORKER_CONFIG: there is no file '{tmp_path / 'gone.yaml'}'"
+    assert line == f"CASEWORKER_CONFIG: file not found: '{tmp_path / 'gone.yaml'}'"
 
 
 @pytest.mark.req("002/15.2")
@@ -170,18 +170,18 @@ def test_a_value_that_does_not_fit_is_named(
         ),
         (
             "models: {small: {provider: openai}}",
-            "config.yaml: models.small.provider: openai needs OPENAI_API_KEY in the environment,"
+            "config.yaml: models.small.provider: openai requires OPENAI_API_KEY in the environment,"
             " or base_url",
         ),
         (
             "models: {big: {provider: anthropic}}",
-            "config.yaml: models.big.provider: anthropic needs ANTHROPIC_API_KEY in the"
+            "config.yaml: models.big.provider: anthropic requires ANTHROPIC_API_KEY in the"
             " environment",
         ),
         (
             "trace:\n  payload: full\n",
             "config.yaml: trace.payload: unknown key; did you mean payloads?"
-            " Allowed here: payloads, max_payload_chars, max_shown_bytes",
+            " Allowed keys: payloads, max_payload_chars, max_shown_bytes",
         ),
         (
             "auth: anywhere",
@@ -221,7 +221,7 @@ def test_an_unknown_section_is_named_with_the_nearest_one(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("text", "part"),
     [
-        ("budget:\n  max_seconds: 1\n  max_seconds: 2\n", "'max_seconds' stands here twice"),
+        ("budget:\n  max_seconds: 1\n  max_seconds: 2\n", "duplicate key 'max_seconds'"),
         ("a: &x [1]\nb: *x\n", "aliases are not allowed"),
         ("budget: {<<: {max_seconds: 1}}", "budget.<<: unknown key"),
         ("1: 2", "1: unknown key"),
@@ -245,7 +245,7 @@ def test_a_file_that_is_not_plain_yaml_is_refused(tmp_path: Path, text: str, par
 def test_a_file_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
     """A folder of that name, or bytes that are not text."""
     (tmp_path / "config.yaml").mkdir()
-    assert problem(tmp_path) == f"config.yaml: there is no file '{tmp_path / 'config.yaml'}'"
+    assert problem(tmp_path) == f"config.yaml: file not found: '{tmp_path / 'config.yaml'}'"
 
     (tmp_path / "latin.yaml").write_bytes(b"server: {host: \xff}")
     assert "cannot be read" in problem(tmp_path, environ={"CASEWORKER_CONFIG": "latin.yaml"})
@@ -269,7 +269,7 @@ def test_a_secret_in_the_file_is_refused_and_not_repeated(
     """Files get copied, committed and mailed."""
     line = problem(tmp_path, text)
 
-    assert line.endswith(f"secrets come from the environment only: set {variable}")
+    assert line.endswith(f"secrets are read from the environment only; set {variable}")
     assert "hunter2" not in line
     load(tmp_path, "database: {url: 'postgresql://app@db:5432/x'}")  # a port is no password
 
@@ -365,7 +365,7 @@ def test_an_empty_secret_of_the_service_stops_startup(
     tmp_path: Path, name: str, value: str
 ) -> None:
     """Otherwise a secret that is missing would open the service without a word."""
-    with pytest.raises(SettingsError, match=f"{name}: set, but empty"):
+    with pytest.raises(SettingsError, match=f"{name}: the variable is empty"):
         load(tmp_path, environ={name: value})
 
 
@@ -379,5 +379,5 @@ def test_empty_keys_and_endpoints_of_providers_are_not_set_and_named_in_one_warn
 
     assert loaded.settings == Settings()
     assert loaded.warnings == (
-        "MODELS_BIG_API_KEY, OPENAI_API_KEY, OPENAI_BASE_URL: empty, and so not set",
+        "MODELS_BIG_API_KEY, OPENAI_API_KEY, OPENAI_BASE_URL: empty, treated as not set",
     )

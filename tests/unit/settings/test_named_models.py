@@ -66,30 +66,36 @@ def named(**models: str) -> str:
     [
         (
             named(fast=f"{OWN}, fallbacks: [nope]"),
-            "named.fast.fallbacks.1: there is no model",
+            "named.fast.fallbacks.1: unknown model",
         ),
-        (named(fast=f"{OWN}, fallbacks: [big]"), "named.fast.fallbacks.1: there is no model 'big'"),
+        (named(fast=f"{OWN}, fallbacks: [big]"), "named.fast.fallbacks.1: unknown model 'big'"),
         (
             named(a=f"{OWN}, fallbacks: [b]", b=f"{OWN}, fallbacks: [a]"),
-            "named.b.fallbacks.1: leads in a circle: a -> b -> a",
+            "named.b.fallbacks.1: circular reference: a -> b -> a",
         ),
         (
             named(a=f"{OWN}, fallbacks: [small]") + ", small: {use: a}",
-            "named.a.fallbacks.1: leads in a circle: small -> a -> small",
+            "named.a.fallbacks.1: circular reference: small -> a -> small",
         ),
-        (named(small=OWN), "named.small: this is the name of a tier"),
-        (named(Fast=OWN), "named.Fast: a name is 1 to 64 of a-z 0-9 . _ -"),
+        (named(small=OWN), "named.small: this name is reserved for a tier"),
+        (named(Fast=OWN), "named.Fast: a name has 1 to 64 of the characters a-z 0-9 . _ -"),
         ('named: {"a-b": {' + OWN + '}, "a.b": {' + OWN + "}}", "named.a.b: this name and a-b"),
-        ("small: {use: fast}", "small.use: there is no model 'fast' (models.named: none)"),
+        ("small: {use: fast}", "small.use: unknown model 'fast' (models.named: none)"),
         (
             named(fast=OWN) + ", small: {use: fast, model: x}",
-            "small.use: takes the place of the other keys; remove model",
+            "small.use: replaces the other keys; remove model",
         ),
-        (named(fast="provider: offline, model: m"), "named.fast.provider: offline plans cases"),
-        (named(fast="provider: anthropic, model: m"), "named.fast.provider: anthropic needs"),
-        (named(fast=OWN.replace("model: m", "")), "named.fast.model: must name one"),
+        (
+            named(fast="provider: offline, model: m"),
+            "named.fast.provider: offline supports only cases",
+        ),
+        (named(fast="provider: anthropic, model: m"), "named.fast.provider: anthropic requires"),
+        (named(fast=OWN.replace("model: m", "")), "named.fast.model: required"),
         (named(fast=f"{OWN}, capabilities: [see]"), "named.fast.capabilities.1: must be 'image'"),
-        (named(fast=f"{OWN}, api_key: k"), "named.fast.api_key: secrets come from the environment"),
+        (
+            named(fast=f"{OWN}, api_key: k"),
+            "named.fast.api_key: secrets are read from the environment",
+        ),
     ],
 )
 def test_what_does_not_fit_is_named(tmp_path: Path, text: str, line: str) -> None:
@@ -130,5 +136,5 @@ def test_broken_json_that_may_hold_a_key_is_not_shown(tmp_path: Path, variable: 
 def test_a_quota_names_configured_models_alone(tmp_path: Path) -> None:
     """A misspelt one would allow nothing."""
     text = f"models: {{{TWO}}}\nquotas: {{models: [fast, nope]}}"
-    with pytest.raises(SettingsError, match=r"quotas\.models\.2: there is no such model"):
+    with pytest.raises(SettingsError, match=r"quotas\.models\.2: unknown model"):
         load(tmp_path, text, {"ANTHROPIC_API_KEY": "k"})

@@ -93,8 +93,8 @@ def test_an_endpoint_ends_where_paths_are_added_to_it(
 @pytest.mark.parametrize(
     ("text", "key"),
     [
-        ("base_url: 'https://proxy.example'", "an api_key of its own"),
-        ("provider: tiingo, base_url: 'https://proxy.example'", "an api_key of its own"),
+        ("base_url: 'https://proxy.example'", "its own api_key"),
+        ("provider: tiingo, base_url: 'https://proxy.example'", "its own api_key"),
         ("provider: tiingo", "TIINGO_API_KEY"),
     ],
 )
@@ -105,7 +105,7 @@ def test_the_usual_key_of_prices_goes_to_no_other_server(
     environ = {"TIINGO_API_KEY": "usual"} if "base_url" in text else {}
 
     assert problem(tmp_path, f"tools: {{prices: {{{text}}}}}", environ) == (
-        f"config.yaml: tools.prices.provider: tiingo needs {key} in the environment"
+        f"config.yaml: tools.prices.provider: tiingo requires {key} in the environment"
     )
 
 
@@ -196,28 +196,27 @@ def test_the_environment_overrides_the_list_as_a_whole(tmp_path: Path) -> None:
         ),
         (
             "[{provider: offline}, {provider: anthropic, model: m}]",
-            "config.yaml: models.small.fallbacks.2.provider: anthropic needs ANTHROPIC_API_KEY in"
-            " the environment",
+            "config.yaml: models.small.fallbacks.2.provider: anthropic requires"
+            " ANTHROPIC_API_KEY in the environment",
         ),
         (
             "[{modell: x}]",
             "config.yaml: models.small.fallbacks.1.modell: unknown key; did you mean model? Allowed"
-            f" here: {', '.join(ModelSettings.model_fields)}",
+            f" keys: {', '.join(ModelSettings.model_fields)}",
         ),
         (
             "[{provider: openai, model: x}]",
-            "config.yaml: models.small.fallbacks.1.provider: openai needs OPENAI_API_KEY in"
+            "config.yaml: models.small.fallbacks.1.provider: openai requires OPENAI_API_KEY in"
             " the environment, or base_url",
         ),
         (
             "[{base_url: 'http://127.0.0.1:1/v1'}]",
-            "config.yaml: models.small.fallbacks.1.model: must name one, since the"
-            " provider is openai",
+            "config.yaml: models.small.fallbacks.1.model: required because the provider is openai",
         ),
         (
             "[{provider: offline, price_per_million_cached_usd: 1}]",
             "config.yaml: models.small.fallbacks.1.price_per_million_in_usd: must be"
-            " given, with that of output tokens",
+            " set together with price_per_million_out_usd",
         ),
     ],
 )

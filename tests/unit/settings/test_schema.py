@@ -140,12 +140,12 @@ def test_a_secret_is_not_in_what_settings_print() -> None:
 @pytest.mark.parametrize(
     ("jwt", "problem"),
     [
-        ({"audience": "me", "jwks_url": "https://login.example/jwks"}, "issuer: needed"),
-        ({"jwks_file": "keys.json"}, "issuer: needed"),
-        ({"issuer": "x", "jwks_url": "https://login.example/jwks"}, "audience: needed"),
-        ({"issuer": "x", "audience": "me"}, "jwks_url: set this or"),
-        ({"jwks_url": "http://localhost:1@login.example/"}, "must be a URL of https"),
-        ({"jwks_url": "https://"}, "must be a URL of https"),
+        ({"audience": "me", "jwks_url": "https://login.example/jwks"}, "issuer: required"),
+        ({"jwks_file": "keys.json"}, "issuer: required"),
+        ({"issuer": "x", "jwks_url": "https://login.example/jwks"}, "audience: required"),
+        ({"issuer": "x", "audience": "me"}, "jwks_url: set jwks_url or"),
+        ({"jwks_url": "http://localhost:1@login.example/"}, "must be an https URL"),
+        ({"jwks_url": "https://"}, "must be an https URL"),
     ],
 )
 def test_half_of_an_issuer_of_tokens_is_refused(jwt: dict[str, str], problem: str) -> None:

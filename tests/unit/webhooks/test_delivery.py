@@ -29,7 +29,7 @@ BODY = '{"type":"run.completed","text":"naïve ✓"}'.encode()
 
 
 def failed(**values: Any) -> Answer:
-    return Answer(**{"status_code": 500, "error": "It answered 500.", **values})
+    return Answer(**{"status_code": 500, "error": "The endpoint returned status 500.", **values})
 
 
 def test_pauses_grow_as_the_table_says() -> None:

@@ -188,12 +188,15 @@ def _code(error: BaseException | None) -> str:
 
 
 _ADVICE = (
-    ("startup parameter|prepared statement", "a pooler in front must pool sessions"),
-    ("SSL|certificate|no encryption", "set sslmode and sslrootcert as the server demands"),
-    ("database .* does not exist", "create the database, or correct its name"),
-    ("authentication|password|role .* does not exist|pg_hba", "check the user and its password"),
-    ("permission denied|read-only|must be owner", "use a role that may write and owns the tables"),
-    ("", "check that PostgreSQL runs there and takes connections"),
+    ("startup parameter|prepared statement", "a connection pooler must use session pooling"),
+    ("SSL|certificate|no encryption", "set sslmode and sslrootcert as the server requires"),
+    ("database .* does not exist", "create the database or correct its name"),
+    ("authentication|password|role .* does not exist|pg_hba", "check the user name and password"),
+    (
+        "permission denied|read-only|must be owner",
+        "use a role that owns the tables and has write permission",
+    ),
+    ("", "check that PostgreSQL is running there and accepts connections"),
 )
 """Patterns in the message of libpq or the server, and the advice for each.
 
@@ -206,6 +209,8 @@ def reason_of(error: BaseException) -> str:
     found: BaseException | None = error
     while found is not None and not isinstance(found, psycopg.Error):
         error, found = found, getattr(found, "orig", None) or found.__cause__
-    reason = " ".join(str(found or error).split())[:600] or "the database did not answer in time"
+    reason = (
+        " ".join(str(found or error).split())[:600] or "the connection to the database timed out"
+    )
     advice = next(advice for said, advice in _ADVICE if re.search(said, reason))
     return f"{reason.rstrip('.')}: {advice}."

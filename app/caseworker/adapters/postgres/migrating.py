@@ -37,8 +37,8 @@ class TableLockedError(MigrationError):
 
     def __init__(self) -> None:
         super().__init__(
-            "a migration waited for a table that is locked, and changed nothing of it: end the"
-            " transaction that holds it, or wait for its end, and migrate again"
+            "a migration timed out waiting for a locked table and changed nothing: end the "
+            "transaction that holds the lock, or wait until it ends, and migrate again"
         )
 
 
@@ -48,13 +48,13 @@ class UnknownRevisionError(MigrationError):
     def __init__(self, revision: str) -> None:
         oldest = min(our_revisions())
         way_out = (
-            f"migrate it to {oldest} first, with the code that ends there (see docs/upgrading.md)"
+            f"first migrate it to {oldest} with an older release (see docs/upgrading.md)"
             if revision < oldest
             else "use the release that migrated it"
         )
         super().__init__(
-            f"the database is at revision {revision}, which this release does not know: {way_out},"
-            " or use another, empty database"
+            f"the database is at revision {revision}, which is unknown to this release: "
+            f"{way_out}, or use an empty database"
         )
 
 

@@ -204,7 +204,7 @@ class Admission:
     async def _reserve(self, connection: AsyncConnection, rate: RateState | None) -> None:
         cost, tenant = self.new.request.budget.max_cost_usd, self.new.key.tenant
         if cost is None:
-            message = "The cost of this tenant is limited: say what the run may cost at most."
+            message = "The tenant has a cost quota. Set budget.max_cost_usd."
             raise InvalidRunError("budget.max_cost_usd", message)
         use = (await connection.exec_driver_sql(_COSTS, {"tenant": tenant})).mappings().one()
         for period, limit, seconds in (

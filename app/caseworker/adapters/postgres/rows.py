@@ -104,7 +104,7 @@ def decode_cursor(cursor: str, read: Callable[[Any], Place]) -> Place:
         padded = cursor + "=" * (-len(cursor) % 4)
         return read(json.loads(base64.urlsafe_b64decode(padded.encode("ascii"))))
     except (ValueError, TypeError, RecursionError, binascii.Error):
-        message = "This is not a cursor of this service; leave it out to start at the beginning."
+        message = "Invalid cursor. Omit it to start from the first page."
         raise InvalidRunError("cursor", message) from None
 
 

@@ -57,10 +57,10 @@ WHERE job.id IS NULL LIMIT 200
 """Find due schedules whose wake-up job was lost."""
 
 _WHY_NOT: Mapping[type[Exception], str] = {
-    QueueFullError: "Too many runs are queued.",
-    QuotaExceededError: "A quota of the tenant is used up.",
-    InvalidRunError: "The cost of the tenant is limited, and that of the run is not.",
-    RunConflictError: "The id of its run belongs to another request.",
+    QueueFullError: "The run queue is full.",
+    QuotaExceededError: "A quota of the tenant is exceeded.",
+    InvalidRunError: "The tenant has a cost quota, but the run has no cost limit.",
+    RunConflictError: "The run ID is already used for a different request.",
 }
 """Messages for the errors that keep a schedule from starting its run."""
 

@@ -93,56 +93,61 @@ class RunMetrics:
         self._run_seconds = declare(
             Histogram,
             "run_duration_seconds",
-            "Time that ended runs were worked on; its count is that of the runs ended.",
+            "Active execution time of ended runs; the count is the number of ended runs.",
             ("kind", "status", *own),
             buckets=_RUN_SECONDS,
         )
         self._waited = declare(
             Histogram,
             "run_wait_seconds",
-            "Time from acceptance to the first begin of runs, or to their end if none came.",
+            "Time from acceptance to the first start of a run, or to its end if it never started.",
             ("kind",),
             buckets=_RUN_SECONDS,
         )
         self._stopped = declare(
-            Counter, "run_stops", "Runs that did not complete, by cause.", ("stop", "dimension")
+            Counter,
+            "run_stops",
+            "Runs that ended without completing, by cause.",
+            ("stop", "dimension"),
         )
         self._takeovers = declare(
-            Counter, "run_takeovers", "Runs begun here that another execution had begun before."
+            Counter,
+            "run_takeovers",
+            "Runs recovered by this process after another worker was lost.",
         )
         self._steps = declare(Counter, "steps", "Steps executed.")
-        self._turns = declare(Counter, "turns", "Turns of agents.")
+        self._turns = declare(Counter, "turns", "Agent turns.")
         self._model_seconds = declare(
             Histogram,
             "model_call_duration_seconds",
-            "Time of the calls of models, retries included; its count is that of the calls.",
+            "Duration of model calls including retries; the count is the number of calls.",
             ("model", "status"),
             buckets=_CALL_SECONDS,
         )
         self._tool_seconds = declare(
             Histogram,
             "tool_call_duration_seconds",
-            "Time of the calls of tools, retries included; its count is that of the calls.",
+            "Duration of tool calls including retries; the count is the number of calls.",
             ("tool", "status"),
             buckets=_CALL_SECONDS,
         )
         self._tokens = declare(
-            Counter, "tokens", "Tokens of models, estimates included.", ("model", "direction")
+            Counter, "tokens", "Model tokens, including estimates.", ("model", "direction")
         )
         self._cost = declare(
             Counter,
             "cost_usd",
-            "Known cost in US dollars, estimates included.",
+            "Known cost in US dollars, including estimates.",
             ("model", *own),
         )
         self._repairs = declare(
-            Counter, "model_reply_repairs", "Faults repaired in replies of models.", ("kind",)
+            Counter, "model_reply_repairs", "Repaired faults in model replies.", ("kind",)
         )
-        self._retries = declare(Counter, "retries", "Further attempts after a failure.", ("kind",))
+        self._retries = declare(Counter, "retries", "Retries after a failure.", ("kind",))
         self._request_seconds = declare(
             Histogram,
             "http_request_duration_seconds",
-            "Time from a request to the end of its answer, but for streams of events.",
+            "Duration of HTTP requests until the end of the response, except event streams.",
             ("method", "route", "status"),
             buckets=_REQUEST_SECONDS,
         )

@@ -69,24 +69,30 @@ class MetricsPage:
         def gauge(name: str, says: str, *labels: str) -> Gauge:
             return Gauge(f"caseworker_{name}", says, labels, registry=registry)
 
-        info = gauge("build_info", "The version of the service; always 1.", "version")
+        info = gauge("build_info", "Version of the service; the value is always 1.", "version")
         info.labels(version("caseworker")).set(1)
-        self._active = gauge("active_runs", "Runs that this process executes.")
-        self._free = gauge("free_run_slots", "Runs that this process could begin at once.")
-        self._silent = gauge("heartbeat_age_seconds", "Time since the last heartbeat got through.")
-        self._in_use = gauge("database_connections_in_use", "Connections in use.", "pool")
-        self._size = gauge("database_connections_max", "Connections that may be in use.", "pool")
-        self._up = gauge("database_up", "1 if the database has answered this request, else 0.")
-        self._unended = gauge("unended_runs", "Runs in the database, of all processes.", "status")
+        self._active = gauge("active_runs", "Runs that this process is executing.")
+        self._free = gauge("free_run_slots", "Free run slots of this process.")
+        self._silent = gauge("heartbeat_age_seconds", "Time since the last successful heartbeat.")
+        self._in_use = gauge("database_connections_in_use", "Database connections in use.", "pool")
+        self._size = gauge(
+            "database_connections_max", "Maximum number of database connections.", "pool"
+        )
+        self._up = gauge("database_up", "1 if the database responded to this request, else 0.")
+        self._unended = gauge(
+            "unended_runs", "Runs in the database, across all processes.", "status"
+        )
         self._age = gauge("queue_age_seconds", "Age of the oldest queued run that is due.")
-        about = "Tenants that have used 80 % of what they may store."
+        about = "Tenants that have used at least 80 % of their storage quota."
         self._full = gauge("tenants_nearly_full", about, "dimension")
-        growing = gauge("retention_unlimited", "1 for what is kept for ever.", "record")
+        growing = gauge(
+            "retention_unlimited", "1 for each kind of record without a retention limit.", "record"
+        )
         for record in unlimited:
             growing.labels(record).set(1)
         self._lag = Histogram(
             "caseworker_event_loop_lag_seconds",
-            "How late the event loop was, each time that it was looked at.",
+            "Event loop lag, measured periodically.",
             registry=registry,
             buckets=_LAG_SECONDS,
         )

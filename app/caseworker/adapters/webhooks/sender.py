@@ -59,7 +59,7 @@ class WebhookSender:
         except AddressRefusedError as error:
             return Answer(error=str(error))
         except TimeoutError:
-            return Answer(error="No answer came in time.")
+            return Answer(error="The request timed out.")
         except (httpx.HTTPError, OSError, ssl.SSLError, UnicodeError) as error:
             return Answer(error=_words_of(error))
 
@@ -127,7 +127,11 @@ def _answer_of(response: httpx.Response) -> Answer:
     if response.is_success:
         return Answer(status_code=code)
     after = seconds_asked(response.headers.get("retry-after", "")) or 0.0
-    why = "Redirects are not followed." if response.is_redirect else f"It answered {code}."
+    why = (
+        "Redirects are not followed."
+        if response.is_redirect
+        else f"The endpoint returned status {code}."
+    )
     return Answer(status_code=code, error=why, retry_after_seconds=after)
 
 
@@ -135,19 +139,19 @@ def _words_of(error: Exception) -> str:
     """Describe an error without quoting the server or the URL."""
     match error:
         case socket.gaierror():
-            return "The host cannot be resolved."
+            return "The host name cannot be resolved."
         case httpx.TimeoutException():
-            return "No answer came in time."
+            return "The request timed out."
         case httpx.ConnectError() | OSError():
             causes = (error, error.__cause__, error.__context__)
             certificate = any(_is_of_tls(cause) for cause in causes)
             return (
-                "TLS failed: check the certificate."
+                "The TLS handshake failed. Check the certificate."
                 if certificate
-                else "It refused the connection."
+                else "Connection refused."
             )
         case _:
-            return "The connection broke off, or what came was not HTTP."
+            return "The connection was closed, or the response was not valid HTTP."
 
 
 def _is_of_tls(error: BaseException | None) -> bool:

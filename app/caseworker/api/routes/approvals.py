@@ -16,12 +16,12 @@ from caseworker.runs.approvals import ApprovalPage
 router = api_router("approvals")
 
 ApprovalIdPath = Annotated[
-    str, Path(description="The id of an approval.", pattern="^[A-Za-z0-9_-]{1,64}$")
+    str, Path(description="ID of the approval.", pattern="^[A-Za-z0-9_-]{1,64}$")
 ]
 
 _DECIDED: Responses = {
     **answers(*EVERY_RUN_ROUTE, *EVERY_BODY, types.APPROVAL_NOT_FOUND, types.APPROVAL_DECIDED),
-    202: {"description": "The decision is stored, or was so before; the run goes on with it."},
+    202: {"description": "The decision is stored (or was already stored), and the run continues."},
 }
 
 

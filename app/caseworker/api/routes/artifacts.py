@@ -20,12 +20,16 @@ from caseworker.api.field_types import RunIdPath
 
 router = api_router("runs", prefix="/runs")
 
-NamePath = Annotated[ArtifactName, Path(description="The name of a file of the run.")]
+NamePath = Annotated[ArtifactName, Path(description="Name of an artifact of the run.")]
 
 _FILE: Responses = {
     **answers(*EVERY_RUN_ROUTE, types.RUN_NOT_FOUND, types.ARTIFACT_NOT_FOUND),
-    200: {"description": "The bytes of the file.", "content": {**CONTENT}, "headers": {**HEADERS}},
-    304: {"description": "They are those that If-None-Match names."},
+    200: {
+        "description": "Content of the artifact.",
+        "content": {**CONTENT},
+        "headers": {**HEADERS},
+    },
+    304: {"description": "The artifact matches If-None-Match."},
 }
 
 

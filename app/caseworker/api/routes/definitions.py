@@ -20,25 +20,23 @@ from caseworker.api.problem_types import QUOTA_EXCEEDED, ProblemType
 from caseworker.nodes.nesting import DefinitionKind
 from caseworker.runs.run import DefinitionRef
 
-_WHERE = {"Location": {"description": "Where the version is.", "schema": {"type": "string"}}}
+_WHERE = {"Location": {"description": "URL of the version.", "schema": {"type": "string"}}}
 
 REGISTERED: Responses = {
     **answers(*EVERY_RUN_ROUTE, *EVERY_BODY, QUOTA_EXCEEDED),
     200: {
-        "description": "The newest version is the same already; nothing was stored.",
+        "description": "The newest version is identical; no new version was created.",
         "headers": _WHERE,
         "model": RegisteredDefinition,
     },
-    201: {"description": "A new version is stored.", "headers": _WHERE},
+    201: {"description": "A new version was created.", "headers": _WHERE},
 }
 """OpenAPI responses of the routes that register a graph or agent."""
 
-_GONE: Responses = {
-    204: {"description": "It is gone. Runs that were accepted with it are not touched."}
-}
+_GONE: Responses = {204: {"description": "Deleted. Existing runs that use it are not affected."}}
 
-NamePath = Annotated[DefinitionName, Path(description="The name of a definition.")]
-VersionPath = Annotated[int, Path(description="One of its versions.", ge=1, le=MAX_VERSION)]
+NamePath = Annotated[DefinitionName, Path(description="Name of the definition.")]
+VersionPath = Annotated[int, Path(description="Version number.", ge=1, le=MAX_VERSION)]
 
 
 def definition_routes(
@@ -64,7 +62,7 @@ def definition_routes(
         response_model=many,
         responses=answers(*EVERY_RUN_ROUTE),
         name=f"list_{what}s",
-        description=f"List the newest version of each registered {what}, by name.",
+        description=f"List the newest version of each registered {what}, sorted by name.",
     )
     async def list_all(query: Annotated[PageQuery, Query()], request: ApiRequest):  # type: ignore[no-untyped-def]
         page = await request.api.services.definitions.find(
@@ -118,7 +116,7 @@ def definition_routes(
         "/{name}",
         **deleting,
         name=f"delete_{what}",
-        description=f"Delete all versions of {about}; their numbers are not used again.",
+        description=f"Delete all versions of {about}. Version numbers are not reused.",
     )
     async def delete(name: NamePath, request: ApiRequest) -> None:
         ref = DefinitionRef(name, kind=kind)
@@ -128,7 +126,7 @@ def definition_routes(
         "/{name}/versions/{version}",
         **deleting,
         name=f"delete_{what}_version",
-        description=f"Delete one version of {about}; its number is not used again.",
+        description=f"Delete one version of {about}. Its number is not reused.",
     )
     async def delete_version(name: NamePath, version: VersionPath, request: ApiRequest) -> None:
         ref = DefinitionRef(name, version, kind)

@@ -33,8 +33,8 @@ router = api_router("runs", prefix="/runs")
     responses={
         **answers(*EVERY_RUN_ROUTE, types.RUN_NOT_FOUND, types.TOO_MANY_STREAMS),
         200: {
-            "description": "A stream of server-sent events until the run has ended, "
-            "or a page of them.",
+            "description": "A stream of server-sent events until the run ends, or a page of "
+            "events.",
             "content": {"text/event-stream": EVENT_STREAM},
         },
     },

@@ -57,7 +57,7 @@ async def readyz(request: Request) -> Ready:
     responses={
         **answers(types.CREDENTIAL_REFUSED, types.ANONYMOUS_REFUSED, types.ROUTE_NOT_FOUND),
         200: {
-            "description": "The metrics, in the text form of Prometheus.",
+            "description": "Metrics in the Prometheus text format.",
             "content": {"text/plain": {"schema": {"type": "string"}}},
         },
     },
@@ -84,4 +84,6 @@ async def _states(readiness: Readiness, seconds: float) -> Mapping[str, PartStat
         async with asyncio.timeout(seconds):
             return await readiness.check()
     except TimeoutError:
-        return {"check": PartState(False, f"The parts did not answer within {seconds:g} seconds.")}
+        return {
+            "check": PartState(False, f"The readiness check timed out after {seconds:g} seconds.")
+        }

@@ -23,7 +23,7 @@ from caseworker.api.problems import invalid
 
 router = api_router("keys", prefix="/keys")
 
-KeyId = Annotated[str, Path(description="The id of a key.", pattern="^[0-9a-f]{16}$")]
+KeyId = Annotated[str, Path(description="ID of the API key.", pattern="^[0-9a-f]{16}$")]
 
 _ASKED = (*EVERY_RUN_ROUTE, types.TENANT_REFUSED)
 _FOUND = (*EVERY_RUN_ROUTE, types.KEY_NOT_FOUND)
@@ -43,7 +43,7 @@ async def create_key(body: NewKeyBody, request: ApiRequest) -> IssuedKeyView:
     key with the bootstrap key or on the command line.
     """
     if body.expires_at is not None and body.expires_at <= datetime.now(UTC):
-        raise invalid("expires_at", "This must lie in the future.")
+        raise invalid("expires_at", "This must be in the future.")
     issued = await request.api.keys.create(
         _known(request),
         name=body.name,

@@ -142,7 +142,7 @@ async def put_quota(tenant: TenantPath, body: QuotaBody, request: ApiRequest) ->
     quotas, known = _quotas_of_all(request), request.api.services.models.table
     for at, name in enumerate(body.models or ()):
         if name not in known:
-            raise invalid(f"models.{at}", f"There is no such model; there are: {', '.join(known)}.")
+            raise invalid(f"models.{at}", f"Unknown model. Available models: {', '.join(known)}.")
     await quotas.put(tenant, body.quota())
     return QuotaView.of(await quotas.get(tenant))
 
@@ -152,7 +152,7 @@ async def put_quota(tenant: TenantPath, body: QuotaBody, request: ApiRequest) ->
     status_code=HTTPStatus.NO_CONTENT,
     responses={
         **answers(*EVERY_RUN_ROUTE, types.TENANT_REFUSED),
-        204: {"description": "The tenant has the quota of the configuration."},
+        204: {"description": "The tenant has the configured default quota."},
     },
 )
 @requires(Scope.ADMIN)

@@ -69,22 +69,22 @@ _ACCEPTED: Responses = {
         types.QUOTA_EXCEEDED,
     ),
     200: {
-        "description": "It ended while it was waited for, or had been accepted before.",
+        "description": "The run ended within the wait time, or had already been accepted.",
         "model": RunView,
         "headers": RUN_HEADERS,
     },
     202: {
-        "description": "Accepted: the run is stored and survives any crash.",
+        "description": "Accepted. The run is stored durably.",
         "headers": RUN_HEADERS,
     },
 }
 _CANCELLED: Responses = {
     **answers(*EVERY_RUN_ROUTE, *EVERY_BODY, types.TOO_MANY_PENDING_CANCELS),
     200: {
-        "description": "The run had ended before; nothing was changed.",
+        "description": "The run has already ended; nothing was changed.",
         "model": CancelReceipt,
     },
-    202: {"description": "The request is stored, also for a run that does not exist yet."},
+    202: {"description": "The cancel request is stored, even if the run does not exist yet."},
 }
 
 _NO_REASON = CancelBody()
@@ -173,7 +173,7 @@ async def cancel_run(
     status_code=HTTPStatus.ACCEPTED,
     responses={
         **answers(*EVERY_RUN_ROUTE, *EVERY_BODY),
-        202: {"description": "The runs have ended, or have been asked to stop."},
+        202: {"description": "The runs have ended or are being cancelled."},
     },
 )
 @requires(Scope.ADMIN)
@@ -196,7 +196,7 @@ async def cancel_runs(body: CancelRunsBody, request: ApiRequest) -> CancelledRun
     status_code=HTTPStatus.NO_CONTENT,
     responses={
         **answers(*EVERY_RUN_ROUTE, types.RUN_NOT_FOUND, types.RUN_NOT_ENDED),
-        204: {"description": "The run is erased; there is nothing left of it."},
+        204: {"description": "The run and all its data were deleted."},
     },
 )
 @requires(Scope.ADMIN)

@@ -40,8 +40,8 @@ _PUT: Responses = {
         types.TOO_MANY_SCHEDULES,
         types.QUOTA_EXCEEDED,
     ),
-    200: {"description": "The schedule of that name is changed.", "model": ScheduleView},
-    201: {"description": "The schedule is made."},
+    200: {"description": "The schedule was updated.", "model": ScheduleView},
+    201: {"description": "The schedule was created."},
 }
 _FIRED: Responses = {
     **answers(
@@ -52,11 +52,11 @@ _FIRED: Responses = {
         types.QUOTA_EXCEEDED,
     ),
     200: {
-        "description": "It had been accepted before.",
+        "description": "The run had already been accepted.",
         "model": RunView,
         "headers": RUN_HEADERS,
     },
-    202: {"description": "Accepted: the run is stored.", "headers": RUN_HEADERS},
+    202: {"description": "Accepted. The run is stored.", "headers": RUN_HEADERS},
 }
 
 
@@ -128,7 +128,7 @@ async def run_schedule(name: ScheduleNamePath, request: ApiRequest) -> Response:
 @router.delete(
     "/{name}",
     status_code=HTTPStatus.NO_CONTENT,
-    responses={**_FOUND, 204: {"description": "It is gone; its runs are not touched."}},
+    responses={**_FOUND, 204: {"description": "Deleted. Its runs are not affected."}},
 )
 async def delete_schedule(name: ScheduleNamePath, request: ApiRequest) -> None:
     """Delete a schedule; its runs are not affected."""

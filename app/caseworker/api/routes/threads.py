@@ -67,14 +67,14 @@ _ANSWERED: Responses = {
         types.TOO_MANY_STREAMS,
     ),
     200: {
-        "description": "It ended while it was waited for, or had been accepted before. With"
-        " `Accept: text/event-stream` the events of the run instead, until it has ended.",
+        "description": "The run ended within the wait time, or had already been accepted. With "
+        "`Accept: text/event-stream`, the events of the run until it ends.",
         "model": TurnView,
         "headers": RUN_HEADERS,
         "content": {"text/event-stream": EVENT_STREAM},
     },
     202: {
-        "description": "Accepted: the messages and the run are stored and survive any crash.",
+        "description": "Accepted. The messages and the run are stored durably.",
         "model": TurnView,
         "headers": RUN_HEADERS,
     },
@@ -97,7 +97,7 @@ NextTurn = Callable[[Thread], Awaitable[Turn]]
     status_code=HTTPStatus.CREATED,
     responses={
         **answers(*EVERY_RUN_ROUTE, *EVERY_BODY, types.THREAD_CONFLICT, types.QUOTA_EXCEEDED),
-        200: {"description": "The same thread had been begun before.", "model": ThreadView},
+        200: {"description": "The thread already exists.", "model": ThreadView},
     },
 )
 async def begin_thread(body: NewThreadBody, request: ApiRequest, response: Response) -> ThreadView:
@@ -131,7 +131,10 @@ async def get_thread(thread_id: ThreadIdPath, request: ApiRequest) -> ThreadView
 @router.delete(
     "/{thread_id}",
     status_code=HTTPStatus.NO_CONTENT,
-    responses={**_FOUND, 204: {"description": "It is gone with its messages; their runs stay."}},
+    responses={
+        **_FOUND,
+        204: {"description": "The thread and its messages were deleted. Its runs are kept."},
+    },
 )
 async def delete_thread(thread_id: ThreadIdPath, request: ApiRequest) -> None:
     """Delete a thread and its messages. Active runs continue; cancel them first."""
@@ -225,7 +228,9 @@ async def continue_message(
         **answers(
             *EVERY_RUN_ROUTE, *EVERY_BODY, types.THREAD_NOT_FOUND, types.TOO_MANY_PENDING_CANCELS
         ),
-        202: {"description": "The requests are stored, also for runs that do not exist yet."},
+        202: {
+            "description": "The cancel requests are stored, even for runs that do not exist yet."
+        },
     },
 )
 async def cancel_thread(

@@ -23,9 +23,7 @@ from caseworker.trace.spans import context_of_run, otlp_document, resource_of, s
 
 router = api_router("runs", prefix="/runs")
 
-NodeIdPath = Annotated[
-    str, Path(description="The id of a CallNode, such as n000003.", max_length=32)
-]
+NodeIdPath = Annotated[str, Path(description="ID of a CallNode, such as n000003.", max_length=32)]
 
 
 @router.get(
@@ -34,7 +32,7 @@ NodeIdPath = Annotated[
     responses={
         **answers(*EVERY_RUN_ROUTE, types.RUN_NOT_FOUND),
         200: {
-            "description": "The snapshot as JSON, the text, or spans as OTLP has them in JSON.",
+            "description": "The snapshot as JSON, the explanation as text, or spans in OTLP JSON.",
             "content": {"text/plain": {"schema": {"type": "string"}}},
         },
     },

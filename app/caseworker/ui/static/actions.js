@@ -20,7 +20,7 @@ export function cancelRun(run) {
     const message = h("p", { class: "problem", role: "alert" });
     const form = h("form", {},
       h("h2", {}, "Cancel this run?"),
-      h("p", { class: "muted" }, "Calls under way are cut off. What has been done stays in the result, and is paid for."),
+      h("p", { class: "muted" }, "In-flight calls are aborted. Completed results and their cost are kept."),
       h("label", { for: "reason" }, "Reason"), reason, message,
       h("div", { class: "row" },
         h("button", { type: "button", on: { click: close } }, "Keep it"),
@@ -48,33 +48,33 @@ function receiptOf(receipt, close) {
   ];
   return h("div", { class: "stack receipt" },
     h("div", { class: "row" }, h("h2", {}, "Receipt"), receipt.status && badge(receipt.status)),
-    h("p", {}, receipt.already_finished ? "The run had ended before: nothing was changed." : "The request is stored: no new call of this run begins."),
+    h("p", {}, receipt.already_finished ? "The run has already ended; nothing was changed." : "The cancel request is stored. No new calls of this run start."),
     h("dl", { class: "facts" }, facts.map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value)))),
     receipt.calls.length ? h("div", {},
-      h("h3", {}, "Calls that had begun before"),
+      h("h3", {}, "Calls in flight"),
       h("ul", { class: "tries" }, receipt.calls.slice(0, 50).map((call) =>
-        h("li", {}, h("strong", {}, call.name), ` · ${call.kind} · ${words(call.status)}`)))) : h("p", { class: "muted" }, "No call had begun before."),
+        h("li", {}, h("strong", {}, call.name), ` · ${call.kind} · ${words(call.status)}`)))) : h("p", { class: "muted" }, "No calls were in flight."),
     h("div", { class: "row" }, h("button", { type: "button", class: "primary", on: { click: close } }, "Close")));
 }
 
 /** Begins a run that takes over what another has done, all of it or up to a call. */
 export function goOnFrom(run, until, go) {
-  dialog("Go on from this run", (close) => {
-    const input = h("textarea", { id: "input", placeholder: "Left empty, what the run was given" });
+  dialog("Resume this run", (close) => {
+    const input = h("textarea", { id: "input", placeholder: "Default: the original input" });
     const limits = Object.entries(LIMITS).map(([name, [title]]) =>
       h("label", {}, title, h("input", { name, type: "number", min: "0", step: "any", placeholder: run.limits[name] ?? "unlimited" })));
     const message = h("p", { class: "problem", role: "alert" });
     const form = h("form", {},
-      h("h2", {}, until ? `Go on from ${until}` : "Go on from this run"),
+      h("h2", {}, until ? `Resume from ${until}` : "Resume this run"),
       h("p", { class: "muted" }, until
-        ? "A new run takes over everything up to and with this call, for free, and goes on from there."
-        : "A new run takes over all that ended well, for free, and does the rest."),
+        ? "A new run reuses all calls up to and including this one at no cost, and continues from there."
+        : "A new run reuses all successful calls at no cost, and executes the rest."),
       h("label", { for: "input" }, "Input"), input,
-      h("fieldset", {}, h("legend", {}, "Limits in place of the old ones"), limits),
+      h("fieldset", {}, h("legend", {}, "New limits"), limits),
       message,
       h("div", { class: "row" },
         h("button", { type: "button", on: { click: close } }, "Close"),
-        h("button", { class: "primary" }, "Begin the run")));
+        h("button", { class: "primary" }, "Start the run")));
     form.addEventListener("submit", async (event) => {
       event.preventDefault();
       const budget = Object.fromEntries([...new FormData(form)].filter(([, value]) => value !== "").map(([name, value]) => [name, Number(value)]));

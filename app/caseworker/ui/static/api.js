@@ -20,7 +20,7 @@ export const session = {
 /** An answer that is no success; `problem` is the problem document. */
 export class ApiError extends Error {
   constructor(status, problem) {
-    super(problem.detail ?? problem.title ?? `The service answered with status ${status}.`);
+    super(problem.detail ?? problem.title ?? `The service returned status ${status}.`);
     this.status = status;
     this.problem = problem;
     this.errors = problem.errors ?? [];

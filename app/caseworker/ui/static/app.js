@@ -93,7 +93,7 @@ async function show({ keepFocus = false } = {}) {
   main.className = "";
   fill(main, h("p", { class: "loading" }, "Loading…"));
   if (!pattern) {
-    fill(main, nothing("There is no such page.", h("a", { href: `${root}/ui` }, "Show the runs")));
+    fill(main, nothing("Page not found.", h("a", { href: `${root}/ui` }, "Show the runs")));
     return;
   }
   try {
@@ -110,7 +110,7 @@ function showFailure(error) {
   const known = error instanceof ApiError;
   if (!known) console.warn("The page could not be shown:", error.message);
   fill(main, nothing(
-    known && error.status === 404 ? "There is no such thing here." : "This could not be shown.",
+    known && error.status === 404 ? "Not found." : "The page could not be loaded.",
     error.message,
     h("p", {}, h("button", { type: "button", on: { click: () => show() } }, "Try again")),
   ));
@@ -118,10 +118,10 @@ function showFailure(error) {
 
 function askForKey(detail) {
   const field = h("input", { id: "key", type: "password", autocomplete: "off", required: true, spellcheck: "false", placeholder: "cwk_…" });
-  const message = h("p", { class: "problem", role: "alert" }, session.key ? detail ?? "This key is not taken." : "");
+  const message = h("p", { class: "problem", role: "alert" }, session.key ? detail ?? "Invalid API key." : "");
   const form = h("form", { class: "sign-in card", on: { submit } },
     h("h1", {}, "Sign in"),
-    h("p", { class: "muted" }, "The service shows its runs to those who have a key. Yours stays in this tab and is forgotten when you close it."),
+    h("p", { class: "muted" }, "Enter an API key to view runs. The key is stored only in this tab and deleted when you close it."),
     h("label", { for: "key" }, "API key"), field, message,
     h("button", { class: "primary" }, "Sign in"));
   session.signOut();

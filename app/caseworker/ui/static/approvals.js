@@ -24,7 +24,7 @@ function question(one) {
   const id = `arguments-${one.approval_id}`;
   const asked = JSON.stringify(one.arguments, null, 2);
   const changes = one.schema ? h("textarea", { id, spellcheck: "false", value: asked }) : null;
-  const reason = h("input", { "aria-label": "Reason", placeholder: "Reason (of a refusal, told to the agent)" });
+  const reason = h("input", { "aria-label": "Reason", placeholder: "Reason (sent to the agent if refused)" });
   const message = h("p", { class: "problem", role: "alert" });
   const decide = async (decision) => {
     const body = { decision };
@@ -35,7 +35,7 @@ function question(one) {
       fill(message);
       for (const button of box.querySelectorAll("button")) button.disabled = true;
     } catch (error) {
-      const told = error instanceof SyntaxError ? [`The arguments are no JSON: ${error.message}`] : [error.message, ...(error.errors ?? []).map((each) => ` ${each.field}: ${each.message}`)];
+      const told = error instanceof SyntaxError ? [`The arguments are not valid JSON: ${error.message}`] : [error.message, ...(error.errors ?? []).map((each) => ` ${each.field}: ${each.message}`)];
       fill(message, told);
     }
   };

@@ -12,7 +12,7 @@ export function pictures(place, files, signal) {
   const now = files.map((one) => one.sha256).join();
   if (place.dataset.shown === now && place.childNodes.length) return;
   place.dataset.shown = now;
-  fill(place, files.length ? h("div", { class: "pictures" }, files.map((one) => figure(one, signal))) : nothing("This run has made no files."));
+  fill(place, files.length ? h("div", { class: "pictures" }, files.map((one) => figure(one, signal))) : nothing("This run has no artifacts."));
 }
 
 function figure(one, signal) {

@@ -23,7 +23,7 @@ export function gauges(run) {
 function gauge({ title, dimension, used, limit, hit, share }) {
   const full = share >= 1;
   const state = hit ? "hit" : share >= NEAR ? "near" : "fine";
-  const note = hit ? "stopped the run" : full ? "used up" : share >= NEAR ? `${Math.floor(share * 100)} %` : null;
+  const note = hit ? "stopped the run" : full ? "exhausted" : share >= NEAR ? `${Math.floor(share * 100)} %` : null;
   const text = `${amount(dimension, used)} of ${amount(dimension, limit)}`;
   return h("div", { class: `gauge gauge-${state}` },
     h("div", { class: "gauge-head" },
@@ -35,7 +35,7 @@ function gauge({ title, dimension, used, limit, hit, share }) {
 /** Returns what the calls of each model cost, charged and estimated apart. */
 export function models(analysis) {
   const rows = analysis.cost_by_model;
-  if (!rows.length) return card("Models", h("p", { class: "muted" }, "No model was asked."));
+  if (!rows.length) return card("Models", h("p", { class: "muted" }, "No model calls."));
   const cells = rows.map((one) => [
     one.model, one.tier ?? "–", count(one.count), count(one.tokens_in), count(one.tokens_out),
     one.cost_usd === null ? "unknown" : money(one.cost_usd - one.cost_usd_estimated), money(one.cost_usd_estimated),

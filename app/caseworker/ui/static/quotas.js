@@ -43,7 +43,7 @@ function gauge(title, used, limit, shown, reserved = 0) {
   const share = limit ? (used + reserved) / limit : 0;
   const text = limit === null ? `${shown(used)}, unlimited` : `${shown(used)} of ${shown(limit)}`;
   return h("div", { class: `gauge gauge-${share >= 1 ? "hit" : share >= 0.7 ? "near" : "fine"}` },
-    h("div", { class: "gauge-head" }, h("span", {}, title, share >= 1 && h("span", { class: "tag tag-bad" }, "used up")), h("strong", {}, text)),
+    h("div", { class: "gauge-head" }, h("span", {}, title, share >= 1 && h("span", { class: "tag tag-bad" }, "exhausted")), h("strong", {}, text)),
     limit === null ? null : h("meter", { min: 0, max: 1, value: Math.min(share, 1), "aria-label": `${title}: ${text}` }),
     reserved ? h("small", { class: "muted" }, `${shown(reserved)} more reserved by runs at work`) : null);
 }

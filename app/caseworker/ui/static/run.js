@@ -133,7 +133,7 @@ class RunPage {
       run.from && h("span", { class: "muted" }, "goes on from ", h("a", { href: `${root}/ui${runPath(run.from.run_id)}` }, run.from.run_id)),
       h("div", { class: "end" },
         ended ? null : h("span", { class: "live" }, "Live"),
-        ended ? h("button", { type: "button", on: { click: () => goOnFrom(run, null, this.go) } }, "Go on from this run…") : null,
+        ended ? h("button", { type: "button", on: { click: () => goOnFrom(run, null, this.go) } }, "Resume this run…") : null,
         ended ? null : h("button", { type: "button", class: "danger", on: { click: () => cancelRun(run) } }, "Cancel…")));
   }
 

@@ -26,6 +26,6 @@ export function show({ main, signal }) {
       one.last_error ? h("span", { class: "tag tag-bad", title: one.last_error }, "failing") :
         one.paused ? h("span", { class: "tag tag-warn" }, "paused") : h("span", { class: "tag tag-ok" }, "active"),
     ],
-    empty: nothing("There are no schedules.", "PUT /schedules/{name} makes one."),
+    empty: nothing("No schedules.", "Create one with PUT /schedules/{name}."),
   });
 }

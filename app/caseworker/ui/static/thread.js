@@ -19,7 +19,7 @@ export async function show({ main, params: [threadId], signal, query, go }) {
       h("span", { class: "muted" }, answering.name ? `${answering.name}, ` : "", `begun ${instant(thread.created_at)}`),
       h("div", { class: "end" })),
     talk,
-    h("details", { class: "card" }, h("summary", {}, "What answers here"), shown(answering)));
+    h("details", { class: "card" }, h("summary", {}, "Agent or graph"), shown(answering)));
   for (;;) {
     const leaf = query.get("leaf");
     const { messages } = await get(`${path}/messages`, { leaf }, signal);
@@ -27,7 +27,7 @@ export async function show({ main, params: [threadId], signal, query, go }) {
     const now = JSON.stringify(messages);
     if (talk.dataset.shown !== now) {
       talk.dataset.shown = now;
-      fill(talk, messages.length ? messages.map((one) => message(one)) : nothing("Nothing has been said yet."));
+      fill(talk, messages.length ? messages.map((one) => message(one)) : nothing("No messages."));
       fill(main.querySelector(".end"), works ? [h("span", { class: "live" }, "Live"), stop()] : null);
     }
     if (!works) return;

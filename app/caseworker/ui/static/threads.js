@@ -21,6 +21,6 @@ export function show({ main, signal }) {
       Object.keys(thread.metadata).length ? JSON.stringify(thread.metadata) : "",
       h("time", { datetime: thread.created_at, title: instant(thread.created_at) }, ago(thread.created_at)),
     ],
-    empty: nothing("There are no chats yet.", "POST /threads begins one."),
+    empty: nothing("No chats.", "Start one with POST /threads."),
   });
 }

@@ -90,7 +90,9 @@ class Cluster:
         self._let_account_in(draft)
         code, output = run_program(self.account, "initdb", "-D", str(draft), *_INITDB_OPTIONS)
         if code:
-            raise EmbeddedPostgresError(f"the embedded database cannot be made: {_ending(output)}")
+            raise EmbeddedPostgresError(
+                f"the embedded database cannot be initialized: {_ending(output)}"
+            )
         with (draft / "postgresql.conf").open("a") as config:
             config.write("include 'caseworker.conf'\n")
         draft.rename(self.directory)
@@ -115,7 +117,7 @@ class Cluster:
             # The backends of a killed postmaster take a moment to notice and exit.
             if "shared memory block" not in output or time.monotonic() > give_up_at:
                 raise EmbeddedPostgresError(
-                    f"the embedded database does not start: {_ending(output)}"
+                    f"the embedded database failed to start: {_ending(output)}"
                 )
             time.sleep(0.1)
 
@@ -131,7 +133,7 @@ class Cluster:
                 return
             if self._control("stop", "-m", mode, timeout_seconds=timeout_seconds):
                 return
-        raise EmbeddedPostgresError(f"the embedded database in {self.directory} does not stop")
+        raise EmbeddedPostgresError(f"the embedded database in {self.directory} failed to stop")
 
     def _control(self, action: str, *options: str, timeout_seconds: float) -> bool:
         """Run `pg_ctl`, wait for the server, and return whether the command succeeded."""
@@ -144,9 +146,9 @@ class Cluster:
         version = (self.directory / "PG_VERSION").read_text().strip()
         if version != MAJOR_VERSION:
             raise EmbeddedPostgresError(
-                f"{self.directory} was made by PostgreSQL {version}, and this release brings"
-                f" {MAJOR_VERSION}: dump it with the release that made it, and restore it into"
-                " another database.data_dir"
+                f"{self.directory} was created by PostgreSQL {version}, but this release "
+                f"includes PostgreSQL {MAJOR_VERSION}: dump it with the release that created it, "
+                "and restore it into another database.data_dir"
             )
 
     def _write_settings(self) -> None:
@@ -182,8 +184,8 @@ class Cluster:
         owner = self.account.pw_uid if self.account else os.geteuid()
         if not stat.S_ISDIR(found.st_mode) or found.st_uid != owner or found.st_mode & 0o077:
             raise EmbeddedPostgresError(
-                f"the path of {self.directory} is too long for a socket, and {folder}, which"
-                " would hold it, belongs to someone else: choose a shorter database.data_dir"
+                f"the path of {self.directory} is too long for a socket, and the alternative "
+                f"{folder} is owned by another user: use a shorter database.data_dir"
             )
 
     def _hand_over(self, path: Path) -> None:
@@ -197,8 +199,8 @@ class Cluster:
         changed = open_for_search((directory.parent, programs_folder()))
         if changed:
             _LOG.warning(
-                "running as root: the embedded database runs as an account of its own, and so"
-                " every account may now pass through these folders (it cannot list them)",
+                "running as root: the embedded database runs under its own account; granted all "
+                "accounts execute permission (not read) on these folders",
                 account=self.account.pw_name,
                 folders=[str(folder) for folder in changed],
                 advice="run the service as an ordinary user, or set DATABASE_URL",

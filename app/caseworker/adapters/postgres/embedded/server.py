@@ -107,22 +107,22 @@ class EmbeddedPostgres:
         """Create the data directory, or verify that it is one of ours."""
         if _UNSAFE_IN_PATH.search(str(self._data_dir)):
             raise EmbeddedPostgresError(
-                f"database.data_dir: {str(self._data_dir)!r} has a quote, a comma, a backslash, $,"
-                " ` or a control character in it: choose another path"
+                f"database.data_dir: {str(self._data_dir)!r} contains a quote, comma, backslash, "
+                "$, ` or control character: use another path"
             )
         # As root, the server runs as another account, which must traverse this folder.
         mode = 0o711 if os.geteuid() == 0 else 0o700
         self._data_dir.mkdir(mode=mode, parents=True, exist_ok=True)
         if not os.access(self._data_dir, os.R_OK | os.W_OK | os.X_OK):
             raise EmbeddedPostgresError(
-                f"database.data_dir: {self._data_dir} belongs to another user: choose another"
-                " folder, or run the service as that user"
+                f"database.data_dir: {self._data_dir} is owned by another user: use another "
+                "folder, or run the service as that user"
             )
         foreign = {entry.name for entry in self._data_dir.iterdir()} - _OWN_NAMES
         if foreign:
             raise EmbeddedPostgresError(
-                f"database.data_dir: {self._data_dir} holds other files ({min(foreign)}, ...):"
-                " choose an empty or a new folder"
+                f"database.data_dir: {self._data_dir} contains other files ({min(foreign)}, "
+                "...): use an empty or new folder"
             )
 
     def _running_url(self) -> str:
@@ -140,8 +140,8 @@ class EmbeddedPostgres:
                 cluster.make()
             cluster.launch(timeout_seconds=self._timeout_seconds)
         raise EmbeddedPostgresError(
-            f"the embedded database in {self._data_dir} accepts no connections after"
-            f" {self._timeout_seconds:g} seconds: see cluster/server.log there"
+            f"the embedded database in {self._data_dir} did not accept connections within "
+            f"{self._timeout_seconds:g} seconds: see cluster/server.log in that folder"
         )
 
     @contextmanager
@@ -151,8 +151,8 @@ class EmbeddedPostgres:
         while not (held := _lock(self._data_dir / "start.lock", fcntl.LOCK_EX)):
             if time.monotonic() > give_up_at:
                 raise EmbeddedPostgresError(
-                    f"another process has been starting or stopping the embedded database in"
-                    f" {self._data_dir} for {self._timeout_seconds:g} seconds"
+                    f"timed out after {self._timeout_seconds:g} seconds: another process is "
+                    f"starting or stopping the embedded database in {self._data_dir}"
                 )
             time.sleep(0.02)
         with held:
