@@ -36,7 +36,7 @@ async def call_graphs() -> AsyncIterator[Questioned]:
     """Run a worker for this project's graph, the peer's and the floor."""
     own, peer = own_environment(), await peer_environment(PEER)
     modules = {
-        OURS: (own, "call_graph", ["caseworker.trace.execution_graph"]),
+        OURS: (own, "call_graph", ["caseworker.core.trace.execution_graph"]),
         VERONICA: (peer, "call_graph", ["veronica_core.containment.execution_graph"]),
         FLOOR: (own, "bare_records", []),
     }

@@ -18,8 +18,8 @@ from psycopg import sql
 from sqlalchemy.engine import make_url
 
 from bench.environments import ROOT, Environment
-from caseworker.adapters.postgres.embedded import EmbeddedPostgres
-from caseworker.adapters.postgres.migrating import upgrade
+from caseworker.platform.postgres.embedded import EmbeddedPostgres
+from caseworker.platform.postgres.migrating import upgrade
 
 _LISTENS: Final = re.compile(r"listens on (\S+)")
 _GRACE_SECONDS: Final = 15

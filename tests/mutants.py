@@ -38,8 +38,8 @@ import psutil
 ROOT: Final = Path(__file__).parents[1]
 SOURCE: Final = "app/caseworker"
 PACKAGES: Final = (
-    *("control", "kernel", "engine", "runs", "trace", "llm", "nodes/agent", "access"),
-    *("webhooks", "schedules", "adapters/postgres"),
+    *("core", "engine", "models", "nodes/agent", "runs", "features/access", "features/schedules"),
+    *("features/threads", "features/webhooks", "platform/postgres"),
 )
 IMPORTING: Final = {"unit": 0, "contract": 0, "integration": 1}
 """Kinds of tests that import a module, with how much later than by their distance they run."""

@@ -7,11 +7,11 @@ from importlib import import_module
 from typing import Any, Final
 
 _PUBLIC: Final = {
-    "control.budget": ("Budget", "Dimension"),
-    "control.ledger": ("Scope",),
-    "control.retry": ("ErrorPolicy",),
-    "control.stops": ("CancelledError", "Stop"),
-    "control.usage": ("BudgetExceededError", "ResourceUsage"),
+    "core.budget.budget": ("Budget", "Dimension"),
+    "core.budget.ledger": ("Scope",),
+    "core.budget.retry": ("ErrorPolicy",),
+    "core.budget.stops": ("CancelledError", "Stop"),
+    "core.budget.usage": ("BudgetExceededError", "ResourceUsage"),
     "engine.cancellation": ("CancellationToken",),
     "engine.concurrency": ("DeadlockError", "NodeLock"),
     "engine.context": ("ExecutionContext", "FlowContext"),
@@ -20,8 +20,8 @@ _PUBLIC: Final = {
     "engine.node": ("ExecutionResult", "Materializing", "Node", "NodeEvent"),
     "engine.prepared": ("BoundNode",),
     "engine.report": ("StepTimeoutError",),
-    "kernel.graph": ("Channel", "GraphError"),
-    "llm.ports": (
+    "core.graph.graph": ("Channel", "GraphError"),
+    "models.ports": (
         *("Message", "ModelEndpoint", "ModelError", "ModelProvider", "ModelReply"),
         *("ModelRequest", "TokenUsage", "ToolCall"),
     ),
@@ -36,9 +36,9 @@ _PUBLIC: Final = {
         *("ToolSpec", "failure"),
     ),
     "tools.resources": ("ToolResources",),
-    "trace.execution_graph": ("ExecutionGraph",),
-    "trace.execution_trace": ("ExecutionTrace",),
-    "trace.step_trace": ("StepTrace",),
+    "core.trace.execution_graph": ("ExecutionGraph",),
+    "core.trace.execution_trace": ("ExecutionTrace",),
+    "core.trace.step_trace": ("StepTrace",),
 }
 _MODULES: Final = {name: module for module, names in _PUBLIC.items() for name in names}
 

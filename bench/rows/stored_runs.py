@@ -20,10 +20,10 @@ from bench.harness import Effort, Row, Side, interleaved
 from bench.load import Request, put_load
 from bench.rows.trivial_run import OUR_RUN
 from bench.servers import another_database, database, process_at, service
-from caseworker.adapters.postgres.connections import Patience
-from caseworker.adapters.postgres.engines import PoolSizes, open_engines
-from caseworker.adapters.postgres.migrating import upgrade
-from caseworker.adapters.postgres.retention import RUNS_AT_ONCE, PostgresRetention
+from caseworker.platform.postgres.connections import Patience
+from caseworker.platform.postgres.engines import PoolSizes, open_engines
+from caseworker.platform.postgres.migrating import upgrade
+from caseworker.runs.postgres.retention import RUNS_AT_ONCE, PostgresRetention
 from caseworker.runs.retention import Record
 
 TABLES: Final = ("runs", "calls", "events")

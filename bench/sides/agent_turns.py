@@ -19,15 +19,15 @@ from caseworker import (
     Graph,
     GraphRun,
 )
-from caseworker.bootstrap.agents import build_models, build_tools
-from caseworker.bootstrap.plugins import Toolbox
 from caseworker.engine.context import FlowContext
 from caseworker.engine.node import ExecutionResult
-from caseworker.llm.gateway import ModelGateway
+from caseworker.main.agents import build_models, build_tools
+from caseworker.main.plugins import Toolbox
+from caseworker.models.gateway import ModelGateway
 from caseworker.nodes.agent.execution import Agents
 from caseworker.nodes.agent.node import AgentData, AgentNode
 from caseworker.nodes.node_type import RunFacts
-from caseworker.observability.logs import configure_logging
+from caseworker.platform.logs.logs import configure_logging
 from caseworker.settings.loader import load_settings
 from caseworker.settings.schema import Settings
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from caseworker.adapters.postgres.connections import reason_of
-from caseworker.adapters.postgres.embedded import EmbeddedPostgres
-from caseworker.adapters.postgres.migrating import upgrade
+from caseworker.platform.postgres.connections import reason_of
+from caseworker.platform.postgres.embedded import EmbeddedPostgres
+from caseworker.platform.postgres.migrating import upgrade
 from tests.support.database import proxied, upstream_of
 from tests.support.fault_proxy import FaultProxy
 from tests.support.processes import run_caseworker

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from caseworker.bootstrap.agents import build_catalog, build_models, build_tools
-from caseworker.bootstrap.plugins import Toolbox
+from caseworker.main.agents import build_catalog, build_models, build_tools
+from caseworker.main.plugins import Toolbox
 from caseworker.settings.schema import Settings
 
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"

@@ -11,7 +11,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from caseworker.adapters.postgres.connections import driver_url
+from caseworker.platform.postgres.connections import driver_url
 from tests.support.archive_tool import PROSE, page_text
 from tests.support.fake_provider.client import FakeProvider
 from tests.support.fake_provider.script import Step

@@ -25,8 +25,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.utils import floatToGoString
 
 from caseworker.api.application import build_health_api
-from caseworker.bootstrap.process import Process
-from caseworker.bootstrap.server import build_app
+from caseworker.main.process import Process
+from caseworker.main.server import build_app
 from caseworker.settings.schema import LoggingSettings, Settings, TelemetrySettings
 from tests.support.api import FixedReadiness
 from tests.support.collector import Collector

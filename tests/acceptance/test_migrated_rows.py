@@ -6,7 +6,7 @@ import httpx
 import psycopg
 import pytest
 
-from caseworker.adapters.postgres.migrating import downgrade, upgrade
+from caseworker.platform.postgres.migrating import downgrade, upgrade
 from tests.integration.postgres.test_migrations import revisions
 from tests.support.database import TestServer
 from tests.support.json_client import JsonClient

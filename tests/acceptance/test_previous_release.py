@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from caseworker.adapters.postgres.migrating import TableLockedError, upgrade
+from caseworker.platform.postgres.migrating import TableLockedError, upgrade
 from tests.support.database import TestServer
 from tests.support.fake_provider.client import FakeProvider
 from tests.support.fake_provider.script import Step

@@ -23,10 +23,10 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 from structlog.contextvars import merge_contextvars
 from structlog.testing import capture_logs
 
-from caseworker.bootstrap.process import Process
-from caseworker.bootstrap.server import build_app
-from caseworker.bootstrap.telemetry import Telemetry
 from caseworker.engine.context import ExecutionContext
+from caseworker.main.process import Process
+from caseworker.main.server import build_app
+from caseworker.main.telemetry import Telemetry
 from caseworker.nodes.function import FunctionNode
 from caseworker.runs.run import Run, RunKey, RunKind, RunRequest, RunStatus
 from caseworker.settings.schema import Settings, TelemetrySettings
@@ -198,7 +198,7 @@ async def world(postgres: TestServer) -> AsyncIterator[World]:
             }
         )
         stack.enter_context(
-            patch("caseworker.bootstrap.process.installed_functions", return_value=FUNCTIONS)
+            patch("caseworker.main.process.installed_functions", return_value=FUNCTIONS)
         )
         process = Process(settings, stack.enter_context(postgres.database()), executes=True)
         transport = httpx.ASGITransport(build_app(process), raise_app_exceptions=False)

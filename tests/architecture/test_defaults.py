@@ -46,7 +46,7 @@ def test_what_is_configured_has_no_other_default() -> None:
         argument
         for path in BOOTSTRAP.glob("*.py")
         for argument in configured_arguments(
-            path.read_text(), importlib.import_module(f"caseworker.bootstrap.{path.stem}")
+            path.read_text(), importlib.import_module(f"caseworker.main.{path.stem}")
         )
     ]
 

@@ -39,7 +39,7 @@ KNOWN_TO_THE_ENGINE = {
 def test_the_runtime_core_has_no_word_of_the_domain() -> None:
     """Nodes, handles, edges and channels are all that kernel and engine talk about."""
     found: dict[str, list[str]] = {}
-    for path in sources("app/caseworker/kernel", "app/caseworker/engine"):
+    for path in sources("app/caseworker/core/graph", "app/caseworker/engine"):
         lines = path.read_text(encoding="utf-8")
         numbers = (int(word.partition(":")[0]) for word in domain_words(lines))
         named = [lines.splitlines()[number - 1].strip() for number in dict.fromkeys(numbers)]

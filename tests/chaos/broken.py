@@ -34,29 +34,29 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
-import caseworker.adapters.postgres.journal as postgres_journal
-import caseworker.adapters.postgres.runs as postgres_runs
-import caseworker.adapters.postgres.workers as postgres_workers
 import caseworker.api.routes.runs as run_routes
 import caseworker.runs.execution as execution
-from caseworker.adapters.postgres.accepting import RunInsert
-from caseworker.adapters.postgres.journal import PostgresJournal
-from caseworker.adapters.postgres.run_statements import RELEASE
-from caseworker.adapters.postgres.workers import PostgresWorkers
-from caseworker.control.account import Account
-from caseworker.control.usage import Charge
-from caseworker.control.waiting import Reservation, WaitingLine
+import caseworker.runs.postgres.journal as postgres_journal
+import caseworker.runs.postgres.runs as postgres_runs
+import caseworker.runs.postgres.workers as postgres_workers
+from caseworker.core.budget.account import Account
+from caseworker.core.budget.usage import Charge
+from caseworker.core.budget.waiting import Reservation, WaitingLine
+from caseworker.core.trace.call_tree import CallTree
+from caseworker.core.trace.execution_graph import ExecutionGraph
 from caseworker.engine.call import CallSpec
 from caseworker.engine.calls import Calls
 from caseworker.engine.events import STEP_COMPLETED, Event
 from caseworker.engine.ports import CallOutcome, Recorded
 from caseworker.runs.journal import RunJournal
 from caseworker.runs.ports import Beat
+from caseworker.runs.postgres.accepting import RunInsert
+from caseworker.runs.postgres.journal import PostgresJournal
+from caseworker.runs.postgres.run_statements import RELEASE
+from caseworker.runs.postgres.workers import PostgresWorkers
 from caseworker.runs.run import Run, RunKey
 from caseworker.runs.service import RunService
 from caseworker.runs.silence import SilenceWatch
-from caseworker.trace.call_tree import CallTree
-from caseworker.trace.execution_graph import ExecutionGraph
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,10 +12,10 @@ from typing import Any, Self
 
 import psycopg
 
-from caseworker.adapters.postgres.embedded import EmbeddedPostgres
-from caseworker.adapters.postgres.embedded.cluster import read_postmaster
-from caseworker.adapters.postgres.embedded.programs import run_program, server_account
-from caseworker.adapters.postgres.migrating import upgrade
+from caseworker.platform.postgres.embedded import EmbeddedPostgres
+from caseworker.platform.postgres.embedded.cluster import read_postmaster
+from caseworker.platform.postgres.embedded.programs import run_program, server_account
+from caseworker.platform.postgres.migrating import upgrade
 from tests.chaos.disks import SmallDisk
 
 _IS_READ_ONLY = "SHOW default_transaction_read_only"

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from caseworker.core.trace.execution_graph import ExecutionGraph
+from caseworker.core.trace.invariants import node_violations
+from caseworker.core.trace.snapshot import Snapshot
 from caseworker.runs.run import EventRecord, RunKey
-from caseworker.trace.execution_graph import ExecutionGraph
-from caseworker.trace.invariants import node_violations
-from caseworker.trace.snapshot import Snapshot
 from tests.chaos.customers import Customers
 from tests.chaos.requests import Posted
 from tests.chaos.watch import Watch

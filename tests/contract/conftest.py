@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from caseworker.adapters.postgres.accept_and_cancel import StoreLimits
-from caseworker.adapters.postgres.engines import transaction
-from caseworker.adapters.postgres.workers import take_lost
-from caseworker.llm.ports import ModelProvider
+from caseworker.models.ports import ModelProvider
+from caseworker.platform.postgres.engines import transaction
+from caseworker.runs.postgres.accept_and_cancel import StoreLimits
+from caseworker.runs.postgres.workers import take_lost
 from tests.support.configured_cases import Configured
 from tests.support.fake_provider.client import FakeProvider
 from tests.support.model_line import FLAVOURS, Flavour, Line

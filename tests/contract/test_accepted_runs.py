@@ -7,8 +7,8 @@ from decimal import Decimal
 
 import pytest
 
-from caseworker.control.budget import Budget
-from caseworker.llm.ports import Message
+from caseworker.core.budget.budget import Budget
+from caseworker.models.ports import Message
 from caseworker.nodes.chat import ChatInput
 from caseworker.nodes.nesting import DefinitionKind
 from caseworker.runs.quotas import Queueing

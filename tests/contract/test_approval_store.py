@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from caseworker.adapters.postgres.approvals import PostgresApprovals
 from caseworker.engine.approvals import Asked, Question, Verdict
 from caseworker.engine.cancellation import CancellationToken
 from caseworker.runs.approvals import Approval, ApprovalStore, Deciding, RunDesk
 from caseworker.runs.ports import JournalStore, JournalWrite, Permission, RunStore
+from caseworker.runs.postgres.approvals import PostgresApprovals
 from caseworker.runs.run import CancelRequest, Run, RunKey, RunStatus
 from tests.support.memory_approvals import MemoryApprovals
 from tests.support.memory_runs import MemoryRuns

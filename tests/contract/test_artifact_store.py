@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from caseworker.runs.artifacts import ArtifactStore, Kept, NewArtifact, StoredArtifact
+from caseworker.features.artifacts.keeping import ArtifactStore, Kept, NewArtifact, StoredArtifact
 from caseworker.runs.ports import JournalStore, JournalWrite, RunStore
 from caseworker.runs.run import CancelRequest, Run, RunKey, RunSource, RunStatus
 from tests.support.api import Api

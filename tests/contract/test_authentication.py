@@ -7,14 +7,14 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from caseworker.access import authentication as module
-from caseworker.access.authentication import Authentication, Identity
-from caseworker.access.caller import OPERATOR, Caller, Scope
-from caseworker.access.errors import InvalidCredentialError
-from caseworker.access.keys import ApiKey, IssuedKey, Keys, KeyStore
-from caseworker.adapters.postgres.engines import Pool
-from caseworker.adapters.postgres.keys import PostgresKeys
-from caseworker.observability.store_errors import StoreUnavailableError
+from caseworker.features.access import authentication as module
+from caseworker.features.access.authentication import Authentication, Identity
+from caseworker.features.access.caller import OPERATOR, Caller, Scope
+from caseworker.features.access.errors import InvalidCredentialError
+from caseworker.features.access.keys import ApiKey, IssuedKey, Keys, KeyStore
+from caseworker.features.access.postgres import PostgresKeys
+from caseworker.platform.errors import StoreUnavailableError
+from caseworker.platform.postgres.engines import Pool
 from tests.support.api import Api
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

@@ -14,7 +14,7 @@ TELLS_DATES = (
     "nodes/case",
     "harness",
     "trace",
-    "adapters/providers/offline",
+    "models/offline",
 )
 """The packages whose words about dates reach callers, prompts and pictures."""
 

@@ -4,10 +4,10 @@ import json
 
 import pytest
 
-from caseworker.adapters.postgres.approvals import DECISION_CHANNEL, PostgresApprovals
 from caseworker.engine import approvals
 from caseworker.engine.approvals import Verdict
 from caseworker.runs.approvals import Deciding, RunApprovals
+from caseworker.runs.postgres.approvals import DECISION_CHANNEL, PostgresApprovals
 from caseworker.runs.run import RunKey
 from tests.support.configured_cases import Configured
 from tests.support.fake_provider.script import Step

@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from caseworker.core.trace.execution_graph import ExecutionGraph
+from caseworker.core.trace.node import CONTINUES, TAKEN_OVER, NodeKind
 from caseworker.runs.errors import (
     InvalidRunError,
     QueueFullError,
@@ -15,8 +17,6 @@ from caseworker.runs.errors import (
 )
 from caseworker.runs.ports import JournalWrite
 from caseworker.runs.run import CallRecord, NewRun, RunKey, RunSource, RunStatus
-from caseworker.trace.execution_graph import ExecutionGraph
-from caseworker.trace.node import CONTINUES, TAKEN_OVER, NodeKind
 from tests.support.limits import store_limits
 from tests.support.memory_rows import Row, journal_of, take_over
 from tests.support.ports import KEY, Open, Ports

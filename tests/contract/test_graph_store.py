@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 
-from caseworker.adapters.postgres.definitions import PostgresDefinitions
 from caseworker.nodes.nesting import DefinitionKind
 from caseworker.runs.errors import (
     ContainedDefinitionGoneError,
@@ -15,6 +14,7 @@ from caseworker.runs.errors import (
     InvalidRunError,
 )
 from caseworker.runs.graphs import DefinitionStore
+from caseworker.runs.postgres.definitions import PostgresDefinitions
 from caseworker.runs.run import DefinitionRef
 from tests.support.api import Api
 from tests.support.graph_documents import TENANT, flat, new_graph

@@ -9,10 +9,10 @@ import pytest
 import pytest_asyncio
 from caseworker_client import ApiError, AsyncCaseworkerClient
 
-from caseworker.access.caller import Caller, Scope, with_implied
-from caseworker.adapters.postgres.artifacts import PostgresArtifacts
-from caseworker.observability.store_errors import StoreUnavailableError
-from caseworker.runs.artifacts import PIECE_BYTES, ArtifactReading, StoredArtifact
+from caseworker.features.access.caller import Caller, Scope, with_implied
+from caseworker.features.artifacts.keeping import PIECE_BYTES, ArtifactReading, StoredArtifact
+from caseworker.features.artifacts.postgres import PostgresArtifacts
+from caseworker.platform.errors import StoreUnavailableError
 from caseworker.runs.run import Run, RunKey
 from tests.support.api import Api, client_of
 from tests.support.artifacts import new_artifact, run_with_files

@@ -7,14 +7,14 @@ from typing import Any
 import httpx
 import pytest
 
+from caseworker.core.trace.call_tree import WAITS
+from caseworker.core.trace.execution_graph import ExecutionGraph
+from caseworker.core.trace.payloads import Payloads
 from caseworker.engine.approvals import Asked, Question
 from caseworker.engine.ports import CallOutcome
 from caseworker.runs.payloads import PayloadReading
 from caseworker.runs.ports import JournalWrite
 from caseworker.runs.run import CallRecord, NewRun, RunKey, RunKind, RunRequest
-from caseworker.trace.call_tree import WAITS
-from caseworker.trace.execution_graph import ExecutionGraph
-from caseworker.trace.payloads import Payloads
 from tests.support.api import Api, client_of
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
+from caseworker.core.trace.payloads import Payloads
 from caseworker.settings.models import ModelsSettings, SmallModelSettings
-from caseworker.trace.payloads import Payloads
 from tests.support.fake_provider.client import FakeProvider
 from tests.support.tenants import Tenants, open_tenants
 

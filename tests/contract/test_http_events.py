@@ -10,11 +10,11 @@ import pytest
 import pytest_asyncio
 from fastapi import FastAPI
 
-from caseworker.adapters.postgres.runs import PostgresRuns
 from caseworker.api import event_stream
-from caseworker.observability.store_errors import StoreUnavailableError
+from caseworker.platform.errors import StoreUnavailableError
 from caseworker.runs.event_log import EventLog, run_ended
 from caseworker.runs.ports import JournalWrite
+from caseworker.runs.postgres.runs import PostgresRuns
 from caseworker.runs.run import EventRecord, RunKey, RunStatus
 from caseworker.runs.service import RunService
 from tests.support.api import Api, client_of

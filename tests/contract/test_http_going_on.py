@@ -10,7 +10,7 @@ import httpx
 import pytest
 import pytest_asyncio
 
-from caseworker.control.budget import Budget
+from caseworker.core.budget.budget import Budget
 from caseworker.runs.run import RunKey, RunRequest, RunSource
 from tests.contract.test_http_graph_runs import World, fields, register
 from tests.support.api import Api

@@ -9,7 +9,7 @@ import pytest
 import pytest_asyncio
 
 from caseworker.api.services import ApiLimits
-from caseworker.control.budget import Budget
+from caseworker.core.budget.budget import Budget
 from caseworker.runs.run import DefinitionRef, FinishRun, Run, RunKey, RunKind, RunStatus
 from tests.support.api import Api, client_of
 from tests.support.graph_checks import ShapeChecks

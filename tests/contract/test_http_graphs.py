@@ -7,8 +7,8 @@ import httpx
 import pytest
 import pytest_asyncio
 
-from caseworker.adapters.postgres.definitions import PostgresDefinitions
-from caseworker.observability.store_errors import StoreUnavailableError
+from caseworker.platform.errors import StoreUnavailableError
+from caseworker.runs.postgres.definitions import PostgresDefinitions
 from tests.support.api import Api, client_of
 from tests.support.graph_checks import ShapeChecks
 from tests.support.graph_documents import containing, flat, named

@@ -5,8 +5,8 @@ from typing import Any
 import httpx
 import pytest
 
+from caseworker.core.trace.payloads import PayloadMode, Payloads
 from caseworker.runs.payloads import PayloadReading
-from caseworker.trace.payloads import PayloadMode, Payloads
 from tests.support.api import Api, client_of
 from tests.support.threads import AGENT, ThreadClient
 

@@ -9,9 +9,9 @@ import pytest
 import pytest_asyncio
 from fastapi import FastAPI
 
-from caseworker.access.authentication import Authentication, Identity
-from caseworker.access.caller import OPERATOR, Caller, Scope, with_implied
-from caseworker.access.keys import Keys
+from caseworker.features.access.authentication import Authentication, Identity
+from caseworker.features.access.caller import OPERATOR, Caller, Scope, with_implied
+from caseworker.features.access.keys import Keys
 from tests.support.api import Api, FixedReadiness, client_of, openapi_document
 from tests.support.limits import api_limits
 

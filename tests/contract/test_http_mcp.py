@@ -16,10 +16,10 @@ from mcp import Client, MCPError
 from mcp.client.streamable_http import streamable_http_client
 from mcp.types import CallToolResult
 
-from caseworker.access.caller import OPERATOR, Scope
-from caseworker.access.keys import Keys
 from caseworker.api import mcp_server
 from caseworker.api.mcp_endpoint import SESSION_HEADER
+from caseworker.features.access.caller import OPERATOR, Scope
+from caseworker.features.access.keys import Keys
 from caseworker.runs.run import RunKey, RunStatus
 from tests.support.api import Api, client_of
 from tests.support.limits import api_limits

@@ -12,8 +12,8 @@ import structlog
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from caseworker.adapters.postgres.runs import PostgresRuns
 from caseworker.api.problem_types import CATALOGUE
+from caseworker.runs.postgres.runs import PostgresRuns
 from tests.support.api import Api, client_of
 from tests.support.limits import api_limits
 

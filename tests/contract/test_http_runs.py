@@ -10,9 +10,9 @@ from unittest.mock import AsyncMock
 import httpx
 import pytest
 
-from caseworker.adapters.postgres.runs import PostgresRuns
-from caseworker.observability.store_errors import StoreUnavailableError
+from caseworker.platform.errors import StoreUnavailableError
 from caseworker.runs.errors import QueueFullError
+from caseworker.runs.postgres.runs import PostgresRuns
 from caseworker.runs.run import FinishRun, RunKey, RunStatus
 from tests.support.api import Api, client_of
 from tests.support.limits import api_limits

@@ -8,9 +8,9 @@ from typing import Any
 import psycopg
 import pytest
 
-from caseworker.access import authentication
 from caseworker.api import shares
 from caseworker.api.request_envelope import MAX_QUERY_PARAMETERS
+from caseworker.features.access import authentication
 from caseworker.settings.models import ModelsSettings, SmallModelSettings
 from caseworker.settings.schema import (
     DatabaseSettings,

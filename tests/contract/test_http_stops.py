@@ -6,10 +6,10 @@ from typing import Any
 import httpx
 import pytest
 
+from caseworker.core.trace.execution_graph import ExecutionGraph
 from caseworker.runs.ports import JournalWrite
 from caseworker.runs.run import CallRecord, FinishRun, RunKey, RunStatus
 from caseworker.runs.service import RunService
-from caseworker.trace.execution_graph import ExecutionGraph
 from tests.support.api import Api, client_of
 from tests.support.limits import store_limits
 

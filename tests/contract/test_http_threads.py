@@ -6,10 +6,10 @@ from unittest.mock import AsyncMock
 import httpx
 import pytest
 
-from caseworker.adapters.postgres.runs import PostgresRuns
-from caseworker.chats.service import Chats
-from caseworker.observability.store_errors import StoreUnavailableError
+from caseworker.features.threads.service import Chats
+from caseworker.platform.errors import StoreUnavailableError
 from caseworker.runs.errors import TooManyPendingCancelsError
+from caseworker.runs.postgres.runs import PostgresRuns
 from tests.support.api import Api, client_of
 from tests.support.threads import AGENT, ThreadClient
 

@@ -8,14 +8,14 @@ import httpx
 import pytest
 
 from caseworker.api.services import PartState
-from caseworker.llm.gateway import ModelGateway, Tier
-from caseworker.llm.ports import ModelReply, ModelRequest
-from caseworker.llm.pricing import no_list_price
+from caseworker.core.trace.execution_graph import ExecutionGraph
+from caseworker.models.gateway import ModelGateway, Tier
+from caseworker.models.ports import ModelReply, ModelRequest
+from caseworker.models.pricing import no_list_price
 from caseworker.runs.ports import JournalWrite
 from caseworker.runs.run import CallRecord, RunKey
 from caseworker.tools.calculator import Calculator
 from caseworker.tools.registry import ToolPolicy, ToolRegistry
-from caseworker.trace.execution_graph import ExecutionGraph
 from tests.support.api import Api, FixedReadiness, client_of
 from tests.support.limits import api_limits, retry_policy, tier_model, tool_dispatch
 from tests.support.manual_clock import ManualClock

@@ -5,14 +5,14 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from caseworker.access.caller import OPERATOR, Caller, Scope, with_implied
-from caseworker.access.errors import (
+from caseworker.features.access.caller import OPERATOR, Caller, Scope, with_implied
+from caseworker.features.access.errors import (
     KeyConflictError,
     KeyNotFoundError,
     OtherTenantError,
     ScopeMissingError,
 )
-from caseworker.access.keys import FORM, ApiKey, IssuedKey, Keys, KeyStore, sha256_of
+from caseworker.features.access.keys import FORM, ApiKey, IssuedKey, Keys, KeyStore, sha256_of
 from tests.support.api import Api
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -181,7 +181,7 @@ async def test_a_rotated_key_that_works_on_counts_against_the_limit(
     store: KeyStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What is refused changes nothing; a key that ends at once makes room for its successor."""
-    monkeypatch.setattr("caseworker.access.keys.MAX_KEYS", 2)
+    monkeypatch.setattr("caseworker.features.access.keys.MAX_KEYS", 2)
     keys, first, _, _ = Keys(store), await made(store), await made(store), await made(store, "b")
 
     with pytest.raises(KeyConflictError):
@@ -196,7 +196,7 @@ async def test_of_keys_that_work_no_more_the_last_ones_are_kept(
     store: KeyStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whoever rotates or revokes in a loop stores no more than that; others lose nothing."""
-    monkeypatch.setattr("caseworker.access.keys.MAX_KEYS", 2)
+    monkeypatch.setattr("caseworker.features.access.keys.MAX_KEYS", 2)
     keys, other = Keys(store), await made(store, "b")
     await keys.revoke(OPERATOR, other.key.key_id)
     made_first, issued = await made(store), [await made(store)]

@@ -1,10 +1,10 @@
 """Published replies of real endpoints over real sockets, played by the fake provider."""
 
-from caseworker.adapters.providers.anthropic import anthropic_provider
-from caseworker.adapters.providers.openai import openai_provider
-from caseworker.llm.ports import Message, ModelError, ModelReply, ModelRequest
+from caseworker.models.ports import Message, ModelError, ModelReply, ModelRequest
+from caseworker.models.wires.anthropic import anthropic_provider
+from caseworker.models.wires.openai import openai_provider
 from tests.support.fake_provider import FakeProvider, Step
-from tests.unit.adapters.providers.captured import Capture, captures, read
+from tests.unit.models.wires.captured import Capture, captures, read
 
 
 def _said(error: ModelError) -> tuple[str, str, bool]:

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from caseworker.adapters.providers.anthropic import anthropic_provider
-from caseworker.adapters.providers.openai import openai_provider
-from caseworker.llm.ports import ModelFault
+from caseworker.models.ports import ModelFault
+from caseworker.models.wires.anthropic import anthropic_provider
+from caseworker.models.wires.openai import openai_provider
 from caseworker.nodes.case.prompt import ToolOffer
 from caseworker.tools.calculator import Calculator
 from caseworker.tools.calendar import Calendar

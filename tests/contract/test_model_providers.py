@@ -14,8 +14,15 @@ from email.utils import format_datetime
 
 import pytest
 
-from caseworker.adapters.providers.openai import openai_provider
-from caseworker.llm.ports import Message, ModelError, ModelProvider, ModelRequest, Role, TokenUsage
+from caseworker.models.ports import (
+    Message,
+    ModelError,
+    ModelProvider,
+    ModelRequest,
+    Role,
+    TokenUsage,
+)
+from caseworker.models.wires.openai import openai_provider
 from tests.support.fake_provider import DEFAULT_PLAN, FakeProvider, Step
 from tests.support.model_line import FLAVOURS, KEY, Flavour, Line
 

@@ -7,9 +7,7 @@ from typing import Any
 
 import pytest
 
-from caseworker.adapters.providers.openai import openai_provider
-from caseworker.adapters.providers.transport import ModelTransport
-from caseworker.llm.ports import (
+from caseworker.models.ports import (
     Delivery,
     Delta,
     Message,
@@ -19,6 +17,8 @@ from caseworker.llm.ports import (
     TokenUsage,
     ToolDefinition,
 )
+from caseworker.models.wires.openai import openai_provider
+from caseworker.models.wires.transport import ModelTransport
 from tests.support.fake_provider import DEFAULT_PLAN, FakeProvider, Step
 from tests.support.model_line import FLAVOURS, Flavour, Line
 

@@ -5,11 +5,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import fields
 from typing import Any
 
-from caseworker.control.budget import Dimension
-from caseworker.control.stops import StopCause
-from caseworker.trace.call_tree import Aggregates
-from caseworker.trace.node import FIELDS
-from caseworker.trace.snapshot import Snapshot
+from caseworker.core.budget.budget import Dimension
+from caseworker.core.budget.stops import StopCause
+from caseworker.core.trace.call_tree import Aggregates
+from caseworker.core.trace.node import FIELDS
+from caseworker.core.trace.snapshot import Snapshot
 from tests.support.api import openapi_document
 
 

@@ -5,10 +5,10 @@ from datetime import date
 
 import pytest
 
-from caseworker.adapters.stocks.tiingo import TiingoPrices
 from caseworker.tools.ports import ToolRefusedError
 from caseworker.tools.stocks.packaged import PackagedPrices
 from caseworker.tools.stocks.prices import PriceSource
+from caseworker.tools.stocks.tiingo import TiingoPrices
 from tests.support.fake_tiingo import FakeTiingo
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from caseworker.control.budget import Dimension
+from caseworker.core.budget.budget import Dimension
 from caseworker.engine.ports import CallOutcome
 from caseworker.runs.ports import (
     FinishResult,

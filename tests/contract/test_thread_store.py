@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from caseworker.chats.service import Chats, Turn
-from caseworker.chats.thread import (
+from caseworker.features.threads.service import Chats, Turn
+from caseworker.features.threads.thread import (
     AnswerNotEndedError,
     ChatMessage,
     MessageNotFoundError,
@@ -19,7 +19,7 @@ from caseworker.chats.thread import (
     ThreadStore,
 )
 from caseworker.nodes.nesting import DefinitionKind
-from caseworker.observability.store_errors import StoreUnavailableError
+from caseworker.platform.errors import StoreUnavailableError
 from caseworker.runs.errors import IdempotencyMismatchError, InvalidRunError, RunConflictError
 from caseworker.runs.ports import Accepted, RunStore
 from caseworker.runs.run import NewRun, RunStatus

@@ -182,7 +182,7 @@ def test_yaml_blocks_are_yaml_and_settings_are_accepted(block: Block, tmp_path: 
 
 @pytest.mark.parametrize("block", blocks("toml"), ids=str)
 def test_toml_blocks_are_toml(block: Block) -> None:
-    """tests/unit/bootstrap/test_extending.py loads what they name."""
+    """tests/unit/main/test_extending.py loads what they name."""
     assert tomllib.loads(block.text)
 
 

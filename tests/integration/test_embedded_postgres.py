@@ -11,16 +11,16 @@ import psutil
 import psycopg
 import pytest
 
-from caseworker.adapters.postgres.embedded import EmbeddedPostgres, EmbeddedPostgresError
-from caseworker.adapters.postgres.embedded.cluster import read_postmaster
-from caseworker.adapters.postgres.embedded.programs import open_for_search, server_account
+from caseworker.platform.postgres.embedded import EmbeddedPostgres, EmbeddedPostgresError
+from caseworker.platform.postgres.embedded.cluster import read_postmaster
+from caseworker.platform.postgres.embedded.programs import open_for_search, server_account
 from tests.support.processes import ChildProcess
 
 OWNER = """
 import json, signal, sys
 from pathlib import Path
-from caseworker.adapters.postgres.embedded import EmbeddedPostgres
-from caseworker.adapters.postgres.embedded.cluster import read_postmaster
+from caseworker.platform.postgres.embedded import EmbeddedPostgres
+from caseworker.platform.postgres.embedded.cluster import read_postmaster
 
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
 data_dir = Path(sys.argv[1])

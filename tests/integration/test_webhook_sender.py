@@ -16,9 +16,9 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from caseworker.adapters.webhooks.sender import WebhookSender
-from caseworker.webhooks.addresses import UrlRules
-from caseworker.webhooks.delivery import Answer
+from caseworker.features.webhooks.addresses import UrlRules
+from caseworker.features.webhooks.delivery import Answer
+from caseworker.features.webhooks.sender import WebhookSender
 from tests.support.webhook_receiver import FAILED, OK, Receiver, receiving
 
 ANYWHERE = UrlRules(allow_http=True, allow_private=True)
@@ -61,7 +61,7 @@ def resolving(monkeypatch: pytest.MonkeyPatch, *answers: list[str]) -> list[str]
             for kind, each in zip(kinds, found, strict=True)
         ]
 
-    monkeypatch.setattr("caseworker.adapters.webhooks.sender.socket.getaddrinfo", getaddrinfo)
+    monkeypatch.setattr("caseworker.features.webhooks.sender.socket.getaddrinfo", getaddrinfo)
     return asked
 
 
@@ -71,7 +71,7 @@ async def test_names_that_are_slow_to_look_up_hold_up_webhooks_alone(
     """The threads that everything else shares stay free."""
     answered = threading.Event()
     monkeypatch.setattr(
-        "caseworker.adapters.webhooks.sender.socket.getaddrinfo",
+        "caseworker.features.webhooks.sender.socket.getaddrinfo",
         lambda *_, **__: answered.wait(120),
     )
     async with sending() as sender, asyncio.timeout(150):

@@ -11,10 +11,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from caseworker.control.budget import Budget
-from caseworker.llm.gateway import ModelGateway, Tier
-from caseworker.llm.ports import Delta, Incomplete, ModelReply, ModelRequest, TokenUsage, ToolCall
-from caseworker.llm.pricing import no_list_price
+from caseworker.core.budget.budget import Budget
+from caseworker.models.gateway import ModelGateway, Tier
+from caseworker.models.ports import (
+    Delta,
+    Incomplete,
+    ModelReply,
+    ModelRequest,
+    TokenUsage,
+    ToolCall,
+)
+from caseworker.models.pricing import no_list_price
 from caseworker.nodes.agent.execution import Agents
 from caseworker.nodes.agent.node import agent_type
 from caseworker.nodes.catalog import NodeCatalog

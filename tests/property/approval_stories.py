@@ -5,7 +5,7 @@ import random
 from collections.abc import Iterator
 from typing import Any
 
-from caseworker.control.budget import Budget
+from caseworker.core.budget.budget import Budget
 from caseworker.engine.approvals import Verdict
 from caseworker.runs.approvals import Approval, Deciding, RunApprovals
 from caseworker.runs.errors import ApprovalDecidedError

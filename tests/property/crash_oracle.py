@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from decimal import Decimal
 from typing import Any
 
+from caseworker.core.trace.node import estimated_of
 from caseworker.engine.events import APPROVAL_REQUESTED
 from caseworker.runs.run import CallRecord, RunStatus
-from caseworker.trace.node import estimated_of
 from tests.property.crash_stories import TOKENS_IN, TOKENS_OUT, Told
 from tests.support.crashing_cluster import CrashingCluster
 from tests.support.crashing_wire import KEY

@@ -14,9 +14,9 @@ from decimal import Decimal
 from functools import cache
 from typing import Any
 
-from caseworker.llm.gateway import ModelGateway, Tier
-from caseworker.llm.ports import Incomplete, ModelReply, ModelRequest, TokenUsage, ToolCall
-from caseworker.llm.pricing import TokenPrice, no_list_price
+from caseworker.models.gateway import ModelGateway, Tier
+from caseworker.models.ports import Incomplete, ModelReply, ModelRequest, TokenUsage, ToolCall
+from caseworker.models.pricing import TokenPrice, no_list_price
 from caseworker.nodes.agent.execution import Agents
 from caseworker.nodes.agent.node import agent_type
 from caseworker.nodes.approval import approval_type

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
+from caseworker.core.trace.node import TAKEN_OVER
 from caseworker.engine.events import STEP_STARTED
 from caseworker.runs.run import CallRecord, NewRun, Run, RunKey, RunKind, RunRequest, RunSource
-from caseworker.trace.node import TAKEN_OVER
 from tests.property.resumed_stories import LOOK_ON_SECONDS, Tale
 from tests.support.event_log import event_problems
 from tests.support.graph_invariants import violations

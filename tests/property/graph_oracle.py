@@ -3,7 +3,7 @@
 from collections.abc import Collection, Hashable, Iterable, Mapping
 from itertools import combinations
 
-from caseworker.kernel.graph import Channel, Edge, Graph
+from caseworker.core.graph.graph import Channel, Edge, Graph
 
 Reach = Mapping[str, Collection[str]]
 

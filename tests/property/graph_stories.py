@@ -6,11 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from caseworker.control.budget import Budget, Dimension
-from caseworker.control.ledger import Scope
-from caseworker.control.retry import ErrorPolicy, OnError
-from caseworker.control.stops import Stop
-from caseworker.control.usage import ResourceUsage
+from caseworker.core.budget.budget import Budget, Dimension
+from caseworker.core.budget.ledger import Scope
+from caseworker.core.budget.retry import ErrorPolicy, OnError
+from caseworker.core.budget.stops import Stop
+from caseworker.core.budget.usage import ResourceUsage
+from caseworker.core.graph.graph import Channel, Edge, Graph, Step
+from caseworker.core.trace.execution_graph import ExecutionGraph
 from caseworker.engine.calls import Calls
 from caseworker.engine.cancellation import CancellationToken
 from caseworker.engine.concurrency import StepSlots
@@ -22,8 +24,6 @@ from caseworker.engine.ports import NullJournal
 from caseworker.engine.prepared import BoundNode, PreparedGraph, PreparedStep
 from caseworker.engine.report import GraphOutcome
 from caseworker.engine.supervision import DetachedError, Supervisor, seconds_of
-from caseworker.kernel.graph import Channel, Edge, Graph, Step
-from caseworker.trace.execution_graph import ExecutionGraph
 from tests.support.seeded_loop import Story, run
 
 GRACE_SECONDS = 1.0

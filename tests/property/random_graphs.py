@@ -2,7 +2,7 @@
 
 from hypothesis import strategies as st
 
-from caseworker.kernel.graph import Channel, Edge, Graph, Step
+from caseworker.core.graph.graph import Channel, Edge, Graph, Step
 
 MOST_STEPS = 60
 HANDLES = ("default", "other")

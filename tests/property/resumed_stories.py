@@ -12,8 +12,8 @@ from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import Any
 
-from caseworker.control.budget import Budget
-from caseworker.control.retry import ErrorPolicy
+from caseworker.core.budget.budget import Budget
+from caseworker.core.budget.retry import ErrorPolicy
 from caseworker.engine.context import FlowContext
 from caseworker.engine.driver import GraphExecution
 from caseworker.engine.node import ExecutionResult

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from caseworker.control.budget import Budget
+from caseworker.core.budget.budget import Budget
 from tests.support.seeded_loop import run as run_seeded
 from tests.support.virtual_cluster import Cluster, Work
 from tests.support.virtual_database import Event

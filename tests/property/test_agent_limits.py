@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from caseworker.control.budget import Budget
+from caseworker.core.budget.budget import Budget
+from caseworker.core.graph.facts import StepStatus
 from caseworker.engine.report import GraphOutcome
-from caseworker.kernel.facts import StepStatus
-from caseworker.llm.ports import ModelReply, ModelRequest, TokenUsage
+from caseworker.models.ports import ModelReply, ModelRequest, TokenUsage
 from tests.unit.nodes.agent.world import agent, asking, result, wants
 from tests.unit.nodes.world import World
 

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from caseworker.control.budget import Budget
-from caseworker.llm.ports import Incomplete, ModelReply, ModelRequest
+from caseworker.core.budget.budget import Budget
+from caseworker.models.ports import Incomplete, ModelReply, ModelRequest
 from caseworker.runs.run import EventRecord, RunStatus
 from tests.property.agent_stories import WHY, Model, Tale, reply_of, told, turn_of
 from tests.support.event_log import event_problems

@@ -16,9 +16,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from caseworker.control.budget import Budget, Dimension
-from caseworker.control.ledger import Reservation, Scope, Waiter
-from caseworker.control.usage import BudgetExceededError
+from caseworker.core.budget.budget import Budget, Dimension
+from caseworker.core.budget.ledger import Reservation, Scope, Waiter
+from caseworker.core.budget.usage import BudgetExceededError
 from caseworker.engine.reserving import reserved
 from tests.support.seeded_loop import run
 

@@ -16,8 +16,8 @@ from hypothesis.stateful import (
     rule,
 )
 
-from caseworker.trace.execution_graph import ExecutionGraph
-from caseworker.trace.snapshot import Snapshot
+from caseworker.core.trace.execution_graph import ExecutionGraph
+from caseworker.core.trace.snapshot import Snapshot
 from tests.support.graph_invariants import assert_no_regression, assert_sound
 from tests.support.manual_clock import ManualClock
 

@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 
+from caseworker.core.trace.node import TAKEN_OVER
 from caseworker.runs.run import CallRecord, NewRun, Run, RunKey, RunKind, RunRequest, RunSource
-from caseworker.trace.node import TAKEN_OVER
 from tests.property.agent_stories import Tale
 from tests.property.forked_stories import changed, ended_well, expected
 from tests.support.event_log import event_problems

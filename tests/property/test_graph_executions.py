@@ -5,12 +5,12 @@ from collections.abc import Iterable, Iterator
 
 import pytest
 
-from caseworker.control.budget import Dimension
+from caseworker.core.budget.budget import Dimension
+from caseworker.core.graph.facts import StepStatus
+from caseworker.core.graph.graph import Edge
+from caseworker.core.graph.topology import Topology
 from caseworker.engine.events import STEP_SKIPPED, STEP_STARTED, Event
 from caseworker.engine.report import GraphOutcome
-from caseworker.kernel.facts import StepStatus
-from caseworker.kernel.graph import Edge
-from caseworker.kernel.topology import Topology
 from tests.property.graph_stories import GRACE_SECONDS, Plan, World, told, world_of
 from tests.support.graph_invariants import violations
 from tests.support.memory_rows import STEP_ENDS

@@ -18,9 +18,9 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from caseworker.control.budget import Amount, Budget, Dimension
-from caseworker.control.ledger import Reservation, Scope, Waiter
-from caseworker.control.usage import BudgetExceededError, Charge
+from caseworker.core.budget.budget import Amount, Budget, Dimension
+from caseworker.core.budget.ledger import Reservation, Scope, Waiter
+from caseworker.core.budget.usage import BudgetExceededError, Charge
 from tests.support.seeded_loop import run
 
 COUNTS = (Dimension.STEPS, Dimension.API_CALLS, Dimension.TOOL_CALLS)

@@ -17,11 +17,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from caseworker.control.budget import Budget
-from caseworker.control.usage import BudgetExceededError
+from caseworker.core.budget.budget import Budget
+from caseworker.core.budget.usage import BudgetExceededError
 from caseworker.engine.call import Reply, Spent
-from caseworker.llm.ports import RateLimit
-from caseworker.llm.turns import Turns
+from caseworker.models.ports import RateLimit
+from caseworker.models.turns import Turns
 from tests.support.memory_rate_limits import MemoryRateLimits
 from tests.support.seeded_loop import SeededLoop, run
 from tests.unit.engine.gateway import Gateway, now

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from caseworker.kernel.facts import Fact, Order, SkipStep, StartStep, StepFailed, StepFinished
-from caseworker.kernel.graph import Graph
-from caseworker.kernel.scheduler import Scheduler
-from caseworker.kernel.topology import Topology
+from caseworker.core.graph.facts import Fact, Order, SkipStep, StartStep, StepFailed, StepFinished
+from caseworker.core.graph.graph import Graph
+from caseworker.core.graph.scheduler import Scheduler
+from caseworker.core.graph.topology import Topology
 from tests.property import graph_oracle as oracle
 from tests.property.random_graphs import HANDLES, MOST_STEPS, graphs
 

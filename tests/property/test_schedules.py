@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from caseworker.control.budget import Budget
-from caseworker.control.ledger import Scope
+from caseworker.core.budget.budget import Budget
+from caseworker.core.budget.ledger import Scope
 from caseworker.runs.ports import FinishResult, JournalWrite, Permission
 from caseworker.runs.run import CallRecord, CancelRequest, FinishRun, Run, RunKey, RunStatus
 from tests.property.oracle import moment_of_the_cancel_request, problems

@@ -16,8 +16,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from caseworker.adapters.postgres import webhooks
-from caseworker.adapters.postgres.engines import Pool, transaction
+from caseworker.features.webhooks import postgres as webhooks
+from caseworker.platform.postgres.engines import Pool, transaction
 from tests.support.api import openapi_document
 from tests.support.database import TestServer
 from tests.support.tenant_requests import (

@@ -3,8 +3,8 @@
 import pytest
 from hypothesis import given
 
-from caseworker.kernel.graph import Channel, Graph, GraphError
-from caseworker.kernel.topology import Topology
+from caseworker.core.graph.graph import Channel, Graph, GraphError
+from caseworker.core.graph.topology import Topology
 from tests.property import graph_oracle as oracle
 from tests.property.random_graphs import graphs
 

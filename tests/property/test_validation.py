@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from caseworker.kernel.graph import Channel, Edge, Graph
-from caseworker.kernel.validation import Problem, Severity, Traits, problems_of
+from caseworker.core.graph.graph import Channel, Edge, Graph
+from caseworker.core.graph.validation import Problem, Severity, Traits, problems_of
 from tests.property import graph_oracle as oracle
 from tests.property.random_graphs import MOST_STEPS, graphs
 

@@ -9,15 +9,15 @@ from typing import Any
 import httpx
 from fastapi import FastAPI
 
-from caseworker.access.authentication import Authentication
-from caseworker.adapters.postgres.approvals import PostgresApprovals
-from caseworker.adapters.postgres.artifacts import PostgresArtifacts
-from caseworker.adapters.postgres.journal import PostgresJournal
-from caseworker.adapters.postgres.runs import PostgresRuns
 from caseworker.api.application import build_api
 from caseworker.api.services import ApiLimits, PartState
-from caseworker.bootstrap.process import Process
-from caseworker.bootstrap.server import api_services
+from caseworker.features.access.authentication import Authentication
+from caseworker.features.artifacts.postgres import PostgresArtifacts
+from caseworker.main.process import Process
+from caseworker.main.server import api_services
+from caseworker.runs.postgres.approvals import PostgresApprovals
+from caseworker.runs.postgres.journal import PostgresJournal
+from caseworker.runs.postgres.runs import PostgresRuns
 from caseworker.settings.schema import Settings
 from tests.support.limits import SETTINGS, api_limits
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from caseworker.runs.artifacts import (
+from caseworker.features.artifacts.keeping import (
     ArtifactLimits,
     ArtifactStore,
     Kept,

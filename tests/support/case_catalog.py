@@ -1,7 +1,7 @@
 """A catalog whose cases are worked on by a node of a test."""
 
+from caseworker.core.graph.validation import Handles
 from caseworker.engine.node import Node
-from caseworker.kernel.validation import Handles
 from caseworker.nodes.case.case import CaseData
 from caseworker.nodes.catalog import NodeCatalog
 from caseworker.nodes.node_type import NodeType

@@ -8,8 +8,8 @@ from typing import Any
 
 import httpx
 
-from caseworker.bootstrap.process import Process
-from caseworker.bootstrap.server import build_app
+from caseworker.main.process import Process
+from caseworker.main.server import build_app
 from caseworker.settings.loader import load_settings
 from tests.support.fake_provider.client import FakeProvider
 from tests.support.fake_provider.script import Step

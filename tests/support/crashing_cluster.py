@@ -15,11 +15,11 @@ from random import Random
 from types import SimpleNamespace
 from typing import Any, TypeVar
 
-from caseworker.control.budget import Budget
+from caseworker.core.budget.budget import Budget
 from caseworker.engine.approvals import Verdict
 from caseworker.engine.prepared import PreparedGraph
 from caseworker.engine.supervision import Supervisor
-from caseworker.observability.store_errors import StoreUnavailableError
+from caseworker.platform.errors import StoreUnavailableError
 from caseworker.runs.approvals import Deciding, RunApprovals
 from caseworker.runs.errors import ApprovalDecidedError
 from caseworker.runs.executor import RunExecutor

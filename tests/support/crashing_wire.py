@@ -14,7 +14,7 @@ from random import Random
 from typing import Any, Protocol, TypeVar
 
 from caseworker.engine.approvals import Asked, Decision
-from caseworker.observability.store_errors import StoreUnavailableError, WriteFailedError
+from caseworker.platform.errors import StoreUnavailableError, WriteFailedError
 from caseworker.runs.approvals import Approval, Deciding
 from caseworker.runs.ports import (
     Accepted,

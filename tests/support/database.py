@@ -16,10 +16,10 @@ import psycopg
 from psycopg import sql
 from sqlalchemy.engine import make_url
 
-from caseworker.adapters.postgres.connections import driver_url
-from caseworker.adapters.postgres.embedded import EmbeddedPostgres
-from caseworker.adapters.postgres.migrating import upgrade
-from caseworker.trace.execution_graph import ExecutionGraph
+from caseworker.core.trace.execution_graph import ExecutionGraph
+from caseworker.platform.postgres.connections import driver_url
+from caseworker.platform.postgres.embedded import EmbeddedPostgres
+from caseworker.platform.postgres.migrating import upgrade
 from tests.support.fault_proxy import FaultProxy, Upstream
 from tests.support.graph_invariants import violations
 

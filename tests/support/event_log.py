@@ -10,7 +10,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import psycopg
 
-from caseworker.adapters.postgres.connections import driver_url
 from caseworker.engine.events import (
     LATE_RESULT,
     LIFECYCLE,
@@ -18,6 +17,7 @@ from caseworker.engine.events import (
     STEP_SKIPPED,
     STEP_STARTED,
 )
+from caseworker.platform.postgres.connections import driver_url
 from caseworker.runs.run import TERMINAL, EventRecord, RunKey
 from tests.support.memory_rows import RUN_ENDS, STEP_ENDS
 

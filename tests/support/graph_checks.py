@@ -6,7 +6,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from caseworker.kernel.validation import Problem, Severity
+from caseworker.core.graph.validation import Problem, Severity
 from caseworker.nodes.agent.definition import AgentDefinition
 from caseworker.nodes.nesting import DefinitionKind, DefinitionReference, agents_in
 from caseworker.nodes.reading import problems_in

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from math import isclose
 from typing import Any
 
+from caseworker.core.trace.invariants import node_violations
+from caseworker.core.trace.node import TERMINAL, number_of
 from caseworker.runs.run import CallRecord
-from caseworker.trace.invariants import node_violations
-from caseworker.trace.node import TERMINAL, number_of
 
 _ASKED_FOR = re.compile(
     r"(?P<asked>.*/turn/\d+)/tool/(?P<place>\d+)(?:/approval)?"

@@ -3,22 +3,22 @@
 from dataclasses import replace
 from typing import Any
 
-from caseworker.adapters.postgres.accept_and_cancel import StoreLimits
-from caseworker.adapters.postgres.connections import Patience
-from caseworker.adapters.postgres.engines import PoolSizes
 from caseworker.api.services import ApiLimits
-from caseworker.bootstrap import agents, process, server
-from caseworker.control.retry import RetryPolicy
-from caseworker.llm.forms import StructuredOutput
-from caseworker.llm.table import ChatModel
+from caseworker.core.budget.retry import RetryPolicy
+from caseworker.core.trace.payloads import REDACTED
+from caseworker.features.artifacts.keeping import ArtifactLimits
+from caseworker.main import agents, process, server
+from caseworker.models.forms import StructuredOutput
+from caseworker.models.table import ChatModel
 from caseworker.nodes.case.case import ActLimits, Case, CaseDefaults, EscalateWhen, Mode
-from caseworker.runs.artifacts import ArtifactLimits
+from caseworker.platform.postgres.connections import Patience
+from caseworker.platform.postgres.engines import PoolSizes
 from caseworker.runs.executor import ExecutorLimits
 from caseworker.runs.graphs import GraphLimits
+from caseworker.runs.postgres.accept_and_cancel import StoreLimits
 from caseworker.settings.schema import Settings
 from caseworker.tools.dispatch import ONE_ATTEMPT, ToolDispatch
 from caseworker.tools.registry import ToolPolicy, ToolRegistry
-from caseworker.trace.payloads import REDACTED
 
 SETTINGS = Settings()
 """The defaults of the configuration: nothing here states them again."""

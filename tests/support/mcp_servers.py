@@ -10,8 +10,8 @@ from typing import Any
 
 import psutil
 
-from caseworker.adapters.mcp.config import ServerConfig
-from caseworker.adapters.mcp.servers import McpServers
+from caseworker.tools.mcp.config import ServerConfig
+from caseworker.tools.mcp.servers import McpServers
 from caseworker.tools.ports import ToolContext, ToolResult
 from tests.support.npm_packages import installed_packages, node
 from tests.support.processes import ChildProcess

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from caseworker.llm.ports import RateLimit
+from caseworker.models.ports import RateLimit
 
 
 class MemoryRateLimits:

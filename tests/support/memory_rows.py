@@ -7,6 +7,14 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
+from caseworker.core.trace.frozen_json import thawed
+from caseworker.core.trace.node import (
+    CONTINUES,
+    ESTIMATED,
+    TAKEN_OVER,
+    WAITED_FOR_MODEL_MS,
+    WAITED_MS,
+)
 from caseworker.engine.events import STEP_CANCELLED, STEP_COMPLETED, STEP_ERROR, STEP_STARTED
 from caseworker.nodes.agent.references import TEXT_OF
 from caseworker.runs.errors import SourceNotEndedError, SourceNotFoundError
@@ -23,8 +31,6 @@ from caseworker.runs.run import (
     RunKey,
     RunStatus,
 )
-from caseworker.trace.frozen_json import thawed
-from caseworker.trace.node import CONTINUES, ESTIMATED, TAKEN_OVER, WAITED_FOR_MODEL_MS, WAITED_MS
 
 RUN_ENDS = frozenset(f"run.{status.value}" for status in TERMINAL)
 STEP_ENDS = frozenset({STEP_COMPLETED, STEP_ERROR, STEP_CANCELLED})

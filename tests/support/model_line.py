@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from caseworker.adapters.providers.anthropic import anthropic_provider
-from caseworker.adapters.providers.openai import openai_provider
-from caseworker.llm.ports import Message, ModelError, ModelProvider, ModelReply, ModelRequest
+from caseworker.models.ports import Message, ModelError, ModelProvider, ModelReply, ModelRequest
+from caseworker.models.wires.anthropic import anthropic_provider
+from caseworker.models.wires.openai import openai_provider
 from tests.support.fake_provider import FakeProvider, Step
 
 KEY = "sk-canary-4711"

@@ -200,10 +200,8 @@ def _is_the_fork() -> bool:
 
 
 if __name__ == "__main__":
-    import caseworker.adapters.providers.offline.provider
-    import caseworker.bootstrap.server  # noqa: F401
-    from caseworker.adapters.providers.openai import openai_provider
     from caseworker.cli import main
+    from caseworker.models.wires.openai import openai_provider
     from caseworker.tools.dates.reader import DateReader
 
     for tool in entry_points(group="caseworker.tools"):

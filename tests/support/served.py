@@ -11,7 +11,7 @@ import uvicorn
 from fastapi import FastAPI
 
 from caseworker.api.http_protocol import ConnectionLimits, bounded_by
-from caseworker.bootstrap.server import connection_limits
+from caseworker.main.server import connection_limits
 from caseworker.settings.schema import Settings
 
 

@@ -9,15 +9,17 @@ from typing import Any
 import psycopg
 from psycopg.rows import dict_row
 
-from caseworker.adapters.postgres.accept_and_cancel import StoreLimits
-from caseworker.adapters.postgres.connections import driver_url
-from caseworker.adapters.postgres.dispatch import QueueDispatch
-from caseworker.adapters.postgres.engines import Engines, PoolSizes, open_engines
-from caseworker.adapters.postgres.journal import PostgresJournal
-from caseworker.adapters.postgres.runs import PostgresRuns
-from caseworker.adapters.postgres.workers import PostgresWorkers, StaleRunRecovery
-from caseworker.control.budget import Budget
+from caseworker.core.budget.budget import Budget
+from caseworker.core.trace.execution_graph import ExecutionGraph
+from caseworker.core.trace.snapshot import Snapshot
+from caseworker.platform.postgres.connections import driver_url
+from caseworker.platform.postgres.engines import Engines, PoolSizes, open_engines
 from caseworker.runs.ports import RunStore
+from caseworker.runs.postgres.accept_and_cancel import StoreLimits
+from caseworker.runs.postgres.dispatch import QueueDispatch
+from caseworker.runs.postgres.journal import PostgresJournal
+from caseworker.runs.postgres.runs import PostgresRuns
+from caseworker.runs.postgres.workers import PostgresWorkers, StaleRunRecovery
 from caseworker.runs.run import (
     CallRecord,
     CancelRequest,
@@ -29,8 +31,6 @@ from caseworker.runs.run import (
     RunRequest,
     RunStatus,
 )
-from caseworker.trace.execution_graph import ExecutionGraph
-from caseworker.trace.snapshot import Snapshot
 from tests.support.limits import pool_sizes, store_limits
 
 CANCEL_REQUEST = CancelRequest(requested_by="tester", reason="no longer needed")

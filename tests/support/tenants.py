@@ -10,8 +10,8 @@ import httpx
 from fastapi import FastAPI
 from pydantic import SecretStr
 
-from caseworker.bootstrap.process import Process
-from caseworker.bootstrap.server import build_app
+from caseworker.main.process import Process
+from caseworker.main.server import build_app
 from caseworker.settings.schema import AuthSettings, Settings
 
 OPERATOR_KEY = "operator-" + "7" * 32

@@ -7,7 +7,7 @@ from decimal import Decimal
 from itertools import combinations
 from typing import Any
 
-from caseworker.trace.node import estimated_of
+from caseworker.core.trace.node import estimated_of
 from tests.support.fake_provider.arrivals import Arrival
 
 PRICES = {"in": Decimal(1), "out": Decimal(2), "cached": Decimal("0.1")}

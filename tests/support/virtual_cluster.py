@@ -15,7 +15,7 @@ from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
-from caseworker.control.budget import Budget, Dimension
+from caseworker.core.budget.budget import Budget, Dimension
 from caseworker.engine.approvals import Approvals, Question
 from caseworker.engine.call import (
     AttemptError,
@@ -29,7 +29,7 @@ from caseworker.engine.context import FlowContext
 from caseworker.engine.node import ExecutionResult
 from caseworker.engine.step_path import StepPath
 from caseworker.engine.supervision import Supervisor
-from caseworker.observability.store_errors import StoreUnavailableError
+from caseworker.platform.errors import StoreUnavailableError
 from caseworker.runs.executor import RunExecutor
 from caseworker.runs.heartbeat import Heartbeat, Loops
 from caseworker.runs.ports import Accepted, CancelStatus

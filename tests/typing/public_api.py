@@ -21,7 +21,7 @@ from caseworker import (
     Stop,
     run_agent,
 )
-from caseworker.llm.ports import ModelProvider
+from caseworker.models.ports import ModelProvider
 
 
 class Doubled:

@@ -19,7 +19,7 @@ import httpx
 from PIL import Image
 from playwright.async_api import Browser, Page
 
-from caseworker.bootstrap.demo import with_recorded_model
+from caseworker.main.demo import with_recorded_model
 from caseworker.settings.schema import Settings
 from tests.support.browser import opened_browser
 from tests.support.database import open_server

@@ -29,10 +29,12 @@ from caseworker.api.run_body import (
 )
 from caseworker.api.services import ApiLimits
 from caseworker.api.violations import Violation, violations_of
-from caseworker.control.budget import UNLIMITED, Budget
+from caseworker.core.budget.budget import UNLIMITED, Budget
+from caseworker.core.graph.graph import DEFAULT_HANDLE
+from caseworker.core.trace.frozen_json import ValueTooLargeError, freeze
 from caseworker.engine.prepared import PreparedGraph
-from caseworker.kernel.graph import DEFAULT_HANDLE
-from caseworker.llm.table import ModelTable, Tier
+from caseworker.features.webhooks.addresses import AddressRefusedError
+from caseworker.models.table import ModelTable, Tier
 from caseworker.nodes.agent.definition import AgentDefinition, AgentInputError
 from caseworker.nodes.agent.node import INPUTS, MESSAGES
 from caseworker.nodes.model_spec import no_model
@@ -42,8 +44,6 @@ from caseworker.runs.graphs import RunnableGraph
 from caseworker.runs.run import DefinitionRef, NewRun, RunKey, RunKind, RunRequest, Webhook
 from caseworker.runs.service import new_run_id
 from caseworker.tools.dispatch import ToolDispatch
-from caseworker.trace.frozen_json import ValueTooLargeError, freeze
-from caseworker.webhooks.addresses import AddressRefusedError
 
 _CANONICAL = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False)
 

@@ -11,13 +11,6 @@ from fastapi.routing import APIRoute
 from starlette.types import Receive, Send
 from starlette.types import Scope as AsgiScope
 
-from caseworker.access.caller import Caller, Scope
-from caseworker.access.errors import (
-    CredentialRequiredError,
-    InvalidCredentialError,
-    ScopeMissingError,
-)
-from caseworker.access.keys import Keys
 from caseworker.api import problem_types as types
 from caseworker.api.admission import CaseAdmission, GraphAdmission
 from caseworker.api.documentation import SCOPE, operation_id
@@ -29,7 +22,14 @@ from caseworker.api.services import ApiLimits, ApiServices
 from caseworker.api.shares import Shares
 from caseworker.api.thread_admission import ThreadAdmission
 from caseworker.api.violations import violations_of
-from caseworker.chats.service import Chats
+from caseworker.features.access.caller import Caller, Scope
+from caseworker.features.access.errors import (
+    CredentialRequiredError,
+    InvalidCredentialError,
+    ScopeMissingError,
+)
+from caseworker.features.access.keys import Keys
+from caseworker.features.threads.service import Chats
 from caseworker.runs.definitions import Definitions
 from caseworker.runs.run import RunKey
 from caseworker.runs.service import RunService

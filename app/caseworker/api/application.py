@@ -9,7 +9,6 @@ from fastapi.telemetry import TelemetryConfig
 from starlette.middleware import Middleware
 from starlette.routing import BaseRoute, Route
 
-from caseworker.access.keys import Keys
 from caseworker.api import problem_types as types
 from caseworker.api import problems
 from caseworker.api.admission import CaseAdmission, GraphAdmission
@@ -44,7 +43,8 @@ from caseworker.api.services import (
 )
 from caseworker.api.shares import Shares
 from caseworker.api.thread_admission import ThreadAdmission
-from caseworker.chats.service import Chats
+from caseworker.features.access.keys import Keys
+from caseworker.features.threads.service import Chats
 from caseworker.runs.definitions import Definitions
 
 Lifespan = Callable[[FastAPI], AbstractAsyncContextManager[None]]

@@ -17,7 +17,7 @@ from pydantic import Field
 from starlette.types import Receive, Scope, Send
 
 from caseworker.api.field_types import View, named_like
-from caseworker.runs.artifacts import StoredArtifact
+from caseworker.features.artifacts.keeping import StoredArtifact
 from caseworker.tools.artifacts import artifact_uri
 
 _NAME = r"^[a-z0-9][a-z0-9._-]*$"

@@ -6,9 +6,9 @@ from itertools import pairwise
 from typing import Any, Literal, Self
 
 from caseworker.api.field_types import View
+from caseworker.core.trace.analysis import ShownStatus, status_of
 from caseworker.runs.payloads import CallPayload
 from caseworker.runs.run import RunStatus
-from caseworker.trace.analysis import ShownStatus, status_of
 
 Handling = Literal["retried", "fallback", "skipped", "failed"]
 """How a failure was handled."""

@@ -5,8 +5,8 @@ from typing import Annotated, Any, Self
 from pydantic import BeforeValidator
 
 from caseworker.api.field_types import View
-from caseworker.llm.forms import StructuredOutput
-from caseworker.llm.table import ChatModel
+from caseworker.models.forms import StructuredOutput
+from caseworker.models.table import ChatModel
 from caseworker.tools.servers import ServerListing
 
 

@@ -10,7 +10,7 @@ from fastapi import Response
 from caseworker.api.field_types import DocumentedAs, View
 from caseworker.api.graph_shape import GraphShape
 from caseworker.api.violations import words_of
-from caseworker.kernel.validation import Problem, Severity
+from caseworker.core.graph.validation import Problem, Severity
 from caseworker.nodes.agent.definition import AgentDefinition
 from caseworker.nodes.graph_spec import GraphSpec
 from caseworker.runs.graphs import Definition, DefinitionPage, DefinitionVersion, Registered

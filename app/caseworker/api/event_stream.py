@@ -13,10 +13,10 @@ from pydantic import Field
 from starlette.datastructures import Headers
 from starlette.types import Receive, Scope, Send
 
-from caseworker.access.errors import AccessRefusedError
 from caseworker.api.field_types import Query, View
 from caseworker.api.problems import invalid
-from caseworker.observability.store_errors import StoreUnavailableError
+from caseworker.features.access.errors import AccessRefusedError
+from caseworker.platform.errors import StoreUnavailableError
 from caseworker.runs.errors import RunNotFoundError
 from caseworker.runs.ports import EventPage
 from caseworker.runs.run import EventRecord

@@ -20,7 +20,7 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, core_schema
 
 from caseworker.api.json_text import is_storable
-from caseworker.control.budget import MAX_LIMIT
+from caseworker.core.budget.budget import MAX_LIMIT
 from caseworker.nodes.reading import refusal
 
 

@@ -15,8 +15,8 @@ from caseworker.api.problem_types import INVALID_REQUEST
 from caseworker.api.problems import ProblemError, invalid
 from caseworker.api.run_body import GoingOnBody, OwnBody, body_of_kind
 from caseworker.api.violations import violations_of
-from caseworker.control.budget import Budget
-from caseworker.kernel.graph import DEFAULT_HANDLE
+from caseworker.core.budget.budget import Budget
+from caseworker.core.graph.graph import DEFAULT_HANDLE
 from caseworker.nodes.agent.node import INPUTS, MESSAGES
 from caseworker.runs.definitions import AGENT_STEP
 from caseworker.runs.errors import RunNotFoundError, SourceNotEndedError, SourceNotFoundError

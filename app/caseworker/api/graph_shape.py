@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from typing import Any, Self
 
 from caseworker.api.field_types import View
-from caseworker.kernel.graph import Channel, Step
-from caseworker.kernel.topology import Topology
+from caseworker.core.graph.graph import Channel, Step
+from caseworker.core.graph.topology import Topology
 from caseworker.runs.step_inputs import shape_of
 
 

@@ -27,7 +27,7 @@ from caseworker.api import problem_types as types
 from caseworker.api.problem_types import ProblemType
 from caseworker.api.problems import ProblemError, problem_response
 from caseworker.api.request_envelope import IDENTIFIED
-from caseworker.engine.fair_slots import queue_of, share_of
+from caseworker.platform.fair_slots import queue_of, share_of
 
 log = structlog.get_logger(__name__)
 

@@ -6,13 +6,13 @@ import time
 
 from fastapi import Request
 
-from caseworker.access.authentication import Authentication
-from caseworker.access.caller import ANYBODY, LOCAL, Caller
-from caseworker.access.errors import CredentialRequiredError, InvalidCredentialError
 from caseworker.api import problem_types as types
 from caseworker.api.problems import ProblemError
 from caseworker.api.request_envelope import address_of, host_name
 from caseworker.api.services import AnonymousFrom, ApiLimits
+from caseworker.features.access.authentication import Authentication
+from caseworker.features.access.caller import ANYBODY, LOCAL, Caller
+from caseworker.features.access.errors import CredentialRequiredError, InvalidCredentialError
 
 _BEARER = re.compile(rb"bearer +([!-~]+) *", re.IGNORECASE)
 

@@ -21,11 +21,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
-from caseworker.access.caller import Scope as AccessScope
 from caseworker.api import problem_types as types
 from caseworker.api.api_request import ApiRequest
 from caseworker.api.mcp_offers import Offers
 from caseworker.api.problems import ProblemError
+from caseworker.features.access.caller import Scope as AccessScope
 from caseworker.runs.errors import TooManyPendingCancelsError
 
 SESSION_HEADER = "mcp-session-id"

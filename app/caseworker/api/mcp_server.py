@@ -23,7 +23,6 @@ from mcp.types import (
 from pydantic import ValidationError
 from starlette.types import Receive, Scope, Send
 
-from caseworker.access.caller import Scope as AccessScope
 from caseworker.api import problem_types as types
 from caseworker.api.api_request import ApiRequest
 from caseworker.api.mcp_endpoint import CALLER, SESSION_HEADER, run_id_of
@@ -31,6 +30,7 @@ from caseworker.api.mcp_offers import OfferedTool, Offers
 from caseworker.api.problems import ProblemError, as_problem, invalid
 from caseworker.api.routes.runs import shown
 from caseworker.api.violations import violations_of
+from caseworker.features.access.caller import Scope as AccessScope
 from caseworker.runs.run import Run, RunKey
 from caseworker.runs.service import RunService
 

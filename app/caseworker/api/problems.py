@@ -16,7 +16,11 @@ from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
 from starlette.routing import Match
 
-from caseworker.access.errors import (
+from caseworker.api import problem_types as types
+from caseworker.api.problem_types import ProblemType
+from caseworker.api.violations import Violation, graph_violations, violations_of
+from caseworker.core.budget.budget import json_number
+from caseworker.features.access.errors import (
     CredentialRequiredError,
     InvalidCredentialError,
     KeyConflictError,
@@ -24,18 +28,16 @@ from caseworker.access.errors import (
     OtherTenantError,
     ScopeMissingError,
 )
-from caseworker.api import problem_types as types
-from caseworker.api.problem_types import ProblemType
-from caseworker.api.violations import Violation, graph_violations, violations_of
-from caseworker.chats.thread import (
+from caseworker.features.schedules.schedule import ScheduleNotFoundError, TooManySchedulesError
+from caseworker.features.threads.thread import (
     AnswerNotEndedError,
     MessageNotFoundError,
     ThreadConflictError,
     ThreadFullError,
     ThreadNotFoundError,
 )
-from caseworker.control.budget import json_number
-from caseworker.observability.store_errors import StoreUnavailableError
+from caseworker.features.webhooks.delivery import DeliveryNotFoundError, DeliveryPendingError
+from caseworker.platform.errors import StoreUnavailableError
 from caseworker.runs.errors import (
     ApprovalDecidedError,
     ApprovalNotFoundError,
@@ -56,8 +58,6 @@ from caseworker.runs.errors import (
     TooManyPendingCancelsError,
 )
 from caseworker.runs.quotas import QuotaExceededError, RateState
-from caseworker.schedules.schedule import ScheduleNotFoundError, TooManySchedulesError
-from caseworker.webhooks.delivery import DeliveryNotFoundError, DeliveryPendingError
 
 MEDIA_TYPE = "application/problem+json"
 

@@ -16,8 +16,8 @@ from caseworker.api.problem_types import HOST_REFUSED, INTERNAL, UNAVAILABLE
 from caseworker.api.problems import ProblemError, invalid, problem_response
 from caseworker.api.services import RequestObserver
 from caseworker.api.shares import RELEASES
-from caseworker.observability.redaction import without_keys
-from caseworker.observability.trace_context import below_caller
+from caseworker.platform.logs.redaction import without_keys
+from caseworker.platform.logs.trace_context import below_caller
 
 log = structlog.get_logger(__name__)
 

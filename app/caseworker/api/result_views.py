@@ -10,9 +10,9 @@ from typing import Any, Literal
 from pydantic import Field
 
 from caseworker.api.field_types import View
-from caseworker.control.stops import StopKind
-from caseworker.kernel.facts import StepStatus
-from caseworker.llm.ports import Incomplete
+from caseworker.core.budget.stops import StopKind
+from caseworker.core.graph.facts import StepStatus
+from caseworker.models.ports import Incomplete
 
 
 class Usage(View):

@@ -35,7 +35,7 @@ from caseworker.api.field_types import (
     ZoneName,
 )
 from caseworker.api.problems import invalid
-from caseworker.control.budget import UNLIMITED, Budget, field_name, json_number
+from caseworker.core.budget.budget import UNLIMITED, Budget, field_name, json_number
 from caseworker.nodes.agent.definition import MAX_MESSAGES
 from caseworker.nodes.model_spec import ModelSpec
 from caseworker.nodes.reading import refusal

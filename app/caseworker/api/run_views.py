@@ -10,7 +10,7 @@ from typing_extensions import TypeAliasType
 
 from caseworker.api.field_types import DocumentedAs, View
 from caseworker.api.result_views import AgentResult, CaseResult, GraphResult, RunStop, Usage
-from caseworker.control.budget import Budget, json_name, json_number
+from caseworker.core.budget.budget import Budget, json_name, json_number
 from caseworker.nodes.nesting import DefinitionKind
 from caseworker.runs.payloads import Given, PayloadReading
 from caseworker.runs.ports import CancelStatus, Page

@@ -6,7 +6,6 @@ from typing import Annotated, Any, Self
 from fastapi import Path
 from pydantic import Field, StringConstraints, ValidatorFunctionWrapHandler, WrapValidator
 
-from caseworker.access.caller import Caller, Scope
 from caseworker.api.api_request import ApiRequest
 from caseworker.api.field_types import Body, DocumentedAs, View, ZoneName
 from caseworker.api.problem_types import INVALID_REQUEST
@@ -14,11 +13,24 @@ from caseworker.api.problems import ProblemError, as_problem
 from caseworker.api.run_body import AgentRunBody, CaseBody, GraphRunBody, OwnBody, body_of_kind
 from caseworker.api.violations import Violation
 from caseworker.api.webhook_views import require_secret
+from caseworker.features.access.caller import Caller, Scope
+from caseworker.features.schedules.schedule import (
+    NewSchedule,
+    Overlap,
+    Schedule,
+    ScheduledRun,
+    SchedulePage,
+)
+from caseworker.features.schedules.timing import (
+    CRON,
+    MAX_CATCH_UP,
+    CatchUp,
+    InvalidCronError,
+    Timing,
+)
 from caseworker.nodes.reading import refusal
 from caseworker.runs.errors import DefinitionNotFoundError, GraphRefusedError
 from caseworker.runs.run import NewRun
-from caseworker.schedules.schedule import NewSchedule, Overlap, Schedule, ScheduledRun, SchedulePage
-from caseworker.schedules.timing import CRON, MAX_CATCH_UP, CatchUp, InvalidCronError, Timing
 
 _OF_ONE_RUN = ("run_id", "start_at", "deadline")
 _OF_ITS_CALLER = frozenset({"gold_answer", "webhook"})

@@ -4,21 +4,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal, Protocol
 
-from caseworker.access.authentication import Authentication
-from caseworker.access.keys import KeyStore
-from caseworker.chats.thread import ThreadStore
-from caseworker.control.budget import Budget
-from caseworker.llm.gateway import ModelGateway
+from caseworker.core.budget.budget import Budget
+from caseworker.features.access.authentication import Authentication
+from caseworker.features.access.keys import KeyStore
+from caseworker.features.artifacts.keeping import ArtifactReading
+from caseworker.features.schedules.schedule import ScheduleStore
+from caseworker.features.threads.thread import ThreadStore
+from caseworker.features.webhooks.addresses import UrlRules
+from caseworker.features.webhooks.delivery import DeliveryStore
+from caseworker.models.gateway import ModelGateway
 from caseworker.runs.approvals import RunApprovals
-from caseworker.runs.artifacts import ArtifactReading
 from caseworker.runs.graphs import DefinitionStore, GraphChecks, GraphLimits
 from caseworker.runs.payloads import PayloadReading
 from caseworker.runs.quotas import QuotaStore
 from caseworker.runs.service import RunService
-from caseworker.schedules.schedule import ScheduleStore
 from caseworker.tools.dispatch import ToolDispatch
-from caseworker.webhooks.addresses import UrlRules
-from caseworker.webhooks.delivery import DeliveryStore
 
 AnonymousFrom = Literal["loopback", "anywhere"]
 """Where anonymous requests may come from, while no credentials exist."""

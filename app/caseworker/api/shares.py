@@ -7,7 +7,7 @@ from starlette.types import Scope
 
 from caseworker.api.problem_types import ProblemType
 from caseworker.api.problems import ProblemError
-from caseworker.engine.fair_slots import FairSlots
+from caseworker.platform.fair_slots import FairSlots
 
 RELEASES: Final = "caseworker.releases"
 """Scope key of the callbacks to call when a request ends."""

@@ -1,12 +1,12 @@
 """API schema of an ExecutionGraph snapshot; the models only document it.
 
-Their fields are those of the dicts that ``caseworker.trace`` creates.
+Their fields are those of the dicts that ``caseworker.core.trace`` creates.
 """
 
 from typing import Any
 
 from caseworker.api.field_types import View
-from caseworker.trace.node import NodeKind, NodeStatus
+from caseworker.core.trace.node import NodeKind, NodeStatus
 
 
 class CallNode(View):

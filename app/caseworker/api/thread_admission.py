@@ -25,10 +25,10 @@ from caseworker.api.run_body import GraphRunBody
 from caseworker.api.services import ApiLimits
 from caseworker.api.thread_body import AnswerBody, EditBody, GoOnBody, NewThreadBody
 from caseworker.api.violations import Violation, graph_violations
-from caseworker.chats.service import Turn, derived_id
-from caseworker.chats.thread import Thread
+from caseworker.core.graph.graph import DEFAULT_HANDLE
 from caseworker.engine.prepared import PreparedGraph
-from caseworker.kernel.graph import DEFAULT_HANDLE
+from caseworker.features.threads.service import Turn, derived_id
+from caseworker.features.threads.thread import Thread
 from caseworker.nodes.agent.definition import MAX_MESSAGES
 from caseworker.nodes.chat import CHAT_START, INPUTS, ChatInput
 from caseworker.nodes.nesting import DefinitionKind, is_reference

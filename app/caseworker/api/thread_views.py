@@ -7,7 +7,7 @@ from typing import Any, Self
 
 from caseworker.api.field_types import View
 from caseworker.api.run_views import CancelReceipt, RunView
-from caseworker.chats.thread import ChatMessage, MessageTree, Role, Thread, ThreadPage
+from caseworker.features.threads.thread import ChatMessage, MessageTree, Role, Thread, ThreadPage
 
 
 class ThreadView(View):

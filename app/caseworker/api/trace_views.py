@@ -11,10 +11,7 @@ from caseworker.api.field_types import DocumentedAs, View
 from caseworker.api.graph_shape import GraphShape
 from caseworker.api.run_views import Links
 from caseworker.api.snapshot_views import TraceSnapshot
-from caseworker.engine.step_path import StepPath
-from caseworker.runs.run import RunStatus
-from caseworker.runs.service import Trace
-from caseworker.trace.analysis import (
+from caseworker.core.trace.analysis import (
     Segment,
     ShownStatus,
     costs_by_model,
@@ -26,10 +23,13 @@ from caseworker.trace.analysis import (
     time_shares,
     waiting_nodes,
 )
-from caseworker.trace.node import Node, number_of
-from caseworker.trace.payloads import Payload
-from caseworker.trace.snapshot import Snapshot
-from caseworker.trace.step_trace import StepUse, add_nested, uses_of
+from caseworker.core.trace.node import Node, number_of
+from caseworker.core.trace.payloads import Payload
+from caseworker.core.trace.snapshot import Snapshot
+from caseworker.core.trace.step_trace import StepUse, add_nested, uses_of
+from caseworker.engine.step_path import StepPath
+from caseworker.runs.run import RunStatus
+from caseworker.runs.service import Trace
 
 
 class SegmentView(View):

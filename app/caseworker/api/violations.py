@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
-from caseworker.kernel.problems import Problem
+from caseworker.core.graph.problems import Problem
 from caseworker.nodes.reading import OWN, field_of, message_of
-from caseworker.observability.redaction import redact_text
+from caseworker.platform.logs.redaction import redact_text
 
 MAX_VIOLATIONS = 20
 """Maximum number of reported fields."""

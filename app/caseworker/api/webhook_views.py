@@ -10,7 +10,7 @@ from pydantic import Field, StringConstraints, model_validator
 from caseworker.api.api_request import ApiRequest
 from caseworker.api.field_types import Body, PageQuery, RunId, View
 from caseworker.api.problems import invalid
-from caseworker.webhooks.delivery import Delivery, DeliveryPage, DeliveryStatus, SecretInfo
+from caseworker.features.webhooks.delivery import Delivery, DeliveryPage, DeliveryStatus, SecretInfo
 
 MAX_OVERLAP_SECONDS = 7 * 86_400
 

@@ -5,10 +5,10 @@ from typing import Annotated
 
 import typer
 
-from caseworker.bootstrap.commands import run_with_client
 from caseworker.cli import agents, graphs, keys, processes, quotas, runs, watching
 from caseworker.cli.output import out, startup_errors
 from caseworker.harness.command import evaluation_command
+from caseworker.main.commands import run_with_client
 
 cli = typer.Typer(
     name="caseworker",

@@ -8,11 +8,11 @@ from typing import Annotated, Any
 import typer
 from caseworker_client import CaseworkerClient, StreamedText
 
-from caseworker.bootstrap.commands import read_agent
 from caseworker.cli.budget_options import with_budget
 from caseworker.cli.output import AsJson, fail, out, show, show_json, startup_errors
 from caseworker.cli.runs import ChosenId, Wait, post, read_json
 from caseworker.cli.service import Url, end_by, talk
+from caseworker.main.commands import read_agent
 
 cli = typer.Typer()
 agent_cli = typer.Typer(no_args_is_help=True, help="Run agents.")

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 from pydantic import TypeAdapter
 
-from caseworker.control.budget import Budget
+from caseworker.core.budget.budget import Budget
 
 
 def with_budget(command: Callable[..., None]) -> Callable[..., None]:

@@ -6,11 +6,11 @@ from typing import Annotated
 import typer
 from caseworker_client import Validation
 
-from caseworker.bootstrap.commands import problems_of_graph
 from caseworker.cli.budget_options import with_budget
 from caseworker.cli.output import AsJson, fail, out, show, show_json, startup_errors
 from caseworker.cli.runs import ChosenId, Wait, post, read_json
 from caseworker.cli.service import NOT_COMPLETED, Url, talk
+from caseworker.main.commands import problems_of_graph
 
 cli = typer.Typer(no_args_is_help=True, help="Validate and run graphs.")
 

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Final, NoReturn
 import typer
 from rich.console import Console
 
-from caseworker.bootstrap.configuration import StartupError
+from caseworker.main.configuration import StartupError
 
 out = Console(highlight=False, soft_wrap=True)
 

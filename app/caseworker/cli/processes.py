@@ -8,7 +8,8 @@ import typer
 from caseworker_client import AsyncCaseworkerClient, CaseworkerError
 from rich.rule import Rule
 
-from caseworker.bootstrap.commands import (
+from caseworker.cli.output import AsJson, out, show, show_json, startup_errors, utc_text
+from caseworker.main.commands import (
     check_configuration,
     drain_worker,
     keep_for,
@@ -17,7 +18,6 @@ from caseworker.bootstrap.commands import (
     upgrade_database,
     workers_of_database,
 )
-from caseworker.cli.output import AsJson, out, show, show_json, startup_errors, utc_text
 
 cli = typer.Typer()
 config_cli = typer.Typer(no_args_is_help=True, help="Inspect the configuration.")

@@ -15,8 +15,8 @@ from rich.text import Text
 from rich.tree import Tree
 
 from caseworker.cli.output import STYLES
-from caseworker.trace.call_rows import sort_of
-from caseworker.trace.plain_text import cut, duration, plain
+from caseworker.core.trace.call_rows import sort_of
+from caseworker.core.trace.plain_text import cut, duration, plain
 
 ACTIVE: Final = frozenset({"running", "waiting"})
 _MARKS: Final = {

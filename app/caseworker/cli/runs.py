@@ -11,7 +11,7 @@ from rich.text import Text
 from caseworker.cli.budget_options import with_budget
 from caseworker.cli.output import STYLES, AsJson, fail, out, show, show_json, utc_text
 from caseworker.cli.service import RunId, Url, complete_run_id, end_by, talk
-from caseworker.trace.plain_text import counted, duration, money, plain
+from caseworker.core.trace.plain_text import counted, duration, money, plain
 
 cli = typer.Typer()
 

@@ -13,9 +13,9 @@ from caseworker_client import (
     ServiceUnreachableError,
 )
 
-from caseworker.bootstrap.commands import service_url
-from caseworker.bootstrap.configuration import StartupError
 from caseworker.cli.output import fail, startup_errors
+from caseworker.main.commands import service_url
+from caseworker.main.configuration import StartupError
 
 Url = Annotated[
     str | None,

@@ -9,12 +9,12 @@ from rich.table import Table
 from rich.text import Text
 
 from caseworker.cli.output import STYLES, out, show
-from caseworker.trace.analysis import children_of, critical_path, duration_ms
-from caseworker.trace.call_rows import CallRows, sort_of
-from caseworker.trace.node import Node
-from caseworker.trace.payloads import NOTHING_KEPT
-from caseworker.trace.plain_text import counted, duration, money, plain
-from caseworker.trace.snapshot import Snapshot
+from caseworker.core.trace.analysis import children_of, critical_path, duration_ms
+from caseworker.core.trace.call_rows import CallRows, sort_of
+from caseworker.core.trace.node import Node
+from caseworker.core.trace.payloads import NOTHING_KEPT
+from caseworker.core.trace.plain_text import counted, duration, money, plain
+from caseworker.core.trace.snapshot import Snapshot
 
 MAX_CALLS: Final = 200
 _WIDTH: Final = 110

@@ -17,7 +17,7 @@ from caseworker.cli.run_tree import RunTree
 from caseworker.cli.runs import show_end, show_spent
 from caseworker.cli.service import RunId, Url, end_by, talk
 from caseworker.cli.timeline import MAX_CALLS, print_timeline
-from caseworker.trace.snapshot import Snapshot
+from caseworker.core.trace.snapshot import Snapshot
 
 cli = typer.Typer()
 

@@ -19,15 +19,15 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any, Protocol
 
-from caseworker.control.stops import Suspended, rfc3339
-from caseworker.control.usage import NOTHING
+from caseworker.core.budget.stops import Suspended, rfc3339
+from caseworker.core.budget.usage import NOTHING
 from caseworker.engine.calls import Calls
 from caseworker.engine.context import FlowContext
 from caseworker.engine.events import APPROVAL_REQUESTED, Event
 from caseworker.engine.ports import CallOutcome, Entry
 from caseworker.engine.step_path import StepPath
 from caseworker.engine.supervision import set_within
-from caseworker.observability.redaction import redact_text
+from caseworker.platform.logs.redaction import redact_text
 
 LOOK_SECONDS = (0.02, 1.0)
 """The first and the maximum interval, in seconds, at which a run with pending approvals polls.

@@ -12,14 +12,14 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any, Literal, Protocol, TypeVar
 
-from caseworker.control.budget import Dimension
-from caseworker.control.ledger import Room, Scope, as_estimated
-from caseworker.control.retry import RetryPolicy, verdict
-from caseworker.control.usage import NOTHING, Charge
+from caseworker.core.budget.budget import Dimension
+from caseworker.core.budget.ledger import Room, Scope, as_estimated
+from caseworker.core.budget.retry import RetryPolicy, verdict
+from caseworker.core.budget.usage import NOTHING, Charge
+from caseworker.core.trace.execution_graph import ExecutionGraph
+from caseworker.core.trace.node import checked_usage
 from caseworker.engine.step_path import StepPath
-from caseworker.observability.errors import message_of_error
-from caseworker.trace.execution_graph import ExecutionGraph
-from caseworker.trace.node import checked_usage
+from caseworker.platform.logs.errors import message_of_error
 
 Result = TypeVar("Result")
 

@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from typing import Any
 
+from caseworker.core.trace.node import ESTIMATED
 from caseworker.engine.call import Answered, AttemptError, CallFailedError, SpentSum
 from caseworker.engine.ports import IF_LOST, CallOutcome, Recorded
-from caseworker.trace.node import ESTIMATED
 
 
 def failure_entry(failure: AttemptError, attempts: int) -> dict[str, Any]:

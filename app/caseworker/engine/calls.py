@@ -26,9 +26,13 @@ from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
 from dataclasses import replace
 from typing import Any
 
-from caseworker.control.budget import Amount, Dimension
-from caseworker.control.ledger import Reservation, Room, Scope
-from caseworker.control.usage import NOTHING, Charge, sum_of
+from caseworker.core.budget.budget import Amount, Dimension
+from caseworker.core.budget.ledger import Reservation, Room, Scope
+from caseworker.core.budget.usage import NOTHING, Charge, sum_of
+from caseworker.core.trace.execution_graph import ExecutionGraph
+from caseworker.core.trace.frozen_json import ValueTooLargeError
+from caseworker.core.trace.node import ESTIMATED, WAITED_FOR_MODEL_MS, WAITED_MS
+from caseworker.core.trace.spans import SpanOf
 from caseworker.engine.call import (
     FREE,
     Answered,
@@ -51,12 +55,8 @@ from caseworker.engine.ports import CallOutcome, Entry, Journal, Recorded
 from caseworker.engine.reserving import reserved
 from caseworker.engine.step_path import StepPath
 from caseworker.engine.supervision import DetachedWork
-from caseworker.observability.errors import message_of_error
-from caseworker.observability.trace_context import within_span
-from caseworker.trace.execution_graph import ExecutionGraph
-from caseworker.trace.frozen_json import ValueTooLargeError
-from caseworker.trace.node import ESTIMATED, WAITED_FOR_MODEL_MS, WAITED_MS
-from caseworker.trace.spans import SpanOf
+from caseworker.platform.logs.errors import message_of_error
+from caseworker.platform.logs.trace_context import within_span
 
 TOO_LARGE = "too_large"
 """The error class of a call whose result exceeds a size limit."""

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import structlog
 
-from caseworker.control.stops import CancelledError, HandOver, Stop
+from caseworker.core.budget.stops import CancelledError, HandOver, Stop
 
 _log = structlog.get_logger(__name__)
 

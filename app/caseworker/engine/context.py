@@ -5,9 +5,13 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, Protocol, TypeVar
 
-from caseworker.control.budget import UNLIMITED, Budget
-from caseworker.control.ledger import Reservation, Scope
-from caseworker.control.usage import BudgetExceededError, Charge, ResourceUsage
+from caseworker.core.budget.budget import UNLIMITED, Budget
+from caseworker.core.budget.ledger import Reservation, Scope
+from caseworker.core.budget.usage import BudgetExceededError, Charge, ResourceUsage
+from caseworker.core.graph.graph import Channel, Edge, Step
+from caseworker.core.trace.execution_graph import ExecutionGraph
+from caseworker.core.trace.execution_trace import ExecutionTrace
+from caseworker.core.trace.frozen_json import USUAL_LIMITS, ValueLimits
 from caseworker.engine.calls import Calls
 from caseworker.engine.cancellation import CancellationToken
 from caseworker.engine.concurrency import StepSlots
@@ -15,11 +19,7 @@ from caseworker.engine.events import EventSink
 from caseworker.engine.ports import Journal
 from caseworker.engine.reserving import reserved
 from caseworker.engine.step_path import StepPath
-from caseworker.kernel.graph import Channel, Edge, Step
-from caseworker.observability.errors import is_ours
-from caseworker.trace.execution_graph import ExecutionGraph
-from caseworker.trace.execution_trace import ExecutionTrace
-from caseworker.trace.frozen_json import USUAL_LIMITS, ValueLimits
+from caseworker.platform.logs.errors import is_ours
 
 
 class Runtime(Protocol):

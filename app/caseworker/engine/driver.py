@@ -15,9 +15,13 @@ from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 
-from caseworker.control.budget import Dimension
-from caseworker.control.ledger import HOLDER, Holder
-from caseworker.control.stops import Stop, StopKind
+from caseworker.core.budget.budget import Dimension
+from caseworker.core.budget.ledger import HOLDER, Holder
+from caseworker.core.budget.stops import Stop, StopKind
+from caseworker.core.graph.facts import FAILED, Order, StartStep, StepFailed, StepStatus
+from caseworker.core.graph.graph import GraphError
+from caseworker.core.graph.scheduler import Scheduler
+from caseworker.core.trace.call_tree import ANOTHER_FAILED
 from caseworker.engine.context import FlowContext, Outputs, RunContext
 from caseworker.engine.materializer import GraphRuntime, Materializer
 from caseworker.engine.ports import CallOutcome
@@ -26,10 +30,6 @@ from caseworker.engine.report import GraphOutcome, Routing, StepReport, failure_
 from caseworker.engine.step_runner import StepRunner
 from caseworker.engine.step_values import StepValues, Total
 from caseworker.engine.supervision import detach, forget_failure, until_done
-from caseworker.kernel.facts import FAILED, Order, StartStep, StepFailed, StepStatus
-from caseworker.kernel.graph import GraphError
-from caseworker.kernel.scheduler import Scheduler
-from caseworker.trace.call_tree import ANOTHER_FAILED
 
 TURN_SECONDS = 0.005
 """How long steps that never wait may block the event loop before the driver yields."""

@@ -10,10 +10,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from caseworker.core.graph.graph import Channel, Edge, Step
 from caseworker.engine.context import FlowContext
 from caseworker.engine.node import Materializing
 from caseworker.engine.prepared import PreparedGraph
-from caseworker.kernel.graph import Channel, Edge, Step
 
 Output = tuple[str, str]
 """A step ID and one of its output handles."""

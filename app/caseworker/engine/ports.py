@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Protocol
 
-from caseworker.control.usage import NOTHING, Charge
+from caseworker.core.budget.usage import NOTHING, Charge
 from caseworker.engine.cancellation import CancellationToken
 from caseworker.engine.step_path import StepPath
 

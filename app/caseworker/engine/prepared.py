@@ -5,14 +5,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from caseworker.control.budget import Budget
-from caseworker.control.retry import ErrorPolicy
+from caseworker.core.budget.budget import Budget
+from caseworker.core.budget.retry import ErrorPolicy
+from caseworker.core.graph.graph import Edge, Graph, Step
+from caseworker.core.graph.topology import Topology
+from caseworker.core.trace.json_values import Metadata
 from caseworker.engine.concurrency import NodeLock
 from caseworker.engine.node import Node
 from caseworker.engine.step_path import StepPath
-from caseworker.kernel.graph import Edge, Graph, Step
-from caseworker.kernel.topology import Topology
-from caseworker.trace.json_values import Metadata
 
 
 @dataclass(frozen=True, slots=True)

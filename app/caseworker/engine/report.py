@@ -8,19 +8,19 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, overload
 
-from caseworker.control.stops import HandOver, Stop, StopCause
-from caseworker.control.usage import Charge
+from caseworker.core.budget.stops import HandOver, Stop, StopCause
+from caseworker.core.budget.usage import Charge
+from caseworker.core.graph.facts import COMPLETED, NEXT, RUNNING, StepStatus
+from caseworker.core.graph.graph import DEFAULT_HANDLE
+from caseworker.core.trace.call_tree import ABANDONED
+from caseworker.core.trace.step_trace import StepRecord
 from caseworker.engine.context import Outputs, RunContext
 from caseworker.engine.events import STEP_CANCELLED, Event
 from caseworker.engine.ports import CallOutcome, Recorded
 from caseworker.engine.prepared import PreparedGraph
 from caseworker.engine.step_path import Area, StepPath
 from caseworker.engine.step_values import require_joined
-from caseworker.kernel.facts import COMPLETED, NEXT, RUNNING, StepStatus
-from caseworker.kernel.graph import DEFAULT_HANDLE
-from caseworker.observability.errors import message_of_error
-from caseworker.trace.call_tree import ABANDONED
-from caseworker.trace.step_trace import StepRecord
+from caseworker.platform.logs.errors import message_of_error
 
 
 class StepBrokenError(Exception):

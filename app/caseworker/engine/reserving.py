@@ -3,8 +3,8 @@
 import asyncio
 from collections.abc import Callable
 
-from caseworker.control.ledger import Reservation, Room, Scope
-from caseworker.control.usage import Charge
+from caseworker.core.budget.ledger import Reservation, Room, Scope
+from caseworker.core.budget.usage import Charge
 
 
 async def reserved(

@@ -14,8 +14,9 @@ from typing import Any
 
 import structlog
 
-from caseworker.control.retry import ErrorPolicy
-from caseworker.control.stops import Stop
+from caseworker.core.budget.retry import ErrorPolicy
+from caseworker.core.budget.stops import Stop
+from caseworker.core.graph.graph import DEFAULT_HANDLE
 from caseworker.engine.call import AttemptLog
 from caseworker.engine.cancellation import is_being_cancelled
 from caseworker.engine.context import FlowContext, Outputs
@@ -34,8 +35,7 @@ from caseworker.engine.report import (
 )
 from caseworker.engine.step_path import StepPath
 from caseworker.engine.supervision import detach, until_done
-from caseworker.kernel.graph import DEFAULT_HANDLE
-from caseworker.observability.errors import message_of_error
+from caseworker.platform.logs.errors import message_of_error
 
 log = structlog.get_logger(__name__)
 

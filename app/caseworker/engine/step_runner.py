@@ -10,10 +10,13 @@ from typing import Any
 
 import structlog
 
-from caseworker.control.budget import Budget, Dimension
-from caseworker.control.ledger import Holder, Scope
-from caseworker.control.stops import HandOver, Stop
-from caseworker.control.usage import BudgetExceededError, Charge, CheckedCharge
+from caseworker.core.budget.budget import Budget, Dimension
+from caseworker.core.budget.ledger import Holder, Scope
+from caseworker.core.budget.stops import HandOver, Stop
+from caseworker.core.budget.usage import BudgetExceededError, Charge, CheckedCharge
+from caseworker.core.graph.facts import NEXT, RUNNING, StepStatus
+from caseworker.core.trace.call_tree import ABANDONED
+from caseworker.core.trace.frozen_json import FrozenJson, frozen_object, thawed
 from caseworker.engine.context import FlowContext, GraphView, Outputs, RunContext
 from caseworker.engine.events import (
     LATE_RESULT,
@@ -42,10 +45,7 @@ from caseworker.engine.step_attempts import Recovery, begin, end_of, outputs_of
 from caseworker.engine.step_path import StepPath
 from caseworker.engine.step_values import StepValues, sizes_of
 from caseworker.engine.supervision import seconds_of
-from caseworker.kernel.facts import NEXT, RUNNING, StepStatus
-from caseworker.observability.errors import message_of_error
-from caseworker.trace.call_tree import ABANDONED
-from caseworker.trace.frozen_json import FrozenJson, frozen_object, thawed
+from caseworker.platform.logs.errors import message_of_error
 
 log = structlog.get_logger(__name__)
 

@@ -9,14 +9,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from caseworker.engine.context import Outputs
-from caseworker.trace.frozen_json import (
+from caseworker.core.trace.frozen_json import (
     FrozenJson,
     ValueLimits,
     ValueTooLargeError,
     freeze,
     too_large,
 )
+from caseworker.engine.context import Outputs
 
 VALUE_KEY: Final = "limits.max_value_kb"
 OUTPUTS_KEY: Final = "limits.max_outputs_kb"

@@ -8,8 +8,8 @@ from typing import Any, TypeVar
 
 import structlog
 
-from caseworker.control.ledger import Scope
-from caseworker.control.stops import DeadlineExceededError, Stop
+from caseworker.core.budget.ledger import Scope
+from caseworker.core.budget.stops import DeadlineExceededError, Stop
 from caseworker.engine.cancellation import CancellationToken
 from caseworker.engine.step_path import Area, StepPath
 

@@ -7,7 +7,7 @@ from typing import Any
 from caseworker.harness.gates import Miss
 from caseworker.harness.metrics import HEADLINES, Metrics
 from caseworker.harness.results import Result
-from caseworker.observability.redaction import redact_text
+from caseworker.platform.logs.redaction import redact_text
 
 _SLOWEST = 10
 _MOST_CHARS = 400

@@ -3,9 +3,9 @@
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
+from caseworker.core.graph.validation import Problem, Severity
 from caseworker.engine.prepared import PreparedGraph
-from caseworker.kernel.validation import Problem, Severity
-from caseworker.llm.table import ModelTable
+from caseworker.models.table import ModelTable
 from caseworker.nodes.graph_reading import read
 from caseworker.nodes.graph_spec import GraphSpec
 from caseworker.nodes.nesting import DefinitionReference, references_in

@@ -15,13 +15,13 @@ from typing import Any, Self
 
 from pydantic import Field
 
+from caseworker.core.graph.graph import DEFAULT_HANDLE
+from caseworker.core.graph.validation import Handles
 from caseworker.engine.context import FlowContext, Outputs
 from caseworker.engine.node import ExecutionResult
 from caseworker.engine.prepared import BoundNode, PreparedGraph, PreparedStep
 from caseworker.engine.step_path import StepPath
-from caseworker.kernel.graph import DEFAULT_HANDLE
-from caseworker.kernel.validation import Handles
-from caseworker.llm.ports import Message, ToolCall
+from caseworker.models.ports import Message, ToolCall
 from caseworker.nodes.nesting import InnerGraph, InnerStep
 from caseworker.nodes.node_type import NONE, NodeType
 from caseworker.nodes.reading import StepData

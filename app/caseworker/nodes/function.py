@@ -8,10 +8,10 @@ from concurrent.futures import ThreadPoolExecutor
 from types import AsyncGeneratorType, CoroutineType, GeneratorType
 from typing import Any, Protocol, TypeVar
 
+from caseworker.core.graph.graph import DEFAULT_HANDLE
 from caseworker.engine.concurrency import NodeLock
 from caseworker.engine.context import ExecutionContext, FlowContext, Outputs
 from caseworker.engine.node import Execution, ExecutionResult
-from caseworker.kernel.graph import DEFAULT_HANDLE
 
 Result = TypeVar("Result")
 

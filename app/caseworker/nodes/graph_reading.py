@@ -12,12 +12,12 @@ from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
-from caseworker.control.retry import ErrorPolicy
+from caseworker.core.budget.retry import ErrorPolicy
+from caseworker.core.graph.graph import Channel, Edge, Graph, Step
+from caseworker.core.graph.problems import quoted
+from caseworker.core.graph.validation import Problem, Severity, Traits, problems_of
 from caseworker.engine.prepared import PreparedGraph, PreparedStep
-from caseworker.kernel.graph import Channel, Edge, Graph, Step
-from caseworker.kernel.problems import quoted
-from caseworker.kernel.validation import Problem, Severity, Traits, problems_of
-from caseworker.llm.table import ModelTable
+from caseworker.models.table import ModelTable
 from caseworker.nodes.graph_spec import EdgeSpec, GraphFrame, PolicySpec, StepSpec, WorkSpec
 from caseworker.nodes.nesting import MAX_NESTING, InnerGraph, InnerStep, is_reference
 from caseworker.nodes.node_type import NodeType

@@ -9,9 +9,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field
 
-from caseworker.control.budget import Budget
-from caseworker.control.retry import ErrorPolicy
-from caseworker.kernel.graph import DEFAULT_HANDLE
+from caseworker.core.budget.budget import Budget
+from caseworker.core.budget.retry import ErrorPolicy
+from caseworker.core.graph.graph import DEFAULT_HANDLE
 from caseworker.nodes.reading import HandleName, StepData, refusal
 
 MAX_PARALLEL = 64

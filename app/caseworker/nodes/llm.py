@@ -5,14 +5,15 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from caseworker.control.budget import MAX_LIMIT
+from caseworker.core.budget.budget import MAX_LIMIT
+from caseworker.core.graph.graph import DEFAULT_HANDLE
+from caseworker.core.graph.validation import Handles
+from caseworker.core.trace.frozen_json import ValueLimits
 from caseworker.engine.context import FlowContext, Outputs
 from caseworker.engine.node import ExecutionResult
-from caseworker.kernel.graph import DEFAULT_HANDLE
-from caseworker.kernel.validation import Handles
-from caseworker.llm.gateway import Completion, ModelAnswerIncomplete, ModelGateway
-from caseworker.llm.ports import Message
-from caseworker.llm.table import ModelTable
+from caseworker.models.gateway import Completion, ModelAnswerIncomplete, ModelGateway
+from caseworker.models.ports import Message
+from caseworker.models.table import ModelTable
 from caseworker.nodes.agent.definition import (
     AgentDefinition,
     LimitsSpec,
@@ -29,7 +30,6 @@ from caseworker.nodes.reading import StepData, TextField, refusal
 from caseworker.nodes.reply_schema import ReplySchema, SchemaField, UnfitReplyError
 from caseworker.nodes.templates import compact
 from caseworker.nodes.toolset import TOOLS, Toolset, linked_tools
-from caseworker.trace.frozen_json import ValueLimits
 
 MAX_TURNS = 10
 """Maximum turns of a step with tools; use an agent for more."""

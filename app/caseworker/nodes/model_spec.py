@@ -5,9 +5,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from caseworker.control.budget import MAX_LIMIT
-from caseworker.kernel.problems import listed
-from caseworker.llm.table import ModelTable, Tier
+from caseworker.core.budget.budget import MAX_LIMIT
+from caseworker.core.graph.problems import listed
+from caseworker.models.table import ModelTable, Tier
 from caseworker.nodes.node_type import Fault
 from caseworker.nodes.reading import StepData, refusal
 

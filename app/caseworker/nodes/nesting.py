@@ -13,8 +13,8 @@ from typing import Annotated, Any, TypeGuard
 from pydantic import GetPydanticSchema, ValidationInfo, WithJsonSchema
 from pydantic_core import core_schema
 
+from caseworker.core.graph.validation import Traits
 from caseworker.engine.prepared import BoundNode, PreparedGraph
-from caseworker.kernel.validation import Traits
 from caseworker.nodes.reading import reported
 
 MAX_NESTING = 8

@@ -5,13 +5,13 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
+from caseworker.core.graph.graph import DEFAULT_HANDLE, Channel
+from caseworker.core.graph.problems import Names
+from caseworker.core.graph.validation import Handles, Traits
 from caseworker.engine.concurrency import NodeLock
 from caseworker.engine.node import Node
 from caseworker.engine.prepared import BoundNode
-from caseworker.kernel.graph import DEFAULT_HANDLE, Channel
-from caseworker.kernel.problems import Names
-from caseworker.kernel.validation import Handles, Traits
-from caseworker.llm.table import ModelTable
+from caseworker.models.table import ModelTable
 from caseworker.nodes.reading import StepData
 
 Fault = tuple[str, str]

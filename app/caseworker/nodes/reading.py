@@ -19,8 +19,8 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError, core_schema
 
-from caseworker.kernel.graph import DEFAULT_HANDLE
-from caseworker.kernel.validation import Problem
+from caseworker.core.graph.graph import DEFAULT_HANDLE
+from caseworker.core.graph.validation import Problem
 from caseworker.nodes.templates import (
     DEFAULT_PATH,
     HANDLE,

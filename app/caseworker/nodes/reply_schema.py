@@ -6,10 +6,10 @@ from typing import Annotated, Any
 from jsonschema_rs import ValidationError
 from pydantic import WithJsonSchema
 
-from caseworker.llm.forms import NO_CHARACTER
+from caseworker.core.trace.json_values import JSON, MAX_DEPTH
+from caseworker.models.forms import NO_CHARACTER
 from caseworker.nodes.reading import field_of, read_by, refusal
 from caseworker.tools.caller_schema import CallerSchema, TooMuchWorkError
-from caseworker.trace.json_values import JSON, MAX_DEPTH
 
 MAX_REPLY_CHARS = 1_000_000
 MAX_FAULTS = 3

@@ -16,10 +16,10 @@ from typing import Annotated, Any, Literal, get_args
 
 from pydantic import Field, model_validator
 
+from caseworker.core.graph.validation import Handles
 from caseworker.engine.context import FlowContext
 from caseworker.engine.events import ROUTED, Event
 from caseworker.engine.node import ExecutionResult
-from caseworker.kernel.validation import Handles
 from caseworker.nodes.node_type import NONE, NodeType
 from caseworker.nodes.reading import HandleName, PathField, StepData, refusal, usual_path
 from caseworker.nodes.templates import MISSING

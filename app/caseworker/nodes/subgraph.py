@@ -8,7 +8,11 @@ from typing import Annotated, Any, Literal, cast
 
 from pydantic import Field, model_validator
 
-from caseworker.control.retry import ErrorPolicy
+from caseworker.core.budget.retry import ErrorPolicy
+from caseworker.core.graph.facts import StepStatus
+from caseworker.core.graph.graph import DEFAULT_HANDLE, Graph, Step
+from caseworker.core.graph.problems import Names, listed, quoted
+from caseworker.core.graph.validation import Handles
 from caseworker.engine.context import FlowContext, Outputs
 from caseworker.engine.driver import GraphExecution
 from caseworker.engine.node import Execution, ExecutionResult
@@ -16,15 +20,11 @@ from caseworker.engine.ports import CallOutcome
 from caseworker.engine.prepared import BoundNode, PreparedGraph, PreparedStep
 from caseworker.engine.report import StepReport
 from caseworker.engine.step_values import Total
-from caseworker.kernel.facts import StepStatus
-from caseworker.kernel.graph import DEFAULT_HANDLE, Graph, Step
-from caseworker.kernel.problems import Names, listed, quoted
-from caseworker.kernel.validation import Handles
 from caseworker.nodes.graph_spec import MAX_PARALLEL, StepId
 from caseworker.nodes.nesting import GraphField, InnerGraph, InnerStep, StepField
 from caseworker.nodes.node_type import NONE, Fault, NodeType
 from caseworker.nodes.reading import HandleName, PathField, StepData, refusal, usual_path
-from caseworker.observability.errors import message_of_error
+from caseworker.platform.logs.errors import message_of_error
 
 
 class OutputSpec(StepData):

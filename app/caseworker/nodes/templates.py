@@ -14,9 +14,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, final
 
-from caseworker.kernel.graph import DEFAULT_HANDLE
-from caseworker.trace.frozen_json import USUAL_LIMITS, ValueLimits
-from caseworker.trace.json_values import MAX_DEPTH
+from caseworker.core.graph.graph import DEFAULT_HANDLE
+from caseworker.core.trace.frozen_json import USUAL_LIMITS, ValueLimits
+from caseworker.core.trace.json_values import MAX_DEPTH
 
 MAX_PATH_CHARS = 256
 MAX_PATH_NAMES = 32

@@ -7,14 +7,14 @@ from zoneinfo import ZoneInfo
 
 from pydantic import Field
 
+from caseworker.core.graph.graph import DEFAULT_HANDLE, Channel
+from caseworker.core.graph.problems import quoted
+from caseworker.core.graph.validation import Handles
 from caseworker.engine.context import FlowContext
 from caseworker.engine.node import ExecutionResult
-from caseworker.kernel.graph import DEFAULT_HANDLE, Channel
-from caseworker.kernel.problems import quoted
-from caseworker.kernel.validation import Handles
 from caseworker.nodes.node_type import NONE, Fault, NodeType, RunFacts
 from caseworker.nodes.reading import ObjectField, StepData
-from caseworker.observability.redaction import redact_text
+from caseworker.platform.logs.redaction import redact_text
 from caseworker.tools.dispatch import ToolDispatch
 from caseworker.tools.ports import ToolContext, ToolResult
 

@@ -16,7 +16,7 @@ from caseworker.engine.approvals import Asked, Decision, Question, Verdict
 from caseworker.engine.cancellation import CancellationToken
 from caseworker.engine.supervision import shielded
 from caseworker.nodes.reading import field_of, joined
-from caseworker.observability.redaction import redact_text
+from caseworker.platform.logs.redaction import redact_text
 from caseworker.runs.errors import (
     ApprovalDecidedError,
     ApprovalNotFoundError,

@@ -15,8 +15,8 @@ from typing import Any
 import orjson
 from cachetools import LRUCache
 
+from caseworker.core.graph.validation import Problem, Severity
 from caseworker.engine.prepared import PreparedGraph
-from caseworker.kernel.validation import Problem, Severity
 from caseworker.nodes.nesting import DefinitionKind, DefinitionReference, is_reference
 from caseworker.runs.errors import (
     ContainedDefinitionGoneError,

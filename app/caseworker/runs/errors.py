@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from caseworker.kernel.validation import Problem
+from caseworker.core.graph.validation import Problem
 from caseworker.nodes.nesting import DefinitionKind
 from caseworker.runs.quotas import RateState
 from caseworker.runs.run import DefinitionRef

@@ -15,10 +15,10 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Final
 
+from caseworker.core.trace.frozen_json import USUAL_LIMITS, ValueLimits, ValueTooLargeError, freeze
 from caseworker.engine.events import BUDGET_WARNING, CALLS, LATE_RESULT, RESERVED, STREAMED, Event
 from caseworker.nodes.agent.references import part_in
 from caseworker.runs.run import EventRecord, RunStatus
-from caseworker.trace.frozen_json import USUAL_LIMITS, ValueLimits, ValueTooLargeError, freeze
 
 _OURS: Final = RESERVED | {BUDGET_WARNING, LATE_RESULT}
 _TYPE: Final = re.compile(r"(?!run\.|call\.)[A-Za-z0-9][A-Za-z0-9_.:-]{0,99}", re.ASCII)

@@ -9,9 +9,11 @@ from datetime import UTC, datetime
 from functools import cache
 from typing import Any
 
-from caseworker.control.budget import Dimension
-from caseworker.control.ledger import ESTIMATED_OF, Scope
-from caseworker.control.usage import ResourceUsage
+from caseworker.core.budget.budget import Dimension
+from caseworker.core.budget.ledger import ESTIMATED_OF, Scope
+from caseworker.core.budget.usage import ResourceUsage
+from caseworker.core.trace.frozen_json import USUAL_LIMITS, ValueLimits
+from caseworker.core.trace.spans import SpanOf
 from caseworker.engine.calls import Calls
 from caseworker.engine.cancellation import CancellationToken
 from caseworker.engine.concurrency import StepSlots
@@ -24,8 +26,6 @@ from caseworker.runs.outcome import RunOutcome, close
 from caseworker.runs.ports import JournalStore, LateResult
 from caseworker.runs.replay import graph_of, reopened, spent_before, taken_over_by
 from caseworker.runs.run import CallRecord, EventRecord, FinishRun, Run, RunStatus, as_ended
-from caseworker.trace.frozen_json import USUAL_LIMITS, ValueLimits
-from caseworker.trace.spans import SpanOf
 
 
 @dataclass(slots=True)

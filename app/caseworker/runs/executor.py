@@ -15,7 +15,8 @@ from typing import Any
 
 import structlog
 
-from caseworker.control.stops import HandOver, Stop, StopCause, StopKind, Suspended
+from caseworker.core.budget.stops import HandOver, Stop, StopCause, StopKind, Suspended
+from caseworker.core.trace.frozen_json import USUAL_LIMITS, ValueLimits
 from caseworker.engine.approvals import Approvals
 from caseworker.engine.cancellation import CancellationToken
 from caseworker.engine.concurrency import StepSlots
@@ -24,11 +25,11 @@ from caseworker.engine.events import RUN_RESUMED, RUN_STARTED, Event
 from caseworker.engine.prepared import PreparedGraph
 from caseworker.engine.report import GraphOutcome
 from caseworker.engine.supervision import DetachedError, Supervisor, deadline_of, seconds_of
-from caseworker.llm.table import AllowedModels
+from caseworker.models.table import AllowedModels
 from caseworker.nodes.catalog import GraphProblemsError, NodeCatalog
 from caseworker.nodes.chat import chat_services
 from caseworker.nodes.node_type import RunFacts
-from caseworker.observability.trace_context import outside_spans
+from caseworker.platform.logs.trace_context import outside_spans
 from caseworker.runs.approvals import ApprovalStore, RunDesk
 from caseworker.runs.execution import ActiveRun, Execution
 from caseworker.runs.giving_back import (
@@ -48,7 +49,6 @@ from caseworker.runs.replay import spent_before
 from caseworker.runs.run import CallRecord, CancelRequest, Run, RunKey
 from caseworker.runs.run_slots import RunSlots
 from caseworker.tools.artifacts import ArtifactKeeper
-from caseworker.trace.frozen_json import USUAL_LIMITS, ValueLimits
 
 log = structlog.get_logger(__name__)
 

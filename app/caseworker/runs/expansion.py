@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
-from caseworker.kernel.validation import Problem
+from caseworker.core.graph.validation import Problem
 from caseworker.nodes.nesting import DefinitionReference, agents_in
 from caseworker.runs.errors import DefinitionsTooLargeError, GraphRefusedError
 from caseworker.runs.graphs import DefinitionStore, GraphChecks, GraphLimits

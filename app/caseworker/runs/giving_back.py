@@ -4,8 +4,8 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-from caseworker.control.stops import HandOver
-from caseworker.observability.store_errors import StoreUnavailableError
+from caseworker.core.budget.stops import HandOver
+from caseworker.platform.errors import StoreUnavailableError
 from caseworker.runs.run import RunKey
 
 Answer = TypeVar("Answer")

@@ -22,9 +22,9 @@ node's dependencies are older and ended before it, so they are imported as well.
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 
+from caseworker.core.trace.node import ATTEMPT
 from caseworker.engine.ports import CallOutcome
 from caseworker.runs.errors import InvalidRunError
-from caseworker.trace.node import ATTEMPT
 
 _FAILED_WITH_REPLY = frozenset({"ModelAnswerIncomplete", "OutputInvalidError", "UnfitReplyError"})
 """Error classes of steps and agents that failed because of the model's last reply."""

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Protocol
 
+from caseworker.core.graph.validation import Problem
 from caseworker.engine.prepared import PreparedGraph
-from caseworker.kernel.validation import Problem
 from caseworker.nodes.nesting import DefinitionKind, DefinitionReference
 from caseworker.runs.run import DefinitionRef
 

@@ -8,7 +8,7 @@ import structlog
 
 from caseworker.engine.cancellation import is_being_cancelled
 from caseworker.engine.supervision import shielded
-from caseworker.observability.store_errors import StoreUnavailableError
+from caseworker.platform.errors import StoreUnavailableError
 from caseworker.runs.executor import RunExecutor
 from caseworker.runs.ports import RunStore, WorkerStore
 from caseworker.runs.run import RunKey

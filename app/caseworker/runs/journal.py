@@ -17,8 +17,18 @@ from typing import Any
 
 import structlog
 
-from caseworker.control.stops import CancelledError, HandOver, Stop, StopCause, StopKind
-from caseworker.control.usage import Charge
+from caseworker.core.budget.stops import CancelledError, HandOver, Stop, StopCause, StopKind
+from caseworker.core.budget.usage import Charge
+from caseworker.core.trace.execution_graph import ExecutionGraph
+from caseworker.core.trace.frozen_json import (
+    USUAL_LIMITS,
+    FrozenJson,
+    ValueLimits,
+    ValueTooLargeError,
+    freeze,
+    least_bytes,
+)
+from caseworker.core.trace.node import TERMINAL, Node
 from caseworker.engine.cancellation import CancellationToken
 from caseworker.engine.events import STREAMED, Event
 from caseworker.engine.ports import CallOutcome, Entry, Recorded
@@ -27,16 +37,6 @@ from caseworker.runs.event_log import EventLog
 from caseworker.runs.ports import JournalStore, JournalWrite, Permission
 from caseworker.runs.replay import entries_of, spent_inside, stored_charge, tries_of
 from caseworker.runs.run import CallRecord, EventRecord, Run
-from caseworker.trace.execution_graph import ExecutionGraph
-from caseworker.trace.frozen_json import (
-    USUAL_LIMITS,
-    FrozenJson,
-    ValueLimits,
-    ValueTooLargeError,
-    freeze,
-    least_bytes,
-)
-from caseworker.trace.node import TERMINAL, Node
 
 log = structlog.get_logger(__name__)
 

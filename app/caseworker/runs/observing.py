@@ -9,8 +9,8 @@ from typing import Any, Protocol
 
 import structlog
 
+from caseworker.core.trace.spans import SpanOf, context_of_run
 from caseworker.runs.run import Run, RunStatus
-from caseworker.trace.spans import SpanOf, context_of_run
 
 log = structlog.get_logger(__name__)
 

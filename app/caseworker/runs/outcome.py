@@ -5,17 +5,17 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
-from caseworker.control.stops import Stop, StopCause, StopKind
-from caseworker.control.usage import ResourceUsage
+from caseworker.core.budget.stops import Stop, StopCause, StopKind
+from caseworker.core.budget.usage import ResourceUsage
+from caseworker.core.graph.facts import StepStatus
+from caseworker.core.trace.execution_graph import ExecutionGraph
 from caseworker.engine.report import GraphOutcome, StepReport, class_of
-from caseworker.kernel.facts import StepStatus
-from caseworker.observability.errors import message_of_error
+from caseworker.platform.logs.errors import message_of_error
 from caseworker.runs.event_log import EventLog, run_ended
 from caseworker.runs.plan import CASE_STEP, result_of
 from caseworker.runs.ports import SpentSoFar
 from caseworker.runs.replay import graph_of, spent_before, tries_of
 from caseworker.runs.run import CallRecord, CancelRequest, FinishRun, Run, RunKind, RunStatus
-from caseworker.trace.execution_graph import ExecutionGraph
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

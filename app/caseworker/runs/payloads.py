@@ -6,18 +6,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from caseworker.core.graph.graph import DEFAULT_HANDLE
+from caseworker.core.trace.analysis import waiting_nodes
+from caseworker.core.trace.call_tree import WAITS
+from caseworker.core.trace.execution_graph import ExecutionGraph
+from caseworker.core.trace.payloads import REDACTED, Payload, Payloads
 from caseworker.engine.ports import CallOutcome
 from caseworker.engine.step_path import StepPath
-from caseworker.kernel.graph import DEFAULT_HANDLE
 from caseworker.runs.conversations import beginning_of, whole_request
 from caseworker.runs.errors import CallNotFoundError, RunNotFoundError
 from caseworker.runs.ports import LISTED_INPUT_CHARS, RunStore
 from caseworker.runs.run import CallRecord, Run, RunKey, RunStatus
 from caseworker.runs.step_inputs import sources_of
-from caseworker.trace.analysis import waiting_nodes
-from caseworker.trace.call_tree import WAITS
-from caseworker.trace.execution_graph import ExecutionGraph
-from caseworker.trace.payloads import REDACTED, Payload, Payloads
 
 _SHORT: Final = 500
 """Texts shorter than this are redacted on the event loop, which takes only milliseconds."""

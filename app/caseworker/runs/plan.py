@@ -4,15 +4,15 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any
 
+from caseworker.core.graph.facts import StepStatus
+from caseworker.core.graph.graph import DEFAULT_HANDLE
 from caseworker.engine.context import Outputs
 from caseworker.engine.prepared import PreparedGraph
 from caseworker.engine.report import GraphOutcome, StepReport, class_of
-from caseworker.kernel.facts import StepStatus
-from caseworker.kernel.graph import DEFAULT_HANDLE
 from caseworker.nodes.agent.execution import cut_off_result
 from caseworker.nodes.catalog import NodeCatalog
 from caseworker.nodes.node_type import RunFacts
-from caseworker.observability.errors import message_of_error
+from caseworker.platform.logs.errors import message_of_error
 from caseworker.runs.definitions import AGENT_STEP
 from caseworker.runs.run import Run, RunKind, RunRequest
 

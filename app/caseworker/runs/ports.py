@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Protocol
 
-from caseworker.control.usage import Charge
+from caseworker.core.budget.usage import Charge
 from caseworker.runs.notifying import Notification
 from caseworker.runs.quotas import RateState
 from caseworker.runs.run import (

@@ -8,14 +8,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from decimal import Decimal
 from typing import Any
 
-from caseworker.control.budget import Dimension
-from caseworker.control.usage import Charge, sum_of
+from caseworker.core.budget.budget import Dimension
+from caseworker.core.budget.usage import Charge, sum_of
+from caseworker.core.trace.call_tree import WORKER_LOST
+from caseworker.core.trace.execution_graph import ExecutionGraph
+from caseworker.core.trace.node import CONTINUES, ESTIMATED, TAKEN_OVER, TERMINAL
 from caseworker.engine.ports import IF_LOST, CallOutcome, Entry, Recorded
 from caseworker.engine.step_path import StepPath
 from caseworker.runs.run import CallRecord, Run
-from caseworker.trace.call_tree import WORKER_LOST
-from caseworker.trace.execution_graph import ExecutionGraph
-from caseworker.trace.node import CONTINUES, ESTIMATED, TAKEN_OVER, TERMINAL
 
 
 def graph_of(run: Run, earlier: Sequence[CallRecord]) -> tuple[ExecutionGraph, str]:

@@ -13,7 +13,7 @@ from typing import Protocol
 
 import structlog
 
-from caseworker.observability.store_errors import StoreUnavailableError
+from caseworker.platform.errors import StoreUnavailableError
 from caseworker.runs.quotas import QuotaStore
 
 log = structlog.get_logger(__name__)

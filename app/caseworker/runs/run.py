@@ -14,8 +14,8 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import Any, Final
 
-from caseworker.control.budget import Budget
-from caseworker.control.stops import CancelledError
+from caseworker.core.budget.budget import Budget
+from caseworker.core.budget.stops import CancelledError
 from caseworker.engine.prepared import PreparedGraph
 from caseworker.nodes.chat import ChatInput
 from caseworker.nodes.nesting import DefinitionKind

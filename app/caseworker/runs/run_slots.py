@@ -4,8 +4,8 @@ import asyncio
 from collections import Counter
 from collections.abc import Collection, Sequence
 
-from caseworker.engine.fair_slots import share_of
 from caseworker.engine.supervision import set_within
+from caseworker.platform.fair_slots import share_of
 from caseworker.runs.run import RunKey
 
 

@@ -12,9 +12,10 @@ from typing import Any
 
 import structlog
 
+from caseworker.core.trace.execution_graph import ExecutionGraph
 from caseworker.engine.supervision import set_within, shielded
-from caseworker.observability.redaction import redact_text
-from caseworker.observability.trace_context import current_traceparent
+from caseworker.platform.logs.redaction import redact_text
+from caseworker.platform.logs.trace_context import current_traceparent
 from caseworker.runs.errors import RunNotFoundError
 from caseworker.runs.executor import RunExecutor
 from caseworker.runs.notifying import Notification
@@ -32,7 +33,6 @@ from caseworker.runs.ports import (
 from caseworker.runs.put_back import whole_events, whole_run
 from caseworker.runs.replay import graph_of
 from caseworker.runs.run import CancelRequest, EventRecord, NewRun, Run, RunKey, RunStatus
-from caseworker.trace.execution_graph import ExecutionGraph
 
 log = structlog.get_logger(__name__)
 

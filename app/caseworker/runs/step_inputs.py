@@ -8,11 +8,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from caseworker.core.graph.graph import DEFAULT_HANDLE, Channel, Edge, Graph, Step
 from caseworker.engine.context import Outputs
 from caseworker.engine.prepared import PreparedGraph
 from caseworker.engine.report import Routing
 from caseworker.engine.step_path import StepPath
-from caseworker.kernel.graph import DEFAULT_HANDLE, Channel, Edge, Graph, Step
 from caseworker.runs.plan import CASE_STEP, inputs_of
 from caseworker.runs.run import RunRequest
 

@@ -5,16 +5,17 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from caseworker.control.retry import RetryPolicy
+from caseworker.core.budget.retry import RetryPolicy
+from caseworker.core.graph.graph import DEFAULT_HANDLE, Graph, Step
+from caseworker.core.trace.payloads import REDACTED
 from caseworker.engine.context import DEFAULT_GRACE_SECONDS, ExecutionContext
 from caseworker.engine.events import Event
 from caseworker.engine.prepared import BoundNode, PreparedGraph, PreparedStep
-from caseworker.kernel.graph import DEFAULT_HANDLE, Graph, Step
-from caseworker.llm.forms import StructuredOutput
-from caseworker.llm.gateway import ChatModel, ModelGateway, Tier
-from caseworker.llm.ports import ModelProvider
-from caseworker.llm.pricing import TokenPrice, no_list_price
-from caseworker.llm.table import ModelTable
+from caseworker.models.forms import StructuredOutput
+from caseworker.models.gateway import ChatModel, ModelGateway, Tier
+from caseworker.models.ports import ModelProvider
+from caseworker.models.pricing import TokenPrice, no_list_price
+from caseworker.models.table import ModelTable
 from caseworker.nodes.agent.definition import AgentDefinition
 from caseworker.nodes.agent.execution import Agents
 from caseworker.nodes.agent.node import INPUTS, RESULT, AgentData, AgentNode
@@ -23,7 +24,6 @@ from caseworker.runtime_api.executing import EventQueue, GraphRun, execute
 from caseworker.tools.dispatch import ToolDispatch
 from caseworker.tools.ports import Tool
 from caseworker.tools.registry import ToolPolicy, ToolRegistry
-from caseworker.trace.payloads import REDACTED
 
 _STEP = "agent"
 _RETRY = RetryPolicy(

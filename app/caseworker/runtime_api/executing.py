@@ -8,7 +8,12 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Any, Literal
 
-from caseworker.control.stops import CancelledError, Stop, StopKind
+from caseworker.core.budget.stops import CancelledError, Stop, StopKind
+from caseworker.core.graph.facts import StepStatus
+from caseworker.core.graph.graph import DEFAULT_HANDLE
+from caseworker.core.trace.execution_graph import ExecutionGraph
+from caseworker.core.trace.explain import explain
+from caseworker.core.trace.step_trace import RecordedSteps
 from caseworker.engine.calls import Calls
 from caseworker.engine.cancellation import CancellationToken
 from caseworker.engine.concurrency import DEFAULT_CEILING, StepSlots
@@ -20,13 +25,8 @@ from caseworker.engine.prepared import PreparedGraph
 from caseworker.engine.report import GraphOutcome, StepRecords
 from caseworker.engine.step_runner import CANCELLED
 from caseworker.engine.supervision import DetachedError, Supervisor, deadline_of, seconds_of
-from caseworker.kernel.facts import StepStatus
-from caseworker.kernel.graph import DEFAULT_HANDLE
 from caseworker.nodes.function import BlockingPool
-from caseworker.observability.errors import message_of_error
-from caseworker.trace.execution_graph import ExecutionGraph
-from caseworker.trace.explain import explain
-from caseworker.trace.step_trace import RecordedSteps
+from caseworker.platform.logs.errors import message_of_error
 
 Status = Literal["completed", "failed", "halted", "cancelled"]
 

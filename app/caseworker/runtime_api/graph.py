@@ -5,8 +5,13 @@ from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from caseworker.control.budget import Budget
-from caseworker.control.retry import ErrorPolicy
+from caseworker.core.budget.budget import Budget
+from caseworker.core.budget.retry import ErrorPolicy
+from caseworker.core.graph.graph import DEFAULT_HANDLE, Channel, Edge, GraphError
+from caseworker.core.graph.graph import Graph as Shape
+from caseworker.core.graph.graph import Step as Placed
+from caseworker.core.graph.problems import Traits
+from caseworker.core.graph.validation import problems_of
 from caseworker.engine.concurrency import NodeLock
 from caseworker.engine.context import DEFAULT_GRACE_SECONDS, ExecutionContext, FlowContext
 from caseworker.engine.driver import GraphExecution
@@ -14,11 +19,6 @@ from caseworker.engine.events import Event, EventSink
 from caseworker.engine.prepared import BoundNode, PreparedGraph, PreparedStep
 from caseworker.engine.step_path import check_step_id
 from caseworker.engine.supervision import until_done
-from caseworker.kernel.graph import DEFAULT_HANDLE, Channel, Edge, GraphError
-from caseworker.kernel.graph import Graph as Shape
-from caseworker.kernel.graph import Step as Placed
-from caseworker.kernel.problems import Traits
-from caseworker.kernel.validation import problems_of
 from caseworker.nodes.function import ContextNode, ContextualNode
 from caseworker.runtime_api.executing import EventQueue, GraphRun, ended, execute, results_of
 

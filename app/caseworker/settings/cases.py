@@ -10,7 +10,7 @@ from zoneinfo import ZoneInfo
 from pydantic import AfterValidator, Field, TypeAdapter, create_model, model_validator
 from tzlocal import get_localzone_name
 
-from caseworker.control.budget import Budget, json_name, json_number
+from caseworker.core.budget.budget import Budget, json_name, json_number
 from caseworker.runs.quotas import Quota
 from caseworker.settings.models import ProviderSettings
 from caseworker.settings.values import Count, Endpoint, Names, Positive, Seconds, Section, Text, key

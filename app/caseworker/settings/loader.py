@@ -19,7 +19,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 from pydantic_settings import InitSettingsSource, SettingsError, YamlConfigSettingsSource
 
-from caseworker.observability.redaction import redact_text
+from caseworker.platform.logs.redaction import redact_text
 from caseworker.settings.schema import Settings
 from caseworker.settings.values import Location, joined, keys_of, types_in, variable_of
 

@@ -8,11 +8,11 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, Field, SecretStr, model_validator
 from pydantic_settings import BaseSettings
 
-from caseworker.llm.ports import MAX_REPLY_BYTES
+from caseworker.core.trace.frozen_json import USUAL_LIMITS
+from caseworker.models.ports import MAX_REPLY_BYTES
 from caseworker.settings import cases
 from caseworker.settings.models import ModelsSettings
 from caseworker.settings.values import Count, Positive, Seconds, Section, Text, key
-from caseworker.trace.frozen_json import USUAL_LIMITS
 
 
 def _postgres_url(url: SecretStr) -> SecretStr:

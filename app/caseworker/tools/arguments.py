@@ -8,10 +8,10 @@ from typing import Any
 
 from jsonschema_rs import Draft202012Validator, ValidationError
 
-from caseworker.observability.redaction import redact_text
+from caseworker.core.trace.json_values import copy_object
+from caseworker.platform.logs.redaction import redact_text
 from caseworker.tools.caller_schema import CallerSchema, TooMuchWorkError, first_error
 from caseworker.tools.ports import ToolContext, ToolRefusedError, ToolResult, ToolSpec, failure
-from caseworker.trace.json_values import copy_object
 
 MAX_PROBLEMS = 3
 MAX_LISTED_CHARS = 5000

@@ -14,8 +14,9 @@ from typing import Any
 
 import structlog
 
-from caseworker.control.budget import Dimension
-from caseworker.control.retry import RetryPolicy
+from caseworker.core.budget.budget import Dimension
+from caseworker.core.budget.retry import RetryPolicy
+from caseworker.core.trace.payloads import Payloads
 from caseworker.engine.approvals import Approvals, Question
 from caseworker.engine.call import (
     AttemptError,
@@ -28,8 +29,8 @@ from caseworker.engine.concurrency import RedactionThread
 from caseworker.engine.context import FlowContext
 from caseworker.engine.ports import HASH_CHARS
 from caseworker.engine.step_path import StepPath
-from caseworker.observability.errors import message_of_error
-from caseworker.observability.redaction import MAX_TEXT_CHARS, redact_text
+from caseworker.platform.logs.errors import message_of_error
+from caseworker.platform.logs.redaction import MAX_TEXT_CHARS, redact_text
 from caseworker.tools.arguments import ArgumentCheck
 from caseworker.tools.artifacts import ArtifactKeeper, ArtifactTooLargeError, with_references
 from caseworker.tools.ports import (
@@ -42,7 +43,6 @@ from caseworker.tools.ports import (
 )
 from caseworker.tools.registry import ToolPolicy, ToolRegistry
 from caseworker.tools.servers import NoServers, ServerListing, ServerUnavailableError, ToolServers
-from caseworker.trace.payloads import Payloads
 
 log = structlog.get_logger(__name__)
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Self
 from urllib.parse import unquote
 
-from caseworker.trace.json_values import MAX_DEPTH
+from caseworker.core.trace.json_values import MAX_DEPTH
 
 MAX_BYTES: Final = 64 * 1024
 MAX_SUBSCHEMAS: Final = 5000

@@ -18,8 +18,8 @@ from psycopg.abc import RV, PQGen
 from psycopg.pq import TransactionStatus
 from psycopg.rows import dict_row
 
-from caseworker.adapters.postgres.connections import Connection
-from caseworker.adapters.postgres.engines import Pool
+from caseworker.platform.postgres.connections import Connection
+from caseworker.platform.postgres.engines import Pool
 from tests.support.limits import patience
 from tests.support.stores import Oracle
 

@@ -12,18 +12,18 @@ from typing import Any
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from caseworker.adapters.postgres.accept_and_cancel import accept_in
-from caseworker.adapters.postgres.connections import Patience
-from caseworker.adapters.postgres.dispatch import QueueDispatch
-from caseworker.adapters.postgres.engines import Engines, transaction
-from caseworker.adapters.postgres.journal import PostgresJournal
-from caseworker.adapters.postgres.json_text import dump
-from caseworker.adapters.postgres.rows import accepted_run, request_to_json
-from caseworker.adapters.postgres.runs import PostgresRuns
-from caseworker.adapters.postgres.workers import take_lost
+from caseworker.core.trace.execution_graph import ExecutionGraph
+from caseworker.platform.postgres.connections import Patience
+from caseworker.platform.postgres.engines import Engines, transaction
+from caseworker.platform.postgres.json_text import dump
 from caseworker.runs.ports import CancelStatus, JournalWrite
+from caseworker.runs.postgres.accept_and_cancel import accept_in
+from caseworker.runs.postgres.dispatch import QueueDispatch
+from caseworker.runs.postgres.journal import PostgresJournal
+from caseworker.runs.postgres.rows import accepted_run, request_to_json
+from caseworker.runs.postgres.runs import PostgresRuns
+from caseworker.runs.postgres.workers import take_lost
 from caseworker.runs.run import Run, RunKey, RunStatus
-from caseworker.trace.execution_graph import ExecutionGraph
 from tests.integration.postgres.interleaving import (
     Begin,
     Session,

@@ -6,12 +6,12 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
-from caseworker.adapters.postgres.approvals import PostgresApprovals
-from caseworker.adapters.postgres.engines import transaction
-from caseworker.adapters.postgres.rows import encode_cursor
 from caseworker.engine.approvals import Asked, Question, Verdict
+from caseworker.platform.postgres.engines import transaction
 from caseworker.runs.approvals import Deciding, RunApprovals
 from caseworker.runs.errors import ApprovalDecidedError, InvalidRunError
+from caseworker.runs.postgres.approvals import PostgresApprovals
+from caseworker.runs.postgres.rows import encode_cursor
 from caseworker.runs.run import RunKey
 from tests.support.stores import Oracle, Stores, new_run
 

@@ -11,11 +11,11 @@ import httpx
 import psycopg
 import pytest
 
-from caseworker.adapters.postgres.artifacts import PostgresArtifacts
 from caseworker.engine.supervision import Supervisor
+from caseworker.features.artifacts.keeping import ArtifactReading, RunArtifacts
+from caseworker.features.artifacts.postgres import PostgresArtifacts
 from caseworker.nodes.catalog import NodeCatalog
 from caseworker.nodes.toolset import tool_type
-from caseworker.runs.artifacts import ArtifactReading, RunArtifacts
 from caseworker.runs.executor import RunExecutor
 from caseworker.runs.journal import LostRunError
 from caseworker.runs.ports import FinishResult, JournalWrite, Permission

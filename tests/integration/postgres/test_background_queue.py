@@ -5,10 +5,10 @@ from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from caseworker.adapters.postgres.dispatch import ServiceJob
-from caseworker.adapters.postgres.engines import transaction
-from caseworker.adapters.queue.background import BackgroundQueue, BackgroundWorker, Task
-from caseworker.adapters.queue.worker import QueueTimes
+from caseworker.platform.postgres.engines import transaction
+from caseworker.runs.postgres.dispatch import ServiceJob
+from caseworker.runs.queue.background import BackgroundQueue, BackgroundWorker, Task
+from caseworker.runs.queue.worker import QueueTimes
 from tests.support.limits import pool_sizes
 from tests.support.stores import Oracle, Stores, eventually
 

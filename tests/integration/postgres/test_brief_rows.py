@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from caseworker.adapters.postgres.brief import DIMENSIONS
-from caseworker.control.budget import Dimension
+from caseworker.core.budget.budget import Dimension
+from caseworker.core.trace.node import NEW_NODE
 from caseworker.runs.ports import JournalWrite
+from caseworker.runs.postgres.brief import DIMENSIONS
 from caseworker.runs.run import CallRecord, EventRecord, Run, RunKey
-from caseworker.trace.node import NEW_NODE
 from tests.support.stores import Oracle, Stores, new_run
 
 KEY = RunKey("default", "case-1")

@@ -6,11 +6,11 @@ from contextlib import AsyncExitStack
 import psycopg
 import pytest
 
-from caseworker.adapters.postgres.accept_and_cancel import MAX_RECEIPT_CALLS
-from caseworker.adapters.postgres.connections import Connection
-from caseworker.adapters.postgres.engines import transaction
-from caseworker.observability.store_errors import StoreUnavailableError
+from caseworker.platform.errors import StoreUnavailableError
+from caseworker.platform.postgres.connections import Connection
+from caseworker.platform.postgres.engines import transaction
 from caseworker.runs.ports import JournalWrite
+from caseworker.runs.postgres.accept_and_cancel import MAX_RECEIPT_CALLS
 from caseworker.runs.run import RunKey, RunStatus
 from tests.support.limits import patience, pool_sizes, store_limits
 from tests.support.stores import (

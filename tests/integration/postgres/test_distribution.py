@@ -12,8 +12,8 @@ from pathlib import Path
 import psycopg
 import pytest
 
-import caseworker.adapters.postgres
-from caseworker.adapters.postgres.tables import metadata
+import caseworker.runs.postgres
+from caseworker.runs.postgres.tables import metadata
 from tests.support.syntax import parsed
 
 OF_NOBODY = {
@@ -78,7 +78,7 @@ def _without_tenant(statement: str) -> list[str]:
 
 def _texts() -> Iterator[tuple[str, str]]:
     """Return the texts of the adapter by module, those with values in them included."""
-    for path in sorted(Path(next(iter(caseworker.adapters.postgres.__path__))).glob("*.py")):
+    for path in sorted(Path(next(iter(caseworker.runs.postgres.__path__))).glob("*.py")):
         for node in ast.walk(parsed(path.read_text())):
             if isinstance(node, ast.Constant) and isinstance(node.value, str):
                 yield path.name, node.value

@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from caseworker.adapters.postgres import group_commit
+from caseworker.platform.postgres import group_commit
 from caseworker.runs.ports import JournalWrite, Permission
 from caseworker.runs.run import RunKey
 from tests.integration.postgres.interleaving import Work, explore, sample

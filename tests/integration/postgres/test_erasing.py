@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from caseworker.adapters.postgres.retention import OF_RUNS
-from caseworker.adapters.postgres.tables import runs
 from caseworker.runs.errors import RunNotEndedError, RunNotFoundError
+from caseworker.runs.postgres.retention import OF_RUNS
+from caseworker.runs.postgres.tables import runs
 from caseworker.runs.run import RunKey, RunSource
 from tests.support.stores import (
     Oracle,

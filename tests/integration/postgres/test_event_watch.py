@@ -9,8 +9,8 @@ from datetime import UTC, datetime
 import pytest
 from psycopg import OperationalError
 
-from caseworker.adapters.postgres.event_watch import WATCH_SECONDS, EventWatch
 from caseworker.runs.ports import JournalWrite
+from caseworker.runs.postgres.event_watch import WATCH_SECONDS, EventWatch
 from caseworker.runs.run import EventRecord, RunKey
 from tests.support.limits import patience
 from tests.support.stores import Oracle, Stores, new_run, open_stores

@@ -9,21 +9,21 @@ from typing import Any
 import pytest
 from psycopg.rows import dict_row
 
-from caseworker.adapters.postgres.accepting import (
+from caseworker.platform.postgres.connections import Connection
+from caseworker.platform.postgres.group_commit import Later
+from caseworker.runs.ports import FinishResult, JournalWrite, LateResult, Permission
+from caseworker.runs.postgres.accepting import (
     InsertAnswer,
     QueueRoom,
     RunInsert,
     accept_in_batch,
 )
-from caseworker.adapters.postgres.connections import Connection
-from caseworker.adapters.postgres.group_commit import Later
-from caseworker.adapters.postgres.journal import (
+from caseworker.runs.postgres.journal import (
     OwnersAnswer,
     UsualTimes,
     write_in_batch,
 )
-from caseworker.adapters.postgres.write_documents import as_rows
-from caseworker.runs.ports import FinishResult, JournalWrite, LateResult, Permission
+from caseworker.runs.postgres.write_documents import as_rows
 from caseworker.runs.run import CallRecord, EventRecord, FinishRun, Run, RunKey, RunStatus
 from tests.support.limits import patience
 from tests.support.stores import (

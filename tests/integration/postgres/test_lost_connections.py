@@ -7,7 +7,7 @@ import asyncio
 
 import pytest
 
-from caseworker.observability.store_errors import StoreUnavailableError
+from caseworker.platform.errors import StoreUnavailableError
 from caseworker.runs.ports import JournalWrite
 from caseworker.runs.run import RunKey, RunStatus
 from tests.integration.postgres.broken import KEY, TERMINATE, open_world, refusal

@@ -16,8 +16,8 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import create_engine
 from sqlalchemy.engine import make_url
 
-from caseworker.adapters.postgres.engines import open_engines
-from caseworker.adapters.postgres.migrating import (
+from caseworker.platform.postgres.engines import open_engines
+from caseworker.platform.postgres.migrating import (
     TableLockedError,
     UnknownRevisionError,
     downgrade,
@@ -26,7 +26,7 @@ from caseworker.adapters.postgres.migrating import (
     our_revisions,
     upgrade,
 )
-from caseworker.adapters.postgres.tables import metadata
+from caseworker.runs.postgres.tables import metadata
 from tests.support.database import TestServer
 from tests.support.limits import pool_sizes
 from tests.support.processes import run_caseworker

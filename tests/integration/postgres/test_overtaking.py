@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from caseworker.adapters.postgres.quotas import COUNTS, LOOKED_AT
-from caseworker.adapters.postgres.run_statements import CLAIM
+from caseworker.runs.postgres.quotas import COUNTS, LOOKED_AT
+from caseworker.runs.postgres.run_statements import CLAIM
 from caseworker.runs.quotas import Queueing
 from caseworker.runs.run import Run, RunStatus
 from tests.integration.postgres.test_quotas import accepted, give, run

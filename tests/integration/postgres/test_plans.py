@@ -12,8 +12,8 @@ import pytest
 from sqlalchemy import Engine
 from sqlalchemy.event import listen, remove
 
-from caseworker.adapters.postgres.run_statements import FINISH, JOURNAL, RUN_STATES
 from caseworker.runs.ports import RunFilter
+from caseworker.runs.postgres.run_statements import FINISH, JOURNAL, RUN_STATES
 from caseworker.runs.run import RunKind, RunStatus
 from tests.support.stores import Oracle, Stores, end_of, new_run
 

@@ -15,13 +15,13 @@ from random import Random
 import psycopg
 import pytest
 
-from caseworker.adapters.postgres.engines import open_engines
-from caseworker.adapters.postgres.provider_limits import (
+from caseworker.models.ports import RateLimit
+from caseworker.models.provider_limits import (
     LONGEST_WAIT_SECONDS,
     PostgresProviderLimits,
     amounts_of,
 )
-from caseworker.llm.ports import RateLimit
+from caseworker.platform.postgres.engines import open_engines
 from tests.support.limits import pool_sizes
 from tests.support.stores import Oracle
 

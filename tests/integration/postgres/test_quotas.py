@@ -10,12 +10,12 @@ from typing import Any, TypeVar
 import pytest
 from sqlalchemy import text
 
-from caseworker.adapters.postgres.accept_and_cancel import halt_overdue
-from caseworker.adapters.postgres.engines import transaction
-from caseworker.adapters.postgres.quotas import LOCK, PostgresQuotas
-from caseworker.control.budget import Budget
+from caseworker.core.budget.budget import Budget
+from caseworker.platform.postgres.engines import transaction
 from caseworker.runs.errors import InvalidRunError, QueueFullError
 from caseworker.runs.ports import LateResult, RunFilter
+from caseworker.runs.postgres.accept_and_cancel import halt_overdue
+from caseworker.runs.postgres.quotas import LOCK, PostgresQuotas
 from caseworker.runs.quotas import Quota, QuotaExceededError
 from caseworker.runs.run import NewRun, Run, RunKey, RunStatus
 from tests.support.limits import store_limits

@@ -11,10 +11,10 @@ from sqlalchemy import JSON, literal, select, text
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.exc import DBAPIError
 
-from caseworker.adapters.postgres.connections import is_away, is_contended, is_passing
-from caseworker.adapters.postgres.engines import transaction
-from caseworker.adapters.postgres.json_text import dump
-from caseworker.observability.store_errors import StoreUnavailableError
+from caseworker.platform.errors import StoreUnavailableError
+from caseworker.platform.postgres.connections import is_away, is_contended, is_passing
+from caseworker.platform.postgres.engines import transaction
+from caseworker.platform.postgres.json_text import dump
 from caseworker.runs.errors import InvalidRunError
 from caseworker.runs.ports import JournalWrite, RunFilter
 from caseworker.runs.run import CallRecord, RunKey

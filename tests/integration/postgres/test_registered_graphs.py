@@ -9,15 +9,15 @@ from typing import Any
 import psycopg
 import pytest
 
-from caseworker.adapters.postgres.definition_heads import DefinitionHeads
-from caseworker.adapters.postgres.definitions import PostgresDefinitions
-from caseworker.adapters.postgres.engines import open_engines
+from caseworker.platform.postgres.engines import open_engines
 from caseworker.runs.errors import (
     ContainedDefinitionGoneError,
     DefinitionInUseError,
     GraphRefusedError,
 )
 from caseworker.runs.ports import RunFilter
+from caseworker.runs.postgres.definition_heads import DefinitionHeads
+from caseworker.runs.postgres.definitions import PostgresDefinitions
 from caseworker.runs.run import DefinitionRef, NewRun, RunKey, RunKind, RunRequest
 from tests.support.graph_documents import TENANT, containing, edge, flat, new_graph
 from tests.support.limits import pool_sizes

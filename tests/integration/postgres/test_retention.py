@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from caseworker.adapters.postgres import retention as statements
-from caseworker.adapters.postgres.quotas import PostgresQuotas
-from caseworker.adapters.postgres.retention import FOR_EVER, PostgresRetention, set_days
+from caseworker.runs.postgres import retention as statements
+from caseworker.runs.postgres.quotas import PostgresQuotas
+from caseworker.runs.postgres.retention import FOR_EVER, PostgresRetention, set_days
 from caseworker.runs.quotas import Quota
 from caseworker.runs.retention import Days, Record, Retention
 from caseworker.runs.run import RunKey, Webhook

@@ -9,22 +9,22 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
-from caseworker.adapters.postgres.engines import transaction
-from caseworker.adapters.postgres.quotas import LOCK, PostgresQuotas
-from caseworker.adapters.postgres.schedules import PostgresSchedules
-from caseworker.control.budget import Budget
-from caseworker.runs.errors import QueueFullError
-from caseworker.runs.observing import RunObservers
-from caseworker.runs.quotas import Queueing, Quota
-from caseworker.runs.run import RunKey, RunStatus, Webhook
-from caseworker.schedules.schedule import (
+from caseworker.core.budget.budget import Budget
+from caseworker.features.schedules.postgres import PostgresSchedules
+from caseworker.features.schedules.schedule import (
     NewSchedule,
     Overlap,
     ScheduledRun,
     ScheduleNotFoundError,
     TooManySchedulesError,
 )
-from caseworker.schedules.timing import CatchUp, Timing
+from caseworker.features.schedules.timing import CatchUp, Timing
+from caseworker.platform.postgres.engines import transaction
+from caseworker.runs.errors import QueueFullError
+from caseworker.runs.observing import RunObservers
+from caseworker.runs.postgres.quotas import LOCK, PostgresQuotas
+from caseworker.runs.quotas import Queueing, Quota
+from caseworker.runs.run import RunKey, RunStatus, Webhook
 from tests.support.limits import store_limits
 from tests.support.stores import CANCEL_REQUEST, NotingObserver, Oracle, Stores, end_of, new_run
 

@@ -8,24 +8,24 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
-from caseworker.adapters.postgres.accepting import RunInsert
-from caseworker.adapters.postgres.artifacts import PostgresArtifacts
-from caseworker.adapters.postgres.definitions import PostgresDefinitions
-from caseworker.adapters.postgres.migrating import upgrade
-from caseworker.adapters.postgres.quotas import PostgresQuotas
-from caseworker.adapters.postgres.retention import PostgresRetention
-from caseworker.adapters.postgres.schedules import PostgresSchedules
-from caseworker.adapters.postgres.threads import PostgresThreads
-from caseworker.adapters.telemetry.process_metrics import MetricsPage
-from caseworker.chats.thread import ChatMessage, Role, Thread
+from caseworker.features.artifacts.keeping import Kept
+from caseworker.features.artifacts.postgres import PostgresArtifacts
+from caseworker.features.schedules.postgres import PostgresSchedules
+from caseworker.features.schedules.schedule import NewSchedule, ScheduledRun
+from caseworker.features.schedules.timing import CatchUp, Timing
+from caseworker.features.telemetry.process_metrics import MetricsPage
+from caseworker.features.threads.postgres import PostgresThreads
+from caseworker.features.threads.thread import ChatMessage, Role, Thread
 from caseworker.nodes.nesting import DefinitionKind
-from caseworker.runs.artifacts import Kept
+from caseworker.platform.postgres.migrating import upgrade
 from caseworker.runs.ports import JournalWrite
+from caseworker.runs.postgres.accepting import RunInsert
+from caseworker.runs.postgres.definitions import PostgresDefinitions
+from caseworker.runs.postgres.quotas import PostgresQuotas
+from caseworker.runs.postgres.retention import PostgresRetention
 from caseworker.runs.quotas import NearlyFull, Quota, QuotaExceededError, QuotaUse
 from caseworker.runs.retention import Record, Retention
 from caseworker.runs.run import DefinitionRef, Run, RunKey
-from caseworker.schedules.schedule import NewSchedule, ScheduledRun
-from caseworker.schedules.timing import CatchUp, Timing
 from tests.support.artifacts import new_artifact
 from tests.support.database import TestServer
 from tests.support.graph_documents import flat, new_graph

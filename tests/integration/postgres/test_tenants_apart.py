@@ -7,10 +7,10 @@ import pytest
 from psycopg import sql
 from sqlalchemy import make_url, text
 
-from caseworker.adapters.postgres.engines import AS_TENANT, transaction
-from caseworker.adapters.postgres.migrating import downgrade, upgrade
-from caseworker.adapters.postgres.tables import metadata, runs
-from caseworker.adapters.postgres.threads import PostgresThreads
+from caseworker.features.threads.postgres import PostgresThreads
+from caseworker.platform.postgres.engines import AS_TENANT, transaction
+from caseworker.platform.postgres.migrating import downgrade, upgrade
+from caseworker.runs.postgres.tables import metadata, runs
 from tests.support.database import TestServer
 from tests.support.stores import Stores, new_run, open_stores
 

@@ -1,7 +1,7 @@
 """Threads whose messages are stored side by side."""
 
-from caseworker.adapters.postgres.threads import PostgresThreads
-from caseworker.chats.thread import ChatMessage, Role, Thread
+from caseworker.features.threads.postgres import PostgresThreads
+from caseworker.features.threads.thread import ChatMessage, Role, Thread
 from caseworker.nodes.nesting import DefinitionKind
 from tests.support.stores import Stores
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from caseworker.adapters.postgres.journal import LARGE_BYTES
-from caseworker.observability.store_errors import WriteFailedError
+from caseworker.platform.errors import WriteFailedError
 from caseworker.runs.ports import JournalWrite
+from caseworker.runs.postgres.journal import LARGE_BYTES
 from caseworker.runs.run import RunStatus
 from tests.integration.postgres.broken import open_world, refusal
 from tests.support.limits import pool_sizes

@@ -6,15 +6,15 @@ from typing import Any
 
 import pytest
 
-from caseworker.adapters.postgres.webhooks import PostgresWebhooks
-from caseworker.runs.run import END_TYPES, NewRun, RunStatus, Webhook
-from caseworker.webhooks.delivery import (
+from caseworker.features.webhooks.delivery import (
     Answer,
     DeliveryNotFoundError,
     DeliveryPendingError,
     DeliveryStatus,
 )
-from caseworker.webhooks.signing import SecretBox
+from caseworker.features.webhooks.postgres import PostgresWebhooks
+from caseworker.features.webhooks.signing import SecretBox
+from caseworker.runs.run import END_TYPES, NewRun, RunStatus, Webhook
 from tests.support.stores import CANCEL_REQUEST, Oracle, Stores, end_of, new_run
 
 HOOK = Webhook("https://example.com/hook?token=t")

@@ -10,9 +10,9 @@ import pytest
 from procrastinate import PsycopgConnector
 from procrastinate.jobs import Notification
 
-from caseworker.adapters.postgres.connections import driver_url
-from caseworker.adapters.postgres.dispatch import QUEUE
-from caseworker.adapters.queue.worker import CapacityAwareJobManager, take_jobs
+from caseworker.platform.postgres.connections import driver_url
+from caseworker.runs.postgres.dispatch import QUEUE
+from caseworker.runs.queue.worker import CapacityAwareJobManager, take_jobs
 from tests.integration.queue.world import QUIET
 from tests.support.stores import new_run, open_oracle, open_stores
 

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from caseworker.adapters.postgres.engines import transaction
-from caseworker.observability.store_errors import StoreUnavailableError
+from caseworker.platform.errors import StoreUnavailableError
+from caseworker.platform.postgres.engines import transaction
 from caseworker.runs.errors import QueueFullError
 from caseworker.runs.quotas import Queueing
 from caseworker.runs.run import RunKey

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from caseworker.adapters.queue.worker import QueueWorker
+from caseworker.runs.queue.worker import QueueWorker
 from caseworker.runs.run import RunKey, RunStatus
 from tests.integration.queue.world import QUIET, NotingExecutor, working
 from tests.support.database import proxied, upstream_of

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from caseworker.adapters.postgres.engines import transaction
-from caseworker.adapters.postgres.workers import (
+from caseworker.platform.postgres.engines import transaction
+from caseworker.runs.postgres.workers import (
     BATCH,
     any_taking,
     list_workers,

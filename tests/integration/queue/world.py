@@ -4,8 +4,8 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from caseworker.adapters.queue.worker import CONCURRENCY, QueueTimes, QueueWorker
 from caseworker.runs.heartbeat import Loops
+from caseworker.runs.queue.worker import CONCURRENCY, QueueTimes, QueueWorker
 from caseworker.runs.run import Run, RunKey
 from caseworker.runs.run_slots import RunSlots
 from tests.support.limits import patience

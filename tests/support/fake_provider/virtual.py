@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
 
-from caseworker.adapters.providers.transport import ConnectionFailedError, Wire, WireReply
+from caseworker.models.wires.transport import ConnectionFailedError, Wire, WireReply
 from tests.support.fake_provider import dialects
 from tests.support.fake_provider.script import Playbook, Script, Step
 

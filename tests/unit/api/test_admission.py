@@ -9,8 +9,8 @@ from caseworker.api.admission import CaseAdmission, request_hash
 from caseworker.api.problems import ProblemError
 from caseworker.api.run_body import CaseBody
 from caseworker.api.services import ApiLimits
-from caseworker.control.budget import Budget
-from caseworker.llm.table import ModelTable, Tier
+from caseworker.core.budget.budget import Budget
+from caseworker.models.table import ModelTable, Tier
 from caseworker.runs.run import NewRun
 from caseworker.tools.calculator import Calculator
 from caseworker.tools.registry import ToolPolicy, ToolRegistry

@@ -3,9 +3,9 @@
 import pytest
 from fastapi import Request
 
-from caseworker.access.caller import ANYBODY, LOCAL
 from caseworker.api.identification import anonymous_caller, is_loopback
 from caseworker.api.problems import ProblemError
+from caseworker.features.access.caller import ANYBODY, LOCAL
 
 
 def request(peer: str | None, **headers: str) -> Request:

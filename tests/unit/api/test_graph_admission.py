@@ -6,7 +6,7 @@ import pytest
 
 from caseworker.api.admission import GraphAdmission
 from caseworker.api.run_body import GraphRunBody
-from caseworker.llm.table import ModelTable
+from caseworker.models.table import ModelTable
 from caseworker.nodes.catalog import NodeCatalog
 from caseworker.nodes.router import router_type
 from caseworker.runs.definitions import Definitions

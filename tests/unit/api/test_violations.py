@@ -15,7 +15,7 @@ from caseworker.api.violations import (
     violations_of,
     words_of,
 )
-from caseworker.kernel.validation import Problem
+from caseworker.core.graph.validation import Problem
 from caseworker.nodes import reading
 from caseworker.nodes.reading import field_of
 

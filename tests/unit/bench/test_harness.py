@@ -62,7 +62,7 @@ async def test_a_worker_that_dies_is_named(capfd: pytest.CaptureFixture[str]) ->
 async def test_both_call_graph_questions_run_on_this_projects_graph() -> None:
     """Every question a row asks has an answer, also on a tiny graph."""
     async with worker(
-        own_environment(), "call_graph", ["caseworker.trace.execution_graph"]
+        own_environment(), "call_graph", ["caseworker.core.trace.execution_graph"]
     ) as graph:
         for question in ("life", "snapshot", "lock_held", "changes"):
             assert float(await graph.ask(question, nodes=5)) >= 0

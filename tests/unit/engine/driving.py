@@ -6,8 +6,9 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
-from caseworker.control.budget import Budget
-from caseworker.control.stops import Stop
+from caseworker.core.budget.budget import Budget
+from caseworker.core.budget.stops import Stop
+from caseworker.core.graph.graph import Channel, Edge, Graph, Step
 from caseworker.engine.concurrency import StepSlots
 from caseworker.engine.context import FlowContext, RunContext
 from caseworker.engine.driver import GraphExecution
@@ -16,7 +17,6 @@ from caseworker.engine.node import ExecutionResult
 from caseworker.engine.prepared import BoundNode, PreparedGraph, PreparedStep
 from caseworker.engine.report import GraphOutcome
 from caseworker.engine.supervision import DetachedError, Supervisor
-from caseworker.kernel.graph import Channel, Edge, Graph, Step
 from tests.support.seeded_loop import SeededLoop
 from tests.unit.engine.gateway import Gateway, play
 

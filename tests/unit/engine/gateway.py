@@ -8,9 +8,11 @@ from typing import Any
 
 import pytest
 
-from caseworker.control.budget import Budget, Dimension
-from caseworker.control.ledger import Reservation, Room, Scope, Waiter
-from caseworker.control.usage import NOTHING, Charge, ResourceUsage
+from caseworker.core.budget.budget import Budget, Dimension
+from caseworker.core.budget.ledger import Reservation, Room, Scope, Waiter
+from caseworker.core.budget.usage import NOTHING, Charge, ResourceUsage
+from caseworker.core.trace.execution_graph import ExecutionGraph
+from caseworker.core.trace.node import Node
 from caseworker.engine.call import (
     AttemptError,
     CallSpec,
@@ -21,8 +23,6 @@ from caseworker.engine.calls import Calls
 from caseworker.engine.cancellation import CancellationToken
 from caseworker.engine.ports import CallOutcome, Entry, Recorded
 from caseworker.engine.step_path import StepPath
-from caseworker.trace.execution_graph import ExecutionGraph
-from caseworker.trace.node import Node
 from tests.support.graph_invariants import violations
 from tests.support.limits import retry_policy
 from tests.support.seeded_loop import SeededLoop, run

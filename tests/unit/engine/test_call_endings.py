@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from caseworker.control import stops
+from caseworker.core.budget import stops
 from caseworker.engine.call import (
     AttemptError,
     CallFailedError,

@@ -2,8 +2,8 @@
 
 import pytest
 
-from caseworker.control.budget import Budget
-from caseworker.control.usage import BudgetExceededError
+from caseworker.core.budget.budget import Budget
+from caseworker.core.budget.usage import BudgetExceededError
 from caseworker.engine.call import AttemptError, CallFailedError, Reply
 from caseworker.engine.events import Event
 from tests.unit.engine.gateway import REAL, Gateway, play

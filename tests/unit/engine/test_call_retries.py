@@ -6,9 +6,9 @@ from decimal import Decimal
 
 import pytest
 
-from caseworker.control import stops
-from caseworker.control.budget import Budget, Dimension
-from caseworker.control.usage import BudgetExceededError
+from caseworker.core.budget import stops
+from caseworker.core.budget.budget import Budget, Dimension
+from caseworker.core.budget.usage import BudgetExceededError
 from caseworker.engine.call import (
     AttemptError,
     CallFailedError,

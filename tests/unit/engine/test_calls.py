@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from caseworker.control import stops
-from caseworker.control.budget import Budget, Dimension
-from caseworker.control.stops import HandOver, Stop
-from caseworker.control.usage import BudgetExceededError
+from caseworker.core.budget import stops
+from caseworker.core.budget.budget import Budget, Dimension
+from caseworker.core.budget.stops import HandOver, Stop
+from caseworker.core.budget.usage import BudgetExceededError
 from caseworker.engine.call import (
     CallFailedError,
     OutcomeUnknownError,

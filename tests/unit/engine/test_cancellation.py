@@ -7,8 +7,8 @@ from datetime import UTC, datetime
 
 import pytest
 
-from caseworker.control import stops
-from caseworker.control.stops import DeadlineExceededError, HandOver, Stop
+from caseworker.core.budget import stops
+from caseworker.core.budget.stops import DeadlineExceededError, HandOver, Stop
 from caseworker.engine.cancellation import CancellationToken, is_being_cancelled
 
 DEADLINE = DeadlineExceededError(datetime(2025, 9, 8, tzinfo=UTC))

@@ -2,19 +2,19 @@
 
 import pytest
 
-from caseworker.control import stops
-from caseworker.control.budget import Budget, Dimension
-from caseworker.control.ledger import Scope
-from caseworker.control.stops import HandOver
-from caseworker.control.usage import BudgetExceededError, ResourceUsage
+from caseworker.core.budget import stops
+from caseworker.core.budget.budget import Budget, Dimension
+from caseworker.core.budget.ledger import Scope
+from caseworker.core.budget.stops import HandOver
+from caseworker.core.budget.usage import BudgetExceededError, ResourceUsage
+from caseworker.core.graph.graph import Graph, Step
+from caseworker.core.trace.execution_graph import ExecutionGraph
 from caseworker.engine.calls import Calls
 from caseworker.engine.cancellation import CancellationToken
 from caseworker.engine.context import ExecutionContext, FlowContext, RunContext
 from caseworker.engine.driver import GraphExecution
 from caseworker.engine.prepared import PreparedGraph
 from caseworker.engine.step_path import StepPath
-from caseworker.kernel.graph import Graph, Step
-from caseworker.trace.execution_graph import ExecutionGraph
 from tests.unit.engine.gateway import MemoryJournal
 
 

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from caseworker.control.budget import Budget
+from caseworker.core.budget.budget import Budget
+from caseworker.core.graph.graph import GraphError
 from caseworker.engine.context import FlowContext
 from caseworker.engine.ports import CallOutcome
-from caseworker.kernel.graph import GraphError
 from tests.unit.engine.driving import CHAIN, OurError, Scripted, World, drive, flow, graph, statuses
 
 

@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from caseworker.control import stops
-from caseworker.control.budget import Budget, Dimension
-from caseworker.control.stops import HandOver
-from caseworker.control.usage import BudgetExceededError
+from caseworker.core.budget import stops
+from caseworker.core.budget.budget import Budget, Dimension
+from caseworker.core.budget.stops import HandOver
+from caseworker.core.budget.usage import BudgetExceededError
+from caseworker.core.graph.facts import StepStatus
 from caseworker.engine.context import FlowContext
 from caseworker.engine.ports import CallOutcome
-from caseworker.kernel.facts import StepStatus
 from tests.unit.engine.driving import CHAIN, Scripted, World, drive, statuses
 
 

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from caseworker.engine.fair_slots import FairSlots, queue_of, share_of
+from caseworker.platform.fair_slots import FairSlots, queue_of, share_of
 
 
 class Waiters:

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from caseworker.control.budget import Budget
-from caseworker.control.retry import ErrorPolicy
-from caseworker.control.stops import HandOver
+from caseworker.core.budget.budget import Budget
+from caseworker.core.budget.retry import ErrorPolicy
+from caseworker.core.budget.stops import HandOver
 from caseworker.engine.context import FlowContext
 from caseworker.engine.ports import CallOutcome
 from tests.unit.engine.driving import OurError, Scripted, World, drive, flow, graph, statuses

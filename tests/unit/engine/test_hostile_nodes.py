@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from caseworker.control.budget import Budget, Dimension
-from caseworker.control.retry import ErrorPolicy
-from caseworker.control.usage import BudgetExceededError
+from caseworker.core.budget.budget import Budget, Dimension
+from caseworker.core.budget.retry import ErrorPolicy
+from caseworker.core.budget.usage import BudgetExceededError
 from caseworker.engine.call import AttemptError, CallSpec, Reply
 from caseworker.engine.context import FlowContext
 from caseworker.engine.report import StepBrokenError

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
+from caseworker.core.graph.graph import Channel
 from caseworker.engine.context import FlowContext
 from caseworker.engine.materializer import LinkCycleError
 from caseworker.engine.node import ExecutionResult
-from caseworker.kernel.graph import Channel
 from tests.unit.engine.driving import Scripted, drive, flow, graph, link, statuses
 
 Inputs = Mapping[str, Any]

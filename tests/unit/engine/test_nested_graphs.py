@@ -6,17 +6,17 @@ from typing import Any
 
 import pytest
 
-from caseworker.control import stops
-from caseworker.control.budget import Budget, Dimension
-from caseworker.control.retry import ErrorPolicy
-from caseworker.control.usage import BudgetExceededError
+from caseworker.core.budget import stops
+from caseworker.core.budget.budget import Budget, Dimension
+from caseworker.core.budget.retry import ErrorPolicy
+from caseworker.core.budget.usage import BudgetExceededError
+from caseworker.core.graph.graph import Graph
 from caseworker.engine.concurrency import StepSlots
 from caseworker.engine.context import FlowContext
 from caseworker.engine.driver import GraphExecution
 from caseworker.engine.node import ExecutionResult
 from caseworker.engine.ports import CallOutcome, Entry
 from caseworker.engine.report import RecordedFailureError, class_of
-from caseworker.kernel.graph import Graph
 from tests.unit.engine.driving import (
     OurError,
     Scripted,

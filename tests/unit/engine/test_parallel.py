@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from caseworker.control import stops
-from caseworker.control.budget import Budget
-from caseworker.control.usage import BudgetExceededError
+from caseworker.core.budget import stops
+from caseworker.core.budget.budget import Budget
+from caseworker.core.budget.usage import BudgetExceededError
 from caseworker.engine.concurrency import StepSlots
 from caseworker.engine.context import FlowContext
 from tests.unit.engine.driving import OurError, Scripted, World, drive, flow, graph, statuses

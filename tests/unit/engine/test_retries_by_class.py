@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from caseworker.control.retry import ErrorPolicy
+from caseworker.core.budget.retry import ErrorPolicy
 from caseworker.engine.ports import CallOutcome
 from tests.unit.engine.driving import OurError, World, drive, graph
 from tests.unit.engine.test_step_policies import Failing

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from caseworker.control import stops
-from caseworker.control.budget import Budget, Dimension
-from caseworker.control.retry import ErrorPolicy
-from caseworker.control.usage import BudgetExceededError
+from caseworker.core.budget import stops
+from caseworker.core.budget.budget import Budget, Dimension
+from caseworker.core.budget.retry import ErrorPolicy
+from caseworker.core.budget.usage import BudgetExceededError
 from caseworker.engine.call import CallFailedError
 from caseworker.engine.concurrency import NodeLock
 from caseworker.engine.context import FlowContext

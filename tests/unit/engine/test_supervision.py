@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from caseworker.control import stops
-from caseworker.control.stops import HandOver
+from caseworker.core.budget import stops
+from caseworker.core.budget.stops import HandOver
 from caseworker.engine.cancellation import CancellationToken
 from caseworker.engine.supervision import DetachedError, Supervisor, shielded
 from tests.support.seeded_loop import Story, run

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-import caseworker.kernel
+import caseworker.core.graph
+from caseworker.core.graph.graph import Channel, Edge
 from caseworker.engine.context import FlowContext, Runtime
-from caseworker.kernel.graph import Channel, Edge
 from tests.support.syntax import parsed
 from tests.unit.engine.driving import Scripted, drive, flow, graph, link
 
@@ -93,7 +93,7 @@ def test_an_edge_has_no_channel_unless_it_is_given_one() -> None:
 @pytest.mark.req("004/guard")
 def test_the_kernel_branches_on_the_name_of_no_handle_and_of_no_type() -> None:
     """Whatever a handle or a type is called, it is scheduled and routed alike."""
-    folder = Path(caseworker.kernel.__path__[0])
+    folder = Path(caseworker.core.graph.__path__[0])
     compared = {
         f"{path.name}:{node.lineno}"
         for path in folder.glob("*.py")

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from caseworker.control.budget import Budget, Dimension
-from caseworker.control.stops import HandOver
-from caseworker.control.usage import BudgetExceededError
+from caseworker.core.budget.budget import Budget, Dimension
+from caseworker.core.budget.stops import HandOver
+from caseworker.core.budget.usage import BudgetExceededError
+from caseworker.core.trace.explain import explain
 from caseworker.engine.call import CallFailedError, Reply, Spent
 from caseworker.engine.ports import IF_LOST, CallOutcome
-from caseworker.trace.explain import explain
 from tests.unit.engine.driving import Scripted, drive, graph
 from tests.unit.engine.gateway import (
     ESTIMATE,

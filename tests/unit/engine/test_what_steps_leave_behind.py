@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from caseworker.control.retry import ErrorPolicy
+from caseworker.core.budget.retry import ErrorPolicy
 from caseworker.engine.context import FlowContext
 from caseworker.engine.node import ExecutionResult
 from caseworker.engine.prepared import BoundNode

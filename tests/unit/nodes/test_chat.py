@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from caseworker.engine.step_path import StepPath
-from caseworker.llm.ports import Message
+from caseworker.models.ports import Message
 from caseworker.nodes.chat import ChatInput, ChatScope, chat_services
 from tests.unit.nodes.agent.world import agent, world
 from tests.unit.nodes.world import flow, graph, step

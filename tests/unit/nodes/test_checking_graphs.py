@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
+from caseworker.core.graph.validation import Severity
 from caseworker.engine.node import Materializing
-from caseworker.kernel.validation import Severity
 from caseworker.nodes.agent.execution import Agents
 from caseworker.nodes.case.node import CaseNode, case_type
 from caseworker.nodes.catalog import DuplicateTypeError, GraphProblemsError, NodeCatalog

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from caseworker.control.budget import Budget
-from caseworker.control.stops import CancelledError
+from caseworker.core.budget.budget import Budget
+from caseworker.core.budget.stops import CancelledError
+from caseworker.core.graph.graph import Channel, Edge, Graph, Step
 from caseworker.engine.context import ExecutionContext
 from caseworker.engine.driver import GraphExecution
 from caseworker.engine.prepared import BoundNode, PreparedGraph, PreparedStep
 from caseworker.engine.report import GraphOutcome
-from caseworker.kernel.graph import Channel, Edge, Graph, Step
 from caseworker.nodes.function import BlockingPool, ContextNode, FunctionNode
 from tests.unit.nodes.world import World, flow, function, graph, settle_down, step
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from caseworker.control.budget import Budget
+from caseworker.core.budget.budget import Budget
 from caseworker.engine.call import CallFailedError
 from caseworker.nodes.node_type import RunFacts
 from caseworker.nodes.reply_schema import UnfitReplyError

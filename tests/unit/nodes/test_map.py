@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from caseworker.control.budget import Budget
+from caseworker.core.budget.budget import Budget
 from caseworker.engine.ports import CallOutcome
 from caseworker.nodes.subgraph import UnfitListError
 from caseworker.nodes.templates import MissingValueError

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from caseworker.core.trace.frozen_json import USUAL_LIMITS
 from caseworker.nodes.templates import (
     MISSING,
     JsonTemplate,
@@ -17,7 +18,6 @@ from caseworker.nodes.templates import (
     TextTemplate,
     TooMuchTextError,
 )
-from caseworker.trace.frozen_json import USUAL_LIMITS
 
 INPUTS: dict[str, Any] = {
     "default": {"items": [{"price": 2.5}, None], "name": "Ada", "__class__": "a key"},

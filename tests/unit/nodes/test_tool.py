@@ -7,7 +7,7 @@ from zoneinfo import ZoneInfo
 import pytest
 from structlog.testing import capture_logs
 
-from caseworker.control.budget import Budget
+from caseworker.core.budget.budget import Budget
 from caseworker.nodes.node_type import RunFacts
 from caseworker.nodes.toolset import ToolFailedError, Toolset
 from caseworker.tools.ports import ToolContext, ToolRefusedError, ToolResult, ToolSpec, failure

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
+from caseworker.core.trace.frozen_json import ValueLimits, ValueTooLargeError
 from caseworker.nodes.templates import TooMuchTextError
-from caseworker.trace.frozen_json import ValueLimits, ValueTooLargeError
 from tests.unit.nodes.world import World, flow, graph, step
 
 LIMITS = ValueLimits(

@@ -6,16 +6,18 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from caseworker.control.budget import Budget
-from caseworker.control.ledger import Scope
+from caseworker.core.budget.budget import Budget
+from caseworker.core.budget.ledger import Scope
+from caseworker.core.trace.execution_graph import ExecutionGraph
+from caseworker.core.trace.frozen_json import ValueLimits
 from caseworker.engine.calls import Calls
 from caseworker.engine.cancellation import CancellationToken
 from caseworker.engine.context import RunContext
 from caseworker.engine.driver import GraphExecution
 from caseworker.engine.events import Event
 from caseworker.engine.report import GraphOutcome
-from caseworker.llm.gateway import ModelGateway, Tier
-from caseworker.llm.pricing import no_list_price
+from caseworker.models.gateway import ModelGateway, Tier
+from caseworker.models.pricing import no_list_price
 from caseworker.nodes.agent.execution import Agents
 from caseworker.nodes.agent.node import agent_type
 from caseworker.nodes.case.node import CaseNode, case_type
@@ -34,8 +36,6 @@ from caseworker.tools.dates.reader import DateReader
 from caseworker.tools.ports import Tool, ToolContext, ToolResult, ToolSpec
 from caseworker.tools.registry import ToolPolicy, ToolRegistry
 from caseworker.tools.respond import Respond
-from caseworker.trace.execution_graph import ExecutionGraph
-from caseworker.trace.frozen_json import ValueLimits
 from tests.support.graph_invariants import violations
 from tests.support.limits import case_defaults, retry_policy, tier_model, tool_dispatch
 from tests.unit.nodes.case.world import Journal, ScriptedModel

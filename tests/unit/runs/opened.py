@@ -6,14 +6,14 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 
-from caseworker.adapters.postgres.rows import accepted_run
+from caseworker.core.trace.execution_graph import ExecutionGraph
+from caseworker.core.trace.frozen_json import USUAL_LIMITS, ValueLimits
 from caseworker.engine.cancellation import CancellationToken
 from caseworker.engine.ports import CallOutcome, Entry
 from caseworker.runs.journal import RunJournal
 from caseworker.runs.ports import FinishResult, JournalWrite, Permission
+from caseworker.runs.postgres.rows import accepted_run
 from caseworker.runs.run import CallRecord, FinishRun, RunKey
-from caseworker.trace.execution_graph import ExecutionGraph
-from caseworker.trace.frozen_json import USUAL_LIMITS, ValueLimits
 from tests.support.stores import new_run
 from tests.unit.runs.world import play
 

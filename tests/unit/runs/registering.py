@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from caseworker.adapters.postgres.definitions import PostgresDefinitions
-from caseworker.kernel.validation import Problem
+from caseworker.core.graph.validation import Problem
 from caseworker.runs.definitions import Definitions
 from caseworker.runs.errors import GraphRefusedError
 from caseworker.runs.graphs import Definition, GraphLimits, Registered
+from caseworker.runs.postgres.definitions import PostgresDefinitions
 from caseworker.runs.run import DefinitionRef
 from tests.support.api import Api
 from tests.support.graph_checks import ShapeChecks

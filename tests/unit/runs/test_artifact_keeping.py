@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from caseworker.engine.cancellation import CancellationToken
-from caseworker.observability.store_errors import StoreUnavailableError
-from caseworker.runs.artifacts import (
+from caseworker.features.artifacts.keeping import (
     PAUSES_SECONDS,
     SMALL_BYTES,
     ArtifactLimits,
@@ -22,6 +21,7 @@ from caseworker.runs.artifacts import (
     NoRoomForArtifactError,
     RunArtifacts,
 )
+from caseworker.platform.errors import StoreUnavailableError
 from caseworker.runs.journal import LostRunError
 from caseworker.runs.run import RunKey
 from caseworker.tools.artifacts import ArtifactTooLargeError, stem_of

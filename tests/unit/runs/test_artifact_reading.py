@@ -5,7 +5,7 @@ from contextlib import aclosing
 
 import pytest
 
-from caseworker.runs.artifacts import PIECE_BYTES, ArtifactReading, StoredArtifact
+from caseworker.features.artifacts.keeping import PIECE_BYTES, ArtifactReading, StoredArtifact
 from caseworker.runs.errors import ArtifactNotFoundError, RunNotFoundError
 from caseworker.runs.run import RunKey
 from tests.support.artifacts import StubArtifacts, files_of_a_run, new_artifact

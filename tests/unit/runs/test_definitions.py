@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 from psycopg import Connection
 
-from caseworker.adapters.postgres.definitions import PostgresDefinitions
-from caseworker.kernel.validation import Problem, Severity
+from caseworker.core.graph.validation import Problem, Severity
 from caseworker.nodes.nesting import DefinitionKind, DefinitionReference
 from caseworker.runs.definitions import MANY_STEPS, Definitions
 from caseworker.runs.errors import DefinitionNotFoundError, GraphRefusedError
 from caseworker.runs.graphs import GraphLimits, NewDefinition, Registered
+from caseworker.runs.postgres.definitions import PostgresDefinitions
 from caseworker.runs.run import DefinitionRef
 from tests.support.api import Api
 from tests.support.graph_checks import ShapeChecks

@@ -5,10 +5,10 @@ from datetime import timedelta
 
 import pytest
 
-from caseworker.control.stops import rfc3339
+from caseworker.core.budget.stops import rfc3339
+from caseworker.core.trace.execution_graph import ExecutionGraph
 from caseworker.runs.outcome import cancelled_while_queued
 from caseworker.runs.run import CallRecord, CancelRequest, RunKind, RunRequest, RunStatus
-from caseworker.trace.execution_graph import ExecutionGraph
 from tests.support.graph_invariants import violations
 from tests.unit.runs.test_replay import RUN, lost
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from caseworker.control.budget import Budget
+from caseworker.core.budget.budget import Budget
 from caseworker.engine.call import AttemptError
 from caseworker.engine.context import FlowContext
 from caseworker.runs.ports import FinishResult

@@ -9,10 +9,10 @@ import pytest
 import structlog
 from structlog.contextvars import merge_contextvars
 
-from caseworker.control.budget import Budget, Dimension
+from caseworker.core.budget.budget import Budget, Dimension
 from caseworker.engine.context import FlowContext
 from caseworker.engine.events import STEP_CANCELLED
-from caseworker.observability.store_errors import StoreUnavailableError
+from caseworker.platform.errors import StoreUnavailableError
 from caseworker.runs.giving_back import GIVE_UP_SECONDS
 from caseworker.runs.run import CallRecord, NewRun, RunKey, RunKind, RunRequest, RunStatus
 from tests.support.memory_runs import MemoryRuns

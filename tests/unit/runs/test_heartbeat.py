@@ -9,7 +9,7 @@ import pytest
 import structlog
 
 from caseworker.engine.context import FlowContext
-from caseworker.observability.store_errors import StoreUnavailableError
+from caseworker.platform.errors import StoreUnavailableError
 from caseworker.runs.ports import Beat, FinishResult
 from caseworker.runs.run import CancelRequest, FinishRun, Run, RunStatus
 from tests.support.memory_runs import MemoryRuns

@@ -11,8 +11,8 @@ import structlog
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from caseworker.control import stops
-from caseworker.control.budget import Dimension
+from caseworker.core.budget import stops
+from caseworker.core.budget.budget import Dimension
 from caseworker.engine.ports import CallOutcome
 from caseworker.runs.journal import ASKS, LostRunError
 from caseworker.runs.ports import Permission

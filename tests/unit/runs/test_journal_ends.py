@@ -5,14 +5,14 @@ from typing import Any
 
 import pytest
 
-from caseworker.control.budget import Dimension
+from caseworker.core.budget.budget import Dimension
+from caseworker.core.trace.execution_graph import ExecutionGraph
+from caseworker.core.trace.frozen_json import thawed
 from caseworker.engine.events import Event
 from caseworker.engine.ports import CallOutcome
 from caseworker.runs.journal import SOON_SECONDS, LostRunError
 from caseworker.runs.ports import Permission
 from caseworker.runs.run import CallRecord
-from caseworker.trace.execution_graph import ExecutionGraph
-from caseworker.trace.frozen_json import thawed
 from tests.unit.runs.opened import Open, Store, run_story
 
 

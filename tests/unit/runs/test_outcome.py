@@ -5,17 +5,17 @@ from typing import Any
 
 import pytest
 
-from caseworker.control.budget import Budget
-from caseworker.control.stops import CancelledError, DeadlineExceededError, HandOver, Stop
-from caseworker.control.stops import StopCause as Cause
-from caseworker.control.stops import StopKind as Kind
-from caseworker.control.usage import BudgetExceededError, ResourceUsage
+from caseworker.core.budget.budget import Budget
+from caseworker.core.budget.stops import CancelledError, DeadlineExceededError, HandOver, Stop
+from caseworker.core.budget.stops import StopCause as Cause
+from caseworker.core.budget.stops import StopKind as Kind
+from caseworker.core.budget.usage import BudgetExceededError, ResourceUsage
+from caseworker.core.graph.facts import StepStatus
+from caseworker.core.trace.execution_graph import ExecutionGraph
 from caseworker.engine.report import GraphOutcome, StepReport
-from caseworker.kernel.facts import StepStatus
 from caseworker.runs.definitions import AGENT_STEP
 from caseworker.runs.outcome import RunOutcome, close, outcome_of
 from caseworker.runs.run import Run, RunKey, RunKind, RunRequest, RunStatus
-from caseworker.trace.execution_graph import ExecutionGraph
 from tests.support.graph_invariants import violations
 
 AT = datetime(2025, 9, 8, 12, tzinfo=UTC)

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from caseworker.control.budget import Budget
+from caseworker.core.budget.budget import Budget
 from caseworker.engine.driver import GraphExecution
 from caseworker.engine.report import GraphOutcome
 from caseworker.nodes.catalog import GraphProblemsError

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from caseworker.control.budget import Dimension
+from caseworker.core.budget.budget import Dimension
+from caseworker.core.trace.execution_graph import ExecutionGraph
 from caseworker.engine.ports import IF_LOST, CallOutcome
 from caseworker.engine.step_path import StepPath
 from caseworker.runs.replay import (
@@ -21,7 +22,6 @@ from caseworker.runs.replay import (
     tries_of,
 )
 from caseworker.runs.run import CallRecord, Run, RunKey, RunKind, RunRequest, RunStatus
-from caseworker.trace.execution_graph import ExecutionGraph
 from tests.support.graph_invariants import violations
 
 RUN = Run(

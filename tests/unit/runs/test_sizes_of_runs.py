@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from caseworker.control.stops import StopKind
+from caseworker.core.budget.stops import StopKind
+from caseworker.core.trace.frozen_json import ValueLimits, ValueTooLargeError, thawed
 from caseworker.engine.events import Event
 from caseworker.runs.journal import RunTooLargeError
-from caseworker.trace.frozen_json import ValueLimits, ValueTooLargeError, thawed
 from tests.unit.runs.opened import Open, run_story
 
 SMALL = ValueLimits(

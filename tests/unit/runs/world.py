@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
-from caseworker.control.budget import Budget, Dimension
+from caseworker.core.budget.budget import Budget, Dimension
 from caseworker.engine.call import CallSpec, Reply, Spent
 from caseworker.engine.context import FlowContext
 from caseworker.engine.node import ExecutionResult

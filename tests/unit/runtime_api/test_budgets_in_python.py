@@ -20,7 +20,7 @@ from caseworker import (
     Graph,
     ResourceUsage,
 )
-from caseworker.control.budget import Dimension
+from caseworker.core.budget.budget import Dimension
 from tests.unit.runtime_api.functions import constant
 
 CALL = {Dimension.API_CALLS: 1}

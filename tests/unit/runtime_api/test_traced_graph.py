@@ -20,8 +20,8 @@ from caseworker import (
     FunctionNode,
     Graph,
 )
+from caseworker.core.trace.step_trace import StepRecord
 from caseworker.engine import report
-from caseworker.trace.step_trace import StepRecord
 from tests.support.work import counted_calls
 
 

@@ -5,12 +5,12 @@ from typing import Annotated
 
 from fastapi import Path, Query
 
-from caseworker.access.caller import Scope
 from caseworker.api import problem_types as types
 from caseworker.api.api_request import ApiRequest, api_router, requires
 from caseworker.api.approval_views import ApprovalList, ApprovalView, DecisionBody
 from caseworker.api.documentation import EVERY_BODY, EVERY_RUN_ROUTE, Responses, answers
 from caseworker.api.field_types import PageQuery, RunIdPath
+from caseworker.features.access.caller import Scope
 from caseworker.runs.approvals import ApprovalPage
 
 router = api_router("approvals")

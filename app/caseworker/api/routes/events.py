@@ -5,7 +5,6 @@ from typing import Annotated
 
 from fastapi import Query, Response
 
-from caseworker.access.caller import Scope
 from caseworker.api import problem_types as types
 from caseworker.api.api_request import ApiRequest, api_router
 from caseworker.api.documentation import EVENT_STREAM, EVERY_RUN_ROUTE, answers
@@ -19,6 +18,7 @@ from caseworker.api.event_stream import (
     wants_page,
 )
 from caseworker.api.field_types import RunIdPath
+from caseworker.features.access.caller import Scope
 from caseworker.runs.run import EventRecord
 
 _NOTHING: list[EventRecord] = []

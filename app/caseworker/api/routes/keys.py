@@ -6,8 +6,6 @@ from typing import Annotated
 
 from fastapi import Path, Query
 
-from caseworker.access.caller import Caller, Scope
-from caseworker.access.errors import CredentialRequiredError
 from caseworker.api import problem_types as types
 from caseworker.api.api_request import ApiRequest, api_router, requires
 from caseworker.api.documentation import EVERY_BODY, EVERY_RUN_ROUTE, answers
@@ -20,6 +18,8 @@ from caseworker.api.key_views import (
     RotateKeyBody,
 )
 from caseworker.api.problems import invalid
+from caseworker.features.access.caller import Caller, Scope
+from caseworker.features.access.errors import CredentialRequiredError
 
 router = api_router("keys", prefix="/keys")
 

@@ -8,13 +8,13 @@ from typing import Annotated, Any, Self
 from fastapi import Path
 from pydantic import Field
 
-from caseworker.access.caller import TENANT_FORM, Scope
 from caseworker.api import problem_types as types
 from caseworker.api.api_request import ApiRequest, api_router, requires
 from caseworker.api.documentation import EVERY_BODY, EVERY_RUN_ROUTE, answers
 from caseworker.api.field_types import Body, View
 from caseworker.api.problems import ProblemError, invalid
-from caseworker.control.budget import json_number
+from caseworker.core.budget.budget import json_number
+from caseworker.features.access.caller import TENANT_FORM, Scope
 from caseworker.nodes.model_spec import ModelName
 from caseworker.runs.quotas import Quota, QuotaStore, QuotaUse, TenantQuota
 

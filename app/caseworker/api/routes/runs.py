@@ -6,7 +6,6 @@ from typing import Annotated
 from fastapi import Body, Query, Response
 from pydantic import BaseModel
 
-from caseworker.access.caller import Scope
 from caseworker.api import problem_types as types
 from caseworker.api.admission import request_hash
 from caseworker.api.api_request import ApiRequest, PostingRoute, api_router, requires
@@ -42,7 +41,8 @@ from caseworker.api.run_views import (
     view_of,
 )
 from caseworker.api.webhook_views import require_secret
-from caseworker.observability.store_errors import StoreUnavailableError
+from caseworker.features.access.caller import Scope
+from caseworker.platform.errors import StoreUnavailableError
 from caseworker.runs.errors import GraphRefusedError
 from caseworker.runs.ports import Accepted, RunFilter
 from caseworker.runs.run import Run

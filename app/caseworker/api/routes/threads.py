@@ -43,8 +43,8 @@ from caseworker.api.thread_views import (
     ThreadView,
     TurnView,
 )
-from caseworker.chats.service import Answered, Turn
-from caseworker.chats.thread import AnswerNotEndedError, Thread, ThreadNotFoundError
+from caseworker.features.threads.service import Answered, Turn
+from caseworker.features.threads.thread import AnswerNotEndedError, Thread, ThreadNotFoundError
 from caseworker.runs.errors import IdempotencyMismatchError
 from caseworker.runs.run import NewRun, RunKey
 

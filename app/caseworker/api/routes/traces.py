@@ -14,12 +14,12 @@ from caseworker.api.documentation import EVERY_RUN_ROUTE, answers
 from caseworker.api.field_types import RunIdPath
 from caseworker.api.run_query import TraceQuery
 from caseworker.api.trace_views import TraceView
+from caseworker.core.trace.explain import explain
+from caseworker.core.trace.payloads import Payload
+from caseworker.core.trace.snapshot import Snapshot
+from caseworker.core.trace.spans import context_of_run, otlp_document, resource_of, spans_of
 from caseworker.runs.run import RunStatus
 from caseworker.runs.service import Trace
-from caseworker.trace.explain import explain
-from caseworker.trace.payloads import Payload
-from caseworker.trace.snapshot import Snapshot
-from caseworker.trace.spans import context_of_run, otlp_document, resource_of, spans_of
 
 router = api_router("runs", prefix="/runs")
 

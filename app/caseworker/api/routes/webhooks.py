@@ -5,7 +5,6 @@ from typing import Annotated
 
 from fastapi import Query
 
-from caseworker.access.caller import Scope
 from caseworker.api import problem_types as types
 from caseworker.api.api_request import ApiRequest, api_router, requires
 from caseworker.api.documentation import EVERY_BODY, EVERY_RUN_ROUTE, answers
@@ -19,7 +18,8 @@ from caseworker.api.webhook_views import (
     SecretList,
     SecretView,
 )
-from caseworker.webhooks.signing import new_secret
+from caseworker.features.access.caller import Scope
+from caseworker.features.webhooks.signing import new_secret
 
 router = api_router("webhooks", prefix="/webhooks")
 

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from caseworker.control.stops import HandOver
+from caseworker.core.budget.stops import HandOver
 from caseworker.engine.context import FlowContext
 from caseworker.engine.events import (
     AGENT_ERROR,
@@ -23,8 +23,8 @@ from caseworker.engine.events import (
     USAGE,
     Event,
 )
-from caseworker.llm.gateway import Completion
-from caseworker.llm.ports import Delta, ToolCall
+from caseworker.models.gateway import Completion
+from caseworker.models.ports import Delta, ToolCall
 from caseworker.nodes.agent.references import LEAST_CHARS, MAX_SHOWN_CHARS, TEXT_OF, shown
 from caseworker.nodes.templates import compact
 from caseworker.tools.ports import ToolResult

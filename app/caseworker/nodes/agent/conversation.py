@@ -8,9 +8,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from caseworker.llm.message_log import MessageLog
-from caseworker.llm.ports import Message, ModelRequest, ToolDefinition
-from caseworker.llm.pricing import estimate_tokens
+from caseworker.models.message_log import MessageLog
+from caseworker.models.ports import Message, ModelRequest, ToolDefinition
+from caseworker.models.pricing import estimate_tokens
 from caseworker.nodes.templates import compact
 
 TARGET_SHARE = 0.75

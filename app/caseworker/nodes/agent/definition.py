@@ -19,16 +19,16 @@ from pydantic import (
 )
 from pydantic_core import InitErrorDetails
 
-from caseworker.control.budget import MAX_LIMIT, UNLIMITED, Budget
-from caseworker.kernel.problems import listed, quoted
-from caseworker.llm.ports import Role
+from caseworker.core.budget.budget import MAX_LIMIT, UNLIMITED, Budget
+from caseworker.core.graph.problems import listed, quoted
+from caseworker.core.trace.frozen_json import USUAL_LIMITS, ValueLimits
+from caseworker.models.ports import Role
 from caseworker.nodes.model_spec import ModelSpec
 from caseworker.nodes.nesting import is_reference
 from caseworker.nodes.node_type import Fault
 from caseworker.nodes.reading import HandleName, StepData, TextField, message_of, read_by, refusal
 from caseworker.nodes.reply_schema import SchemaField
 from caseworker.nodes.templates import TextTemplate
-from caseworker.trace.frozen_json import USUAL_LIMITS, ValueLimits
 
 MAX_DEPTH = 8
 """Maximum nesting depth of agents, including the outermost."""

@@ -13,15 +13,15 @@ from typing import Any
 
 import structlog
 
-from caseworker.control.budget import Dimension
-from caseworker.control.ledger import Scope
-from caseworker.control.stops import HandOver, Stop, StopKind
-from caseworker.control.usage import NOTHING
+from caseworker.core.budget.budget import Dimension
+from caseworker.core.budget.ledger import Scope
+from caseworker.core.budget.stops import HandOver, Stop, StopKind
+from caseworker.core.budget.usage import NOTHING
 from caseworker.engine.context import FlowContext
 from caseworker.engine.ports import CallOutcome, step_entry
 from caseworker.engine.report import class_of
-from caseworker.llm.gateway import ModelAnswerIncomplete
-from caseworker.llm.ports import Incomplete, Message
+from caseworker.models.gateway import ModelAnswerIncomplete
+from caseworker.models.ports import Incomplete, Message
 from caseworker.nodes.agent.conversation import Conversation
 from caseworker.nodes.agent.definition import MAX_DEPTH, AgentDefinition, AgentInputError
 from caseworker.nodes.agent.functions import offered_functions
@@ -30,7 +30,7 @@ from caseworker.nodes.agent.state import AgentState
 from caseworker.nodes.agent.tools import INPUT, AgentTools, LinkedAgent
 from caseworker.nodes.templates import compact
 from caseworker.nodes.toolset import Toolset
-from caseworker.observability.errors import message_of_error
+from caseworker.platform.logs.errors import message_of_error
 from caseworker.tools.dispatch import ToolDispatch
 from caseworker.tools.ports import ToolResult, failure
 

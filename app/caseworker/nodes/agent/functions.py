@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from caseworker.llm.ports import ToolDefinition
+from caseworker.models.ports import ToolDefinition
 from caseworker.tools.functions import Function, functions_of
 from caseworker.tools.ports import ToolSpec
 

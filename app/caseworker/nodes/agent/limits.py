@@ -10,10 +10,10 @@ reads the same conversation and slightly more.
 from dataclasses import dataclass, field
 from decimal import Decimal
 
-from caseworker.control.budget import Amount, Dimension
-from caseworker.control.ledger import Scope
-from caseworker.control.stops import Stop, StopCause, StopKind
-from caseworker.llm.gateway import Completion
+from caseworker.core.budget.budget import Amount, Dimension
+from caseworker.core.budget.ledger import Scope
+from caseworker.core.budget.stops import Stop, StopCause, StopKind
+from caseworker.models.gateway import Completion
 
 
 @dataclass(slots=True, kw_only=True)

@@ -14,13 +14,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from caseworker.control.budget import Dimension
-from caseworker.control.usage import BudgetExceededError
+from caseworker.core.budget.budget import Dimension
+from caseworker.core.budget.usage import BudgetExceededError
 from caseworker.engine.call import CallFailedError
 from caseworker.engine.context import FlowContext
 from caseworker.engine.report import class_of
-from caseworker.llm.gateway import Completion, ModelGateway, Tier
-from caseworker.llm.ports import Incomplete, Message, ModelFault, ToolCall, ToolDefinition
+from caseworker.models.gateway import Completion, ModelGateway, Tier
+from caseworker.models.ports import Incomplete, Message, ModelFault, ToolCall, ToolDefinition
 from caseworker.nodes.agent import requests
 from caseworker.nodes.agent.activity import TurnActivity
 from caseworker.nodes.agent.definition import AgentDefinition
@@ -31,7 +31,7 @@ from caseworker.nodes.agent.shortening import Shortening
 from caseworker.nodes.agent.state import AgentState
 from caseworker.nodes.agent.tools import ToolOffer, arguments_of
 from caseworker.nodes.node_type import RunFacts
-from caseworker.observability.errors import message_of_error
+from caseworker.platform.logs.errors import message_of_error
 from caseworker.tools.ports import ToolResult, failure
 
 _WRAP_UP = "wrap_up"

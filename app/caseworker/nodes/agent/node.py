@@ -6,12 +6,13 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
+from caseworker.core.graph.graph import DEFAULT_HANDLE
+from caseworker.core.graph.validation import Handles
+from caseworker.core.trace.frozen_json import ValueLimits
 from caseworker.engine.context import FlowContext, Outputs
 from caseworker.engine.node import ExecutionResult
-from caseworker.kernel.graph import DEFAULT_HANDLE
-from caseworker.kernel.validation import Handles
-from caseworker.llm.ports import Message
-from caseworker.llm.table import ModelTable
+from caseworker.models.ports import Message
+from caseworker.models.table import ModelTable
 from caseworker.nodes.agent.definition import (
     MAX_MESSAGES,
     AgentDefinition,
@@ -26,7 +27,6 @@ from caseworker.nodes.chat import ChatInput, ChatScope
 from caseworker.nodes.node_type import Fault, NodeType
 from caseworker.nodes.reading import JsonField, ObjectField, StepData
 from caseworker.nodes.toolset import TOOLS, Toolset, linked_tools
-from caseworker.trace.frozen_json import ValueLimits
 
 RESULT = "result"
 """The output handle of the full result; the agent's output alone is on the default handle."""

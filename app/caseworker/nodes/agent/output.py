@@ -4,12 +4,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from caseworker.llm.forms import read_json
-from caseworker.llm.ports import ToolDefinition
+from caseworker.models.forms import read_json
+from caseworker.models.ports import ToolDefinition
 from caseworker.nodes.agent.definition import OutputSpec
 from caseworker.nodes.reply_schema import ReplySchema, UnfitReplyError
 from caseworker.nodes.templates import compact
-from caseworker.observability.redaction import redact_text
+from caseworker.platform.logs.redaction import redact_text
 
 FINISH = "finish"
 """The tool with which a model ends its work."""

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from caseworker.engine.events import CONTENT_CHUNK, STREAMED, TOOL_CALL_END, TOOL_CALL_START
 from caseworker.nodes.templates import compact
-from caseworker.observability.redaction import redact_text
+from caseworker.platform.logs.redaction import redact_text
 
 MAX_SHOWN_CHARS: Final = 4000
 """Maximum characters of a tool's arguments or result in an event."""

@@ -4,9 +4,9 @@ import asyncio
 import json
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 
-from caseworker.control.stops import Stop, StopCause, StopKind
+from caseworker.core.budget.stops import Stop, StopCause, StopKind
 from caseworker.engine.context import FlowContext
-from caseworker.llm.ports import Message, ToolCall
+from caseworker.models.ports import Message, ToolCall
 from caseworker.nodes.agent.activity import TurnActivity
 from caseworker.nodes.agent.tools import arguments_of
 from caseworker.nodes.templates import compact

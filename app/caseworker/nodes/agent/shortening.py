@@ -6,8 +6,8 @@ from typing import Any
 
 from caseworker.engine.context import FlowContext
 from caseworker.engine.events import CONVERSATION_SUMMARISED, CONVERSATION_TRIMMED
-from caseworker.llm.gateway import ModelGateway
-from caseworker.llm.ports import Incomplete, Message, ToolDefinition
+from caseworker.models.gateway import ModelGateway
+from caseworker.models.ports import Incomplete, Message, ToolDefinition
 from caseworker.nodes.agent import requests
 from caseworker.nodes.agent.activity import TurnActivity
 from caseworker.nodes.agent.conversation import Conversation, ConversationTooLongError, Cut, plain

@@ -4,8 +4,8 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
-from caseworker.llm.gateway import Completion
-from caseworker.llm.ports import Incomplete
+from caseworker.models.gateway import Completion
+from caseworker.models.ports import Incomplete
 from caseworker.nodes.agent.conversation import Conversation
 from caseworker.nodes.agent.output import Answer
 

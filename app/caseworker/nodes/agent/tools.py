@@ -10,18 +10,18 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from caseworker.control.usage import NOTHING
+from caseworker.core.budget.usage import NOTHING
+from caseworker.core.trace.json_values import JSON
 from caseworker.engine.context import FlowContext
 from caseworker.engine.ports import CallOutcome, Entry
-from caseworker.llm.ports import ToolCall, ToolDefinition
+from caseworker.models.ports import ToolCall, ToolDefinition
 from caseworker.nodes.agent.definition import AgentDefinition, ToolUse
 from caseworker.nodes.agent.functions import OfferedFunction
 from caseworker.nodes.agent.output import FINISH
 from caseworker.nodes.toolset import Toolset, tool_context
-from caseworker.observability.redaction import redact_text
+from caseworker.platform.logs.redaction import redact_text
 from caseworker.tools.dispatch import ToolDispatch
 from caseworker.tools.ports import ToolResult, ToolSpec, failure
-from caseworker.trace.json_values import JSON
 
 MAX_NAME_CHARS = 64
 INPUT = "input"

@@ -6,8 +6,8 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from caseworker.kernel.problems import quoted
-from caseworker.llm.table import ModelTable
+from caseworker.core.graph.problems import quoted
+from caseworker.models.table import ModelTable
 from caseworker.nodes.agent.definition import as_use
 from caseworker.nodes.model_spec import ModelSpec
 from caseworker.nodes.nesting import is_reference

@@ -8,7 +8,7 @@ from zoneinfo import ZoneInfo
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
-from caseworker.control.budget import MAX_LIMIT
+from caseworker.core.budget.budget import MAX_LIMIT
 from caseworker.engine.context import Outputs
 from caseworker.nodes.node_type import RunFacts
 from caseworker.nodes.reading import StepData, TextField, refusal

@@ -14,7 +14,7 @@ from decimal import Decimal, InvalidOperation
 from itertools import groupby
 from typing import Any
 
-from caseworker.llm.gateway import Tier
+from caseworker.models.gateway import Tier
 from caseworker.tools.ports import ToolResult
 
 UNKNOWN_TOOL = "unknown_tool"

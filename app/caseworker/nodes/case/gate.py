@@ -14,8 +14,8 @@ so a limit of N permits exactly N passes, and success on the last one is a succe
 from dataclasses import dataclass
 from enum import StrEnum
 
-from caseworker.control.budget import Dimension
-from caseworker.llm.gateway import Tier
+from caseworker.core.budget.budget import Dimension
+from caseworker.models.gateway import Tier
 from caseworker.nodes.case.case import ActLimits, EscalateWhen, Mode
 
 BIG_ATTEMPTS = 2

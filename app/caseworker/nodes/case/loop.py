@@ -14,9 +14,9 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from caseworker.control.budget import Dimension
-from caseworker.control.usage import BudgetExceededError
-from caseworker.llm.gateway import Tier
+from caseworker.core.budget.budget import Dimension
+from caseworker.core.budget.usage import BudgetExceededError
+from caseworker.models.gateway import Tier
 from caseworker.nodes.case.evidence import UNKNOWN_TOOL, Action
 from caseworker.nodes.case.gate import Decision, GateDecision, GateInput, Reason, decide
 from caseworker.nodes.case.plan import MISSING_RESULT, UnfilledPlaceError, fill, results_used

@@ -5,15 +5,15 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
-from caseworker.control.budget import Budget, Dimension
-from caseworker.control.stops import Stop, StopCause, StopKind
-from caseworker.control.usage import BudgetExceededError
+from caseworker.core.budget.budget import Budget, Dimension
+from caseworker.core.budget.stops import Stop, StopCause, StopKind
+from caseworker.core.budget.usage import BudgetExceededError
+from caseworker.core.graph.graph import DEFAULT_HANDLE
+from caseworker.core.graph.validation import Handles
 from caseworker.engine.context import FlowContext, Outputs
 from caseworker.engine.node import ExecutionResult
-from caseworker.kernel.graph import DEFAULT_HANDLE
-from caseworker.kernel.validation import Handles
-from caseworker.llm.gateway import ModelGateway, Tier
-from caseworker.llm.table import AllowedModels, ModelTable
+from caseworker.models.gateway import ModelGateway, Tier
+from caseworker.models.table import AllowedModels, ModelTable
 from caseworker.nodes.case.case import Case, CaseData, CaseDefaults, FinishReason
 from caseworker.nodes.case.evidence import RESPOND
 from caseworker.nodes.case.gate import ACT_STEPS, GateDecision, Reason
@@ -33,7 +33,7 @@ from caseworker.nodes.case.work import (
 from caseworker.nodes.model_spec import no_model
 from caseworker.nodes.node_type import NONE, Fault, NodeType, RunFacts
 from caseworker.nodes.toolset import TOOLS, Toolset, linked_tools
-from caseworker.observability.redaction import redact_text
+from caseworker.platform.logs.redaction import redact_text
 from caseworker.tools.dates.reader import DateReader
 from caseworker.tools.dispatch import ToolDispatch
 from caseworker.tools.ports import ToolContext

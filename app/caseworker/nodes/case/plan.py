@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from caseworker.llm.forms import NO_CHARACTER, StatedSchema
+from caseworker.models.forms import NO_CHARACTER, StatedSchema
 from caseworker.nodes.case.evidence import Action, finding
 from caseworker.tools.functions import Function, closed, texts_in
 from caseworker.tools.ports import ToolResult

@@ -2,11 +2,11 @@
 
 from typing import Any
 
-from caseworker.control.budget import Dimension
-from caseworker.control.usage import BudgetExceededError
+from caseworker.core.budget.budget import Dimension
+from caseworker.core.budget.usage import BudgetExceededError
 from caseworker.engine.call import CallFailedError
-from caseworker.llm.gateway import Completion, Tier
-from caseworker.llm.table import CALLS_OF
+from caseworker.models.gateway import Completion, Tier
+from caseworker.models.table import CALLS_OF
 from caseworker.nodes.case.evidence import UNKNOWN_TOOL, Action
 from caseworker.nodes.case.gate import PlanFailureKind
 from caseworker.nodes.case.plan import (
@@ -20,7 +20,7 @@ from caseworker.nodes.case.plan import (
 )
 from caseworker.nodes.case.prompt import Dialogue, second_prompt
 from caseworker.nodes.case.work import CaseWork, ModelName, PlanFailure, summary, token_usage
-from caseworker.observability.redaction import redact_text
+from caseworker.platform.logs.redaction import redact_text
 from caseworker.tools.ports import failure
 
 _Draft = Plan | Cannot | PlanSchemaError

@@ -8,7 +8,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from caseworker.llm.ports import Message
+from caseworker.models.ports import Message
 from caseworker.nodes.case.case import Case
 from caseworker.nodes.case.evidence import Action, Evidence
 from caseworker.nodes.case.plan import CALLS, CANNOT, plan_schema

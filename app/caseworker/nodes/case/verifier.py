@@ -23,7 +23,7 @@ from decimal import Decimal
 from enum import StrEnum
 from typing import Any
 
-from caseworker.llm.table import BUILT_IN
+from caseworker.models.table import BUILT_IN
 from caseworker.nodes.case.case import Case
 from caseworker.nodes.case.evidence import (
     RESPOND,

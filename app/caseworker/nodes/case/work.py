@@ -9,18 +9,18 @@ from datetime import datetime
 from decimal import Decimal
 from typing import Any
 
-from caseworker.control.budget import Amount, Dimension
-from caseworker.control.stops import rfc3339
+from caseworker.core.budget.budget import Amount, Dimension
+from caseworker.core.budget.stops import rfc3339
 from caseworker.engine.call import CallFailedError
 from caseworker.engine.context import FlowContext
-from caseworker.llm.gateway import Completion, ModelGateway, Tier
-from caseworker.llm.ports import Message
-from caseworker.llm.table import CALLS_OF
+from caseworker.models.gateway import Completion, ModelGateway, Tier
+from caseworker.models.ports import Message
+from caseworker.models.table import CALLS_OF
 from caseworker.nodes.case.case import Case, EscalateWhen, FinishReason
 from caseworker.nodes.case.evidence import Action, Evidence, compose
 from caseworker.nodes.case.gate import PlanFailureKind
 from caseworker.nodes.case.prompt import ToolOffer
-from caseworker.observability.redaction import redact_value
+from caseworker.platform.logs.redaction import redact_value
 from caseworker.tools.artifacts import ARTIFACTS, references_in
 from caseworker.tools.ports import ToolContext, ToolResult
 

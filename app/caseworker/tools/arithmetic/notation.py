@@ -13,7 +13,7 @@ from collections.abc import Container
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from caseworker.observability.redaction import redact_text
+from caseworker.platform.logs.redaction import redact_text
 from caseworker.tools.arithmetic.real import MAX_DIGITS, too_large
 from caseworker.tools.ports import ToolRefusedError
 

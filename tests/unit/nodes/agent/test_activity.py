@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from caseworker.llm.ports import Delta, ModelError, ModelReply, ModelRequest
+from caseworker.models.ports import Delta, ModelError, ModelReply, ModelRequest
 from caseworker.nodes.agent.activity import CHUNK_CHARS
 from caseworker.nodes.agent.references import MAX_SHOWN_CHARS
 from tests.support.limits import retry_policy

@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from caseworker.control.budget import Budget
-from caseworker.kernel.facts import StepStatus
-from caseworker.llm.ports import ToolCall
+from caseworker.core.budget.budget import Budget
+from caseworker.core.graph.facts import StepStatus
+from caseworker.models.ports import ToolCall
 from caseworker.nodes.agent.output import OutputInvalidError
 from tests.unit.nodes.agent.world import agent, asking, kinds, result, said, wants, world
 from tests.unit.nodes.case.world import provider_down

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from caseworker.control.budget import Budget
-from caseworker.llm.gateway import ModelAnswerIncomplete
-from caseworker.llm.ports import Delta, ModelError, ModelReply, ModelRequest, ToolCall
+from caseworker.core.budget.budget import Budget
+from caseworker.models.gateway import ModelAnswerIncomplete
+from caseworker.models.ports import Delta, ModelError, ModelReply, ModelRequest, ToolCall
 from tests.unit.nodes.agent.world import (
     agent,
     asking,

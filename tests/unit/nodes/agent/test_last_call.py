@@ -2,9 +2,9 @@
 
 import pytest
 
-from caseworker.control.budget import Budget
-from caseworker.kernel.facts import StepStatus
-from caseworker.llm.ports import ToolCall
+from caseworker.core.budget.budget import Budget
+from caseworker.core.graph.facts import StepStatus
+from caseworker.models.ports import ToolCall
 from tests.unit.nodes.agent.world import (
     agent,
     asking,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from caseworker.llm.ports import ModelReply, ModelRequest
+from caseworker.models.ports import ModelReply, ModelRequest
 from caseworker.nodes.agent.conversation import ConversationTooLongError
 from caseworker.nodes.templates import compact
 from tests.unit.nodes.agent.world import agent, asking, events, result, said, wants, world

@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from caseworker.control.budget import Budget
-from caseworker.control.ledger import Scope
-from caseworker.control.stops import StopKind, Suspended
+from caseworker.core.budget.budget import Budget
+from caseworker.core.budget.ledger import Scope
+from caseworker.core.budget.stops import StopKind, Suspended
+from caseworker.core.graph.facts import StepStatus
 from caseworker.engine.call import CallFailedError
-from caseworker.kernel.facts import StepStatus
-from caseworker.llm.ports import ModelError, ModelFault, ModelReply, ModelRequest, ToolCall
+from caseworker.models.ports import ModelError, ModelFault, ModelReply, ModelRequest, ToolCall
 from caseworker.nodes.agent.definition import AgentInputError
 from caseworker.tools.ports import ToolContext, ToolResult
 from tests.unit.nodes.agent.world import (

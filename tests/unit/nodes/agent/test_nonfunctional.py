@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from caseworker.control.budget import Budget
-from caseworker.llm.ports import ModelError
+from caseworker.core.budget.budget import Budget
+from caseworker.models.ports import ModelError
 from tests.support.graph_invariants import assert_sound
 from tests.support.work import counted_calls
 from tests.unit.nodes.agent.world import agent, asking, said, wants, world

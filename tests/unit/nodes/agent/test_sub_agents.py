@@ -2,7 +2,7 @@
 
 import pytest
 
-from caseworker.control.budget import Budget
+from caseworker.core.budget.budget import Budget
 from tests.unit.nodes.agent.test_loop import calculate
 from tests.unit.nodes.agent.world import agent, asking, kinds, result, said, wants, world
 from tests.unit.nodes.case.world import provider_down

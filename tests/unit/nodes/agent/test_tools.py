@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from caseworker.core.trace.payloads import REDACTED
 from caseworker.engine.driver import GraphExecution
 from caseworker.nodes.agent.execution import Agents
 from caseworker.nodes.agent.functions import offered_functions
@@ -15,7 +16,6 @@ from caseworker.tools.calendar import Calendar
 from caseworker.tools.dispatch import ONE_ATTEMPT, ToolDispatch
 from caseworker.tools.ports import Tool, ToolSpec
 from caseworker.tools.registry import ToolPolicy, ToolRegistry
-from caseworker.trace.payloads import REDACTED
 from tests.unit.nodes.agent.world import Gate, agent, asking, events, said, wants, world
 
 

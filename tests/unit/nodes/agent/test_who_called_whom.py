@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from caseworker.control.budget import Budget
-from caseworker.trace.analysis import first_halted
-from caseworker.trace.explain import explain
-from caseworker.trace.snapshot import Snapshot
-from caseworker.trace.spans import TOOL, TOOL_CALL_ID, TraceContext, spans_of
+from caseworker.core.budget.budget import Budget
+from caseworker.core.trace.analysis import first_halted
+from caseworker.core.trace.explain import explain
+from caseworker.core.trace.snapshot import Snapshot
+from caseworker.core.trace.spans import TOOL, TOOL_CALL_ID, TraceContext, spans_of
 from tests.unit.nodes.agent.world import agent, asking, said, wants, world
 from tests.unit.nodes.case.world import cannot
 from tests.unit.nodes.case.world import plan as planned

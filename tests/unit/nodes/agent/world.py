@@ -7,7 +7,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from caseworker.engine.report import GraphOutcome
-from caseworker.llm.ports import Delta, Incomplete, ModelReply, ModelRequest, TokenUsage, ToolCall
+from caseworker.models.ports import (
+    Delta,
+    Incomplete,
+    ModelReply,
+    ModelRequest,
+    TokenUsage,
+    ToolCall,
+)
 from caseworker.tools.ports import ToolContext, ToolResult, ToolSpec
 from tests.unit.nodes.world import World, graph, step
 

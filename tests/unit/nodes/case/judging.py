@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from caseworker.llm.gateway import Tier
+from caseworker.models.gateway import Tier
 from caseworker.nodes.case.evidence import Evidence
 from caseworker.nodes.case.verifier import Comparison, Verdict, verify
 from caseworker.tools.ports import ToolResult

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from caseworker.llm.gateway import Tier
+from caseworker.models.gateway import Tier
 from caseworker.nodes.case.evidence import Evidence, compose
 
 ROWS = {"rows": [["2012-01-03", 411.23]], "text": "AAPL, closing price on 250 trading days"}

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from caseworker.control.budget import Budget
+from caseworker.core.budget.budget import Budget
 from caseworker.nodes.case.evidence import compose
 from caseworker.nodes.case.verifier import Check, Comparison, verify
 from caseworker.tools.arguments import object_of, text

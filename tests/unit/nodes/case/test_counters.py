@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from caseworker.control.budget import Dimension
+from caseworker.core.budget.budget import Dimension
 from caseworker.tools.ports import ToolResult, failure
 from tests.support.limits import retry_policy
 from tests.support.seeded_loop import run

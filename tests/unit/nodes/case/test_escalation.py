@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from caseworker.control.budget import Budget
+from caseworker.core.budget.budget import Budget
 from caseworker.nodes.case.node import CaseFailedError
 from tests.unit.nodes.case.world import (
     calculate,

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from caseworker.control.budget import Budget
+from caseworker.core.budget.budget import Budget
 from caseworker.tools.ports import ToolContext, ToolResult, ToolSpec
 from tests.unit.nodes.case.world import cannot, plan, respond, result_of, world
 

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from caseworker.control.budget import Dimension
-from caseworker.llm.gateway import Tier
+from caseworker.core.budget.budget import Dimension
+from caseworker.models.gateway import Tier
 from caseworker.nodes.case.case import EscalateWhen, Mode
 from caseworker.nodes.case.gate import GateDecision, GateInput, PlanFailureKind, Reason, decide
 from tests.support.limits import act_limits

@@ -5,8 +5,8 @@ from decimal import Decimal
 
 import pytest
 
-from caseworker.control.budget import Budget
-from caseworker.llm.ports import ModelError, TokenUsage
+from caseworker.core.budget.budget import Budget
+from caseworker.models.ports import ModelError, TokenUsage
 from tests.unit.nodes.case.world import (
     PRICE,
     BrokenTool,

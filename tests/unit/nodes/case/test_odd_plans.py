@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from caseworker.control.budget import Budget
-from caseworker.llm.ports import Incomplete, ModelReply, TokenUsage
+from caseworker.core.budget.budget import Budget
+from caseworker.models.ports import Incomplete, ModelReply, TokenUsage
 from tests.unit.nodes.case.world import calculate, events, plan, respond, result_of, world
 
 GOOD = plan(calculate("6 * 7"))

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from caseworker.control.budget import Budget
-from caseworker.llm.ports import TokenUsage
+from caseworker.core.budget.budget import Budget
+from caseworker.models.ports import TokenUsage
 from caseworker.nodes.case.evidence import Action
 from caseworker.nodes.case.plan import Plan
 from caseworker.tools.arguments import object_of, text

@@ -2,7 +2,7 @@
 
 import pytest
 
-from caseworker.control.budget import Budget, Dimension
+from caseworker.core.budget.budget import Budget, Dimension
 from caseworker.nodes.case.plan import plan_schema
 from caseworker.tools.calculator import Calculator
 from caseworker.tools.functions import functions_of

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from caseworker.llm.gateway import Tier
-from caseworker.llm.ports import Message
+from caseworker.models.gateway import Tier
+from caseworker.models.ports import Message
 from caseworker.nodes.case.evidence import Action, Evidence
 from caseworker.nodes.case.plan import Plan, parse_plan
 from caseworker.nodes.case.prompt import MAX_RESULT_CHARS, SYSTEM, Dialogue, ToolOffer

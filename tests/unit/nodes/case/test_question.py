@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from caseworker.llm.gateway import Tier
+from caseworker.models.gateway import Tier
 from caseworker.nodes.case.evidence import Evidence
 from caseworker.nodes.case.question import misused
 

@@ -2,10 +2,10 @@
 
 import pytest
 
-from caseworker.adapters.providers.openai import openai_provider
-from caseworker.llm.forms import StructuredOutput
-from caseworker.llm.gateway import ModelGateway, Tier
-from caseworker.llm.pricing import no_list_price
+from caseworker.models.forms import StructuredOutput
+from caseworker.models.gateway import ModelGateway, Tier
+from caseworker.models.pricing import no_list_price
+from caseworker.models.wires.openai import openai_provider
 from tests.support.fake_provider.script import Step
 from tests.support.fake_provider.virtual import VirtualProvider
 from tests.support.limits import retry_policy, tier_model

@@ -2,7 +2,7 @@
 
 import pytest
 
-from caseworker.llm.gateway import Tier
+from caseworker.models.gateway import Tier
 from caseworker.nodes.case.evidence import Action
 from caseworker.nodes.case.work import CaseState, ModelName
 

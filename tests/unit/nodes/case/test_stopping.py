@@ -5,8 +5,8 @@ from datetime import UTC, datetime
 
 import pytest
 
-from caseworker.control.budget import Budget
-from caseworker.control.stops import DeadlineExceededError, Stop
+from caseworker.core.budget.budget import Budget
+from caseworker.core.budget.stops import DeadlineExceededError, Stop
 from caseworker.engine.report import GraphOutcome
 from tests.unit.nodes.case.world import (
     WaitingTool,

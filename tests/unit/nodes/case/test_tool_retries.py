@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from caseworker.control.budget import Budget, Dimension
+from caseworker.core.budget.budget import Budget, Dimension
 from caseworker.engine.report import GraphOutcome
 from caseworker.tools.ports import ToolContext, ToolResult, ToolSpec, failure
 from tests.support.limits import retry_policy

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from caseworker.llm.gateway import Tier
+from caseworker.models.gateway import Tier
 from caseworker.nodes.case.evidence import Evidence, compose, finding
 from caseworker.nodes.case.verifier import Check, Comparison, DeterministicTools, verify
 from caseworker.tools.calculator import Calculator

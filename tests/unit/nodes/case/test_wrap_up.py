@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from caseworker.control.budget import Budget
+from caseworker.core.budget.budget import Budget
 from caseworker.tools.ports import ToolContext, ToolResult, ToolSpec
 from tests.support.limits import case_defaults
 from tests.unit.nodes.case.world import (

@@ -8,10 +8,12 @@ from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
 
-from caseworker.control.budget import Budget
-from caseworker.control.ledger import Scope
-from caseworker.control.retry import RetryPolicy
-from caseworker.control.usage import NOTHING, Charge, ResourceUsage
+from caseworker.core.budget.budget import Budget
+from caseworker.core.budget.ledger import Scope
+from caseworker.core.budget.retry import RetryPolicy
+from caseworker.core.budget.usage import NOTHING, Charge, ResourceUsage
+from caseworker.core.trace.call_tree import WORKER_LOST
+from caseworker.core.trace.execution_graph import ExecutionGraph
 from caseworker.engine.calls import Calls
 from caseworker.engine.cancellation import CancellationToken
 from caseworker.engine.context import RunContext
@@ -19,9 +21,9 @@ from caseworker.engine.driver import GraphExecution
 from caseworker.engine.ports import CallOutcome, Entry, Recorded
 from caseworker.engine.report import GraphOutcome
 from caseworker.engine.step_path import StepPath
-from caseworker.llm.gateway import ChatModel, ModelGateway, Tier
-from caseworker.llm.ports import ModelError, ModelReply, ModelRequest, TokenUsage
-from caseworker.llm.pricing import TokenPrice, no_list_price
+from caseworker.models.gateway import ChatModel, ModelGateway, Tier
+from caseworker.models.ports import ModelError, ModelReply, ModelRequest, TokenUsage
+from caseworker.models.pricing import TokenPrice, no_list_price
 from caseworker.nodes.case.case import CaseDefaults
 from caseworker.nodes.case.node import CaseNode, case_type
 from caseworker.nodes.case.operation import Reading
@@ -36,8 +38,6 @@ from caseworker.tools.dispatch import ONE_ATTEMPT
 from caseworker.tools.ports import Tool, ToolContext, ToolResult, ToolSpec
 from caseworker.tools.registry import ToolPolicy, ToolRegistry
 from caseworker.tools.respond import Respond
-from caseworker.trace.call_tree import WORKER_LOST
-from caseworker.trace.execution_graph import ExecutionGraph
 from tests.support.graph_invariants import violations
 from tests.support.limits import case_defaults, retry_policy, tier_model, tool_dispatch
 from tests.support.planning import told

@@ -1,0 +1,239 @@
+"""Scopes and reservations: keep parallel work within nested limits.
+
+A scope is a budget with its usage, nested in its parent scope. Spending has two phases. *Before*
+the work, an amount is reserved in the scope and in all its ancestors, or in none of them. *After*
+it, the actual usage replaces the reservation. No other work can spend a reserved amount, so a limit
+of N allows exactly N, however many steps run in parallel. Amounts that are unknown in advance
+(tokens, cost) may exceed their limit once; after that, every reservation is refused.
+
+If a charge does not fit only because of other reservations, :meth:`Scope.ask` queues
+(``waiting.py``), while :meth:`Scope.reserve` and :meth:`Scope.charge` refuse. All three are
+thread-safe: one lock guards the scopes of a tree.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from caseworker.core.budget.account import WARNING_SHARES, Account
+from caseworker.core.budget.budget import UNLIMITED, Amount, Budget, Dimension
+from caseworker.core.budget.usage import (
+    BudgetExceededError,
+    Charge,
+    CheckedCharge,
+    ResourceUsage,
+    checked,
+)
+from caseworker.core.budget.waiting import HOLDER, Holder, Reservation, Room, Waiter, WaitingLine
+
+__all__ = ["ESTIMATED_OF", "HOLDER", "Holder", "Reservation", "Room", "Scope", "Waiter", "Warn"]
+
+Warn = Callable[["Scope", Dimension, float], None]
+"""Callback for a warning: called once when usage reaches a share (0.7, 0.9) of a scope's limit."""
+
+
+class Scope(Account):
+    """A budget with its usage and its reservations, nested in an optional parent scope."""
+
+    def __init__(
+        self,
+        name: str,
+        budget: Budget | None = None,
+        *,
+        parent: "Scope | None" = None,
+        usage: ResourceUsage | None = None,
+        warn: Warn | None = None,
+        requires_prices: bool = True,
+    ) -> None:
+        """Open a scope.
+
+        ``requires_prices``: whether a cost limit of this scope refuses calls of unknown price.
+        """
+        super().__init__(
+            name,
+            budget or UNLIMITED,
+            usage or ResourceUsage(),
+            warn or (parent._warn if parent else None),
+        )
+        self.parent = parent
+        self._ancestors: tuple[Scope, ...] = () if parent is None else parent.lineage()
+        self._requires_prices = requires_prices
+        self.line: WaitingLine = WaitingLine(self.usage.lock) if parent is None else parent.line
+        """The queue of pending reservations, shared by all scopes of the tree."""
+        self.usage.lock = self.line.lock
+
+    def child(self, name: str, budget: Budget | None) -> "Scope":
+        """Open a child scope; everything that it spends also counts in this scope."""
+        return Scope(f"{self.name}/{name}", budget, parent=self, usage=self.usage.child())
+
+    def lineage(self) -> tuple["Scope", ...]:
+        """Return this scope and its ancestors, innermost first."""
+        return (self, *self._ancestors)  # not cached: a reference cycle would keep the scope alive
+
+    def tightest_limits(self) -> dict[Dimension, Amount]:
+        """Return the lowest limit by dimension, of this scope and its ancestors, without time."""
+        tightest: dict[Dimension, Amount] = {}
+        for view in self.lineage():
+            for dimension, limit in view.limits.items():
+                tightest[dimension] = min(limit, tightest.get(dimension, limit))
+        return tightest
+
+    def reserve(self, charge: Charge) -> Reservation:
+        """Reserve ``charge`` in this scope and all ancestors, or in none, without waiting.
+
+        Raises:
+            BudgetExceededError: a limit would be exceeded; names the scope and the dimension.
+            ValueError: an amount is negative or not finite.
+        """
+        return self.line.reserve(self.lineage(), checked(charge))
+
+    def ask(
+        self,
+        charge: Charge,
+        wanted: Callable[[Room], Charge] | None = None,
+        *,
+        tracked: bool = True,
+    ) -> Reservation | Waiter:
+        """Reserve ``charge`` in this scope and all ancestors, or queue until capacity is free.
+
+        ``wanted`` may return a larger charge to reserve instead, given the capacity at that moment.
+        A ``tracked`` reservation is released at the latest at the end of the step that makes it.
+
+        Raises:
+            BudgetExceededError: the charge does not fit even if only the caller's own reservations
+                are held; names the scope and the dimension.
+            ValueError: an amount is negative or not finite.
+        """
+        return self.line.ask(self.lineage(), checked(charge), wanted, tracked=tracked)
+
+    def release_left(self, made_by: Callable[[Any], bool]) -> None:
+        """Release unsettled reservations of the holders for which ``made_by`` returns True."""
+        for reservation, holder in list(self.line.tracked.items()):
+            if made_by(holder):
+                reservation.release()
+
+    def charge(self, charge: Charge) -> None:
+        """Reserve and settle an exact charge in one operation; raises like :meth:`reserve`."""
+        if type(charge) is not CheckedCharge:
+            charge = checked(charge)
+        # Inlined because every step runs it: calls and ``with`` are expensive on CPython 3.11.
+        lock = self.usage.lock
+        lock.acquire()
+        try:
+            lineage = (self, *self._ancestors)
+            for scope in lineage:
+                limits, usage, held = scope.limits, scope.usage, scope.held
+                if not limits:
+                    continue
+                used = usage.amounts
+                fits = usage.checked_by is scope.mark
+                for dimension, asked in charge.items():
+                    if (limit := limits.get(dimension)) is not None:
+                        taken = used.get(dimension, 0) + held.get(dimension, 0)
+                        fits = fits and taken + asked <= limit
+                if not fits and (refused := scope.refusal(charge, held)) is not None:
+                    raise refused
+            for scope in lineage:
+                usage = scope.usage
+                # Unlike ``add``, keep the scope's own mark: an allowed charge stays in its limits.
+                if usage.checked_by is not scope.mark:
+                    usage.checked_by = None
+                used = usage.amounts
+                for dimension, asked in charge.items():
+                    used[dimension] = used.get(dimension, 0) + asked
+                if scope._warn is not None:
+                    scope.warn_of(charge)
+        finally:
+            lock.release()
+
+    def add(self, charge: Charge) -> None:
+        """Count an amount that was already spent, without checking limits (such as late costs)."""
+        for scope in self.lineage():
+            scope.usage.add(charge)
+            scope.warn_of(charge)
+
+    def restore(self, charge: Charge) -> None:
+        """Add the amounts that an earlier execution of the run spent in this scope.
+
+        Ancestors are not charged. Warnings for shares already reached are not repeated.
+        """
+        self.usage.add(charge)
+        for dimension, limit in self.limits.items():
+            reached = float(self.usage.of(dimension)) / float(limit) if limit else 0.0
+            shares = (share for share in WARNING_SHARES if reached >= share)
+            self._warned.update((dimension, share) for share in shares)
+
+    def require_something_left(self) -> None:
+        """Raise BudgetExceededError if a limit of this scope or an ancestor is exhausted."""
+        for scope in self.lineage():
+            tripped = scope.usage.tripped_by(scope.budget)
+            if tripped is not None:
+                raise scope.stop(tripped[0])
+
+    def limits_of(self, dimension: Dimension) -> bool:
+        """Return whether this scope or an ancestor limits a dimension."""
+        return any(dimension in scope.limits for scope in self.lineage())
+
+    def requires_prices(self) -> bool:
+        """Return whether a cost limit here or in an ancestor refuses calls of unknown price."""
+        limited = (scope for scope in self.lineage() if Dimension.COST_USD in scope.limits)
+        return any(scope._requires_prices for scope in limited)
+
+    def remaining(self, dimension: Dimension) -> Amount | None:
+        """Return the amount of a dimension that can still be reserved here and in all ancestors.
+
+        None is unlimited; the result is never negative.
+        """
+        rests = (scope.room(dimension) for scope in self.lineage())
+        least = min((rest for rest in rests if rest is not None), default=None)
+        return None if least is None else max(0, least)
+
+    def reserved(self, dimension: Dimension) -> Amount:
+        """Return the amount of a dimension that is held for work in flight."""
+        return self.held.get(dimension, 0)
+
+    def to_dict(self) -> dict[str, int | float | None]:
+        """Return the usage as JSON numbers; amounts held for work in flight count as estimated."""
+        spent = self.usage.fresh()
+        with self.line.lock:
+            spent.add(self.usage.amounts)
+            spent.add(as_estimated(self.held))
+        seconds = round(self.usage.time_elapsed_seconds, 3)
+        return spent.to_dict() | {Dimension.SECONDS.value: seconds}
+
+    def remaining_seconds(self) -> float | None:
+        """Return the seconds left until the first time limit, here or in an ancestor; None if none.
+
+        Negative once a limit has passed.
+        """
+        limits = ((scope.budget.max_time_seconds, scope.usage) for scope in self.lineage())
+        left = (most - used.time_elapsed_seconds for most, used in limits if most is not None)
+        return min(left, default=None)
+
+    def out_of_own_time(self) -> BudgetExceededError:
+        """Return the error for this scope's own time limit."""
+        return self.stop(Dimension.SECONDS)
+
+    def shares_to_warn_of(self) -> tuple[float, ...]:
+        """Return the shares of a limit at which to warn; empty without a warning callback."""
+        return WARNING_SHARES if self._warn is not None else ()
+
+    def warn_of_time(self, share: float) -> None:
+        """Warn once that ``share`` of this scope's time limit has passed."""
+        if self._warn is not None and (Dimension.SECONDS, share) not in self._warned:
+            self._warned.add((Dimension.SECONDS, share))
+            self._warn(self, Dimension.SECONDS, share)
+
+
+def as_estimated(charge: Charge) -> Charge:
+    """Return ``charge`` with its tokens and its cost also counted as estimated."""
+    marks = {
+        ESTIMATED_OF[d]: amount for d, amount in charge.items() if d in ESTIMATED_OF and amount
+    }
+    return {**charge, **marks}
+
+
+ESTIMATED_OF: Mapping[Dimension, Dimension] = {
+    Dimension.TOKENS: Dimension.TOKENS_ESTIMATED,
+    Dimension.COST_USD: Dimension.COST_USD_ESTIMATED,
+}
+"""Maps a dimension to the one that counts its estimated part."""

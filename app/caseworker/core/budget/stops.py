@@ -1,0 +1,144 @@
+"""Stops: reasons to end a run that no error policy can override.
+
+A stop is a ``BaseException``, so an ``except Exception`` in a node, a tool or a library can neither
+swallow it nor retry it as a failure. The code that finishes the run converts it into a
+:class:`StopCause`, the ``stop`` field of a run in the API.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Any
+
+from caseworker.core.budget.budget import Amount, json_number
+
+
+def rfc3339(moment: datetime) -> str:
+    """Format a time in UTC as RFC 3339, such as ``2025-09-08T12:00:00Z``."""
+    return moment.astimezone(UTC).isoformat().removesuffix("+00:00") + "Z"
+
+
+class StopKind(StrEnum):
+    """The kind of event that ended a run early."""
+
+    BUDGET = "budget"
+    DEADLINE = "deadline"
+    CANCELLED = "cancelled"
+    LOOP = "loop"
+    """An agent repeated the same calls with the same results."""
+    ERROR = "error"
+    WORKER_LOST = "worker_lost"
+
+
+_LIMITS = frozenset({StopKind.BUDGET, StopKind.DEADLINE, StopKind.LOOP})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StopCause:
+    """The reason why a run ended early, as shown in the run's ``stop`` field."""
+
+    kind: StopKind
+    dimension: str | None = None
+    """The exhausted budget dimension, such as ``tool_calls``."""
+    scope: str | None = None
+    """The budget scope of the limit, such as ``run`` or ``run/answer``."""
+    limit: Amount | None = None
+    used: Amount | None = None
+    reserved: Amount | None = None
+    """The amount held for work in flight at the refusal."""
+    requested: Amount | None = None
+    """The amount that was refused."""
+    requested_by: str | None = None
+    reason: str | None = None
+    step_id: str | None = None
+    """For an error: the step that failed."""
+    error_class: str | None = None
+    """For an error: the class of the failure."""
+    at: datetime | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Convert the cause to JSON values; fields that are None are omitted."""
+        known = ((name, getattr(self, name)) for name in _FIELDS)
+        values = {name: value for name, value in known if value is not None}
+        values["kind"] = self.kind.value
+        if self.at is not None:
+            values["at"] = rfc3339(self.at)
+        for name in _AMOUNTS & values.keys():
+            values[name] = json_number(values[name])
+        return values
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> "StopCause":
+        """Parse the output of :meth:`to_dict`."""
+        at = values.get("at")
+        read = {"kind": StopKind(values["kind"]), "at": at and datetime.fromisoformat(at)}
+        return cls(**{**values, **read})
+
+
+_FIELDS = tuple(field.name for field in fields(StopCause))
+_AMOUNTS = frozenset({"limit", "used", "reserved", "requested"})
+
+
+class Stop(BaseException):
+    """The exception that ends a run early; it carries a :class:`StopCause`.
+
+    Instances can be copied and pickled, so that a worker process can raise them to its parent.
+    """
+
+    def __init__(self, cause: StopCause) -> None:
+        super().__init__(cause.reason or cause.kind.value)
+        self.cause = cause
+        self.partial_results: Mapping[str, Any] = {}
+        """Results by step at the time of the stop, for graphs executed through the Python API."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _restored, (type(self), self.args), self.__dict__
+
+    @property
+    def is_limit(self) -> bool:
+        """True if a limit was reached: the run or step is then halted, not cancelled or failed."""
+        return self.cause.kind in _LIMITS
+
+
+def _restored(kind: type[Stop], args: tuple[Any, ...]) -> Stop:
+    """Build a stop for ``pickle``, which sets its attributes afterwards.
+
+    Skips ``__init__``, because subclasses take other arguments.
+    """
+    return kind.__new__(kind, *args)
+
+
+class CancelledError(Stop):
+    """A cancel request ended the run.
+
+    Not ``asyncio.CancelledError``; import that class through its module to avoid confusion.
+    """
+
+    def __init__(self, reason: str | None = None, *, requested_by: str | None = None) -> None:
+        cause = StopCause(kind=StopKind.CANCELLED, reason=reason, requested_by=requested_by)
+        super().__init__(cause)
+
+
+class DeadlineExceededError(Stop):
+    """The deadline that the caller set has passed."""
+
+    def __init__(self, deadline: datetime) -> None:
+        reason = f"The deadline {rfc3339(deadline)} has passed."
+        super().__init__(StopCause(kind=StopKind.DEADLINE, reason=reason))
+
+
+class HandOver(Stop):
+    """This process releases the run, so that another process can resume it."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(StopCause(kind=StopKind.WORKER_LOST, reason=reason))
+
+
+class Suspended(HandOver):
+    """The run is suspended: all its active work waits for approvals; a decision resumes it."""
+
+    def __init__(self, approval_ids: frozenset[str]) -> None:
+        super().__init__("It waits for an approval.")
+        self.approval_ids = approval_ids
+        """The IDs of the pending approvals."""

@@ -1,0 +1,326 @@
+"""Resource usage of a scope, and the error for exceeded budgets."""
+
+import math
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from datetime import UTC, datetime
+from decimal import Decimal
+from typing import Any
+
+from caseworker.core.budget.budget import Amount, Budget, Dimension, money
+from caseworker.core.budget.stops import Stop, StopCause, StopKind
+
+Charge = Mapping[Dimension, Amount]
+"""Amounts by dimension, money as Decimal; an absent dimension is not charged."""
+
+NOTHING: Charge = {}
+
+
+class CheckedCharge(dict[Dimension, Amount]):
+    """A charge that is known to be valid, such as a constant; it is not validated again."""
+
+
+class _Count:
+    """A descriptor that reads and writes an integer amount of a usage."""
+
+    def __init__(self, dimension: Dimension) -> None:
+        self._dimension = dimension
+
+    def __get__(self, usage: "ResourceUsage", owner: object = None) -> int:
+        return int(usage._read(self._dimension))
+
+    def __set__(self, usage: "ResourceUsage", amount: int) -> None:
+        usage._put(self._dimension, amount)
+
+
+class ResourceUsage:
+    """The amounts that a scope and its child scopes have spent so far.
+
+    Seconds come from a monotonic clock; ``start_time`` is for display only. Writing to an attribute
+    also changes the usages of the ancestors. :meth:`add` does not, because a scope charges each
+    ancestor itself. The class is thread-safe: ``usage.tokens_used += 10`` adds exactly ten, even if
+    another thread writes between the read and the write. A copy is independent of every scope.
+    """
+
+    def __init__(
+        self,
+        tokens_used: int = 0,
+        steps_executed: int = 0,
+        api_calls: int = 0,
+        cost_dollars: float | Decimal = 0,
+        *,
+        before_seconds: float = 0.0,
+        clock: Callable[[], float] = time.monotonic,
+        parent: "ResourceUsage | None" = None,
+    ) -> None:
+        """Start counting.
+
+        ``before_seconds`` is the time that earlier executions of the run used; ``parent`` is the
+        usage of the parent scope.
+
+        Raises:
+            ValueError: an amount is negative or not finite.
+        """
+        self._parent = parent
+        self.lock: threading.RLock = threading.RLock() if parent is None else parent.lock
+        """The lock that guards the amounts of all usages of one tree."""
+        self._thread = threading.get_ident()
+        self._read_in_threads: dict[tuple[int, Dimension], Any] = {}
+        self.amounts: dict[Dimension, Any] = {
+            **checked({Dimension.TOKENS: tokens_used, Dimension.STEPS: steps_executed}),
+            **checked({Dimension.API_CALLS: api_calls, Dimension.COST_USD: cost_dollars}),
+        }
+        self.checked_by: object = None
+        """The mark of the scope that found its limits respected; None after each later write."""
+        self.start_time = datetime.now(UTC)
+        self._clock = clock
+        self._start_monotonic = clock()
+        self._before_seconds = before_seconds
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        seconds = self.time_elapsed_seconds
+        return _restored, (self.amounts.copy(), self.start_time, seconds)
+
+    tokens_used = _Count(Dimension.TOKENS)
+    """Input plus output tokens."""
+    steps_executed = _Count(Dimension.STEPS)
+    """Step executions; retries are not counted."""
+    api_calls = _Count(Dimension.API_CALLS)
+    """Provider attempts."""
+
+    @property
+    def cost_dollars(self) -> float:
+        """US dollars as a float; ``amounts`` holds the exact Decimal.
+
+        The change that an assignment makes is rounded to 12 decimal places.
+        """
+        return float(self._read(Dimension.COST_USD))
+
+    @cost_dollars.setter
+    def cost_dollars(self, cost: float | Decimal) -> None:
+        self._put(Dimension.COST_USD, cost)
+
+    @property
+    def time_elapsed_seconds(self) -> float:
+        """Seconds since the scope started, on the monotonic clock, plus ``before_seconds``."""
+        return self._before_seconds + max(0.0, self._clock() - self._start_monotonic)
+
+    @classmethod
+    def unstarted(cls) -> "ResourceUsage":
+        """Return a usage that starts to count seconds at :meth:`start`."""
+        usage = cls()
+        usage._start_monotonic = math.inf
+        return usage
+
+    def start(self) -> None:
+        """Start to count seconds; no effect if already started."""
+        if self._start_monotonic == math.inf:
+            self.start_time, self._start_monotonic = datetime.now(UTC), self._clock()
+
+    def resume(self, before_seconds: float) -> None:
+        """Add the seconds that earlier executions used."""
+        self._before_seconds += before_seconds
+
+    def fresh(self) -> "ResourceUsage":
+        """Return an empty usage without a parent, on the same clock, that starts now."""
+        return ResourceUsage(clock=self._clock)
+
+    def child(self) -> "ResourceUsage":
+        """Return the usage of a child scope, empty and started now."""
+        return ResourceUsage(clock=self._clock, parent=self)
+
+    def of(self, dimension: Dimension) -> Amount:
+        """Return the amount spent in one dimension."""
+        if dimension is Dimension.SECONDS:
+            return self.time_elapsed_seconds
+        return self.amounts.get(dimension, 0)  # type: ignore[no-any-return]
+
+    def add(self, charge: Charge) -> None:
+        """Add a charge to this usage, not to its ancestors."""
+        with self.lock:
+            amounts = self.amounts
+            for dimension, amount in charge.items():
+                amounts[dimension] = amounts.get(dimension, 0) + amount
+            self.checked_by = None
+
+    def exceeds(self, budget: Budget) -> tuple[bool, str | None]:
+        """Return whether a limit of ``budget`` is exhausted, and a message that names it.
+
+        Call it before a further charge, not after the last one: a limit that is used exactly counts
+        as exceeded.
+        """
+        tripped = self.tripped_by(budget)
+        return (False, None) if tripped is None else (True, self.describe(*tripped))
+
+    def tripped_by(self, budget: Budget) -> tuple[Dimension, Amount] | None:
+        """Return the first exhausted dimension and its limit, or None."""
+        for dimension, limit in budget.limits().items():
+            if self.of(dimension) >= limit:
+                return dimension, limit
+        return None
+
+    def describe(
+        self,
+        dimension: Dimension,
+        limit: Amount,
+        *,
+        reserved: Amount | None = None,
+        requested: Amount | None = None,
+        for_answer: bool = False,
+    ) -> str:
+        """Describe an exceeded limit in one line: used, reserved and requested amounts, and limit.
+
+        ``for_answer``: ``reserved`` is part of the used amount, kept for an agent's last answer.
+        """
+        amounts = {"used": self.of(dimension), "reserved": reserved, "requested": requested}
+        known = ((name, amount) for name, amount in amounts.items() if amount is not None)
+        parts = [f"{shown_amount(dimension, amount)} {name}" for name, amount in known]
+        if for_answer:
+            parts[1] = f"of which {parts[1]} for the last answer"
+        allowed = f"limit {shown_amount(dimension, limit)}"
+        return f"{_TITLES[dimension]} limit exceeded: {', '.join((*parts, allowed))}"
+
+    def _read(self, dimension: Dimension) -> Any:
+        """Return an amount.
+
+        If the caller is not the thread that created the usage, remember the value for that thread.
+        Its next write is then applied as the difference to this value, so ``+=`` is atomic.
+        """
+        with self.lock:
+            amount, thread = self.amounts.get(dimension, 0), threading.get_ident()
+            if thread != self._thread:
+                self._read_in_threads[thread, dimension] = amount
+            return amount
+
+    def _put(self, dimension: Dimension, amount: Any) -> None:
+        """Set an amount and apply the same change to all ancestors."""
+        with self.lock:
+            known = self.amounts.get(dimension, 0)
+            known = self._read_in_threads.pop((threading.get_ident(), dimension), known)
+            change = _change(dimension, known, amount)
+            usage: ResourceUsage | None = self
+            while usage is not None:
+                usage.amounts[dimension] = usage.amounts.get(dimension, 0) + change
+                usage.checked_by = None
+                usage = usage._parent
+
+    def to_dict(self) -> dict[str, int | float | None]:
+        """Return the amounts as JSON numbers, including seconds.
+
+        Includes the estimated parts of ``tokens`` and ``cost_usd``. If the price of a call is
+        unknown, ``cost_usd`` is None and ``cost_usd_known`` is the sum of the other calls.
+        """
+        amounts = {**_NOTHING_ESTIMATED, **self.amounts}
+        counted: dict[str, int | float | None] = {
+            d.value: float(a) if d in _FRACTIONS else a for d, a in amounts.items()
+        }
+        if amounts.get(Dimension.UNPRICED_CALLS):
+            counted["cost_usd_known"], counted["cost_usd"] = counted["cost_usd"], None
+        return counted | {Dimension.SECONDS.value: round(self.time_elapsed_seconds, 3)}
+
+
+def _restored(amounts: dict[Dimension, Any], start_time: datetime, seconds: float) -> ResourceUsage:
+    usage = ResourceUsage(before_seconds=seconds)
+    usage.amounts, usage.start_time = amounts, start_time
+    return usage
+
+
+def sum_of(charges: Iterable[Charge]) -> dict[Dimension, Any]:
+    """Return the sum of charges by dimension."""
+    total: dict[Dimension, Any] = {}
+    for charge in charges:
+        for dimension, amount in charge.items():
+            total[dimension] = total.get(dimension, 0) + amount
+    return total
+
+
+def checked(charge: Charge) -> Charge:
+    """Validate a charge and convert its money to Decimal.
+
+    Raises:
+        ValueError: an amount is negative or not finite.
+    """
+    if all(type(amount) is int and amount >= 0 for amount in charge.values()):
+        return charge
+    return {dimension: _checked(dimension, amount) for dimension, amount in charge.items()}
+
+
+def _checked(dimension: Dimension, amount: Amount) -> Amount:
+    if not (math.isfinite(amount) and amount >= 0):
+        raise ValueError(f"What is spent of {dimension} is zero or more, not {amount}.")
+    return money(amount) if dimension in _FRACTIONS else amount
+
+
+def _change(dimension: Dimension, known: Any, amount: Any) -> Any:
+    """Return the difference of two amounts; a float of money is rounded to 12 decimal places."""
+    if dimension in _FRACTIONS and not isinstance(amount, Decimal):
+        change: Any = money(round(amount - float(known), _MONEY_DIGITS))
+    else:
+        change = amount - known
+    return _checked(dimension, change)
+
+
+def shown_amount(dimension: Dimension, amount: Amount) -> str:
+    """Format an amount with its unit."""
+    match dimension:
+        case Dimension.SECONDS:
+            return f"{amount:.1f}s"
+        case Dimension.COST_USD:
+            return f"${amount:f}"
+        case _:
+            return str(amount)
+
+
+class BudgetExceededError(Stop):
+    """A limit refused a charge.
+
+    It is a stop: no error policy retries, skips or replaces it.
+    """
+
+    def __init__(
+        self,
+        usage: ResourceUsage,
+        budget: Budget,
+        reason: str,
+        *,
+        dimension: Dimension | None = None,
+        scope: str | None = None,
+        reserved: Amount | None = None,
+        requested: Amount | None = None,
+    ) -> None:
+        self.usage = usage
+        self.budget = budget
+        self.reason = reason
+        super().__init__(
+            StopCause(
+                kind=StopKind.BUDGET,
+                dimension=dimension,
+                scope=scope,
+                limit=budget.limits().get(dimension) if dimension else None,
+                used=usage.of(dimension) if dimension else None,
+                reserved=reserved,
+                requested=requested,
+                reason=reason,
+            )
+        )
+
+
+_MONEY_DIGITS = 12
+
+_FRACTIONS = frozenset({Dimension.COST_USD, Dimension.COST_USD_ESTIMATED})
+
+_NOTHING_ESTIMATED = {Dimension.TOKENS_ESTIMATED: 0, Dimension.COST_USD_ESTIMATED: 0}
+
+_TITLES: Mapping[Dimension, str] = {
+    Dimension.TOKENS: "Token",
+    Dimension.SECONDS: "Time",
+    Dimension.STEPS: "Step",
+    Dimension.API_CALLS: "API call",
+    Dimension.COST_USD: "Cost",
+    Dimension.LLM_CALLS: "LLM call",
+    Dimension.LLM_CALLS_SMALL: "Small-tier LLM call",
+    Dimension.LLM_CALLS_BIG: "Big-tier LLM call",
+    Dimension.TOOL_CALLS: "Tool call",
+    Dimension.TURNS: "Turn",
+}

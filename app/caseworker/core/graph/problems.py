@@ -1,0 +1,89 @@
+"""Validation problems of a graph, and helpers that format names in their messages."""
+
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from caseworker.core.graph.graph import Channel
+
+_LONGEST_NAME_CHARS = 60
+_MOST_NAMES = 10
+
+
+def quoted(name: object) -> str:
+    """Return the ``repr`` of ``name``, cut to 60 characters so that messages stay readable."""
+    return _cut(repr(name))
+
+
+def listed(names: Iterable[str]) -> str:
+    """Return ``names`` in alphabetical order: at most ten, then the number of the rest."""
+    ordered = sorted(names)
+    shown = ", ".join(quoted(name) for name in ordered[:_MOST_NAMES])
+    more = len(ordered) - _MOST_NAMES
+    return shown if more <= 0 else f"{shown} and {more} more"
+
+
+def path_of(steps: Sequence[str]) -> str:
+    """Format a path as ``a -> b -> a``; omit the middle if it has more than ten steps."""
+    shown = [_cut(repr(step)[1:-1]) for step in steps]
+    left_out = len(shown) - _MOST_NAMES
+    if left_out > 0:
+        half = _MOST_NAMES // 2
+        shown = [*shown[:half], f"({left_out} more)", *shown[-half:]]
+    return " -> ".join(shown)
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _LONGEST_NAME_CHARS else f"{text[: _LONGEST_NAME_CHARS - 3]}..."
+
+
+Names = frozenset[str] | None
+"""The names of the available handles; None accepts any name."""
+
+
+class Severity(StrEnum):
+    """The severity of a problem: it rejects the graph, or only warns."""
+
+    ERROR = "error"
+    """The graph is rejected."""
+    WARNING = "warning"
+    """The graph can be executed, but probably does not do what its author intended."""
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One validation problem: its location in the graph, and a message that says how to fix it."""
+
+    place: str
+    """A dotted path from the root of the graph, such as ``steps.3.id`` or ``entry.1``."""
+    message: str
+    severity: Severity = Severity.ERROR
+
+
+@dataclass(frozen=True, slots=True)
+class Handles:
+    """The handles that edges of a step may use; an empty set allows no edge on that channel."""
+
+    flow_inputs: Names = None
+    flow_outputs: Names = None
+    link_inputs: Names = None
+    link_outputs: Names = None
+
+    def inputs(self, channel: Channel) -> Names:
+        """Return the input handles for edges of ``channel``."""
+        return self.flow_inputs if channel == Channel.FLOW else self.link_inputs
+
+    def outputs(self, channel: Channel) -> Names:
+        """Return the output handles for edges of ``channel``."""
+        return self.flow_outputs if channel == Channel.FLOW else self.link_outputs
+
+
+@dataclass(frozen=True, slots=True)
+class Traits:
+    """The properties of a step's node that validation needs."""
+
+    handles: Handles = Handles()
+    holds: frozenset[Hashable] = frozenset()
+    """The persistent nodes that the step uses, including those of its nested graphs."""
+    executes: bool = True
+    """False if the step cannot be executed, only linked."""

@@ -1,0 +1,176 @@
+"""The topology of a graph: its entries, its active and linked steps, and the edges between them.
+
+Execution starts at the entries. A step that flow edges reach from an entry is active; only active
+steps are executed. A step that is not active may still be linked: links materialise it for an
+active step or for another linked step. All other steps are ignored.
+
+An entry starts immediately, with the inputs of the execution. So a flow edge to an entry routes
+nothing: it is in neither ``incoming`` nor ``outgoing``, delays nothing, and cannot start the entry
+again. Only an entry that the graph lists explicitly can have such edges. Cycle detection includes
+them, because a cycle through an entry is a mistake of the graph's author too.
+"""
+
+from collections.abc import Iterable, Mapping
+from graphlib import CycleError, TopologicalSorter
+
+from caseworker.core.graph.components import components, cycle_in, successors_of
+from caseworker.core.graph.facts import StartStep
+from caseworker.core.graph.graph import Channel, Edge, Graph, GraphError, Step
+from caseworker.core.graph.problems import path_of, quoted
+
+
+class Topology:
+    """The precomputed structure of a graph; built once and shared by all its executions."""
+
+    graph: Graph
+    steps: Mapping[str, Step]
+    """All steps by ID."""
+    entries: tuple[str, ...]
+    """The IDs of the first steps, in the order of the graph's steps."""
+    active: tuple[str, ...]
+    """The steps that are executed unless all paths to them are dead, in the graph's order."""
+    linked: frozenset[str]
+    """The inactive steps that links materialise, directly or indirectly, for active steps."""
+    incoming: Mapping[str, tuple[Edge, ...]]
+    """The flow edges between active steps by target, in the graph's order, except edges to an
+    entry. A step without such edges is absent."""
+    outgoing: Mapping[str, tuple[Edge, ...]]
+    """The same edges by source."""
+    undecided: Mapping[str, int]
+    """The number of ``incoming`` edges of each active step."""
+    links_into: Mapping[str, tuple[Edge, ...]]
+    """All link edges by target, including those of inactive steps."""
+    start: Mapping[str, StartStep]
+    """The start order of each active step, built once."""
+
+    def __init__(self, graph: Graph) -> None:
+        """Compute the topology of ``graph``.
+
+        Raises:
+            GraphError: two steps share an id, an edge or an entry names a step that does not exist,
+                or an edge has no channel.
+        """
+        self.graph = graph
+        self.steps = _by_id(graph)
+        flows, links = _by_channel(graph, self.steps)
+        outgoing = _grouped((edge.source, edge) for edge in flows)
+        self.links_into = _grouped((edge.target, edge) for edge in links)
+        self.entries = _entries(graph, self.steps, flows, links)
+        reached = _reached(self.entries, {s: [e.target for e in es] for s, es in outgoing.items()})
+        self.active = tuple(step_id for step_id in self.steps if step_id in reached)
+        sources = {t: [e.source for e in es] for t, es in self.links_into.items()}
+        self.linked = frozenset(_reached(self.active, sources) - reached)
+        begun = frozenset(self.entries)
+        routes = [edge for edge in flows if edge.source in reached and edge.target not in begun]
+        self.incoming = _grouped((edge.target, edge) for edge in routes)
+        self.outgoing = _grouped((edge.source, edge) for edge in routes)
+        self.undecided = {step_id: len(self.incoming.get(step_id, ())) for step_id in self.active}
+        self.start = {step_id: StartStep(step_id) for step_id in self.active}
+
+    def order(self) -> tuple[str, ...]:
+        """Return the active steps in topological order of their flow edges.
+
+        Raises:
+            GraphError: flow edges form a cycle; the message names its steps.
+        """
+        taking_part = set(self.active)
+        following = successors_of(
+            edge
+            for edge in self.graph.edges
+            if edge.channel == Channel.FLOW and edge.source in taking_part
+        )
+        ordered: list[str] = []
+        for component in components(self.active, following):
+            cycle = cycle_in(component, following)
+            if cycle is not None:
+                raise GraphError(f"Flow leads in a circle: {path_of(cycle)}.")
+            ordered += component
+        return tuple(ordered)
+
+    def layers(self) -> tuple[tuple[str, ...], ...]:
+        """Return the active and the linked steps in layers, each in the graph's order.
+
+        A step is one layer after its last predecessor. A linked step without linked sources is in
+        the first layer.
+
+        Raises:
+            GraphError: flow edges, or links between linked steps, form a cycle.
+        """
+        sources: dict[str, set[str]] = {
+            step_id: {edge.source for edge in self.incoming.get(step_id, ())}
+            | {e.source for e in self.links_into.get(step_id, ()) if e.source in self.linked}
+            for step_id in self.active
+        }
+        for step_id in self.linked:
+            links = self.links_into.get(step_id, ())
+            sources[step_id] = {edge.source for edge in links if edge.source in self.linked}
+        place = {step_id: number for number, step_id in enumerate(self.steps)}
+        sorter = TopologicalSorter(sources)
+        try:
+            sorter.prepare()
+        except CycleError as error:
+            raise GraphError(f"Edges lead in a circle: {path_of(error.args[1])}.") from None
+        found = []
+        while sorter.is_active():
+            layer = sorter.get_ready()
+            sorter.done(*layer)
+            found.append(tuple(sorted(layer, key=place.__getitem__)))
+        return tuple(found)
+
+
+def _by_id(graph: Graph) -> dict[str, Step]:
+    steps: dict[str, Step] = {}
+    for step in graph.steps:
+        if step.id in steps:
+            raise GraphError(f"Two steps have the same id {quoted(step.id)}.")
+        steps[step.id] = step
+    return steps
+
+
+def _by_channel(graph: Graph, steps: Mapping[str, Step]) -> tuple[list[Edge], list[Edge]]:
+    """Return the flow edges and the link edges."""
+    edges: dict[Channel, list[Edge]] = {channel: [] for channel in Channel}
+    for edge in graph.edges:
+        for end in (edge.source, edge.target):
+            if end not in steps:
+                raise GraphError(f"An edge names step {quoted(end)}, which does not exist.")
+        if edge.channel not in edges:
+            raise GraphError(
+                f"The edge from {quoted(edge.source)} to {quoted(edge.target)} has the channel"
+                f" {quoted(edge.channel)}; it must be flow or link."
+            )
+        edges[edge.channel].append(edge)
+    return edges[Channel.FLOW], edges[Channel.LINK]
+
+
+def _entries(
+    graph: Graph, steps: Mapping[str, Step], flows: list[Edge], links: list[Edge]
+) -> tuple[str, ...]:
+    if graph.entry is not None:
+        for entry in graph.entry:
+            if entry not in steps:
+                raise GraphError(f"The entry names step {quoted(entry)}, which does not exist.")
+        named = set(graph.entry)
+        return tuple(step_id for step_id in steps if step_id in named)
+    targets = {edge.target for edge in flows}
+    only_link_sources = {edge.source for edge in links} - {edge.source for edge in flows}
+    return tuple(
+        step_id for step_id in steps if step_id not in targets and step_id not in only_link_sources
+    )
+
+
+def _grouped(edges: Iterable[tuple[str, Edge]]) -> dict[str, tuple[Edge, ...]]:
+    found: dict[str, list[Edge]] = {}
+    for step_id, edge in edges:
+        found.setdefault(step_id, []).append(edge)
+    return {step_id: tuple(group) for step_id, group in found.items()}
+
+
+def _reached(starts: Iterable[str], following: Mapping[str, Iterable[str]]) -> set[str]:
+    reached = set(starts)
+    left = list(reached)
+    while left:
+        fresh = {step_id for step_id in following.get(left.pop(), ()) if step_id not in reached}
+        reached |= fresh
+        left += fresh
+    return reached

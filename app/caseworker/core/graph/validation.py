@@ -1,0 +1,367 @@
+"""Validation of a graph: reports all its problems at once.
+
+Structural problems (a duplicate ID, an edge to a missing step) are always errors. Problems that
+only matter at execution (cycles, a persistent node that two parallel steps use) are errors inside
+the subgraph that will be executed, and warnings outside it. A problem that another problem hides is
+reported after the first one is fixed.
+
+A channel other than flow or link is normally rejected earlier, when a graph is read from JSON. It
+is checked here again for graphs that are built in Python.
+"""
+
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import TypeVar
+
+from caseworker.core.graph.components import Successors, components, cycle_in, successors_of
+from caseworker.core.graph.graph import Channel, Edge, Graph, Step
+from caseworker.core.graph.problems import (
+    Handles,
+    Names,
+    Problem,
+    Severity,
+    Traits,
+    listed,
+    path_of,
+    quoted,
+)
+from caseworker.core.graph.topology import Topology
+
+Group = TypeVar("Group", bound=Hashable)
+
+__all__ = ["Handles", "Problem", "Severity", "Traits", "problems_of"]
+
+_CHANNELS = frozenset(Channel)
+
+
+def problems_of(
+    graph: Graph, traits_of: Callable[[Step], Traits | None], types: Collection[str] = ()
+) -> tuple[Problem, ...]:
+    """Return all problems of ``graph``; the graph can be executed if none of them is an error.
+
+    ``traits_of`` returns None for a step of an unknown type; the message then lists ``types``, the
+    registered types.
+    """
+    traits = [traits_of(step) for step in graph.steps]
+    sound = sound_part(graph)
+    at: dict[str, int] = {}
+    for index, step in enumerate(graph.steps):
+        at.setdefault(step.id, index)
+    known = {step_id: found for step_id, index in at.items() if (found := traits[index])}
+    whole = _Whole(graph, sound, Topology(sound), known, at)
+    return (
+        *shape_problems(graph, traits, types),
+        *_execution_problems(whole),
+        *_entry_warnings(whole),
+        *_cycle_problems(whole),
+        *_sharing_problems(whole),
+        *_left_out(whole),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Whole:
+    """The graph under validation, with its valid part and the look-ups that the checks share."""
+
+    graph: Graph
+    sound: Graph
+    """The graph without duplicate steps, invalid edges and unknown entries."""
+    topology: Topology
+    """The topology of ``sound``."""
+    traits: Mapping[str, Traits]
+    """Traits by step ID; steps of unknown type are absent."""
+    at: Mapping[str, int]
+    """The index of each step in the graph."""
+
+
+def shape_problems(
+    graph: Graph, traits: Sequence[Traits | None], types: Collection[str] = ()
+) -> Iterator[Problem]:
+    """Yield the problems of steps, edges, entries and ``max_parallel``.
+
+    ``traits`` has one element per step, None for an unknown type; messages then list ``types``.
+    Steps with the same ID are checked with the traits of the first of them.
+    """
+    known: dict[str, Traits | None] = {}
+    for step, its_traits in zip(graph.steps, traits, strict=True):
+        known.setdefault(step.id, its_traits)
+    yield from _step_problems(graph, traits, types)
+    yield from _repeated_edges(graph.edges)
+    for index, edge in enumerate(graph.edges):
+        yield from _end_problems(index, edge, known)
+    yield from _entry_problems(graph, known)
+    if graph.max_parallel < 1:
+        yield Problem("max_parallel", "max_parallel must be at least 1.")
+
+
+def sound_part(graph: Graph) -> Graph:
+    """Return ``graph`` without the parts that ``Topology`` rejects."""
+    steps: dict[str, Step] = {}
+    for step in graph.steps:
+        steps.setdefault(step.id, step)
+    edges = tuple(
+        edge
+        for edge in graph.edges
+        if edge.source in steps and edge.target in steps and edge.channel in _CHANNELS
+    )
+    entry = None if graph.entry is None else tuple(one for one in graph.entry if one in steps)
+    return replace(graph, steps=tuple(steps.values()), edges=edges, entry=entry)
+
+
+def _repeated(values: Iterable[Hashable]) -> Iterator[tuple[int, int]]:
+    """Yield the index of each repeated value and the index of its first use; ignore None."""
+    first: dict[Hashable, int] = {}
+    for index, value in enumerate(values):
+        if value is not None and (earlier := first.setdefault(value, index)) != index:
+            yield index, earlier
+
+
+def _step_problems(
+    graph: Graph, traits: Sequence[Traits | None], types: Collection[str]
+) -> Iterator[Problem]:
+    there_are = ", ".join(sorted(types)) or "those that are registered"
+    if not graph.steps:
+        yield Problem("steps", "The graph has no steps. Add at least one.")
+    taken = dict(_repeated(step.id for step in graph.steps))
+    for index, step in enumerate(graph.steps):
+        if index in taken:
+            yield Problem(
+                f"steps.{index}.id",
+                f"The id {quoted(step.id)} is taken by steps.{taken[index]}."
+                " Give every step an id of its own.",
+            )
+        if traits[index] is None:
+            yield Problem(
+                f"steps.{index}.type",
+                f"Step {quoted(step.id)} has the unknown type {quoted(step.type)}."
+                f" Use one of these: {there_are}.",
+            )
+
+
+def _repeated_edges(edges: Sequence[Edge]) -> Iterator[Problem]:
+    for index, earlier in _repeated(edge.id for edge in edges):
+        yield Problem(
+            f"edges.{index}.id",
+            f"The id {quoted(edges[index].id)} is taken by edges.{earlier}."
+            " Give every edge an id of its own, or none.",
+        )
+    for index, earlier in _repeated(replace(edge, id=None) for edge in edges):
+        yield Problem(
+            f"edges.{index}",
+            f"This edge from {quoted(edges[index].source)} to {quoted(edges[index].target)} is the"
+            f" same as edges.{earlier}. Remove one of them.",
+        )
+
+
+def _end_problems(index: int, edge: Edge, known: Mapping[str, Traits | None]) -> Iterator[Problem]:
+    """Yield the problems of an edge's channel and of its two ends."""
+    for end, step_id in (("source", edge.source), ("target", edge.target)):
+        if step_id not in known:
+            yield Problem(f"edges.{index}.{end}", _no_step(step_id, edge))
+    if edge.channel not in _CHANNELS:
+        yield Problem(
+            f"edges.{index}.data.channel",
+            f"The channel must be flow or link, not {quoted(edge.channel)}.",
+        )
+        return
+    if (source := known.get(edge.source)) is not None:
+        names = source.handles.outputs(edge.channel)
+        yield from _handle_problems(index, edge, "source", names)
+    if (target := known.get(edge.target)) is not None:
+        names = target.handles.inputs(edge.channel)
+        yield from _handle_problems(index, edge, "target", names)
+
+
+def _handle_problems(index: int, edge: Edge, end: str, names: Names) -> Iterator[Problem]:
+    if end == "source":
+        step_id, handle, kind = edge.source, edge.source_handle, "output"
+    else:
+        step_id, handle, kind = edge.target, edge.target_handle, "input"
+    if names is None or handle in names:
+        return
+    if names:
+        place = f"edges.{index}.{end}_handle"
+        lacks, mend = f"{kind} {quoted(handle)}", f"It has {listed(names)}."
+    else:
+        place, lacks = f"edges.{index}.data.channel", kind
+        mend = "Use the other channel, or another step."
+    yield Problem(place, f"Step {quoted(step_id)} has no {lacks} on channel {edge.channel}. {mend}")
+
+
+def _entry_problems(graph: Graph, known: Mapping[str, Traits | None]) -> Iterator[Problem]:
+    if graph.entry is None:
+        return
+    if not graph.entry:
+        yield Problem(
+            "entry",
+            "entry is empty, so nothing would be executed."
+            " Name the steps to begin at, or leave entry out.",
+        )
+    named = dict(_repeated(graph.entry))
+    for index, step_id in enumerate(graph.entry):
+        if index in named:
+            again = f"Step {quoted(step_id)} is named by entry.{named[index]} already."
+            yield Problem(f"entry.{index}", f"{again} Name it once.")
+        elif step_id not in known:
+            yield Problem(f"entry.{index}", _no_step(step_id))
+
+
+def _no_step(step_id: str, edge: Edge | None = None) -> str:
+    ends = "" if edge is None else f" (edge {quoted(edge.source)} to {quoted(edge.target)})"
+    return f"There is no step {quoted(step_id)}{ends}. Name a step of this graph, or add it."
+
+
+def _execution_problems(whole: _Whole) -> Iterator[Problem]:
+    """Yield a problem if no step would be executed, and one per active step that cannot be."""
+    graph, active = whole.graph, whole.topology.active
+    if graph.steps and graph.entry is None and not active:
+        yield Problem(
+            "steps",
+            "Nothing would be executed: every step waits for another one or is only linked."
+            " Begin with a step that no flow edge leads to, or name the first steps in entry.",
+        )
+    entry_at = {step_id: index for index, step_id in enumerate(graph.entry or ())}
+    for step_id in active:
+        if step_id not in whole.traits or whole.traits[step_id].executes:
+            continue
+        named = step_id in entry_at
+        yield Problem(
+            f"entry.{entry_at[step_id]}" if named else f"steps.{whole.at[step_id]}.type",
+            f"Step {quoted(step_id)} would be executed but can only be linked."
+            " Join it to the step that needs it by an edge on channel link, and by no other.",
+        )
+
+
+def _entry_warnings(whole: _Whole) -> Iterator[Problem]:
+    """Warn about flow edges from an active step to an entry, which does not wait for them."""
+    entries, active = set(whole.topology.entries), set(whole.topology.active)
+    for index, edge in enumerate(whole.graph.edges):
+        if edge.channel == Channel.FLOW and edge.target in entries and edge.source in active:
+            yield Problem(
+                f"edges.{index}",
+                f"Nothing travels on this edge: {quoted(edge.target)} is an entry, so it starts"
+                f" without waiting for {quoted(edge.source)}. Remove the edge, or take the step out"
+                " of entry.",
+                Severity.WARNING,
+            )
+
+
+def _cycle_problems(whole: _Whole) -> Iterator[Problem]:
+    topology = whole.topology
+    active = frozenset(topology.active)
+    for channel, inside in (
+        (Channel.FLOW, active),
+        (Channel.LINK, active | topology.linked),
+    ):
+        for place, cycle in _cycles(whole, channel):
+            yield Problem(
+                place,
+                f"The edges on channel {channel} lead in a circle: {path_of(cycle)}."
+                " Remove one of them.",
+                Severity.ERROR if cycle[0] in inside else Severity.WARNING,
+            )
+
+
+def _cycles(whole: _Whole, channel: Channel) -> list[tuple[str, tuple[str, ...]]]:
+    """Return one cycle per component, with the location of the edge that closes it.
+
+    A flow component is active either as a whole or not at all, because every successor of an active
+    step is active. The same holds for links: every source of a linked or active step takes part.
+    """
+    closing: dict[tuple[str, str], str] = {}
+    for index, edge in enumerate(whole.graph.edges):
+        if edge.channel == channel:
+            closing.setdefault((edge.source, edge.target), f"edges.{index}")
+    following = successors_of(edge for edge in whole.sound.edges if edge.channel == channel)
+    parts = components(tuple(whole.topology.steps), following)
+    found = (cycle for part in parts if (cycle := cycle_in(part, following)) is not None)
+    ordered = sorted(found, key=lambda cycle: whole.at[cycle[0]])
+    return [(closing[cycle[-2], cycle[-1]], cycle) for cycle in ordered]
+
+
+def _sharing_problems(whole: _Whole) -> Iterator[Problem]:
+    if whole.graph.max_parallel <= 1:
+        return
+    active, entries = frozenset(whole.topology.active), frozenset(whole.topology.entries)
+    users: dict[tuple[bool, Hashable], list[str]] = {}
+    for step_id in whole.topology.steps:
+        for node in whole.traits[step_id].holds if step_id in whole.traits else ():
+            users.setdefault((step_id in active, node), []).append(step_id)
+    waiting = successors_of(
+        edge
+        for edge in whole.sound.edges
+        if edge.channel == Channel.FLOW and edge.target not in entries
+    )
+    pairs = [
+        (whole.at[later], quoted(earlier), quoted(later), quoted(node), inside)
+        for earlier, later, (inside, node) in parallel_pairs(
+            users, tuple(whole.topology.steps), waiting
+        )
+    ]
+    for index, earlier, later, node, inside in sorted(pairs):
+        yield Problem(
+            f"steps.{index}",
+            f"Steps {earlier} and {later} both use the persistent node {node} and can run in"
+            " parallel. Add a dependency between them, or set max_parallel to 1.",
+            Severity.ERROR if inside else Severity.WARNING,
+        )
+
+
+def _left_out(whole: _Whole) -> Iterator[Problem]:
+    """Warn about steps that are neither active nor linked.
+
+    Yields nothing while an entry is invalid, because that would cause most of these warnings.
+    """
+    topology, entry = whole.topology, whole.graph.entry
+    if not topology.active or entry != whole.sound.entry:
+        return
+    taking_part = topology.linked.union(topology.active)
+    for step_id in topology.steps:
+        if step_id not in taking_part:
+            yield Problem(
+                f"steps.{whole.at[step_id]}",
+                f"Step {quoted(step_id)} is never executed: nothing leads to it from an entry.",
+                Severity.WARNING,
+            )
+
+
+def parallel_pairs(
+    users: Mapping[Group, Sequence[str]], steps: Sequence[str], successors: Successors
+) -> list[tuple[str, str, Group]]:
+    """Return the pairs of steps that use the same node and may run in parallel, with the node.
+
+    ``users`` maps a node to the steps that use it. The steps of a node are compared with their
+    neighbours in topological order only. So one edge per pair, from its first step to its second,
+    fixes the graph without a cycle.
+    """
+    shared = {node: group for node, group in users.items() if len(group) > 1}
+    sharing = dict.fromkeys(step for group in shared.values() for step in group)
+    bits = {step: 1 << index for index, step in enumerate(sharing)}
+    parts = components(steps, successors)
+    part_of = {step: index for index, part in enumerate(parts) for step in part}
+    before = _leading_to(parts, part_of, successors, bits)
+    return [
+        (earlier, later, node)
+        for node, group in shared.items()
+        for earlier, later in pairwise(sorted(group, key=part_of.__getitem__))
+        if not before[part_of[later]] & bits[earlier]
+    ]
+
+
+def _leading_to(
+    parts: Sequence[Sequence[str]],
+    part_of: Mapping[str, int],
+    successors: Successors,
+    bits: Mapping[str, int],
+) -> list[int]:
+    """Return, by component, the bits of all users before it; a cycle includes its own users."""
+    before = [0] * len(parts)
+    for index, part in enumerate(parts):  # topological order: all predecessors are done
+        leading = before[index]
+        for step in part:
+            leading |= bits.get(step, 0)
+        for step in part:
+            for target in successors.get(step, ()):
+                before[part_of[target]] |= leading
+    return before

@@ -1,0 +1,218 @@
+"""Formats the calls of a run as lines of text: the tree, requests and replies, and failures."""
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from caseworker.core.trace.analysis import (
+    ShownStatus,
+    calls_of,
+    children_of,
+    duration_ms,
+    first_halted,
+    is_attempt,
+    status_of,
+    waiting_nodes,
+)
+from caseworker.core.trace.node import WAITED_FOR_MODEL_MS, WAITED_MS, Node, estimated_of, made_by
+from caseworker.core.trace.payloads import Payload
+from caseworker.core.trace.plain_text import counted, cut, duration, money, plain
+from caseworker.core.trace.snapshot import Snapshot
+
+_LABEL: Final = 42
+_TOP: Final = 5
+_EXCERPT: Final = 100
+"""The maximum length of a shown request or reply."""
+_TELLING: Final = 12
+"""The minimum length of a reason to be recognised inside a longer reason that wraps it."""
+
+
+class CallRows:
+    """Formats the calls of one snapshot; each error is shown once."""
+
+    def __init__(
+        self,
+        snapshot: Snapshot,
+        root: Node,
+        payloads: Mapping[str, Payload],
+        *,
+        cancelled: bool,
+        waiting: bool = False,
+    ) -> None:
+        """Format a run; ``cancelled`` and ``waiting`` (for an approval) are its status."""
+        self._snapshot = snapshot
+        self._nodes = snapshot["nodes"]
+        self._root = root
+        self._payloads = payloads
+        self._cancelled = cancelled
+        self._waiting = waiting_nodes(snapshot) if waiting else frozenset[str]()
+        self._children = children_of(snapshot)
+        self._told: list[str] = []
+
+    def status(self, node: Node) -> ShownStatus:
+        """Return the status of a node in the vocabulary of runs."""
+        return status_of(node, self._root, cancelled=self._cancelled, waiting=self._waiting)
+
+    def troubles(self) -> Iterator[str]:
+        """Yield lines for the cause of a stop and the origins of failures; each reason once."""
+        if halted := first_halted(self._snapshot):
+            after = duration((halted["end_ts_ms"] or 0) - self._root["start_ts_ms"])
+            yield f"Stopped at {called(halted)} after {after}: {self._tell(halted)}"
+        by_reason: dict[tuple[str, str], list[Node]] = {}
+        for node in self._nodes.values():
+            if node["status"] == "fail" and not is_attempt(node) and self._began(node):
+                known = self._recovered(node), reason_of(node)
+                by_reason.setdefault(known, []).append(node)
+        for (label, _), nodes in list(by_reason.items())[:_TOP]:
+            more = f" and {counted(len(nodes) - 1, 'more call')}" if len(nodes) > 1 else ""
+            yield f"{label}: {called(nodes[0])}{more}: {self._tell(nodes[0])}"
+        if len(by_reason) > _TOP:
+            yield f"… and {counted(len(by_reason) - _TOP, 'more failure')}"
+
+    def tree(self, max_nodes: int) -> Iterator[str]:
+        """Yield lines for the first ``max_nodes`` nodes as a tree, with requests and replies."""
+        pending = [(self._root, "", "")]
+        shown = 0
+        while pending and shown < max_nodes:
+            node, prefix, indent = pending.pop()
+            below = self._children[node["node_id"]]
+            shown += 1
+            yield self._row(node, prefix)
+            for line in self._details(node):
+                yield f"{'':8}{indent}{'│  ' if below else '   '}{line}"
+            for child in reversed(below):
+                last = child is below[-1]
+                branch, trunk = ("└─ ", "   ") if last else ("├─ ", "│  ")
+                pending.append((child, indent + branch, indent + trunk))
+        if hidden := len(self._nodes) - shown:
+            yield f"… and {counted(hidden, 'more call')}, all of them in the snapshot"
+
+    def _began(self, node: Node) -> bool:
+        """Return whether a failure originated here: no child of the node failed."""
+        below = calls_of(self._children[node["node_id"]])
+        return all(child["status"] != "fail" for child in below)
+
+    def _recovered(self, node: Node) -> str:
+        """Return the label of a failure, which names the ancestor that succeeded despite it."""
+        parent_id = node["parent_id"]
+        while parent_id is not None:
+            around = self._nodes[parent_id]
+            if around["status"] == "success":
+                return f"Failed, and {around['name']} went on" if around["parent_id"] else "Failed"
+            parent_id = around["parent_id"]
+        return "Failed"
+
+    def _tell(self, node: Node) -> str:
+        self._told.append(node["stop_reason"] or reason_of(node))
+        return reason_of(node)
+
+    def _knows(self, reason: str) -> bool:
+        """Return whether a reason, or one that it wraps, was shown before."""
+        return reason in self._told or any(
+            len(told) >= _TELLING and told in reason for told in self._told
+        )
+
+    def _details(self, node: Node) -> Iterator[str]:
+        reason = node["stop_reason"] or node["error_class"]
+        if reason and not self._knows(reason):
+            yield self._tell(node)
+        if (run_id := made_by(node)) is not None and self._was_first(node, run_id):
+            yield f"taken over from run {plain(run_id)}"
+        if waited := self._waited_ms(node):
+            yield f"waited {duration(waited)} between its attempts"
+        yield from _budget_notes(node)
+        payload = self._payloads.get(node["node_id"])
+        if payload is None:
+            return
+        if asked := _asked(payload.request):
+            yield f"asked: {asked}"
+        raw = isinstance(payload.reply, Mapping) and "raw_reply" in payload.reply
+        if payload.reply is not None and not raw:  # the error already shows a raw reply
+            yield f"got: {_excerpt(_said(payload.reply))}"
+
+    def _was_first(self, node: Node, run_id: str) -> bool:
+        """Return whether an imported node has no parent that was imported from the same run."""
+        parent = self._nodes.get(node["parent_id"] or "")
+        return parent is None or made_by(parent) != run_id
+
+    def _waited_ms(self, node: Node) -> int:
+        """Return the total back-off between the attempts of a call or step."""
+        attempts = [each for each in self._children[node["node_id"]] if is_attempt(each)]
+        ends = [each["end_ts_ms"] or each["start_ts_ms"] for each in attempts]
+        begins = [each["start_ts_ms"] for each in attempts]
+        return sum(max(begin - end, 0) for end, begin in zip(ends, begins[1:], strict=False))
+
+    def _row(self, node: Node, prefix: str) -> str:
+        again = node["retries_used"]
+        retries = f" +{counted(again, 'retry', 'retries')}" if again else ""
+        sort = sort_of(node["kind"], node["name"], node["model"] or _step_type(node))
+        label = cut(prefix + plain(f"{sort}{retries}"), _LABEL)
+        tokens = ""
+        if node["tokens_in"] or node["tokens_out"]:
+            tokens = f"{node['tokens_in'] or 0:,} → {node['tokens_out'] or 0:,} tok"
+        cost = money(node["cost_usd"]) if node["cost_usd"] != 0 else ""
+        lasted = duration(duration_ms(node, self._snapshot))
+        status = self.status(node)
+        row = f"{node['node_id']:8}{label:{_LABEL}} {status:9} {lasted:>8} {tokens:>18} {cost:>9}"
+        return row.rstrip()
+
+
+def _budget_notes(node: Node) -> Iterator[str]:
+    """Yield lines for a call's waits for budget and rate slot, and for estimated amounts."""
+    waited = node["metadata"].get(WAITED_MS)
+    if isinstance(waited, int):
+        yield f"waited {duration(waited)} for its budget"
+    queued = node["metadata"].get(WAITED_FOR_MODEL_MS)
+    if isinstance(queued, int):
+        yield f"waited {duration(queued)} for its turn at the model"
+    tokens, usd = estimated_of(node)
+    if tokens or usd:
+        cost = f" and {money(usd)}" if usd else ""
+        yield f"estimated: {counted(tokens, 'token')}{cost}"
+
+
+def called(node: Node) -> str:
+    """Return the name of a call with its ID."""
+    return plain(sort_of(node["kind"], node["name"])) + f" ({node['node_id']})"
+
+
+def sort_of(kind: str, name: str, model: str | None = None) -> str:
+    """Format a name with its kind (omitted for ``system``) and its model."""
+    return ("" if kind == "system" else f"{kind} ") + name + (f" ({model})" if model else "")
+
+
+def reason_of(node: Node) -> str:
+    """Return the error class and the reason of a node; omit the class if the reason names it."""
+    error_class, reason = node["error_class"], node["stop_reason"]
+    if error_class and reason and error_class in reason:
+        error_class = None
+    return plain(": ".join(part for part in (error_class, reason) if part)) or "no reason given"
+
+
+def _step_type(node: Node) -> str | None:
+    """Return the type of a step if it differs from the step's name."""
+    kind = node["metadata"].get("step_type")
+    return kind if isinstance(kind, str) and kind != node["name"] else None
+
+
+def _asked(request: Any) -> str:
+    """Return an excerpt of a request: the last message of a prompt, or the arguments."""
+    if not isinstance(request, Mapping):
+        return ""
+    if messages := request.get("messages"):
+        last = messages[-1]
+        named = last.get("result_of") or last.get("reply_of")  # a reference to another call's reply
+        return _excerpt(str(last.get("content") or f"what {named} brought"))
+    return _excerpt(_said(request.get("args", request)))
+
+
+def _said(value: Any) -> str:
+    if isinstance(value, Mapping) and isinstance(value.get("text"), str) and "model" in value:
+        calls = [each for each in value.get("tool_calls") or () if isinstance(each, Mapping)]
+        called = (f"calls {each.get('name')} {each.get('arguments')}" for each in calls)
+        return "; ".join(filter(None, (value["text"], *called)))
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def _excerpt(text: str) -> str:
+    return cut(plain(" ".join(text[: 4 * _EXCERPT].split())), _EXCERPT)

@@ -1,0 +1,140 @@
+"""Payloads in traces: redaction of prompts, arguments and results.
+
+A request is redacted when the call starts, and stored redacted. A reply is stored unchanged in the
+journal, because a resumed run replays it; it is redacted when a client reads it.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from types import MappingProxyType
+from typing import Any, Literal
+
+from caseworker.platform.logs.redaction import redact_beginning, redact_text, redact_value
+
+PayloadMode = Literal["redacted", "none", "full"]
+"""``redacted``: without secrets and cut to a maximum length; ``none``: omitted; ``full``: as is."""
+
+MAX_CHARS = 20_000
+"""The default maximum length of one request or reply, in characters."""
+
+_REMEMBERED_TEXTS = 128
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Payload:
+    """The request and the reply of one call or step, as far as they may be shown."""
+
+    request: Any = None
+    reply: Any = None
+
+
+NOTHING_KEPT: Mapping[str, Payload] = MappingProxyType({})
+"""The payloads of a run that has none to show."""
+
+
+@dataclass(frozen=True, slots=True)
+class Payloads:
+    """The configuration of payloads, and their redaction."""
+
+    mode: PayloadMode = "redacted"
+    max_chars: int = MAX_CHARS
+    """The maximum length of one request or reply in mode ``redacted``, in characters."""
+
+    def shown(self, value: Any, *, text_chars: int | None = None) -> Any:
+        """Return a JSON value as it may be shown; None in mode ``none``.
+
+        ``text_chars`` is the maximum length of one string in it.
+        """
+        if self.mode == "none" or value is None:
+            return None
+        if self.mode == "full":
+            return value
+        longest = self.max_chars if text_chars is None else text_chars
+        return redact_value(_Room(self.max_chars).of(value), max_chars=longest)
+
+    def beginning(self, text: str, chars: int) -> str | None:
+        """Return the first ``chars`` of a text as they may be shown; None in mode ``none``.
+
+        ``text`` should contain ``LOOKAHEAD_CHARS`` more, so that a secret at the cut is detected.
+        """
+        if self.mode == "none" or not text:
+            return None
+        return text[:chars] if self.mode == "full" else redact_beginning(text, chars)
+
+    def prompt(
+        self, messages: Sequence[Mapping[str, Any]], parameters: Mapping[str, Any]
+    ) -> dict[str, Any] | None:
+        """Return the request of a model call as it may be stored; None in mode ``none``.
+
+        ``messages`` have ``role``, ``content`` and optional fields such as tool calls.
+        ``parameters`` that are None are omitted.
+        """
+        if self.mode == "none":
+            return None
+        given = {name: value for name, value in parameters.items() if value is not None}
+        if self.mode == "full":
+            return {"messages": [dict(message) for message in messages], **given}
+        left, shown, last = self.max_chars, [], len(messages) - 1
+        for at, message in enumerate(messages):
+            if "content" not in message:
+                shown.append(dict(message))  # a reference to the call that stores the content
+                continue
+            role, text = message["role"], message["content"]
+            # Prompts only grow from call to call, so cache the redaction of all but the last one.
+            known = role == "system" or at < last
+            show = _redacted_once if known else redact_text
+            text = show(text, max_chars=max(left, 0))
+            left -= len(text)
+            shown.append({"role": role, "content": text})
+            if len(message) > 2:
+                rest = {name: message[name] for name in message if name not in shown[-1]}
+                shown[-1] |= redact_value(_Room(left).of(rest), max_chars=max(left, 0))
+                left -= len(str(rest))
+        given = redact_value(_Room(self.max_chars).of(given), max_chars=self.max_chars)
+        return {"messages": shown, **given}
+
+
+class _Room:
+    """Limits a value to a number of characters before it is redacted.
+
+    Once the limit is used up, all further strings are omitted. A string is never cut here, because
+    a secret that is cut before redaction would not be recognised.
+    """
+
+    __slots__ = ("_left",)
+
+    def __init__(self, chars: int) -> None:
+        self._left = chars
+
+    def of(self, value: Any) -> Any:
+        """Return a value up to the limit, with counts of the omitted parts."""
+        if isinstance(value, str):
+            if self._left <= 0:
+                return f"[{len(value)} characters]"
+            self._left -= len(value)
+            return value
+        if value is None or isinstance(value, int | float):
+            return value
+        if isinstance(value, Mapping):
+            pairs: dict[str, Any] = {}
+            for name, item in value.items():
+                if self._left <= 0:
+                    return {**pairs, "...": len(value) - len(pairs)}
+                self._left -= len(name)
+                pairs[name] = self.of(item)
+            return pairs
+        if isinstance(value, list | tuple):
+            items: list[Any] = []
+            for item in value:
+                if self._left <= 0:
+                    return [*items, f"[{len(value) - len(items)} more items]"]
+                self._left -= 1
+                items.append(self.of(item))
+            return items
+        return value
+
+
+_redacted_once = lru_cache(maxsize=_REMEMBERED_TEXTS)(redact_text)
+
+REDACTED = Payloads()

@@ -1,0 +1,242 @@
+"""Converts an ExecutionGraph to OpenTelemetry spans, without payloads.
+
+A pure function derives the spans from a snapshot, with deterministic IDs. So the spans exported at
+the end of a run are identical to those that a client reads later. The semantic conventions for
+generative AI are not stable yet; all attribute names in use are defined in this module.
+"""
+
+import hashlib
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from caseworker.core.trace.node import ATTEMPT, made_by
+from caseworker.core.trace.snapshot import Snapshot
+
+INTERNAL, CLIENT = 1, 3
+"""Span kinds, by their OTLP numbers."""
+
+WORKFLOW, AGENT, CHAT, TOOL = "invoke_workflow", "invoke_agent", "chat", "execute_tool"
+"""Values of ``OPERATION``; the names of these spans start with them."""
+
+OPERATION: Final = "gen_ai.operation.name"
+WORKFLOW_NAME: Final = "gen_ai.workflow.name"
+AGENT_NAME: Final = "gen_ai.agent.name"
+PROVIDER: Final = "gen_ai.provider.name"
+MODEL: Final = "gen_ai.request.model"
+RESPONSE_MODEL: Final = "gen_ai.response.model"
+FINISH_REASONS: Final = "gen_ai.response.finish_reasons"
+CONVERSATION: Final = "gen_ai.conversation.id"
+TOKENS_IN: Final = "gen_ai.usage.input_tokens"
+TOKENS_OUT: Final = "gen_ai.usage.output_tokens"
+TOKENS_CACHED: Final = "gen_ai.usage.cache_read.input_tokens"
+TOOL_NAME: Final = "gen_ai.tool.name"
+TOOL_TYPE: Final = "gen_ai.tool.type"
+TOOL_CALL_ID: Final = "gen_ai.tool.call.id"
+ERROR: Final = "error.type"
+
+RUN_ID: Final = "caseworker.run.id"
+STATUS: Final = "caseworker.status"
+NODE_ID: Final = "caseworker.node.id"
+STEP: Final = "caseworker.step"
+STEP_TYPE: Final = "caseworker.step.type"
+TIER: Final = "caseworker.model.tier"
+COST: Final = "caseworker.cost_usd"
+RETRIES: Final = "caseworker.retries"
+ATTEMPTED: Final = "caseworker.attempt"
+MADE_BY: Final = "caseworker.taken_over_from"
+"""Attributes from ``RUN_ID`` on are Caseworker's own; the conventions define none for them."""
+
+_TRACEPARENT = re.compile(r"(?!ff)[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(?:-.*)?")
+_NONE = frozenset({"0" * 32, "0" * 16})
+
+
+@dataclass(frozen=True, slots=True)
+class TraceContext:
+    """The parent span of a run, as carried by a ``traceparent`` header (W3C Trace Context)."""
+
+    trace_id: str
+    """32 hexadecimal digits."""
+    span_id: str | None = None
+    """16 hexadecimal digits; None without a parent span."""
+    sampled: bool = True
+
+    @classmethod
+    def parse(cls, header: str) -> "TraceContext | None":
+        """Parse a ``traceparent`` header; return None if it is invalid."""
+        found = _TRACEPARENT.fullmatch(header[:200].strip())
+        if found is None or not _NONE.isdisjoint(found.groups()):
+            return None
+        return cls(found[1], found[2], bool(int(found[3], 16) & 1))
+
+    @property
+    def header(self) -> str:
+        """The context as a ``traceparent`` header for child spans."""
+        return f"00-{self.trace_id}-{self.span_id or '0' * 16}-{self.sampled:02x}"
+
+
+Attribute = str | int | float | tuple[str, ...]
+"""The value of a span attribute."""
+
+SpanOf = Callable[[str], TraceContext]
+"""Returns the trace context of a CallNode's span, to propagate to the called service."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Span:
+    """The span of one ended node."""
+
+    span_id: str
+    parent_id: str | None
+    name: str
+    kind: int
+    start_ms: int
+    end_ms: int
+    attributes: Mapping[str, Attribute]
+    failed: bool
+
+
+def context_of_run(tenant: str, run_id: str, traceparent: str | None) -> TraceContext:
+    """Return the parent context of a run, or a new trace if the caller sent none."""
+    given = None if traceparent is None else TraceContext.parse(traceparent)
+    return given or TraceContext(_digest(tenant, run_id)[:32])
+
+
+def spans_of_nodes(tenant: str, run_id: str, traceparent: str | None) -> SpanOf:
+    """Return a function that maps the node IDs of a run to trace contexts for propagation."""
+    above = context_of_run(tenant, run_id, traceparent)
+    return lambda node_id: replace(above, span_id=span_id_of(tenant, run_id, node_id))
+
+
+def resource_of(version: str) -> Mapping[str, str]:
+    """Return the resource attributes of all spans."""
+    return {"service.name": "caseworker", "service.version": version}
+
+
+def span_id_of(tenant: str, run_id: str, node_id: str) -> str:
+    """Return the deterministic span ID of a node."""
+    return _digest(tenant, run_id, node_id)[:16]
+
+
+def spans_of(
+    snapshot: Snapshot,
+    context: TraceContext,
+    *,
+    tenant: str,
+    name: str | None = None,
+    conversation: str | None = None,
+) -> Iterator[Span]:
+    """Yield the spans of all ended nodes, parents before their children.
+
+    ``name`` is the name of the registered graph or agent that the run executed; ``conversation`` is
+    the ID of its thread.
+    """
+    run_id = snapshot["chain_id"]
+    for node_id, node in snapshot["nodes"].items():
+        end_ms = node["end_ts_ms"]
+        if end_ms is None:
+            continue
+        parent = node["parent_id"]
+        about, title, kind = _described(node, name)
+        if parent is None:
+            about[RUN_ID] = run_id
+        if conversation is not None and OPERATION in about:
+            about[CONVERSATION] = conversation
+        about[NODE_ID], about[STATUS] = node_id, node["status"]
+        if node["retries_used"]:
+            about[RETRIES] = node["retries_used"]
+        if (maker := made_by(node)) is not None:
+            about[MADE_BY] = maker
+        failed = node["status"] != "success"
+        if failed:
+            about[ERROR] = node["error_class"] or node["status"]
+        yield Span(
+            span_id=span_id_of(tenant, run_id, node_id),
+            parent_id=context.span_id if parent is None else span_id_of(tenant, run_id, parent),
+            name=title,
+            kind=kind,
+            start_ms=node["start_ts_ms"],
+            end_ms=end_ms,
+            attributes=about,
+            failed=failed,
+        )
+
+
+def _described(node: Mapping[str, Any], name: str | None) -> tuple[dict[str, Attribute], str, int]:
+    """Return the attributes, the name and the kind of a node's span."""
+    metadata = node["metadata"]
+    match node["kind"]:
+        case "llm":
+            about = {OPERATION: CHAT, MODEL: node["model"], PROVIDER: metadata.get("provider")}
+            about |= {TOKENS_IN: node["tokens_in"], TOKENS_OUT: node["tokens_out"]}
+            about |= {TIER: metadata.get("tier"), COST: node["cost_usd"]}
+            about[TOKENS_CACHED] = metadata.get("tokens_cached")
+            if node["status"] == "success":
+                about[RESPONSE_MODEL] = metadata.get("response_model", node["model"])
+            if (reason := metadata.get("finish_reason")) is not None:
+                about[FINISH_REASONS] = (reason,)
+            known = {key: value for key, value in about.items() if value is not None}
+            return known, f"{CHAT} {node['model']}", CLIENT
+        case "tool":
+            tool = {OPERATION: TOOL, TOOL_NAME: node["name"], TOOL_TYPE: "function"}
+            if (call_id := metadata.get("tool_call_id")) is not None:
+                tool[TOOL_CALL_ID] = call_id
+            return tool, f"{TOOL} {node['name']}", INTERNAL
+    if node["parent_id"] is None:
+        named = name or node["name"]
+        return {OPERATION: WORKFLOW, WORKFLOW_NAME: named}, f"{WORKFLOW} {named}", INTERNAL
+    if node["name"] == ATTEMPT:
+        return {ATTEMPTED: metadata.get("attempt", 0)}, ATTEMPT, INTERNAL
+    agent = metadata.get("agent")
+    if agent is not None or metadata.get("step_type") == "agent":
+        named = str(agent or node["name"])
+        return {OPERATION: AGENT, AGENT_NAME: named}, f"{AGENT} {named}", INTERNAL
+    step = {STEP: node["name"], STEP_TYPE: metadata.get("step_type", "system")}
+    return step, f"step {node['name']}", INTERNAL
+
+
+def otlp_document(spans: Iterator[Span], context: TraceContext, resource: Mapping[str, str]) -> str:
+    """Serialise spans as an ``ExportTraceServiceRequest`` in OTLP/JSON."""
+    resource_spans = {
+        "resource": {"attributes": _attributes(resource)},
+        "scopeSpans": [
+            {
+                "scope": {"name": "caseworker", "version": resource.get("service.version", "")},
+                "spans": [_as_json(span, context) for span in spans],
+            }
+        ],
+    }
+    return json.dumps({"resourceSpans": [resource_spans]})
+
+
+def _as_json(span: Span, context: TraceContext) -> dict[str, Any]:
+    return {
+        "traceId": context.trace_id,
+        "spanId": span.span_id,
+        **({} if span.parent_id is None else {"parentSpanId": span.parent_id}),
+        "flags": int(context.sampled),
+        "name": span.name,
+        "kind": span.kind,
+        "startTimeUnixNano": f"{span.start_ms}000000",
+        "endTimeUnixNano": f"{span.end_ms}000000",
+        "attributes": _attributes(span.attributes),
+        "status": {"code": 2} if span.failed else {},
+    }
+
+
+def _attributes(values: Mapping[str, Attribute]) -> list[dict[str, Any]]:
+    return [{"key": key, "value": _any_value(value)} for key, value in values.items()]
+
+
+def _any_value(value: Attribute) -> dict[str, Any]:
+    if isinstance(value, tuple):
+        return {"arrayValue": {"values": [_any_value(each) for each in value]}}
+    if isinstance(value, str):
+        return {"stringValue": value}
+    return {"intValue": str(value)} if isinstance(value, int) else {"doubleValue": value}
+
+
+def _digest(*parts: str) -> str:
+    return hashlib.sha256("/".join(parts).encode()).hexdigest()

@@ -1,0 +1,177 @@
+"""Identifies callers by their credentials, and caches the results.
+
+A result is cached under the credential's SHA-256 for :data:`KEPT_SECONDS`, which is how long a
+revoked key still works in another process. Refusals have their own cache, so guesses evict no
+caller. One query at a time looks up all keys that are waiting, and refused requests are answered at
+a bounded rate: guesses use one connection of the store and little time of the event loop.
+"""
+
+import asyncio
+import time
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from hmac import compare_digest
+from typing import Final, Protocol
+
+from cachetools import TLRUCache, TTLCache
+
+from caseworker.features.access.caller import OPERATOR, Caller
+from caseworker.features.access.errors import InvalidCredentialError
+from caseworker.features.access.keys import FORM, ApiKey, KeyStore, sha256_of
+
+KEPT_SECONDS: Final = 5.0
+"""Lifetime of a cached result: the longest time that a revoked key still works in a process."""
+MAX_KEPT: Final = 10_000
+"""Maximum entries of each cache: accepted and refused credentials."""
+REFUSALS_PER_SECOND: Final = 20
+"""Rate at which requests without a valid credential are answered, and the burst after a pause."""
+MAX_REFUSAL_SECONDS: Final = 20.0
+"""Maximum delay of the response to a refused request."""
+MAX_CREDENTIAL_CHARS: Final = 8192
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """An authenticated caller and the time at which its credential expires."""
+
+    caller: Caller
+    until: float = float("inf")
+    """Seconds since the epoch."""
+
+
+class TokenVerifier(Protocol):
+    """Verifies tokens signed by an external issuer."""
+
+    async def verify(self, token: str) -> Identity:
+        """Validate a token and return its identity.
+
+        Raises:
+            InvalidCredentialError: the token is invalid, expired or meant for another service.
+            StoreUnavailableError: the signing keys of its issuer are unavailable.
+        """
+        ...
+
+
+def _until(_: bytes, identity: Identity, now: float) -> float:
+    return min(now + KEPT_SECONDS, identity.until)
+
+
+class Authentication:
+    """Authenticates the callers of this process and caches the results."""
+
+    def __init__(
+        self,
+        keys: KeyStore,
+        *,
+        bootstrap_key: str | None = None,
+        tokens: TokenVerifier | None = None,
+    ) -> None:
+        """Accept stored keys, the ``bootstrap_key`` and tokens that ``tokens`` verifies."""
+        self._keys = keys
+        self._tokens = tokens
+        self._bootstrap = None if bootstrap_key is None else sha256_of(bootstrap_key)
+        self._known: TLRUCache[bytes, Identity] = TLRUCache(MAX_KEPT, _until, timer=time.time)
+        self._refused: TTLCache[bytes, None] = TTLCache(MAX_KEPT, KEPT_SECONDS, timer=time.time)
+        self._wanted: dict[str, asyncio.Future[tuple[ApiKey, bytes] | None]] = {}
+        self._looking_up: asyncio.Task[None] | None = None
+        self._next_refusal = 0.0
+        self._closed = bootstrap_key is not None or tokens is not None
+        self._open_until = 0.0
+        self._asking_for_any: asyncio.Task[None] | None = None
+
+    async def is_open(self) -> bool:
+        """Return whether requests need no credential: no key, bootstrap key or issuer exists.
+
+        Revoked keys count, so revoking the last key does not open the service. Concurrent callers
+        share one query.
+
+        Raises:
+            StoreUnavailableError: the key store is unavailable.
+        """
+        if self._closed:
+            return False
+        if time.monotonic() >= self._open_until:
+            if self._asking_for_any is None:
+                self._asking_for_any = asyncio.create_task(self._ask_for_any())
+            await asyncio.shield(self._asking_for_any)
+        return not self._closed
+
+    async def caller_of(self, credential: str) -> Caller:
+        """Authenticate a credential and return its caller.
+
+        Raises:
+            InvalidCredentialError: the credential is unknown, expired or revoked.
+            StoreUnavailableError: the key store or the token issuer is unavailable.
+        """
+        digest = sha256_of(credential)
+        known = self._known.get(digest)
+        if known is not None:
+            return known.caller
+        if digest in self._refused or len(credential) > MAX_CREDENTIAL_CHARS:
+            raise InvalidCredentialError
+        try:
+            identity = await self._identified(credential, digest)
+        except InvalidCredentialError:
+            self._refused[digest] = None
+            raise
+        self._known[digest] = identity
+        return identity.caller
+
+    def refusal_delay(self) -> float:
+        """Reserve the next response slot for a refusal; return the delay until then, in seconds."""
+        now, step = time.monotonic(), 1 / REFUSALS_PER_SECOND
+        earliest, latest = now - 1 + step, now + MAX_REFUSAL_SECONDS
+        self._next_refusal = min(max(self._next_refusal + step, earliest), latest)
+        return max(0.0, self._next_refusal - now)
+
+    def forget(self) -> None:
+        """Clear the cache of accepted credentials after a key was created or revoked here."""
+        self._known.clear()
+        self._open_until = 0.0
+
+    async def _ask_for_any(self) -> None:
+        try:
+            self._closed = await self._keys.any()
+            self._open_until = time.monotonic() + KEPT_SECONDS
+        finally:
+            self._asking_for_any = None
+
+    async def _identified(self, credential: str, digest: bytes) -> Identity:
+        if self._bootstrap is not None and compare_digest(digest, self._bootstrap):
+            return Identity(OPERATOR)
+        if (form := FORM.fullmatch(credential)) is not None:
+            return await self._of_key(form[1], digest)
+        if self._tokens is not None:
+            return await self._tokens.verify(credential)
+        raise InvalidCredentialError
+
+    async def _of_key(self, key_id: str, digest: bytes) -> Identity:
+        if (wanted := self._wanted.get(key_id)) is None:
+            wanted = self._wanted[key_id] = asyncio.get_running_loop().create_future()
+        if self._looking_up is None:
+            self._looking_up = asyncio.create_task(self._look_up())
+        found = await asyncio.shield(wanted)
+        if found is None:
+            raise InvalidCredentialError
+        key, sha256 = found
+        if not compare_digest(sha256, digest) or not key.works_at(datetime.now(UTC)):
+            raise InvalidCredentialError
+        until = float("inf") if key.expires_at is None else key.expires_at.timestamp()
+        return Identity(key.caller, until)
+
+    async def _look_up(self) -> None:
+        """Look up requested keys in batches until no request is pending."""
+        try:
+            while self._wanted:
+                wanted, self._wanted = self._wanted, {}
+                try:
+                    found = await self._keys.find(wanted)
+                except Exception as error:
+                    for each in wanted.values():
+                        each.set_exception(error)
+                        each.exception()  # mark as retrieved: the waiting callers may be gone
+                else:
+                    for key_id, each in wanted.items():
+                        each.set_result(found.get(key_id))
+        finally:
+            self._looking_up = None

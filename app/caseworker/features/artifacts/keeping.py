@@ -1,0 +1,257 @@
+"""Files that runs create (artifacts): storing and reading them.
+
+A file belongs to the tool call that created it; a later attempt of the call replaces the files of
+an earlier one. Only the owner of the run can store files, and only until the run ends. Files can be
+read as long as the run can.
+
+The name is derived from the key of the call. If a call is repeated because its worker was lost, its
+files therefore replace those of the lost attempt. A file is stored before the tool returns, and
+thus before the journal holds the result that refers to it.
+"""
+
+import asyncio
+import hashlib
+import itertools
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime
+from enum import Enum, auto
+from functools import partial
+from typing import Protocol
+
+from caseworker.engine.cancellation import CancellationToken
+from caseworker.engine.supervision import shielded
+from caseworker.platform.errors import StoreUnavailableError
+from caseworker.runs.errors import ArtifactNotFoundError, RunNotFoundError
+from caseworker.runs.journal import lost_run
+from caseworker.runs.run import Run, RunKey
+from caseworker.tools.artifacts import ArtifactTooLargeError, SavedArtifact, artifact_name
+
+PIECE_BYTES = 262_144
+"""Chunk size of reads; bounds the memory that a slow reader uses."""
+
+READ_GRACE_SECONDS = 5.0
+"""How long a read may take after its reader disconnects; statements are never interrupted."""
+
+
+DIGEST_CHARS = 8
+"""How many digits of the call's digest are part of its file names.
+
+Two of a hundred calls of a run share these digits with a probability of one in a million. That
+matters only if their files also have the same stem: the second one is then refused.
+"""
+
+MAX_STEM_CHARS = 60 - 1 - DIGEST_CHARS
+"""Remaining characters for the stem of a file name."""
+
+SMALL_BYTES = 262_144
+"""Largest data hashed on the event loop; a thread would take as long to start."""
+
+SAVE_GRACE_SECONDS = 5.0
+"""How long a save may take after its tool is cancelled; statements are never interrupted."""
+
+PAUSES_SECONDS = (0.1, 0.5, 1.0, 2.0, 4.0, 8.0)
+"""Pauses between attempts to save while the database is unavailable."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArtifactLimits:
+    """Storage limits: bytes per file, bytes per run, files per run."""
+
+    max_bytes: int
+    max_run_bytes: int
+    max_per_run: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewArtifact:
+    """A file to store."""
+
+    name: str
+    slot: str
+    """Identifies the file within its call; a later attempt of the call replaces the same slot."""
+    media_type: str
+    sha256: str
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredArtifact:
+    """Metadata of a stored file; ``sha256`` is hexadecimal."""
+
+    name: str
+    media_type: str
+    size_bytes: int
+    sha256: str
+    created_at: datetime
+
+
+class Kept(Enum):
+    """The outcome of storing a file."""
+
+    KEPT = auto()
+    LOST = auto()
+    """Another worker owns the run, or it has ended; nothing was written."""
+    FULL = auto()
+    """A limit of the run is exhausted; nothing was written."""
+
+
+class ArtifactStore(Protocol):
+    """Stores files of runs; every method is one transaction.
+
+    Raises:
+        StoreUnavailableError: the database did not answer; a file may or may not be stored.
+    """
+
+    async def save(self, key: RunKey, fence: int, new: NewArtifact, limits: ArtifactLimits) -> Kept:
+        """Store a file if ``fence`` owns the run and it has not ended; durable on return.
+
+        Saves of one run are serialized, so its limits hold. Storing an identical file again
+        changes nothing.
+        """
+        ...
+
+    async def find(self, key: RunKey, name: str | None = None) -> Sequence[StoredArtifact] | None:
+        """Return the files of a run, oldest first, or the named one; None without a run."""
+        ...
+
+    async def read(
+        self, key: RunKey, artifact: StoredArtifact, *, offset: int, size: int
+    ) -> bytes | None:
+        """Return up to ``size`` bytes of a file from ``offset``; None if it is gone."""
+        ...
+
+
+class ArtifactReading:
+    """Reads the files of runs on any replica, during and after the run.
+
+    Raises:
+        RunNotFoundError: the run does not exist.
+        ArtifactNotFoundError: the file does not exist, or was deleted or replaced.
+    """
+
+    def __init__(self, store: ArtifactStore) -> None:
+        self._store = store
+
+    async def find(self, key: RunKey, name: str | None = None) -> Sequence[StoredArtifact]:
+        """Return the files of a run, oldest first, or only the named one."""
+        found = await self._store.find(key, name)
+        if found is None:
+            raise RunNotFoundError(key.run_id)
+        return found
+
+    async def get(self, key: RunKey, name: str) -> StoredArtifact:
+        """Return the metadata of a file."""
+        found = await self.find(key, name)
+        if not found:
+            raise ArtifactNotFoundError(name)
+        return found[0]
+
+    async def pieces(self, key: RunKey, artifact: StoredArtifact) -> AsyncGenerator[bytes, None]:
+        """Yield the bytes of a file in chunks; each chunk is read on demand."""
+        for offset in range(0, artifact.size_bytes, PIECE_BYTES):
+            read = self._store.read(key, artifact, offset=offset, size=PIECE_BYTES)
+            piece = await shielded(read, grace_seconds=READ_GRACE_SECONDS)
+            if piece is None:
+                raise ArtifactNotFoundError(artifact.name)
+            yield piece
+
+
+class NoRoomForArtifactError(ArtifactTooLargeError):
+    """The run has reached its limit of files or bytes."""
+
+    def __init__(self, limits: ArtifactLimits) -> None:
+        super().__init__(limits.max_bytes)
+        self._limits = limits
+
+    def __str__(self) -> str:
+        return (
+            f"A run may keep {self._limits.max_per_run} files of {self._limits.max_run_bytes:,}"
+            " bytes together, and there is no room for this one."
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class RunArtifacts:
+    """Stores the files of one execution of a run; implements ArtifactKeeper."""
+
+    store: ArtifactStore
+    limits: ArtifactLimits
+    run: Run
+    token: CancellationToken
+    """Stops the execution; tripped here if the run is lost."""
+
+    def sink_of(self, call_key: str) -> "CallArtifacts":
+        """Return a sink for one attempt of a call."""
+        return CallArtifacts(self, call_key)
+
+    async def keep(self, new: NewArtifact) -> None:
+        """Store a hashed and named file; raises like :meth:`CallArtifacts.save`."""
+        match await self._save(new):
+            case Kept.FULL:
+                raise NoRoomForArtifactError(self.limits)
+            case Kept.LOST:
+                raise lost_run(self.token)
+
+    async def _save(self, new: NewArtifact) -> Kept:
+        save = partial(self.store.save, self.run.key, self.run.fence, new, self.limits)
+        for pause_seconds in PAUSES_SECONDS:
+            with suppress(StoreUnavailableError):
+                return await shielded(save(), grace_seconds=SAVE_GRACE_SECONDS)
+            await asyncio.sleep(pause_seconds)
+        return await shielded(save(), grace_seconds=SAVE_GRACE_SECONDS)
+
+
+class CallArtifacts:
+    """Stores the files of one attempt of a tool call; implements ArtifactSink."""
+
+    def __init__(self, run: RunArtifacts, call_key: str) -> None:
+        """Store files for ``run``, with names derived from ``call_key``."""
+        self._run = run
+        self._call = hashlib.sha256(call_key.encode()).hexdigest()
+        self._numbers = itertools.count(1)
+        self._saved: dict[tuple[str, str, str], SavedArtifact] = {}
+
+    @property
+    def max_bytes(self) -> int:
+        """Maximum size of a file."""
+        return self._run.limits.max_bytes
+
+    @property
+    def saved(self) -> Sequence[SavedArtifact]:
+        """The files stored so far, in order."""
+        return tuple(self._saved.values())
+
+    async def save(self, name_stem: str, media_type: str, data: bytes) -> SavedArtifact:
+        """Store a file; identical bytes under the same stem and media type are stored once.
+
+        Raises:
+            ArtifactTooLargeError: the file exceeds ``max_bytes`` or the limits of the run.
+            ValueError: the stem or the media type is not allowed.
+            LostRunError: another worker owns the run, or it has ended.
+            StoreUnavailableError: the database is still unavailable after all retries.
+        """
+        if len(data) > self.max_bytes:
+            raise ArtifactTooLargeError(self.max_bytes)
+        number = next(self._numbers)
+        stem = f"{name_stem[:MAX_STEM_CHARS].rstrip('-')}-{self._call[:DIGEST_CHARS]}"
+        name = artifact_name(stem, number, media_type)
+        digest = await _sha256(data)
+        earlier = self._saved.get((name_stem, media_type, digest))
+        if earlier is not None:
+            return earlier
+        slot = f"{self._call}-{number}"
+        await self._run.keep(
+            NewArtifact(name=name, slot=slot, media_type=media_type, sha256=digest, data=data)
+        )
+        saved = SavedArtifact(name=name, media_type=media_type, size_bytes=len(data), sha256=digest)
+        self._saved[name_stem, media_type, digest] = saved
+        return saved
+
+
+async def _sha256(data: bytes) -> str:
+    """Return the SHA-256 in hex; large data is hashed in a thread so the event loop stays free."""
+    if len(data) <= SMALL_BYTES:
+        return hashlib.sha256(data).hexdigest()
+    return (await asyncio.to_thread(hashlib.sha256, data)).hexdigest()

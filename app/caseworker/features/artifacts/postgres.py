@@ -1,0 +1,113 @@
+"""Store the files that runs create.
+
+Files use a connection of the work pool and their own transaction. Megabytes of file data therefore
+do not delay the connection that all runs share for their journals.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from sqlalchemy import and_, func, select
+from sqlalchemy.dialects.postgresql import insert as upsert
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from caseworker.features.artifacts.keeping import ArtifactLimits, Kept, NewArtifact, StoredArtifact
+from caseworker.platform.postgres.engines import Engines, transaction
+from caseworker.runs.postgres.tables import artifacts, of_run, runs
+from caseworker.runs.run import RunKey
+
+_SHOWN = [artifacts.c[name] for name in StoredArtifact.__dataclass_fields__]
+
+
+class PostgresArtifacts:
+    """Implements the artifact store; see :mod:`caseworker.features.artifacts.keeping`."""
+
+    def __init__(self, engines: Engines) -> None:
+        self._engines = engines
+
+    async def save(self, key: RunKey, fence: int, new: NewArtifact, limits: ArtifactLimits) -> Kept:
+        """Store a file; a lock on the run's row keeps its owner and its status from changing."""
+        async with transaction(self._engines.work, key.tenant) as connection:
+            if not await _owns(connection, key, fence):
+                return Kept.LOST
+            standing = await _standing(connection, key, new)
+            if standing.same:
+                return Kept.KEPT
+            full = standing.count >= limits.max_per_run
+            if full or standing.bytes + len(new.data) > limits.max_run_bytes:
+                return Kept.FULL
+            await _write(connection, key, new)
+        return Kept.KEPT
+
+    async def find(self, key: RunKey, name: str | None = None) -> Sequence[StoredArtifact] | None:
+        """Return the files of a run, or only the file ``name``; None if the run does not exist."""
+        wanted = and_(
+            artifacts.c.tenant_id == runs.c.tenant_id, artifacts.c.run_id == runs.c.run_id
+        )
+        if name is not None:
+            wanted &= artifacts.c.name == name
+        query = (
+            select(*_SHOWN)
+            .select_from(runs.outerjoin(artifacts, wanted))
+            .where(of_run(runs, key), runs.c.request.is_not(None))
+            .order_by(artifacts.c.created_at, artifacts.c.name)
+        )
+        async with transaction(self._engines.work, key.tenant) as connection:
+            rows = (await connection.execute(query)).mappings().all()
+        if not rows:
+            return None
+        return [StoredArtifact(**row) for row in rows if row["name"] is not None]
+
+    async def read(
+        self, key: RunKey, artifact: StoredArtifact, *, offset: int, size: int
+    ) -> bytes | None:
+        """Return ``size`` bytes of a file from ``offset``; None if the file no longer exists."""
+        piece = select(func.substr(artifacts.c.data, offset + 1, size)).where(
+            of_run(artifacts, key),
+            artifacts.c.name == artifact.name,
+            artifacts.c.sha256 == artifact.sha256,
+        )
+        async with transaction(self._engines.work, key.tenant) as connection:
+            found: bytes | None = await connection.scalar(piece)
+        return found
+
+
+async def _owns(connection: AsyncConnection, key: RunKey, fence: int) -> bool:
+    """Lock the run's row; return whether the run is still running under this fencing token."""
+    owned = select(runs.c.run_id).where(
+        of_run(runs, key), runs.c.fence == fence, runs.c.status == "running"
+    )
+    return await connection.scalar(owned.with_for_update(key_share=True)) is not None
+
+
+async def _standing(connection: AsyncConnection, key: RunKey, new: NewArtifact) -> Any:
+    """Return whether this file is already stored, and the count and bytes of the run's other files.
+
+    Runs as a separate statement: the snapshot of the locking statement does not include rows
+    committed while it waited for the lock.
+    """
+    here = artifacts.c.slot == new.slot
+    same = here & (artifacts.c.name == new.name) & (artifacts.c.sha256 == new.sha256)
+    query = select(
+        func.coalesce(func.bool_or(same), False).label("same"),
+        func.count().filter(~here).label("count"),
+        func.coalesce(func.sum(artifacts.c.size_bytes).filter(~here), 0).label("bytes"),
+    ).where(of_run(artifacts, key))
+    return (await connection.execute(query)).one()
+
+
+async def _write(connection: AsyncConnection, key: RunKey, new: NewArtifact) -> None:
+    kept = {
+        "name": new.name,
+        "media_type": new.media_type,
+        "size_bytes": len(new.data),
+        "sha256": new.sha256,
+        "data": new.data,
+        "created_at": func.clock_timestamp(),
+    }
+    where = {"tenant_id": key.tenant, "run_id": key.run_id, "slot": new.slot}
+    statement = upsert(artifacts).values(**where, **kept)
+    replaced = {column: statement.excluded[column] for column in kept}
+    await connection.execute(
+        statement.on_conflict_do_update(constraint="artifacts_one_a_slot", set_=replaced)
+    )

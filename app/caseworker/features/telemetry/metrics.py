@@ -1,0 +1,221 @@
+"""Count runs and requests for /metrics, in Prometheus format.
+
+A run is counted once, when it ends, from its usage and the snapshot of its ExecutionGraph. Nothing
+is counted while it runs. If several processes executed it, the one that ends it counts everything.
+No label holds free text from callers: every label has a bounded number of values, and run IDs are
+never labels.
+"""
+
+import asyncio
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, Literal
+
+from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client.metrics import MetricWrapperBase
+
+from caseworker.core.trace.node import made_by
+from caseworker.runs.run import Run
+
+RunLabel = Literal["tenant", "agent"]
+"""Optional labels of run metrics, which the operator can enable."""
+
+MAX_VALUES: Final = 100
+"""Maximum values of a label; further ones are counted as ``other``."""
+
+OTHER: Final = "other"
+
+AT_ONCE: Final = 2000
+"""Maximum CallNodes that are counted on the event loop; larger graphs use a thread."""
+
+_SANE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@-]{0,99}", re.ASCII)
+
+_RUN_SECONDS = (0.005, 0.025, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 900, 3600)
+_CALL_SECONDS = (0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 40, 80, 160, 320)
+_REQUEST_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
+
+
+class Bounded:
+    """The values of a label: limited in number, and only names."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, str] = {}
+
+    def __call__(self, value: str | None) -> str:
+        """Return the label value to use."""
+        if value is None:
+            return ""
+        if (shown := self._known.get(value)) is not None:
+            return shown
+        if len(self._known) >= MAX_VALUES or not _SANE.fullmatch(value):
+            return OTHER
+        self._known[value] = value
+        return value
+
+
+class _Cells:
+    """Cache of a metric's children by label: the lookup in the library costs more than counting."""
+
+    def __init__(self, metric: Any) -> None:
+        self._metric = metric
+        self._children: dict[tuple[str, ...], Any] = {}
+
+    def __call__(self, *labels: str) -> Any:
+        child = self._children.get(labels)
+        if child is None:
+            child = self._metric.labels(*labels) if labels else self._metric
+            self._children[labels] = child
+        return child
+
+
+class RunMetrics:
+    """Counts runs, as a :class:`RunObserver`, and API requests."""
+
+    def __init__(self, registry: CollectorRegistry, labels: Sequence[RunLabel] = ()) -> None:
+        """Declare the metrics in ``registry``; ``labels`` are added to the run metrics."""
+        self._labels = tuple(labels)
+        self._values = {label: Bounded() for label in labels}
+        self._models, self._tools, self._stops = Bounded(), Bounded(), Bounded()
+        self._repaired = Bounded()
+        self._counting: set[asyncio.Task[None]] = set()
+
+        def declare(
+            kind: Callable[..., MetricWrapperBase],
+            name: str,
+            says: str,
+            labels: Sequence[str] = (),
+            **how: Any,
+        ) -> _Cells:
+            return _Cells(kind(f"caseworker_{name}", says, labels, registry=registry, **how))
+
+        own = self._labels
+        self._accepted = declare(Counter, "runs_accepted", "Runs accepted.", ("kind", *own))
+        self._run_seconds = declare(
+            Histogram,
+            "run_duration_seconds",
+            "Active execution time of ended runs; the count is the number of ended runs.",
+            ("kind", "status", *own),
+            buckets=_RUN_SECONDS,
+        )
+        self._waited = declare(
+            Histogram,
+            "run_wait_seconds",
+            "Time from acceptance to the first start of a run, or to its end if it never started.",
+            ("kind",),
+            buckets=_RUN_SECONDS,
+        )
+        self._stopped = declare(
+            Counter,
+            "run_stops",
+            "Runs that ended without completing, by cause.",
+            ("stop", "dimension"),
+        )
+        self._takeovers = declare(
+            Counter,
+            "run_takeovers",
+            "Runs recovered by this process after another worker was lost.",
+        )
+        self._steps = declare(Counter, "steps", "Steps executed.")
+        self._turns = declare(Counter, "turns", "Agent turns.")
+        self._model_seconds = declare(
+            Histogram,
+            "model_call_duration_seconds",
+            "Duration of model calls including retries; the count is the number of calls.",
+            ("model", "status"),
+            buckets=_CALL_SECONDS,
+        )
+        self._tool_seconds = declare(
+            Histogram,
+            "tool_call_duration_seconds",
+            "Duration of tool calls including retries; the count is the number of calls.",
+            ("tool", "status"),
+            buckets=_CALL_SECONDS,
+        )
+        self._tokens = declare(
+            Counter, "tokens", "Model tokens, including estimates.", ("model", "direction")
+        )
+        self._cost = declare(
+            Counter,
+            "cost_usd",
+            "Known cost in US dollars, including estimates.",
+            ("model", *own),
+        )
+        self._repairs = declare(
+            Counter, "model_reply_repairs", "Repaired faults in model replies.", ("kind",)
+        )
+        self._retries = declare(Counter, "retries", "Retries after a failure.", ("kind",))
+        self._request_seconds = declare(
+            Histogram,
+            "http_request_duration_seconds",
+            "Duration of HTTP requests until the end of the response, except event streams.",
+            ("method", "route", "status"),
+            buckets=_REQUEST_SECONDS,
+        )
+
+    def accepted(self, run: Run) -> None:
+        """Count a run that was accepted."""
+        self._accepted(run.kind.value, *self._own(run)).inc()
+
+    def begun(self, run: Run) -> None:
+        """Count a run that an earlier execution had already started."""
+        if run.attempts > 1:
+            self._takeovers().inc()
+
+    def ended(self, run: Run, graph: Mapping[str, Any] | None) -> None:
+        """Count a finished run and the calls in its graph."""
+        own = self._own(run)
+        self._run_seconds(run.kind.value, run.status.value, *own).observe(run.active_seconds)
+        begun = run.started_at or run.finished_at
+        if begun is not None:
+            waited = (begun - run.created_at).total_seconds()
+            self._waited(run.kind.value).observe(max(0.0, waited))
+        if (stop := run.stop) is not None:
+            self._stopped(self._stops(stop["kind"]), self._stops(stop.get("dimension"))).inc()
+        usage = run.usage or {}
+        if steps := usage.get("steps"):
+            self._steps().inc(steps)
+        if turns := usage.get("turns"):
+            self._turns().inc(turns)
+        if graph is None:
+            return
+        nodes = graph["nodes"]
+        if len(nodes) <= AT_ONCE:
+            self._count(nodes, own)
+            return
+        counting = asyncio.to_thread(self._count, nodes, own)
+        self._counting.add(task := asyncio.create_task(counting, name="metrics of a large run"))
+        task.add_done_callback(self._counting.discard)
+
+    def answered(self, method: str, route: str, status: int, seconds: float) -> None:
+        """Count a request; ``route`` is the template of its path."""
+        self._request_seconds(method, route, str(status)).observe(seconds)
+
+    def _own(self, run: Run) -> tuple[str, ...]:
+        """Return the values of the labels that the operator enabled."""
+        if not self._labels:
+            return ()
+        ref = run.request.definition_ref
+        given = {"tenant": run.key.tenant, "agent": None if ref is None else ref.name}
+        return tuple(self._values[label](given[label]) for label in self._labels)
+
+    def _count(self, nodes: Mapping[str, Mapping[str, Any]], own: tuple[str, ...]) -> None:
+        for node in nodes.values():
+            kind = node["kind"]
+            if node["retries_used"]:
+                self._retries("step" if kind == "system" else kind).inc(node["retries_used"])
+            if kind == "system" or (node["metadata"] and made_by(node) is not None):
+                continue
+            seconds = ((node["end_ts_ms"] or node["start_ts_ms"]) - node["start_ts_ms"]) / 1000
+            if kind == "tool":
+                self._tool_seconds(self._tools(node["name"]), node["status"]).observe(seconds)
+                continue
+            model = self._models(node["model"])
+            for repair in node["metadata"].get("repairs", ()) if node["metadata"] else ():
+                self._repairs(self._repaired(repair)).inc()
+            self._model_seconds(model, node["status"]).observe(seconds)
+            if node["tokens_in"]:
+                self._tokens(model, "input").inc(node["tokens_in"])
+            if node["tokens_out"]:
+                self._tokens(model, "output").inc(node["tokens_out"])
+            if node["cost_usd"]:
+                self._cost(model, *own).inc(node["cost_usd"])

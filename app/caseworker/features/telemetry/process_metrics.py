@@ -1,0 +1,149 @@
+"""Process metrics for /metrics: slots, connections, the event loop, and the queue."""
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping, Sequence
+from importlib.metadata import version
+from typing import Final
+
+from prometheus_client import (
+    CONTENT_TYPE_LATEST,
+    CollectorRegistry,
+    Gauge,
+    GCCollector,
+    Histogram,
+    PlatformCollector,
+    ProcessCollector,
+    generate_latest,
+)
+
+from caseworker.platform.errors import StoreUnavailableError
+from caseworker.platform.postgres.engines import Engines, transaction
+from caseworker.runs.executor import RunExecutor
+from caseworker.runs.quotas import STORED, QuotaStore
+
+LOOK_SECONDS: Final = 0.5
+"""Interval for measuring the event-loop lag."""
+
+KEPT_SECONDS: Final = 5.0
+"""How long the database figures are cached."""
+
+WAIT_SECONDS: Final = 2.0
+"""Time limit for reading the database figures."""
+
+UNENDED: Final = """
+SELECT status, count(*), coalesce(extract(epoch FROM clock_timestamp() - min(queued_at)), 0)::float8
+FROM runs WHERE status = 'queued' GROUP BY status
+UNION ALL SELECT 'running', count(*), 0 FROM runs WHERE status IN ('running')
+UNION ALL SELECT 'waiting', count(*), 0 FROM runs WHERE status = 'waiting'
+"""
+"""Runs of all processes; each part uses an index that contains only such runs."""
+
+_LAG_SECONDS = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 5)
+
+
+class MetricsPage:
+    """The text of /metrics: counters of this process, and its current state."""
+
+    media_type = CONTENT_TYPE_LATEST
+
+    def __init__(
+        self,
+        registry: CollectorRegistry,
+        *,
+        engines: Engines,
+        executor: RunExecutor | None,
+        silent_seconds: Callable[[], float],
+        quotas: QuotaStore,
+        unlimited: Sequence[str],
+    ) -> None:
+        """Declare the metrics in ``registry``; ``executor`` is None where no runs are executed."""
+        self._registry = registry
+        self._engines = engines
+        self._executor = executor
+        self._silent_seconds = silent_seconds
+        self._quotas = quotas
+        self._asked_at = -KEPT_SECONDS
+        self._asking = asyncio.Lock()
+
+        def gauge(name: str, says: str, *labels: str) -> Gauge:
+            return Gauge(f"caseworker_{name}", says, labels, registry=registry)
+
+        info = gauge("build_info", "Version of the service; the value is always 1.", "version")
+        info.labels(version("caseworker")).set(1)
+        self._active = gauge("active_runs", "Runs that this process is executing.")
+        self._free = gauge("free_run_slots", "Free run slots of this process.")
+        self._silent = gauge("heartbeat_age_seconds", "Time since the last successful heartbeat.")
+        self._in_use = gauge("database_connections_in_use", "Database connections in use.", "pool")
+        self._size = gauge(
+            "database_connections_max", "Maximum number of database connections.", "pool"
+        )
+        self._up = gauge("database_up", "1 if the database responded to this request, else 0.")
+        self._unended = gauge(
+            "unended_runs", "Runs in the database, across all processes.", "status"
+        )
+        self._age = gauge("queue_age_seconds", "Age of the oldest queued run that is due.")
+        about = "Tenants that have used at least 80 % of their storage quota."
+        self._full = gauge("tenants_nearly_full", about, "dimension")
+        growing = gauge(
+            "retention_unlimited", "1 for each kind of record without a retention limit.", "record"
+        )
+        for record in unlimited:
+            growing.labels(record).set(1)
+        self._lag = Histogram(
+            "caseworker_event_loop_lag_seconds",
+            "Event loop lag, measured periodically.",
+            registry=registry,
+            buckets=_LAG_SECONDS,
+        )
+        for collector in (ProcessCollector, PlatformCollector, GCCollector):
+            collector(registry=registry)
+
+    async def text(self) -> bytes:
+        """Return the current metrics."""
+        await self.refresh()
+        return await asyncio.to_thread(generate_latest, self._registry)
+
+    async def refresh(self) -> None:
+        """Update the gauges of the current state; counters are always up to date."""
+        executor = self._executor
+        self._active.set(0 if executor is None else len(executor.active))
+        self._free.set(0 if executor is None else max(0, executor.free_slots))
+        self._silent.set(self._silent_seconds())
+        for name in ("work", "control", "pulse"):
+            pool = getattr(self._engines, name)
+            self._in_use.labels(name).set(pool.in_use)
+            self._size.labels(name).set(pool.size)
+        async with self._asking:
+            if time.monotonic() - self._asked_at >= KEPT_SECONDS:
+                await self._ask()
+                self._asked_at = time.monotonic()
+
+    async def watch_loop(self) -> None:
+        """Measure the lag of the event loop until cancelled."""
+        clock = asyncio.get_running_loop().time
+        while True:
+            due = clock() + LOOK_SECONDS
+            await asyncio.sleep(LOOK_SECONDS)
+            self._lag.observe(max(0.0, clock() - due))
+
+    async def _ask(self) -> None:
+        """Read the database figures; while the database does not respond they are absent."""
+        found: Mapping[str, tuple[int, float]] = {}
+        try:
+            async with asyncio.timeout(WAIT_SECONDS), transaction(self._engines.control) as asked:
+                rows = (await asked.exec_driver_sql(UNENDED)).all()
+                found = {
+                    "queued": (0, 0.0),
+                    **{status: (count, age) for status, count, age in map(tuple, rows)},
+                }
+                full = [each.dimension for each in await self._quotas.nearly_full()]
+                for name in STORED:
+                    self._full.labels(name).set(full.count(name))
+        except (StoreUnavailableError, TimeoutError):
+            self._unended.clear()
+            self._full.clear()
+        self._up.set(1 if found else 0)
+        for status, (count, _) in found.items():
+            self._unended.labels(status).set(count)
+        self._age.set(max(0.0, found["queued"][1]) if found else float("nan"))

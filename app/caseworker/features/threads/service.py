@@ -1,0 +1,297 @@
+"""Thread operations for callers; every answer is an ordinary run.
+
+Messages are stored with the run's id before the run is accepted. Repeating a request under the same
+id finds its messages and its run, and completes a request that was interrupted in between. A
+running answer therefore always has its message. A message whose run was never accepted has no
+status; it can be retried.
+"""
+
+import uuid
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+
+from caseworker.engine.supervision import shielded
+from caseworker.features.threads.history import (
+    GO_ON,
+    MAX_ANSWERS_WITH_CALLS,
+    MAX_CALL_BYTES,
+    calls_of,
+    size_of,
+    spoken,
+)
+from caseworker.features.threads.thread import (
+    AnswerNotEndedError,
+    ChatMessage,
+    MessageNotFoundError,
+    MessageTree,
+    Role,
+    Thread,
+    ThreadNotFoundError,
+    ThreadStore,
+    key_of,
+)
+from caseworker.models.ports import Message
+from caseworker.platform.errors import StoreUnavailableError
+from caseworker.runs.errors import IdempotencyMismatchError, InvalidRunError, RunNotFoundError
+from caseworker.runs.ports import Accepted, CancelStatus
+from caseworker.runs.run import TERMINAL, NewRun, Run, RunStatus
+from caseworker.runs.service import ACCEPT_GRACE_SECONDS, RunService
+
+MAX_THREAD_MESSAGES = 5000
+
+_IDS = uuid.UUID("8d2f0f0e-6c8a-5f0e-9a55-0f6f2b0f6f31")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Turn:
+    """A planned answer, with the user message that it answers if that message is new."""
+
+    parent_id: str | None
+    """Parent of the new messages."""
+    content: str | None = None
+    """The new user message; None creates only an answer."""
+    history: Sequence[Message]
+    """The branch as the model sees it, ending with the new user message."""
+    goes_on: ChatMessage | None = None
+    """The interrupted answer that the new run resumes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answered:
+    """The stored messages of a turn and its accepted run."""
+
+    user: ChatMessage | None
+    assistant: ChatMessage
+    accepted: Accepted
+
+
+class Chats:
+    """Threads, their branches and their answers."""
+
+    def __init__(self, store: ThreadStore, runs: RunService) -> None:
+        self.store = store
+        self._runs = runs
+
+    async def thread(self, tenant: str, thread_id: str) -> Thread:
+        """Return a thread.
+
+        Raises:
+            ThreadNotFoundError: the thread does not exist.
+        """
+        found = await self.store.get(tenant, thread_id)
+        if found is None:
+            raise ThreadNotFoundError(thread_id)
+        return found
+
+    async def tree(self, thread: Thread) -> MessageTree:
+        """Return the messages of a thread, without contents."""
+        return MessageTree(await self.store.messages(thread.tenant, thread.thread_id))
+
+    async def with_contents(
+        self, thread: Thread, messages: Sequence[ChatMessage]
+    ) -> list[ChatMessage]:
+        """Return messages with their contents loaded."""
+        wanted = [message.message_id for message in messages]
+        said = await self.store.contents(thread.tenant, thread.thread_id, wanted)
+        return [replace(one, **said.get(one.message_id, {})) for one in messages]
+
+    async def saying(self, thread: Thread, content: str, parent_id: str | None) -> Turn:
+        """Return the turn for a new user message, by default at the end of the newest branch.
+
+        Raises:
+            MessageNotFoundError: the parent does not exist.
+            InvalidRunError: the parent is a message of the user.
+            AnswerNotEndedError: the parent is still being written.
+        """
+        tree = await self.tree(thread)
+        branch = tree.branch_to(parent_id) if parent_id else tree.branch_through(None)
+        if branch and branch[-1].role is Role.USER:
+            message = "This is a user message. Answer, edit or retry it instead."
+            raise InvalidRunError("parent_id", message)
+        return await self._said(thread, branch, content)
+
+    async def editing(self, thread: Thread, message_id: str, content: str) -> Turn:
+        """Return the turn that edits a user message; raises like :meth:`saying`."""
+        tree = await self.tree(thread)
+        message = tree.get(message_id)
+        if message.role is not Role.USER:
+            raise InvalidRunError("message_id", "Only user messages can be edited.")
+        return await self._said(thread, tree.branch_to(message.parent_id), content)
+
+    async def retrying(self, thread: Thread, message_id: str) -> Turn:
+        """Return the turn that answers a message again; an answer is retried through its parent.
+
+        Raises:
+            MessageNotFoundError: the message does not exist.
+            AnswerNotEndedError: an answer in the branch is still being written.
+        """
+        tree = await self.tree(thread)
+        message = tree.get(message_id)
+        asked = message_id if message.role is Role.USER else message.parent_id
+        branch = tree.branch_to(asked)
+        return Turn(parent_id=asked, history=await self._history(thread, branch))
+
+    async def continuing(self, thread: Thread, message_id: str) -> Turn:
+        """Return the turn that continues an answer.
+
+        An interrupted answer is resumed in a sibling message; a completed one gets a follow-up
+        answer; one that never started is retried.
+
+        Raises:
+            MessageNotFoundError: the message does not exist.
+            InvalidRunError: the message is not an answer.
+            AnswerNotEndedError: the answer is still being written.
+        """
+        tree = await self.tree(thread)
+        message = tree.get(message_id)
+        if message.role is not Role.ASSISTANT:
+            raise InvalidRunError(
+                "message_id",
+                "Only assistant messages can be resumed. Use retry to answer a user message.",
+            )
+        if not message.settled:
+            raise AnswerNotEndedError("message_id")
+        if message.status is RunStatus.COMPLETED:
+            branch = tree.branch_to(message_id)
+            return Turn(parent_id=message_id, history=await self._history(thread, branch))
+        turn = await self.retrying(thread, message_id)
+        return turn if message.status is None else replace(turn, goes_on=message)
+
+    async def earlier(
+        self, thread: Thread, run_id: str, request_hash: str
+    ) -> "Answered | Turn | None":
+        """Return the earlier result of the same request: the answer, or its turn if it has no run.
+
+        Return None if the request is new.
+
+        Raises:
+            IdempotencyMismatchError: a different request created the message.
+        """
+        tree = await self.tree(thread)
+        message_id = derived_id(thread.thread_id, run_id, Role.ASSISTANT)
+        with suppress(MessageNotFoundError):
+            message = tree.get(message_id)
+            if message.request_hash != request_hash:
+                raise IdempotencyMismatchError
+            branch = await self.with_contents(thread, tree.branch_to(message.parent_id))
+            user = branch[-1] if branch and branch[-1].request_hash == request_hash else None
+            if message.status is not None:
+                run = await self.source(thread, message)
+                return Answered(user=user, assistant=message, accepted=Accepted(run, created=False))
+            history = await self._history(thread, branch)
+            if user is None:
+                return Turn(parent_id=message.parent_id, history=history)
+            return Turn(parent_id=user.parent_id, content=user.content, history=history)
+        return None
+
+    async def source(self, thread: Thread, message: ChatMessage) -> Run:
+        """Return the run of an answer."""
+        return await self._runs.get(key_of(thread.tenant, message))
+
+    async def answer(
+        self, thread: Thread, turn: Turn, new: NewRun, ends: Sequence[str]
+    ) -> Answered:
+        """Store the messages of a turn and accept its run, even if the caller disconnects.
+
+        Raises:
+            RunConflictError: the run's id belongs to another request.
+            IdempotencyMismatchError: the ids belong to another turn.
+            ThreadNotFoundError, MessageNotFoundError: deleted in the meantime.
+            ThreadFullError: the thread has reached its message limit.
+        """
+        work = self._answer(thread, turn, new, ends)
+        return await shielded(work, grace_seconds=ACCEPT_GRACE_SECONDS)
+
+    async def stop(self, thread: Thread, *, by: str, reason: str | None) -> Sequence[CancelStatus]:
+        """Cancel all unfinished answers, including those whose run is not accepted yet."""
+        return [
+            await self._runs.cancel(key_of(thread.tenant, message), by=by, reason=reason)
+            for message in (await self.tree(thread)).messages
+            if message.run_id is not None and not message.erased and message.status not in TERMINAL
+        ]
+
+    async def _said(self, thread: Thread, branch: Sequence[ChatMessage], content: str) -> Turn:
+        history = await self._history(thread, branch, asked=content)
+        parent_id = branch[-1].message_id if branch else None
+        return Turn(parent_id=parent_id, content=content, history=history)
+
+    async def _history(
+        self, thread: Thread, branch: Sequence[ChatMessage], asked: str | None = None
+    ) -> Sequence[Message]:
+        if not all(message.settled for message in branch):
+            raise AnswerNotEndedError("parent_id")
+        calls = await self._calls(thread, branch)
+        said = list(spoken(await self.with_contents(thread, branch), calls))
+        if asked is None and (not said or said[-1].role != "user"):
+            asked = GO_ON
+        return said if asked is None else [*said, Message(role="user", content=asked)]
+
+    async def _calls(
+        self, thread: Thread, branch: Sequence[ChatMessage]
+    ) -> Mapping[str, Sequence[Message]]:
+        """Return the tool calls behind the newest answers of a branch, by message id."""
+        where = thread.tenant, thread.thread_id
+        found: dict[str, Sequence[Message]] = {}
+        answers = {one.message_id: one for one in branch if len(one.ends) == 1}
+        if not answers:
+            return found
+        called = await self.store.that_called(*where, list(answers), limit=MAX_ANSWERS_WITH_CALLS)
+        left = MAX_CALL_BYTES
+        for message_id in called:
+            message = answers[message_id]
+            with suppress(RunNotFoundError):
+                calls = calls_of(await self.source(thread, message), message.ends[0])
+                left -= size_of(calls)
+                if left < 0:
+                    break
+                found[message_id] = calls
+        return found
+
+    async def _answer(
+        self, thread: Thread, turn: Turn, new: NewRun, ends: Sequence[str]
+    ) -> Answered:
+        where = thread.tenant, thread.thread_id
+        user, assistant = _messages(thread, turn, new, ends)
+        both = [assistant] if user is None else [user, assistant]
+        fresh = await self.store.add(*where, both, most=MAX_THREAD_MESSAGES)
+        try:
+            accepted = await self._runs.accept(new)
+        except StoreUnavailableError:
+            raise  # the run may have been accepted: repeating the request finds out
+        except Exception:
+            if fresh:
+                with suppress(StoreUnavailableError):
+                    await self.store.remove(*where, [one.message_id for one in both])
+            raise
+        assistant = replace(assistant, status=accepted.run.status)
+        return Answered(user=user, assistant=assistant, accepted=accepted)
+
+
+def derived_id(*parts: str) -> str:
+    """Return an id derived from its parts, so a repeated request gets the same id."""
+    return str(uuid.uuid5(_IDS, "\n".join(parts)))
+
+
+def _messages(
+    thread: Thread, turn: Turn, new: NewRun, ends: Sequence[str]
+) -> tuple[ChatMessage | None, ChatMessage]:
+    run_id, parent_id, user = new.key.run_id, turn.parent_id, None
+    if turn.content is not None:
+        parent_id = derived_id(thread.thread_id, run_id, Role.USER)
+        user = ChatMessage(
+            message_id=parent_id,
+            parent_id=turn.parent_id,
+            role=Role.USER,
+            content=turn.content,
+            request_hash=new.request_hash,
+        )
+    assistant = ChatMessage(
+        message_id=derived_id(thread.thread_id, run_id, Role.ASSISTANT),
+        parent_id=parent_id,
+        role=Role.ASSISTANT,
+        run_id=run_id,
+        ends=ends,
+        request_hash=new.request_hash,
+    )
+    return user, assistant

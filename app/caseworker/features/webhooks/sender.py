@@ -1,0 +1,158 @@
+"""Send webhooks to the verified address of a host, with TLS verified against its name.
+
+Each attempt resolves the host once, checks every address, and connects to one of them. Connections
+and cookies are not reused, because two names with the same address would share them. Redirects are
+not followed, proxies from the environment are not used, and only the head of a response is read.
+"""
+
+import asyncio
+import socket
+import ssl
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from functools import partial
+from http.cookiejar import CookieJar, DefaultCookiePolicy
+
+import httpx
+
+from caseworker.features.webhooks.addresses import AddressRefusedError, UrlRules, WebhookUrl
+from caseworker.features.webhooks.delivery import Answer
+from caseworker.platform.retry_after import seconds_asked
+
+USER_AGENT = "Caseworker"
+
+RESOLVERS = 8
+"""Threads for name lookups: slow name servers delay only other webhooks."""
+MAX_CONNECTIONS = 1000
+"""More than the maximum of concurrent attempts, so that none waits for the pool."""
+
+
+class WebhookSender:
+    """Implements the webhook sender."""
+
+    def __init__(
+        self, rules: UrlRules, *, timeout_seconds: float, tls: ssl.SSLContext | None = None
+    ) -> None:
+        """Send where ``rules`` allow; ``timeout_seconds`` limits a whole attempt."""
+        self._rules = rules
+        self._timeout_seconds = timeout_seconds
+        self._tls = tls
+        self._client: httpx.AsyncClient | None = None
+        self._resolvers = ThreadPoolExecutor(RESOLVERS, "webhook names")
+
+    async def aclose(self) -> None:
+        """Close the client and stop the resolver threads."""
+        self._resolvers.shutdown(wait=False, cancel_futures=True)
+        if self._client is not None:
+            await self._client.aclose()
+
+    async def send(
+        self, url: str, body: bytes, headers: Mapping[str, str], *, attempt: int
+    ) -> Answer:
+        """POST a body; ``attempt`` counts from 1 and selects one of the host's addresses."""
+        try:
+            async with asyncio.timeout(self._timeout_seconds):
+                target = self._rules.read(url)
+                address = await self._address(target, attempt)
+                return await self._post(target, address, body, headers)
+        except AddressRefusedError as error:
+            return Answer(error=str(error))
+        except TimeoutError:
+            return Answer(error="The request timed out.")
+        except (httpx.HTTPError, OSError, ssl.SSLError, UnicodeError) as error:
+            return Answer(error=_words_of(error))
+
+    async def _opened(self) -> httpx.AsyncClient:
+        """Return the client; the first webhook loads the system's certificates."""
+        if self._client is not None:
+            return self._client
+        tls = self._tls or await _usual_tls()
+        if self._client is None:  # another attempt may have created it meanwhile
+            self._client = httpx.AsyncClient(
+                verify=tls,
+                trust_env=False,
+                follow_redirects=False,
+                cookies=CookieJar(DefaultCookiePolicy(allowed_domains=())),
+                timeout=self._timeout_seconds,
+                limits=httpx.Limits(max_connections=MAX_CONNECTIONS, max_keepalive_connections=0),
+            )
+        return self._client
+
+    async def _address(self, target: WebhookUrl, attempt: int) -> str:
+        """Resolve the host once.
+
+        Raises:
+            AddressRefusedError: one of its addresses is not allowed.
+            OSError: the host cannot be resolved.
+        """
+        resolve = partial(socket.getaddrinfo, type=socket.SOCK_STREAM)
+        loop = asyncio.get_running_loop()
+        found = await loop.run_in_executor(self._resolvers, resolve, target.host, target.port)
+        addresses = list(dict.fromkeys(str(entry[4][0]) for entry in found))
+        self._rules.require_public(addresses)
+        return addresses[(attempt - 1) % len(addresses)]
+
+    async def _post(
+        self, target: WebhookUrl, address: str, body: bytes, headers: Mapping[str, str]
+    ) -> Answer:
+        host = f"[{address}]" if ":" in address else address
+        client = await self._opened()
+        request = client.build_request(
+            "POST",
+            f"{target.scheme}://{host}:{target.port}",
+            content=body,
+            headers={
+                "Host": target.origin,
+                "Content-Type": "application/json",
+                "User-Agent": USER_AGENT,
+                **headers,
+            },
+            extensions={"sni_hostname": target.host, "target": target.target.encode("ascii")},
+        )
+        response = await client.send(request, stream=True)
+        try:
+            return _answer_of(response)
+        finally:
+            with suppress(httpx.HTTPError, OSError):
+                await response.aclose()
+
+
+async def _usual_tls() -> ssl.SSLContext:
+    return await asyncio.to_thread(ssl.create_default_context)
+
+
+def _answer_of(response: httpx.Response) -> Answer:
+    code = response.status_code
+    if response.is_success:
+        return Answer(status_code=code)
+    after = seconds_asked(response.headers.get("retry-after", "")) or 0.0
+    why = (
+        "Redirects are not followed."
+        if response.is_redirect
+        else f"The endpoint returned status {code}."
+    )
+    return Answer(status_code=code, error=why, retry_after_seconds=after)
+
+
+def _words_of(error: Exception) -> str:
+    """Describe an error without quoting the server or the URL."""
+    match error:
+        case socket.gaierror():
+            return "The host name cannot be resolved."
+        case httpx.TimeoutException():
+            return "The request timed out."
+        case httpx.ConnectError() | OSError():
+            causes = (error, error.__cause__, error.__context__)
+            certificate = any(_is_of_tls(cause) for cause in causes)
+            return (
+                "The TLS handshake failed. Check the certificate."
+                if certificate
+                else "Connection refused."
+            )
+        case _:
+            return "The connection was closed, or the response was not valid HTTP."
+
+
+def _is_of_tls(error: BaseException | None) -> bool:
+    return isinstance(error, ssl.SSLError) or "SSL" in str(error) or "certificate" in str(error)

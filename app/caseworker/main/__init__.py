@@ -1,0 +1,22 @@
+"""ASGI application factory, as in ``uvicorn --factory caseworker.main:create_app``."""
+
+from fastapi import FastAPI
+
+from caseworker.main.configuration import StartupError, logged_settings
+from caseworker.main.process import Process
+from caseworker.main.server import build_app
+
+
+def create_app() -> FastAPI:
+    """Return the application for the configured database.
+
+    Raises:
+        StartupError: the configuration is invalid, or ``database.url`` is not set.
+    """
+    settings = logged_settings()
+    url = settings.database.url
+    if url is None:
+        raise StartupError(
+            "database.url is required: only the caseworker command runs an embedded database."
+        )
+    return build_app(Process(settings, url.get_secret_value(), executes=settings.worker.enabled))

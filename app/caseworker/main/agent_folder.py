@@ -1,0 +1,106 @@
+"""Agents defined in files of the operator, registered when the API starts.
+
+Each YAML file holds one definition, as ``POST /agents`` accepts it. If it differs from the newest
+registered version, it is registered as the next version. So the files win at every start.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+from typing import Any
+
+import structlog
+from pydantic import ValidationError
+from pydantic_settings import SettingsError
+
+from caseworker.core.graph.validation import Problem
+from caseworker.main.configuration import StartupError
+from caseworker.nodes.agent.definition import AgentDefinition
+from caseworker.nodes.nesting import agents_in
+from caseworker.nodes.reading import problems_in
+from caseworker.runs.definitions import Definitions
+from caseworker.runs.errors import GraphRefusedError
+from caseworker.settings.loader import read_yaml
+
+log = structlog.get_logger(__name__)
+
+_SUFFIXES = (".yaml", ".yml")
+
+
+@dataclass(frozen=True, slots=True)
+class AgentFile:
+    """An agent definition and the name of its file."""
+
+    file: str
+    name: str
+    agent: Mapping[str, Any]
+
+
+def read_agents(folder: Path | None) -> Sequence[AgentFile]:
+    """Return the agents of a folder, each after the agents that it calls.
+
+    Raises:
+        StartupError: the folder is missing or a definition is invalid; names the file and field.
+    """
+    if folder is None:
+        return ()
+    if not folder.is_dir():
+        raise StartupError(f"agents.folder: the folder {str(folder)!r} does not exist")
+    found: dict[str, AgentFile] = {}
+    for path in sorted(path for path in folder.iterdir() if path.suffix in _SUFFIXES):
+        read = _read(path)
+        if (other := found.get(read.name)) is not None:
+            raise _wrong(
+                read.file, f"name: {other.file} defines an agent named {read.name!r} as well"
+            )
+        found[read.name] = read
+    calls = {name: {one.name for one in agents_in(file.agent)} for name, file in found.items()}
+    try:
+        order = TopologicalSorter(calls).static_order()
+        return [found[name] for name in order if name in found]
+    except CycleError as error:
+        circle: list[str] = error.args[1]
+        raise _wrong(
+            found[circle[0]].file, f"tools: circular reference: {' -> '.join(circle)}"
+        ) from None
+
+
+async def register_agents(
+    agents: Sequence[AgentFile], definitions: Definitions, tenant: str
+) -> None:
+    """Register agents whose definition differs from the newest registered version.
+
+    Raises:
+        StartupError: an agent cannot be executed; the message names the file and the field.
+    """
+    for one in agents:
+        try:
+            registered = await definitions.register_agent(tenant, one.agent)
+        except GraphRefusedError as refused:
+            raise _wrong(one.file, _line(refused.problems[0])) from None
+        if registered.created:
+            log.info("agent.registered", agent=f"{one.name}@{registered.head.version}")
+
+
+def _read(path: Path) -> AgentFile:
+    try:
+        written = read_yaml(path)
+        json.dumps(written, allow_nan=False)  # rejects dates, for example
+        agent = AgentDefinition.model_validate(written)
+    except SettingsError as error:
+        raise StartupError(f"agents.folder: {error}") from None
+    except ValidationError as error:
+        raise _wrong(path.name, _line(next(problems_in(error, "")))) from None
+    except (TypeError, ValueError, RecursionError):
+        raise _wrong(path.name, "contains values that JSON does not support; quote them") from None
+    return AgentFile(path.name, agent.name, written)
+
+
+def _line(problem: Problem) -> str:
+    return " ".join(f"{problem.place or 'the agent'}: {problem.message}".split())
+
+
+def _wrong(file: str, problem: str) -> StartupError:
+    return StartupError(f"agents.folder: {file}: {problem}")

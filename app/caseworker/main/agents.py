@@ -1,0 +1,273 @@
+"""Build the models, tools and nodes that execute runs."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from platform import python_version
+from typing import Any
+from urllib.parse import urlsplit
+
+from caseworker.core.budget.retry import RetryPolicy
+from caseworker.core.trace.payloads import Payloads
+from caseworker.main.plugins import Providers, Toolbox, require_known
+from caseworker.models.forms import StructuredOutput
+from caseworker.models.gateway import ChatModel, ModelGateway
+from caseworker.models.ports import ModelEndpoint, RateLimit, RateLimits
+from caseworker.models.pricing import ListPrice, TokenPrice, no_list_price
+from caseworker.models.recorded import Recorder, RecordingProvider
+from caseworker.models.table import BUILT_IN, ModelTable
+from caseworker.models.turns import Turns
+from caseworker.nodes.agent.execution import Agents
+from caseworker.nodes.agent.node import agent_type
+from caseworker.nodes.approval import approval_type
+from caseworker.nodes.case.case import ActLimits, CaseDefaults, EscalateWhen, Mode
+from caseworker.nodes.case.evidence import Action
+from caseworker.nodes.case.node import CaseNode, case_type
+from caseworker.nodes.case.plan import Plan
+from caseworker.nodes.case.verifier import DeterministicTools
+from caseworker.nodes.catalog import NodeCatalog
+from caseworker.nodes.chat import chat_start_type
+from caseworker.nodes.function import FunctionNode
+from caseworker.nodes.llm import llm_type
+from caseworker.nodes.registered import function_type
+from caseworker.nodes.router import router_type
+from caseworker.nodes.subgraph import map_type, subgraph_type
+from caseworker.nodes.toolset import tool_type, toolset_type
+from caseworker.settings.cases import RetrySettings
+from caseworker.settings.models import ModelSettings
+from caseworker.settings.schema import Settings
+from caseworker.tools.dates.reader import DateReader
+from caseworker.tools.dispatch import ToolDispatch
+from caseworker.tools.ports import Tool
+from caseworker.tools.registry import ToolPolicy, ToolRegistry
+from caseworker.tools.servers import NoServers, ToolServers
+
+
+def build_tools(
+    settings: Settings, tools: tuple[Tool, ...], servers: ToolServers | None = None
+) -> ToolDispatch:
+    """Return the tools that the configuration allows, including those of ``servers``.
+
+    Raises:
+        StartupError: the configuration names a tool that does not exist.
+    """
+    allow, deny = settings.tools.allow, settings.tools.deny
+    known = [tool.spec.name for tool in tools]
+    serves = NoServers().serves if servers is None else servers.serves
+    approval = settings.tools.requires_approval
+    listed = {"allow": allow or (), "deny": deny, "requires_approval": approval}
+    for name, names in listed.items():
+        own = (each for each in names if not serves(each) and not each.endswith(".*"))
+        require_known("tool", f"tools.{name}", own, known)
+    return ToolDispatch(
+        ToolRegistry(tools),
+        ToolPolicy(
+            allow=None if allow is None else frozenset(allow),
+            deny=frozenset(deny),
+            approval=frozenset(approval),
+        ),
+        approval_timeout_seconds=settings.tools.approval_timeout_seconds,
+        payloads=payloads_of(settings),
+        retry=retry_policy(settings.retry),
+        servers=servers,
+        expose_errors=settings.tools.expose_errors,
+    )
+
+
+def payloads_of(settings: Settings) -> Payloads:
+    """Return the policy for storing and showing payloads in traces."""
+    return Payloads(settings.trace.payloads, settings.trace.max_payload_chars)
+
+
+def build_models(
+    settings: Settings, recorder: Recorder | None = None, limits: RateLimits | None = None
+) -> ModelGateway:
+    """Return the gateway to the configured models; ``recorder`` stores their replies.
+
+    ``limits`` enforces rate limits; None disables rate limiting.
+
+    Raises:
+        StartupError: a configured provider is not registered or cannot be created.
+    """
+    providers = check_providers(settings)
+
+    def model(place: str, chosen: ModelSettings) -> ChatModel:
+        endpoint = ModelEndpoint(
+            model=chosen.chosen_model,
+            base_url=chosen.base_url,
+            api_key=chosen.api_key.get_secret_value() if chosen.api_key else None,
+            recording=chosen.recording,
+            max_reply_bytes=settings.limits.max_reply_kb * 1024,
+        )
+        provider = providers.make(chosen.chosen_provider, endpoint)
+        return ChatModel(
+            provider=RecordingProvider(provider, recorder) if recorder else provider,
+            model=chosen.chosen_model,
+            name=_name_at(place),
+            temperature=chosen.temperature,
+            max_output_tokens=chosen.max_output_tokens,
+            min_output_tokens=settings.budget.min_output_tokens,
+            timeout_seconds=chosen.timeout_seconds,
+            structured_output=StructuredOutput(chosen.structured_output),
+            price=_stated_price(chosen),
+            limit=_rate_limit(chosen),
+            capabilities=chosen.capabilities,
+        )
+
+    made = {place: model(place, chosen) for place, chosen in _configured(settings).items()}
+    firsts: dict[str, ChatModel] = {}
+    table = ModelTable()
+    table.allow_unlisted = settings.models.allow_unlisted
+    for name, (first, *others) in settings.models.chains().items():
+        whole = replace(made[first], fallbacks=tuple(made[place] for place in others))
+        table[name] = firsts.setdefault(first, whole)
+    retry = retry_policy(settings.retry)
+    turns = None if limits is None else Turns(limits)
+    return ModelGateway(table, _list_price(settings), retry, payloads_of(settings), turns)
+
+
+def check_providers(settings: Settings) -> Providers:
+    """Check that all configured providers are registered, without importing them.
+
+    Raises:
+        StartupError: a configured provider is not registered.
+    """
+    providers = Providers()
+    for place, chosen in _configured(settings).items():
+        providers.require(f"models.{place}.provider", chosen.chosen_provider)
+    return providers
+
+
+def _configured(settings: Settings) -> Mapping[str, ModelSettings]:
+    """Return all configured models by their settings keys."""
+    chains = settings.models.chains().values()
+    return {place: chosen for chain in chains for place, chosen in chain.items()}
+
+
+def build_catalog(
+    settings: Settings,
+    models: ModelGateway,
+    tools: ToolDispatch,
+    toolbox: Toolbox,
+    functions: Iterable[FunctionNode] = (),
+) -> NodeCatalog:
+    """Return the catalog of step types for graphs; graphs may call the given ``functions``."""
+    defaults = _case_defaults(settings)
+    case = CaseNode(
+        models=models,
+        tools=tools,
+        recomputation=DeterministicTools(toolbox.tools),
+        reading=_built_in_plan,
+        dates=DateReader(),
+        defaults=defaults,
+        clock=lambda: datetime.now(UTC),
+    )
+    agents = Agents(tools, timezone=defaults.timezone, wrap_up_reserve=defaults.wrap_up_reserve)
+    return NodeCatalog(
+        (
+            agent_type(agents, tools, tools.servers),
+            approval_type(),
+            case_type(case),
+            chat_start_type(),
+            function_type(functions),
+            llm_type(agents),
+            map_type(),
+            router_type(),
+            subgraph_type(),
+            tool_type(tools, timezone=defaults.timezone),
+            toolset_type(tools, tools.servers),
+        ),
+        models.table,
+    )
+
+
+def _name_at(place: str) -> str:
+    """Return the model name for a settings key; fallbacks of a tier use the tier's name."""
+    named = place.startswith("named.")
+    return place.removeprefix("named.") if named else place.partition(".")[0]
+
+
+def _case_defaults(settings: Settings) -> CaseDefaults:
+    flags = settings.flags
+    act = ActLimits(**settings.act.model_dump(), escalate_when=EscalateWhen(flags.escalate_when))
+    return CaseDefaults(
+        timezone=flags.zone_name,
+        mode=Mode(flags.mode),
+        act=act,
+        pass_metric=settings.verifier_thresholds.pass_metric,
+        second_plan=settings.verifier_thresholds.second_plan,
+        wrap_up_reserve=settings.budget.wrap_up_reserve,
+    )
+
+
+def _built_in_plan(question: str, expected: Sequence[str]) -> Plan | None:
+    from caseworker.models.offline.provider import calls_for
+
+    calls = calls_for(question, expected)
+    return None if calls is None else Plan(tuple(Action(one.tool, one.args) for one in calls))
+
+
+def retry_policy(settings: RetrySettings) -> RetryPolicy:
+    """Return the retry policy for failed calls."""
+    named = settings.model_dump(exclude={"max_seconds"})
+    return RetryPolicy(**named, max_delay_seconds=settings.max_seconds)
+
+
+def _stated_price(chosen: ModelSettings) -> TokenPrice | None:
+    """Return the configured price of a model; None if not configured."""
+    if chosen.price_per_million_in_usd is None or chosen.price_per_million_out_usd is None:
+        return None
+    return TokenPrice(
+        usd_per_million_in=chosen.price_per_million_in_usd,
+        usd_per_million_out=chosen.price_per_million_out_usd,
+        usd_per_million_cached=chosen.price_per_million_cached_usd,
+    )
+
+
+def _rate_limit(chosen: ModelSettings) -> RateLimit | None:
+    """Return the rate limit of a model; aliases of the same model share it."""
+    if chosen.requests_per_minute is None and chosen.tokens_per_minute is None:
+        return None
+    endpoint = f" at {chosen.base_url}" if chosen.base_url else ""
+    return RateLimit(
+        model=f"{chosen.chosen_provider} {chosen.chosen_model}{endpoint}",
+        requests_per_minute=chosen.requests_per_minute,
+        tokens_per_minute=chosen.tokens_per_minute,
+    )
+
+
+def begin_recording(settings: Settings, path: Path, about: Mapping[str, Any]) -> Recorder:
+    """Start recording the configured models; ``about`` describes the workload in the header.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
+    models = [
+        {
+            "name": place,
+            "provider": each.chosen_provider,
+            "model": each.chosen_model,
+            "endpoint": urlsplit(each.base_url).netloc if each.base_url else None,
+            **each.model_dump(include={"temperature", "structured_output"}),
+        }
+        for place, each in _configured(settings).items()
+    ]
+    header = {
+        "recorded_at": datetime.now(UTC).isoformat(timespec="seconds"),
+        "models": models,
+        "asked": dict(about),
+        "timezone": settings.flags.zone_name,
+        "versions": {"caseworker": version("caseworker"), "python": python_version()},
+    }
+    return Recorder(path, header)
+
+
+def _list_price(settings: Settings) -> ListPrice:
+    """Return the list-price lookup for models without a configured price."""
+    if all(each.chosen_provider == BUILT_IN for each in _configured(settings).values()):
+        return no_list_price
+    from caseworker.models.prices import list_price
+
+    return list_price

@@ -1,0 +1,406 @@
+"""Functions behind the commands of the command line.
+
+Imports happen inside the functions, after the settings are validated: they take a second or two.
+"""
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import closing, contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from caseworker_client import AsyncCaseworkerClient
+from pydantic_settings import SettingsError
+
+from caseworker.features.access.keys import Keys
+from caseworker.harness.runner import RETRY
+from caseworker.main.configuration import (
+    StartupError,
+    database_errors,
+    logged_settings,
+    read_settings,
+    url_of,
+    warn_of_near_misses,
+)
+from caseworker.main.demo import with_recorded_model
+from caseworker.main.lifetime import lifetime
+from caseworker.models.recorded import Recorder
+from caseworker.platform.logs.logs import configure_logging
+from caseworker.runs.quotas import QuotaStore
+from caseworker.settings.loader import read_yaml
+from caseworker.settings.schema import Settings
+
+T = TypeVar("T")
+
+HAND_OVER_SECONDS = 40.0
+"""Time to release unfinished runs, on top of the graces. A process killed earlier loses runs."""
+
+
+@lifetime()
+def run_server(
+    *,
+    executes: bool,
+    migrate: bool,
+    started: Callable[[str], Awaitable[None]],
+    record: Path | None = None,
+    workers: int | None = None,
+    demo: bool = False,
+) -> None:
+    """Serve the API until a signal ends the process; call ``started`` with the URL.
+
+    ``record`` names a file for recorded model replies. ``workers`` is the number of serving
+    processes; None uses the configured one. ``demo`` adds a recorded model if none is configured.
+
+    Raises:
+        StartupError: the process cannot start.
+    """
+    settings = with_recorded_model(logged_settings()) if demo else logged_settings()
+    from caseworker.main.server import serve
+
+    executes = executes and settings.worker.enabled
+    if (count := workers or settings.server.workers) > 1:
+        if record is not None:
+            raise StartupError("--record supports only one process. Remove --workers.")
+        with _database(settings, migrate=migrate) as url:
+            _serve_many(settings, url, count=count, executes=executes, started=started)
+        return
+    with (
+        _recorder(settings, record, {}) as recorder,
+        _database(settings, migrate=migrate) as url,
+        database_errors(),
+    ):
+        serve(settings, url, executes=executes, started=started, recorder=recorder)
+
+
+def _serve_many(
+    settings: Settings,
+    url: str,
+    *,
+    count: int,
+    executes: bool,
+    started: Callable[[str], Awaitable[None]],
+) -> None:
+    """Serve with ``count`` processes; only one of them calls ``started``.
+
+    Raises:
+        StartupError: the port is not free, or a process cannot start.
+    """
+    from caseworker.main.server import serve
+    from caseworker.main.supervisor import Place, Supervisor
+
+    def serve_at(place: Place) -> None:
+        async def answers(url: str) -> None:
+            place.answers()
+            if place.is_first:
+                await started(url)
+
+        with lifetime(), database_errors():
+            serve(settings, url, executes=executes, started=answers, place=place)
+
+    server = settings.server
+    supervisor = Supervisor(server.host, server.port, count=count, serve=serve_at)
+    grace = settings.shutdown.grace_seconds + settings.worker.cancel_grace_seconds
+    supervisor.run(grace_seconds=grace + HAND_OVER_SECONDS)
+
+
+@lifetime()
+def run_worker(*, migrate: bool) -> None:
+    """Execute queued runs until a signal ends the process.
+
+    Raises:
+        StartupError: the process cannot start.
+    """
+    settings = logged_settings()
+    from caseworker.main.worker import work
+
+    with _database(settings, migrate=migrate) as url, database_errors():
+        work(settings, url)
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedConfiguration:
+    """A valid configuration, with warnings."""
+
+    warnings: tuple[str, ...]
+    near_misses: tuple[str, ...]
+    """Warnings about environment variables that look like misspelled settings."""
+    source: str
+
+
+def check_configuration() -> CheckedConfiguration:
+    """Validate the configuration as the service would read it.
+
+    Raises:
+        StartupError: the configuration is invalid.
+    """
+    loaded = read_settings()
+    from caseworker.main.agent_folder import read_agents
+    from caseworker.main.agents import build_tools, check_providers
+    from caseworker.main.plugins import Toolbox
+
+    check_providers(loaded.settings)
+    read_agents(loaded.settings.agents.folder)
+    toolbox = Toolbox(loaded.settings.tools)
+    build_tools(loaded.settings, toolbox.tools, toolbox.servers)
+    source = str(loaded.source or "defaults and environment")
+    kept = loaded.settings.retention.unlimited
+    growing = (
+        f"retention.{each}_days: not set; {each} are kept until they are deleted" for each in kept
+    )
+    return CheckedConfiguration((*loaded.warnings, *growing), loaded.near_misses, source)
+
+
+def service_url() -> str:
+    """Return the URL of the configured service on this machine.
+
+    Raises:
+        StartupError: the configuration is invalid, or ``server.port`` is 0.
+    """
+    loaded = read_settings()
+    warn_of_near_misses(loaded)
+    server = loaded.settings.server
+    if server.port == 0:
+        raise StartupError("server.port is 0 (any free port). Set --url or CASEWORKER_URL.")
+    return url_of(server.host, server.port)
+
+
+def read_agent(path: Path) -> dict[str, Any]:
+    """Return the agent definition in a YAML or JSON file; the service validates it.
+
+    Raises:
+        StartupError: the file cannot be read, or does not contain an object.
+    """
+    try:
+        agent = read_yaml(path)
+        json.dumps(agent, allow_nan=False)  # rejects dates, for example
+    except SettingsError as error:
+        raise StartupError(str(error)) from None
+    except (TypeError, ValueError, RecursionError):
+        raise StartupError(
+            f"{path.name} contains values that JSON does not support. Quote them."
+        ) from None
+    if not isinstance(agent, dict):
+        raise StartupError(
+            f"{path.name} does not define an agent. An agent is an object with name and prompt."
+        )
+    return agent
+
+
+def problems_of_graph(graph: Mapping[str, Any]) -> list[dict[str, str]]:
+    """Return all problems of a graph as JSON, without a service or database.
+
+    Raises:
+        StartupError: the configuration is invalid.
+    """
+    settings = read_settings().settings
+    from caseworker.main.graph_checks import graph_problems
+
+    return [
+        {"place": each.place, "message": each.message, "severity": each.severity.value}
+        for each in graph_problems(settings, graph)
+    ]
+
+
+def upgrade_database() -> None:
+    """Upgrade the configured database to the newest revision.
+
+    Raises:
+        StartupError: the database cannot be reached or started.
+    """
+    with _database(logged_settings(), migrate=True):
+        return
+
+
+def with_keys(use: Callable[[Keys], Awaitable[T]]) -> T:
+    """Call ``use`` with the API keys of the configured database and return its result.
+
+    Raises:
+        StartupError: the database cannot be reached or started.
+    """
+    from caseworker.features.access.postgres import PostgresKeys
+
+    return _asked(lambda pool: use(Keys(PostgresKeys(pool))))
+
+
+def with_quotas(use: Callable[[QuotaStore], Awaitable[T]]) -> T:
+    """Call ``use`` with the tenant quotas of the configured database and return its result.
+
+    Raises:
+        StartupError: the database cannot be reached or started.
+    """
+    from caseworker.runs.postgres.quotas import PostgresQuotas
+
+    settings = logged_settings()
+    return _asked(lambda pool: use(PostgresQuotas(pool, settings.quotas.quota)), settings)
+
+
+def workers_of_database() -> list[dict[str, Any]]:
+    """Return the worker processes of the configured database; timestamps are datetimes.
+
+    Raises:
+        StartupError: the database cannot be reached.
+    """
+    from caseworker.runs.postgres.workers import list_workers
+
+    return [asdict(worker) for worker in _asked(list_workers)]
+
+
+def drain_worker(worker_id: str) -> None:
+    """Request that a worker take no more runs.
+
+    Raises:
+        StartupError: the database cannot be reached, or the worker does not exist.
+    """
+    from caseworker.runs.postgres.workers import request_drain
+
+    if not _asked(lambda pool: request_drain(pool, worker_id)):
+        raise StartupError(
+            f"No worker has the ID {worker_id}. `caseworker workers` lists all workers."
+        )
+
+
+def keep_for(tenant: str, record: str, days: str) -> None:
+    """Set the retention of a tenant's record type: days, ``forever`` or ``default``.
+
+    Raises:
+        StartupError: the database cannot be reached, or an argument is invalid.
+    """
+    from caseworker.runs.postgres.retention import FOR_EVER, set_days
+    from caseworker.runs.retention import Record
+
+    words = {"forever": FOR_EVER, "default": None}
+    if record not in list(Record):
+        raise StartupError(f"record: must be one of {', '.join(Record)}.")
+    if days not in words and not (days.isascii() and days.isdecimal() and 0 < int(days) <= 36_500):
+        raise StartupError("days: must be a number from 1 to 36500, `forever` or `default`.")
+    kept = words[days] if days in words else int(days)
+    _asked(lambda pool: set_days(pool, tenant, Record(record), kept))
+
+
+def _asked(ask: Callable[[Any], Awaitable[T]], settings: Settings | None = None) -> T:
+    """Call ``ask`` with a connection pool of the configured database and return its result."""
+    settings = settings or logged_settings()
+    from caseworker.main.process import pool_sizes
+    from caseworker.platform.postgres.engines import open_engines
+
+    async def asked(url: str) -> T:
+        engines = open_engines(url, pool_sizes(settings))
+        try:
+            return await ask(engines.control)
+        finally:
+            await engines.dispose()
+
+    with _database(settings, migrate=False) as url, database_errors():
+        return asyncio.run(asked(url))
+
+
+def run_with_client(
+    use: Callable[[AsyncCaseworkerClient], Awaitable[T]],
+    *,
+    url: str | None,
+    log: Path,
+    record: Path | None = None,
+    about: Mapping[str, Any],
+) -> T:
+    """Call ``use`` with a client of the service at ``url`` and return its result.
+
+    Without a URL, the service runs in this process. Its models are then recorded to ``record``, if
+    given, with ``about`` in the header. Warnings are logged to the file ``log``, not printed.
+
+    Raises:
+        StartupError: the service cannot start in this process.
+        OSError: a file cannot be written.
+    """
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("w", encoding="utf-8") as stream:
+        configure_logging(level="warning", stream=stream)
+        try:
+            if url is not None:
+                return asyncio.run(_use_remote(use, url))
+            return _use_in_process(use, record, about)
+        finally:
+            configure_logging(level="warning")  # the stream is closed from here on
+
+
+def _use_in_process(
+    use: Callable[[AsyncCaseworkerClient], Awaitable[T]],
+    record: Path | None,
+    about: Mapping[str, Any],
+) -> T:
+    loaded = read_settings()
+    warn_of_near_misses(loaded)
+    from caseworker.main.server import use_in_process
+
+    with (
+        _recorder(loaded.settings, record, about) as recorder,
+        _database(loaded.settings, migrate=False) as url,
+        database_errors(),
+    ):
+        return use_in_process(use, loaded.settings, url, recorder)
+
+
+@contextmanager
+def _recorder(
+    settings: Settings, record: Path | None, about: Mapping[str, Any]
+) -> Iterator[Recorder | None]:
+    """Record model replies for the duration of the block, if a file is given.
+
+    Raises:
+        StartupError: the file cannot be written.
+    """
+    if record is None:
+        yield None
+        return
+    from caseworker.main.agents import begin_recording
+
+    try:
+        recorder = begin_recording(settings, record, about)
+    except OSError as error:
+        raise StartupError(f"{record} cannot be written: {error.strerror}") from None
+    with closing(recorder):
+        yield recorder
+
+
+async def _use_remote(use: Callable[[AsyncCaseworkerClient], Awaitable[T]], url: str) -> T:
+    async with AsyncCaseworkerClient(url, retry=RETRY) as client:
+        return await use(client)
+
+
+@contextmanager
+def _database(settings: Settings, *, migrate: bool) -> Iterator[str]:
+    """Yield the database URL; start and migrate the embedded database if no URL is configured.
+
+    An external database is migrated only with ``migrate``.
+
+    Raises:
+        StartupError: the database cannot be started, does not answer or is outdated.
+    """
+    from caseworker.platform.postgres.embedded import EmbeddedPostgres, EmbeddedPostgresError
+    from caseworker.platform.postgres.migrating import MigrationError, is_served_by, upgrade
+
+    if settings.database.url is None:
+        try:
+            with EmbeddedPostgres(settings.database.data_dir) as embedded:
+                url = embedded.start()
+                upgrade(url)
+                yield url
+        except EmbeddedPostgresError as error:
+            raise StartupError(str(error)) from error
+        except MigrationError as error:
+            raise StartupError(f"database.data_dir: {error}") from None
+        return
+    url = settings.database.url.get_secret_value()
+    try:
+        with database_errors():
+            if migrate:
+                upgrade(url)
+            elif not is_served_by(url):
+                raise StartupError(
+                    "database.url: the database schema is outdated. Run `caseworker db upgrade`, "
+                    "or start with --migrate."
+                )
+    except MigrationError as error:
+        raise StartupError(f"database.url: {error}") from None
+    yield url

@@ -1,0 +1,35 @@
+"""Validate graphs offline against the node catalog, without a service or database."""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from caseworker.core.graph.problems import Problem
+from caseworker.main.agents import build_catalog, build_models, build_tools
+from caseworker.main.plugins import Toolbox, installed_functions
+from caseworker.main.server import api_limits
+from caseworker.runs.definitions import problems_alone
+from caseworker.settings.schema import Settings
+
+
+def graph_problems(settings: Settings, graph: Mapping[str, Any]) -> Sequence[Problem]:
+    """Return all problems of a graph, checked with the tools and functions of this machine.
+
+    Calls no model and starts no tool server. Registered graphs and agents are not looked up.
+
+    Raises:
+        StartupError: a configured provider, tool or function cannot be created.
+    """
+
+    async def examined() -> Sequence[Problem]:
+        toolbox = Toolbox(settings.tools)
+        tools = build_tools(settings, toolbox.tools, toolbox.servers)
+        models = build_models(settings)
+        try:
+            catalog = build_catalog(settings, models, tools, toolbox, installed_functions())
+            return problems_alone(catalog, api_limits(settings).of_graphs, graph)
+        finally:
+            await models.aclose()
+            await toolbox.aclose()
+
+    return asyncio.run(examined())

@@ -1,0 +1,245 @@
+"""Load providers, tools and functions from the entry points of installed packages.
+
+The service registers its own in the same groups, in pyproject.toml. Providers are imported only if
+they are configured. An entry point names the object itself, or a factory (class or function). A
+factory with a required parameter receives a :class:`ModelEndpoint` (providers) or
+:class:`ToolResources` (tools).
+"""
+
+import inspect
+import os
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AsyncExitStack
+from difflib import get_close_matches
+from functools import cache
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any, TypeVar
+
+from caseworker.main.configuration import StartupError
+from caseworker.models.ports import ModelEndpoint, ModelProvider
+from caseworker.nodes.function import FunctionNode
+from caseworker.platform.logs.errors import message_of_error
+from caseworker.settings.cases import McpSettings, PriceSettings, ToolSettings
+from caseworker.tools.plotting.renderer import Renderer
+from caseworker.tools.ports import Tool, ToolSpec
+from caseworker.tools.resources import ToolResources
+from caseworker.tools.servers import NoServers, ToolServers
+from caseworker.tools.stocks.packaged import PackagedPrices
+from caseworker.tools.stocks.prices import PriceSource
+
+Made = TypeVar("Made")
+
+PROVIDERS = "caseworker.providers"
+"""Entry point group of model providers; the entry name is the one used in settings."""
+TOOLS = "caseworker.tools"
+"""Entry point group of agent tools; a tool's name comes from its spec."""
+FUNCTIONS = "caseworker.functions"
+"""Entry point group of functions; ``function`` steps of graphs use the entry name."""
+
+
+class Providers:
+    """The registered model providers, created only when they are configured."""
+
+    def __init__(self, points: Iterable[EntryPoint] | None = None) -> None:
+        """Find the providers; ``points`` replaces the installed entry points.
+
+        Raises:
+            StartupError: two providers have the same name.
+        """
+        found = _registered(PROVIDERS, points)
+        self._points = _unique("provider", ((each.name, each.value, each) for each in found))
+
+    def require(self, key: str, name: str) -> None:
+        """Check that a provider is registered.
+
+        Raises:
+            StartupError: it is not; the message names ``key`` and the registered providers.
+        """
+        require_known("provider", key, [name], self._points)
+
+    def make(self, name: str, endpoint: ModelEndpoint) -> ModelProvider:
+        """Create a registered provider.
+
+        Raises:
+            StartupError: it cannot be loaded or created, or does not implement the protocol.
+        """
+        provider: ModelProvider = _made(self._points[name], "provider", endpoint)
+        if not all(hasattr(provider, part) for part in ("name", "external", "complete", "aclose")):
+            raise StartupError(
+                f"The provider {name!r} must have name, external, complete() and aclose()."
+            )
+        return provider
+
+
+class Toolbox:
+    """All tools of a process and their shared resources."""
+
+    def __init__(self, settings: ToolSettings, points: Iterable[EntryPoint] | None = None) -> None:
+        """Create the tools; ``points`` replaces the installed entry points.
+
+        Raises:
+            StartupError: a tool cannot be loaded or created, or two have the same name.
+        """
+        self._held = AsyncExitStack()
+        renderer = Renderer()
+        self._held.push_async_callback(renderer.aclose)
+        resources = ToolResources(prices=self._prices(settings.prices), renderer=renderer)
+        named = (EntryPoint(name=name, value=name, group=TOOLS) for name in settings.plugins)
+        made = [(at, _tool(at, resources)) for at in (*_registered(TOOLS, points), *named)]
+        unique = _unique("tool", ((tool.spec.name, at.value, tool) for at, tool in made))
+        self.tools: tuple[Tool, ...] = tuple(unique.values())
+        self.servers = _tool_servers(settings.mcp, os.environ)
+        self._held.push_async_callback(self.servers.aclose)
+
+    async def aclose(self) -> None:
+        """Stop the renderer, if it was started, and close all connections."""
+        await self._held.aclose()
+
+    def _prices(self, settings: PriceSettings) -> PriceSource:
+        """Return the configured price source; only its module is imported."""
+        key = settings.api_key
+        if settings.chosen_provider == "packaged" or key is None:
+            return PackagedPrices()
+        from caseworker.tools.stocks.tiingo import TiingoPrices
+
+        prices = TiingoPrices(
+            key.get_secret_value(),
+            base_url=settings.base_url,
+            timeout_seconds=settings.timeout_seconds,
+        )
+        self._held.push_async_callback(prices.aclose)
+        return prices
+
+
+def _tool_servers(settings: McpSettings, environ: Mapping[str, str]) -> ToolServers:
+    """Return the configured MCP servers; without any, the MCP SDK is not imported.
+
+    Raises:
+        StartupError: an environment variable that a server needs is not set.
+    """
+    if not settings.servers:
+        return NoServers()
+    from caseworker.tools.mcp.config import ServerConfig
+    from caseworker.tools.mcp.servers import McpServers
+
+    def valued(name: str, variable: str) -> str:
+        if variable not in environ:
+            key = f"tools.mcp.servers.{name}"
+            raise StartupError(f"{key}: the environment variable {variable} is not set")
+        return environ[variable]
+
+    return McpServers(
+        ServerConfig(
+            name=name,
+            command=() if each.command is None else (each.command, *each.args),
+            env={variable: valued(name, variable) for variable in each.env},
+            url=each.url or "",
+            headers={header: valued(name, named) for header, named in each.headers.items()},
+            allow=None if each.allow is None else frozenset(each.allow),
+            timeout_seconds=each.timeout_seconds,
+            start_timeout_seconds=each.start_timeout_seconds,
+            max_message_bytes=each.max_result_kb * 1024,
+        )
+        for name, each in settings.servers.items()
+    )
+
+
+def installed_functions(points: Iterable[EntryPoint] | None = None) -> tuple[FunctionNode, ...]:
+    """Return a node for each function; ``points`` replaces the installed entry points.
+
+    An entry point names a FunctionNode or a function that takes an ExecutionContext. Functions that
+    are not coroutines run in a thread, since they may block.
+
+    Raises:
+        StartupError: a function cannot be loaded or called, or two have the same name.
+    """
+    nodes = [(point, _node(point)) for point in _registered(FUNCTIONS, points)]
+    return tuple(_unique("function", ((node.id, at.value, node) for at, node in nodes)).values())
+
+
+def require_known(kind: str, key: str, names: Iterable[str], known: Iterable[str]) -> None:
+    """Check that names exist; a mistyped entry in ``tools.deny``, say, would deny nothing.
+
+    Raises:
+        StartupError: a name is unknown; shows the setting, the closest match and all names.
+    """
+    there = sorted(known)
+    for name in names:
+        if name not in there:
+            near = get_close_matches(name.lower(), there, n=1)
+            hint = f"; did you mean {near[0]}?" if near else "."
+            raise StartupError(
+                f"{key}: unknown {kind} {name!r}{hint} Available: {', '.join(there)}"
+            )
+
+
+def _registered(group: str, points: Iterable[EntryPoint] | None) -> Iterable[EntryPoint]:
+    return _all_points().select(group=group) if points is None else points
+
+
+_all_points = cache(entry_points)
+"""Cached because every call reads the metadata of all installed packages."""
+
+
+def _unique(kind: str, found: Iterable[tuple[str, str, Made]]) -> dict[str, Made]:
+    """Return (name, origin, object) entries as a mapping by name, sorted; reject duplicates."""
+    by_name: dict[str, tuple[str, Made]] = {}
+    for name, origin, each in found:
+        if name in by_name:
+            other = by_name[name][0]
+            raise StartupError(f"Two {kind}s have the name {name!r}: {other} and {origin}.")
+        by_name[name] = (origin, each)
+    return {name: each for name, (_, each) in sorted(by_name.items())}
+
+
+def _tool(point: EntryPoint, resources: ToolResources) -> Tool:
+    tool: Tool = _made(point, "tool", resources)
+    if not isinstance(getattr(tool, "spec", None), ToolSpec) or not callable(
+        getattr(tool, "run", None)
+    ):
+        raise StartupError(f"The tool {point.name!r} must have spec and run().")
+    return tool
+
+
+def _node(point: EntryPoint) -> FunctionNode:
+    loaded = _loaded(point, "function")
+    if isinstance(loaded, FunctionNode):
+        return loaded
+    if not callable(loaded):
+        raise StartupError(f"The function {point.name!r} ({point.value}) is not callable.")
+    return FunctionNode(point.name, loaded, blocking=not inspect.iscoroutinefunction(loaded))
+
+
+def _made(point: EntryPoint, kind: str, argument: object) -> Any:
+    """Return the object of an entry point; pass ``argument`` to factories that require one."""
+    loaded = _loaded(point, kind)
+    if not (inspect.isroutine(loaded) or inspect.isclass(loaded)):
+        return loaded
+    factory: Callable[..., Any] = loaded
+    try:
+        return factory(argument) if _requires_one(factory) else factory()
+    except Exception as error:
+        raise StartupError(
+            f"The {kind} {point.name!r} ({point.value}) cannot be created: "
+            f"{message_of_error(error)}"
+        ) from error
+
+
+def _requires_one(factory: Callable[..., Any]) -> bool:
+    return any(
+        each.default is each.empty
+        and each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)
+        for each in inspect.signature(factory).parameters.values()
+    )
+
+
+def _loaded(point: EntryPoint, kind: str) -> Any:
+    try:
+        return point.load()
+    except Exception as error:
+        reason, missing = message_of_error(error), getattr(error, "name", None) or ""
+        if isinstance(error, ModuleNotFoundError) and missing.partition(".")[0] == "app":
+            reason = f"it imports {missing}, but the package app was renamed to caseworker"
+        raise StartupError(
+            f"The {kind} {point.name!r} ({point.value}) cannot be loaded: {reason}"
+        ) from error

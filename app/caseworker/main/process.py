@@ -1,0 +1,399 @@
+"""A service process: opens and closes its connections, executor and loops in order.
+
+A process that executes runs first opens the database, then sends a heartbeat, then claims work. It
+closes in reverse order: it stops claiming, finishes or releases its runs, stops the heartbeat and
+disposes of the database connections last.
+"""
+
+import asyncio
+import gc
+import os
+import socket
+import uuid
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import Final
+
+import structlog
+
+from caseworker.api.services import PartState
+from caseworker.core.trace.frozen_json import ValueLimits
+from caseworker.engine.supervision import Supervisor
+from caseworker.features.access.postgres import PostgresKeys
+from caseworker.features.artifacts.keeping import ArtifactLimits, ArtifactReading, RunArtifacts
+from caseworker.features.artifacts.postgres import PostgresArtifacts
+from caseworker.features.telemetry.process_metrics import MetricsPage
+from caseworker.features.threads.postgres import PostgresThreads
+from caseworker.main.access import authentication_of
+from caseworker.main.agents import build_catalog, build_models, build_tools, payloads_of
+from caseworker.main.background import Background, queue_times
+from caseworker.main.plugins import Toolbox, installed_functions
+from caseworker.main.telemetry import Telemetry
+from caseworker.models.gateway import ModelGateway
+from caseworker.models.provider_limits import PostgresProviderLimits
+from caseworker.models.recorded import Recorder
+from caseworker.nodes.function import BlockingPool
+from caseworker.platform.errors import StoreUnavailableError
+from caseworker.platform.postgres.connections import Patience
+from caseworker.platform.postgres.engines import PoolSizes, open_engines, takes_writes
+from caseworker.platform.postgres.migrating import is_current
+from caseworker.runs.approvals import RunApprovals
+from caseworker.runs.executor import ExecutorLimits, RunExecutor
+from caseworker.runs.heartbeat import Heartbeat, Loops
+from caseworker.runs.payloads import PayloadReading
+from caseworker.runs.postgres.accept_and_cancel import StoreLimits
+from caseworker.runs.postgres.approvals import PostgresApprovals
+from caseworker.runs.postgres.definition_heads import DefinitionHeads
+from caseworker.runs.postgres.definitions import PostgresDefinitions
+from caseworker.runs.postgres.dispatch import QueueDispatch
+from caseworker.runs.postgres.event_watch import EventWatch
+from caseworker.runs.postgres.journal import PostgresJournal
+from caseworker.runs.postgres.listener import listen_for_workers
+from caseworker.runs.postgres.quotas import PostgresQuotas
+from caseworker.runs.postgres.retention import PostgresRetention
+from caseworker.runs.postgres.runs import PostgresRuns
+from caseworker.runs.postgres.workers import PostgresWorkers, StaleRunRecovery, any_taking
+from caseworker.runs.queue.worker import QueueWorker, claims_at_once
+from caseworker.runs.retention import Record, Retention
+from caseworker.runs.service import RunService
+from caseworker.settings.schema import Settings
+from caseworker.tools.dispatch import ToolDispatch
+
+log = structlog.get_logger(__name__)
+
+GC_THRESHOLDS: Final = (10_000, 10, 10)
+"""Thresholds of the three generations. A run allocates a few hundred objects and leaves few cycles.
+
+With Python's defaults, collection would take a tenth of its execution time.
+"""
+
+
+STUCK_SECONDS: Final = 5.0
+"""How long writes may wait before the process reports that it is not ready."""
+
+
+NEEDED_LOOPS: Final = frozenset({"queue", "recovery"})
+"""Loops without which a process executes only runs that it accepted itself."""
+
+
+class Process:
+    """All parts of one service process."""
+
+    def __init__(
+        self, settings: Settings, url: str, *, executes: bool, recorder: Recorder | None = None
+    ) -> None:
+        """Build the process; connections are opened by :meth:`opened`.
+
+        ``recorder`` stores model replies; the caller closes it.
+
+        Raises:
+            StartupError: a configured provider, tool or function cannot be created.
+        """
+        self.settings = settings
+        self._url = url
+        self._patience = pool_sizes(settings).patience
+        self._engines = open_engines(url, pool_sizes(settings))
+        tenants_wait = settings.quotas.max_running is not None
+        self._journal = PostgresJournal(url, self._patience, tenants_wait=tenants_wait)
+        self._dispatch = QueueDispatch(url)
+        self._store = PostgresRuns(
+            self._engines, self._journal, self._dispatch, store_limits(settings)
+        )
+        self._toolbox = Toolbox(settings.tools)
+        self.tools = build_tools(settings, self._toolbox.tools, self._toolbox.servers)
+        provider_limits = PostgresProviderLimits(self._engines.work)
+        self.models = build_models(settings, recorder, provider_limits)
+        self._heads = DefinitionHeads(url, self._patience)
+        usual = settings.quotas.quota
+        self.definitions = PostgresDefinitions(self._engines, self._heads, usual)
+        self.threads = PostgresThreads(self._engines, usual)
+        self.keys = PostgresKeys(self._engines.work)
+        self.authentication = authentication_of(settings.auth, self.keys)
+        self.quotas = PostgresQuotas(self._engines.work, usual)
+        self._artifacts = PostgresArtifacts(self._engines)
+        self.artifacts = ArtifactReading(self._artifacts)
+        self._approvals = PostgresApprovals(self._engines, self._dispatch)
+        self.approvals = RunApprovals(self._approvals)
+        self._pool = BlockingPool()
+        self.catalog = build_catalog(
+            settings, self.models, self.tools, self._toolbox, installed_functions()
+        )
+        self.telemetry = Telemetry(settings.telemetry)
+        self._executor = self._build_executor() if executes else None
+        page = partial(MetricsPage, engines=self._engines, executor=self._executor)
+        page = partial(page, quotas=self.quotas, unlimited=settings.retention.unlimited)
+        self.telemetry.watch(partial(page, silent_seconds=lambda: self._silent_seconds))
+        self._watch = EventWatch(
+            url,
+            self._patience,
+            notifier=self._journal.notifier,
+            executing=self._executor,
+        )
+        self._heartbeat: Heartbeat | None = None
+        self._queue: QueueWorker | None = None
+        self.runs = RunService(self._store, self._executor, self.telemetry.observers)
+        self.payloads = PayloadReading(
+            self._store, payloads_of(settings), max_shown_bytes=settings.trace.max_shown_bytes
+        )
+        self.background = Background(
+            settings,
+            url,
+            engines=self._engines,
+            dispatch=self._dispatch,
+            runs=self.runs,
+            payloads=self.payloads,
+            limits=store_limits(settings),
+            observers=self.telemetry.observers,
+        )
+        self._loops = Loops()
+        self._closing = False
+
+    @asynccontextmanager
+    async def opened(self) -> AsyncIterator[None]:
+        """Connect to the database, send the first heartbeat and execute runs during the block.
+
+        Raises:
+            StoreUnavailableError: the database does not answer.
+        """
+        try:
+            await self._journal.start()
+            self._heads.begin()
+            self.telemetry.keep(self._loops)
+            self._loops.keep("events", self._watch.run)
+            if self._executor is not None:
+                await self._take_work(self._executor)
+                log.info("process.open", worker_id=self._executor.worker_id)
+            yield
+        finally:
+            await self._close()
+
+    def begin_closing(self) -> None:
+        """Stop claiming runs and answer waiting clients; called at the first shutdown signal."""
+        self._closing = True
+        self.runs.stop_waiting()
+        if self._executor is not None:
+            self._executor.stop_taking()
+
+    async def drain(self) -> None:
+        """Finish runs within the grace period and release the rest; finished steps are kept."""
+        self.begin_closing()
+        if self._executor is not None:
+            await self._executor.drain(self.settings.shutdown.grace_seconds)
+
+    async def _close(self) -> None:
+        """Drain, then stop all loops and close all connections."""
+        await self.drain()
+        await self._loops.stop()
+        if self._heartbeat is not None:
+            await self._heartbeat.leave()
+        await self._journal.stop()
+        await self._heads.stop()
+        await self.models.aclose()
+        await self._engines.dispose()
+        await self.background.aclose()
+        self._pool.close()
+        await self._toolbox.aclose()
+        await self.telemetry.aclose()
+        log.info("process.closed")
+
+    async def check(self) -> Mapping[str, PartState]:
+        """Return the readiness of each part that this process needs to serve."""
+        control = self._engines.control
+        database = _database_state(await takes_writes(control), self._journal.stuck_seconds)
+        if not database.ready:
+            return {"database": database, "worker": self._worker_state()}
+        try:
+            current = await is_current(control)
+            stale_seconds = self.settings.worker.stale_after_seconds
+            taking = self._executor is not None or await any_taking(
+                control, stale_seconds=stale_seconds
+            )
+        except StoreUnavailableError:
+            return {"database": _database_state(None, 0.0), "worker": self._worker_state()}
+        outdated = (
+            "" if current else "The database schema is outdated. Run `caseworker db upgrade`."
+        )
+        return {
+            "database": database,
+            "migrations": PartState(current, outdated),
+            "worker": self._worker_state(anybody_takes=taking),
+        }
+
+    @property
+    def _silent_seconds(self) -> float:
+        """Seconds since the last successful heartbeat; 0 if the process executes no runs."""
+        return 0.0 if self._heartbeat is None else self._heartbeat.silent_seconds
+
+    def _worker_state(self, *, anybody_takes: bool = True) -> PartState:
+        if self._closing:
+            return PartState(False, "The process is shutting down.")
+        if self._heartbeat is not None and self._heartbeat.draining:
+            return PartState(False, "The process is draining and accepts no new runs.")
+        if failing := set(self._loops.failing()) & NEEDED_LOOPS:
+            names = ", ".join(sorted(failing))
+            return PartState(False, f"The process cannot claim runs: {names} keeps failing.")
+        if self._queue is not None and not self._queue.looked.is_set():
+            return PartState(False, "The process has not polled the queue yet.")
+        silent = self._silent_seconds
+        if silent > self.settings.worker.stale_after_seconds:
+            return PartState(False, f"No heartbeat has succeeded for {silent:.0f} seconds.")
+        return PartState(
+            anybody_takes,
+            "" if anybody_takes else "No worker is running. Accepted runs stay queued.",
+        )
+
+    def _build_executor(self) -> RunExecutor:
+        worker = self.settings.worker
+        return RunExecutor(
+            worker_id=f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}",
+            store=self._store,
+            journals=self._journal,
+            catalog=self.catalog,
+            supervisor=Supervisor(grace_seconds=worker.cancel_grace_seconds),
+            services={
+                ModelGateway: self.models,
+                ToolDispatch: self.tools,
+                BlockingPool: self._pool,
+            },
+            limits=executor_limits(self.settings),
+            artifacts=partial(RunArtifacts, self._artifacts, artifact_limits(self.settings)),
+            approvals=self._approvals,
+            observers=self.telemetry.observers,
+        )
+
+    async def _take_work(self, executor: RunExecutor) -> None:
+        worker, patience = self.settings.worker, self._patience
+        self._heartbeat = Heartbeat(
+            workers=PostgresWorkers(self._engines),
+            store=self._store,
+            executor=executor,
+            interval_seconds=worker.heartbeat_seconds,
+            drain_seconds=worker.drain_seconds,
+        )
+        await self._heartbeat.beat()
+        listener = partial(
+            listen_for_workers,
+            self._url,
+            patience=patience,
+            cancelled=executor.cancel,
+            decided=self._approvals.notifier.notify,
+            listening=self._heartbeat.beat,
+        )
+        self._queue = QueueWorker(
+            self._url,
+            store=self._store,
+            executor=executor,
+            times=queue_times(self.settings),
+            patience=patience,
+            claiming=asyncio.Semaphore(claims_at_once(worker.max_runs)),
+        )
+        recovery = StaleRunRecovery(
+            pool=self._engines.work,
+            dispatch=self._dispatch,
+            interval_seconds=worker.heartbeat_seconds,
+            stale_seconds=worker.stale_after_seconds,
+            max_attempts=worker.max_attempts,
+            worker_id=executor.worker_id,
+            usual_max_running=self.settings.quotas.max_running,
+            observers=self.telemetry.observers,
+        )
+        kept = self.settings.retention
+        retention = Retention(
+            store=PostgresRetention(self._engines),
+            quotas=self.quotas,
+            days={record: getattr(kept, f"{record.value}_days") for record in Record},
+            unlimited=kept.unlimited,
+            sweep_seconds=kept.sweep_seconds,
+        )
+        self._loops.keep("heartbeat", self._heartbeat.run)
+        self._loops.keep("recovery", recovery.run)
+        self._loops.keep("listener", listener)
+        self._loops.keep("queue", self._queue.run)
+        self._loops.keep("retention", retention.run)
+        self.background.keep(self._loops, self._patience)
+
+
+def _database_state(takes_writes: bool | None, stuck_seconds: float) -> PartState:
+    if takes_writes is None:
+        return PartState(False, "The database does not respond.")
+    if not takes_writes:
+        return PartState(False, "The database does not accept writes.")
+    if stuck_seconds > STUCK_SECONDS:
+        return PartState(False, f"No write has succeeded for {stuck_seconds:.0f} seconds.")
+    return PartState(True)
+
+
+def collect_garbage_seldom() -> None:
+    """Exclude existing objects, mainly modules and models, from collection and collect less often.
+
+    Called once at startup; garbage that exists then is collected first.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(*GC_THRESHOLDS)
+
+
+def allowed_hosts(settings: Settings) -> frozenset[str] | None:
+    """Return the host names accepted in requests, in addition to IP addresses and localhost.
+
+    None allows any name: with anonymous access from anywhere and no configured hosts, checking the
+    name is left to a reverse proxy.
+    """
+    named = settings.server.allowed_hosts
+    if named is None and settings.auth.anonymous == "anywhere":
+        return None
+    return frozenset({settings.server.host, *(named or ())})
+
+
+def pool_sizes(settings: Settings) -> PoolSizes:
+    """Return the connection pool sizes of a process and its connection timeouts."""
+    database = settings.database
+    patience = Patience(
+        connect_seconds=database.connect_timeout_seconds, lock_ms=database.lock_timeout_ms
+    )
+    return PoolSizes(work=database.pool_size, control=database.control_pool_size, patience=patience)
+
+
+def value_limits(settings: Settings) -> ValueLimits:
+    """Return the size limits for values of runs."""
+    limits = settings.limits
+    return ValueLimits(
+        max_value_bytes=limits.max_value_kb << 10,
+        max_outputs_bytes=limits.max_outputs_kb << 10,
+        max_result_bytes=limits.max_result_kb << 10,
+        max_event_bytes=limits.max_event_kb << 10,
+        max_run_bytes=limits.max_run_mb << 20,
+        max_depth=limits.max_depth,
+    )
+
+
+def executor_limits(settings: Settings) -> ExecutorLimits:
+    """Return the concurrency, retry and size limits of a process that executes runs."""
+    worker = settings.worker
+    return ExecutorLimits(
+        max_runs=worker.max_runs,
+        max_attempts=worker.max_attempts,
+        max_parallel_steps=worker.max_parallel_steps,
+        values=value_limits(settings),
+    )
+
+
+def store_limits(settings: Settings) -> StoreLimits:
+    """Return the limits that the run store enforces."""
+    return StoreLimits(
+        pending_cancel_ttl_seconds=settings.cancellation.intent_ttl_seconds,
+        max_pending_cancels=settings.cancellation.max_early_intents,
+        max_queued=settings.admission.max_queued,
+        quota=settings.quotas.quota,
+        accept_timeout_seconds=settings.server.request_timeout_seconds,
+    )
+
+
+def artifact_limits(settings: Settings) -> ArtifactLimits:
+    """Return the size and count limits for artifacts."""
+    return ArtifactLimits(
+        max_bytes=settings.artifacts.max_artifact_mb * 1024 * 1024,
+        max_run_bytes=settings.artifacts.max_run_mb * 1024 * 1024,
+        max_per_run=settings.artifacts.max_per_run,
+    )

@@ -1,0 +1,262 @@
+"""Serve the API and open and close the service process together with the server."""
+
+import asyncio
+import resource
+import secrets
+import signal
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from importlib.metadata import version
+from types import FrameType
+from typing import TypeVar
+
+import httpx
+import uvicorn
+from caseworker_client import AsyncCaseworkerClient
+from fastapi import FastAPI
+from pydantic import SecretStr
+
+from caseworker.api.application import build_api
+from caseworker.api.http_protocol import ConnectionLimits, bounded_by
+from caseworker.api.services import ApiLimits, ApiServices
+from caseworker.harness.runner import RETRY
+from caseworker.main.agent_folder import AgentFile, read_agents, register_agents
+from caseworker.main.background import url_rules
+from caseworker.main.configuration import url_of
+from caseworker.main.lifetime import end_undisturbed, run_to_end
+from caseworker.main.process import Process, allowed_hosts, collect_garbage_seldom
+from caseworker.main.supervisor import Place
+from caseworker.main.worker import health_served
+from caseworker.models.recorded import Recorder
+from caseworker.runs.definitions import Definitions
+from caseworker.runs.run import DEFAULT_TENANT
+from caseworker.settings.schema import Settings
+from caseworker.ui.pages import viewer_routes
+
+T = TypeVar("T")
+
+_OTHER_FILES = 500
+"""Open files of a process other than client connections."""
+
+Started = Callable[[str], Awaitable[None]]
+"""Callback that receives the server's URL once it accepts requests."""
+
+
+def build_app(process: Process, *, metrics: bool = True) -> FastAPI:
+    """Return the ASGI application; its lifespan opens and closes the process.
+
+    ``metrics`` controls whether it serves /metrics of this process.
+    """
+    return build_api(
+        api_services(process, metrics=metrics),
+        api_limits(process.settings),
+        version=version("caseworker"),
+        pages=viewer_routes(),
+        lifespan=lambda _: process.opened(),
+        telemetry=process.telemetry.of_requests,
+    )
+
+
+def api_services(process: Process, *, metrics: bool = True) -> ApiServices:
+    """Return the parts of a process that the HTTP layer uses."""
+    return ApiServices(
+        keys=process.keys,
+        authentication=process.authentication,
+        runs=process.runs,
+        payloads=process.payloads,
+        artifacts=process.artifacts,
+        approvals=process.approvals,
+        tools=process.tools,
+        models=process.models,
+        readiness=process,
+        definitions=process.definitions,
+        graph_checks=process.catalog,
+        node_types=process.catalog,
+        threads=process.threads,
+        quotas=process.quotas,
+        webhooks=process.background.webhooks,
+        schedules=process.background.schedules,
+        metrics=process.telemetry.metrics if metrics else None,
+        requests=process.telemetry.requests,
+    )
+
+
+def serve(
+    settings: Settings,
+    url: str,
+    *,
+    executes: bool,
+    started: Started,
+    recorder: Recorder | None = None,
+    place: Place | None = None,
+) -> None:
+    """Serve until a signal ends the process; ``recorder`` stores model replies.
+
+    If ``place`` is given, several processes share the port, and a metrics request could reach any
+    of them. Each process then serves its metrics only on its own health port.
+
+    Raises:
+        StoreUnavailableError: the database does not answer.
+        StartupError: an agent definition in the configured folder is invalid.
+    """
+    agents = read_agents(settings.agents.folder)
+    process = Process(settings, url, executes=executes, recorder=recorder)
+    app = build_app(process, metrics=place is None)
+    config = uvicorn.Config(
+        app,
+        host=settings.server.host,
+        port=settings.server.port,
+        loop="uvloop",
+        http=bounded_by(connection_limits(settings)),
+        timeout_keep_alive=settings.server.keep_alive_seconds,
+        ws="none",
+        lifespan="off",  # _Server opens the process itself and reports errors
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        timeout_graceful_shutdown=int(settings.shutdown.grace_seconds) + 1,
+    )
+    _allow_connections(settings.server.max_connections)
+    server = _Server(config, process, agents, started, place)
+    run_to_end(server.serve(None if place is None else list(place.sockets)))
+    end_undisturbed()
+
+
+def use_in_process(
+    use: Callable[[AsyncCaseworkerClient], Awaitable[T]],
+    settings: Settings,
+    url: str,
+    recorder: Recorder | None = None,
+) -> T:
+    """Open a process on the database at ``url``, call ``use`` with a client and return its result.
+
+    The client calls the full HTTP API without a socket. It uses a temporary bootstrap key, because
+    opening the database already implies operator rights.
+    """
+
+    async def opened() -> T:
+        agents = read_agents(settings.agents.folder)
+        key = secrets.token_hex(32)
+        auth = settings.auth.model_copy(update={"bootstrap_key": SecretStr(key)})
+        known = settings.model_copy(update={"auth": auth})
+        process = Process(known, url, executes=True, recorder=recorder)
+        transport = httpx.ASGITransport(build_app(process), raise_app_exceptions=False)
+        client = AsyncCaseworkerClient(
+            "http://localhost", api_key=key, retry=RETRY, transport=transport
+        )
+        async with _opened(process, agents), client:
+            return await use(client)
+
+    return run_to_end(opened())
+
+
+@asynccontextmanager
+async def _opened(process: Process, agents: Sequence[AgentFile]) -> AsyncIterator[None]:
+    """Open a process and register the operator's agents before the first request."""
+    async with process.opened():
+        limits = api_limits(process.settings).of_graphs
+        definitions = Definitions(process.definitions, process.catalog, limits)
+        await register_agents(agents, definitions, DEFAULT_TENANT)
+        yield
+
+
+class _Server(uvicorn.Server):
+    """A server that reports when it is ready and notifies its process at once of a shutdown."""
+
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        process: Process,
+        agents: Sequence[AgentFile],
+        started: Started,
+        place: Place | None,
+    ) -> None:
+        super().__init__(config)
+        self._place = place
+        self._process = process
+        self._agents = agents
+        self._tell_started = started
+        self._telling: asyncio.Task[None] | None = None
+
+    async def _serve(self, sockets: list[socket.socket] | None = None) -> None:
+        async with _opened(self._process, self._agents), AsyncExitStack() as stack:
+            if (place := self._place) is not None:
+                await stack.enter_async_context(health_served(self._process, place.number))
+            await super()._serve(sockets)
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        if self.started:
+            collect_garbage_seldom()
+            self._telling = asyncio.ensure_future(self._tell_started(self._url()))
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Drain requests and runs concurrently, so that shutdown takes one grace period only."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._process.drain(), name="drain")
+            await super().shutdown(sockets)
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Shut down gracefully; answer clients that wait for a run first, so they cause no delay.
+
+        Unlike uvicorn, do not raise the signal again afterwards: the process exits with 0.
+        """
+        self._process.begin_closing()
+        self.force_exit = self.should_exit and sig == signal.SIGINT
+        self.should_exit = True
+
+    def _url(self) -> str:
+        host, port = self.servers[0].sockets[0].getsockname()[:2]
+        return url_of(host, port)
+
+
+def api_limits(settings: Settings) -> ApiLimits:
+    """Return the limits and defaults of the HTTP layer."""
+    return ApiLimits(
+        max_body_bytes=settings.server.max_body_kb * 1024,
+        max_json_depth=settings.limits.max_depth,
+        max_page_bytes=settings.limits.max_page_kb * 1024,
+        max_input_chars=settings.flags.max_input_chars,
+        max_graph_bytes=settings.admission.max_graph_kb * 1024,
+        max_graph_steps=settings.admission.max_graph_steps,
+        max_graph_edges=settings.admission.max_graph_edges,
+        max_graph_depth=settings.admission.max_graph_depth,
+        max_connections=settings.server.max_connections,
+        max_event_streams=settings.events.max_streams,
+        max_bodies_bytes=settings.server.max_bodies_mb * 1024 * 1024,
+        allowed_hosts=allowed_hosts(settings),
+        cors_origins=frozenset(settings.server.cors_origins),
+        max_delay_days=settings.admission.max_delay_days,
+        webhook_urls=url_rules(settings),
+        max_wait_seconds=int(settings.server.request_timeout_seconds),
+        anonymous=settings.auth.anonymous,
+        logs_requests=settings.logging.access,
+        default_mode=settings.flags.mode,
+        default_timezone=settings.flags.zone_name,
+        default_seed=settings.flags.seed,
+        default_budget=settings.budget.limits,
+        budget_ceiling=settings.admission.limits,
+        ceiling_requires_prices=settings.admission.requires_prices,
+    )
+
+
+def connection_limits(settings: Settings) -> ConnectionLimits:
+    """Return the size, time and count limits of client connections."""
+    server = settings.server
+    return ConnectionLimits(
+        max_connections=server.max_connections,
+        max_head_bytes=server.max_head_kb * 1024,
+        max_headers=server.max_headers,
+        head_seconds=server.head_timeout_seconds,
+        bytes_per_second=server.min_kb_per_second * 1024,
+    )
+
+
+def _allow_connections(count: int) -> None:
+    """Raise the soft limit of open files, up to the hard limit, to fit the connections."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = count + _OTHER_FILES
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))

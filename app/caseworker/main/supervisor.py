@@ -1,0 +1,272 @@
+"""Supervise several server processes on one port: restart those that die, stop all together.
+
+Each child is a full service process, forked after the service was imported, with its own socket.
+The kernel distributes new connections over the sockets (SO_REUSEPORT) and skips closed ones. The
+processes share only the database, like processes on different machines.
+"""
+
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from multiprocessing import get_context
+from multiprocessing.connection import Connection, wait
+from multiprocessing.context import ForkProcess
+from typing import Any, Final
+
+import structlog
+
+from caseworker.main.configuration import StartupError
+
+log = structlog.get_logger(__name__)
+
+ENDS: Final = (signal.SIGTERM, signal.SIGINT)
+
+AGAIN_SECONDS: Final = (0.1, 5.0)
+"""Delay before a dead process is restarted: initial and maximum."""
+
+STEADY_SECONDS: Final = 30.0
+"""Uptime after which a process restarts with the initial delay again."""
+
+ORPHAN_SECONDS: Final = 1.0
+"""How often a child checks that its supervisor is alive."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """The number, sockets and callbacks of one child process."""
+
+    number: int
+    """Counts from 0."""
+    sockets: Sequence[socket.socket]
+    """Bound, but not listening yet."""
+    is_first: bool
+    """Whether it announces the service: process 0, if none with its number answered before."""
+    answers: Callable[[], None]
+    """Callback for when the process accepts requests."""
+
+
+Serve = Callable[[Place], None]
+"""Serves until a signal ends the process."""
+
+
+@dataclass(slots=True, eq=False)
+class _Child:
+    """A running child process, or a dead one that waits for its restart."""
+
+    process: ForkProcess
+    hears: Connection
+    pause: float
+    served: bool
+    """Whether a process with this number has ever reported that it answers."""
+    began_at: float = field(default_factory=time.monotonic)
+    said: str | None = None
+    """The status message: empty once it answers, an error if it could not start, else None."""
+    again_at: float | None = None
+    """Monotonic time of its restart; None while it is alive."""
+
+    def events(self) -> list[Any]:
+        """Return the objects to wait on: the process exit and its pending status message."""
+        if self.again_at is not None:
+            return []
+        return [self.process.sentinel, *([self.hears] if self.said is None else [])]
+
+    def hear(self) -> None:
+        """Read the child's status message."""
+        with suppress(EOFError):  # the child was killed
+            if self.said is None and self.hears.poll():
+                self.said = self.hears.recv()
+        self.served = self.served or not (self.said or self.said is None)
+
+
+class Supervisor:
+    """Keeps ``count`` processes running on one address."""
+
+    def __init__(self, host: str, port: int, *, count: int, serve: Serve) -> None:
+        """Reserve the address; :meth:`run` starts the processes.
+
+        Raises:
+            StartupError: the address is not free.
+        """
+        self._reserved = _reserve(host, port)
+        self._count = count
+        self._serve = serve
+        self._children: list[_Child] = []
+        self._ending = False
+
+    def run(self, *, grace_seconds: float) -> None:
+        """Run the processes until a signal; kill those still alive after the grace period.
+
+        Raises:
+            StartupError: a process failed to start and none with its number ever answered.
+        """
+        with self._woken_by_signals() as woken:
+            try:
+                for number in range(self._count):
+                    self._children.append(self._start(number, pause=AGAIN_SECONDS[0]))
+                while not self._ending:
+                    self._wait(woken)
+                    for number, child in enumerate(self._children):
+                        self._look_after(number, child)
+            finally:
+                self._end(grace_seconds)
+
+    def _start(self, number: int, *, pause: float, served: bool = False) -> _Child:
+        hears, says = get_context("fork").Pipe(duplex=False)
+        process = get_context("fork").Process(
+            target=self._be_process,
+            args=(number, says, number == 0 and not served, os.getpid()),
+            name=f"caseworker {number}",
+        )
+        unblocked = signal.pthread_sigmask(signal.SIG_BLOCK, ENDS)  # until the child is ready
+        try:
+            process.start()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, unblocked)
+        says.close()
+        return _Child(process, hears, pause, served)
+
+    def _be_process(self, number: int, says: Connection, is_first: bool, supervisor: int) -> None:
+        """Serve, in the child process; exit with 2 if it could not start."""
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDS)
+        addresses = [(each.family, each.getsockname()) for each in self._reserved]
+        for each in self._reserved:
+            each.close()
+        structlog.contextvars.bind_contextvars(pid=os.getpid())
+        threading.Thread(target=_end_without, args=(supervisor,), daemon=True).start()
+        try:
+            with suppress(KeyboardInterrupt):
+                sockets = [_bound(family, address) for family, address in addresses]
+                self._serve(Place(number, sockets, is_first, lambda: says.send("")))
+        except StartupError as error:
+            says.send(str(error))
+            sys.exit(2)
+
+    def _wait(self, woken: socket.socket) -> None:
+        """Wait for a process exit, a status message, a due restart or a signal."""
+        times = [each.again_at for each in self._children if each.again_at is not None]
+        events = [event for each in self._children for event in each.events()]
+        wait([woken, *events], max(0.0, min(times) - time.monotonic()) if times else None)
+        with suppress(BlockingIOError):
+            woken.recv(4096)
+
+    def _look_after(self, number: int, child: _Child) -> None:
+        """Read the child's status; schedule or perform its restart if it has died.
+
+        Raises:
+            StartupError: the child failed to start and none with its number ever answered.
+        """
+        now = time.monotonic()
+        if child.again_at is not None:
+            if now >= child.again_at:
+                self._start_again(number, child)
+            return
+        child.hear()
+        if child.process.is_alive() or self._ending:
+            return
+        code = child.process.exitcode or 0
+        if not child.served and code > 0:
+            raise StartupError(
+                child.said or f"A server process exited with code {code} during start-up."
+            )
+        log.warning("process.died", pid=child.process.pid, status=code, detail=child.said or "")
+        child.hears.close()
+        first, longest = AGAIN_SECONDS
+        steady = now - child.began_at > STEADY_SECONDS
+        child.again_at = now + (first if steady else child.pause)
+        child.pause = 2 * first if steady else min(2 * child.pause, longest)
+
+    def _start_again(self, number: int, child: _Child) -> None:
+        """Restart a dead process; retry later if the system has no resources for it."""
+        try:
+            self._children[number] = self._start(number, pause=child.pause, served=child.served)
+        except OSError as error:
+            log.warning("process.not_started", error=type(error).__name__)
+            child.again_at = time.monotonic() + child.pause
+
+    def _end(self, grace_seconds: float) -> None:
+        """Terminate all processes; kill those still alive after the grace period."""
+        until = time.monotonic() + grace_seconds
+        for each in self._children:
+            each.process.terminate()
+        for each in self._children:
+            each.process.join(max(0.0, until - time.monotonic()))
+        for each in self._children:
+            if each.process.is_alive():
+                log.error("process.killed", pid=each.process.pid)
+                each.process.kill()
+                each.process.join()
+        for sock in self._reserved:
+            sock.close()
+
+    @contextmanager
+    def _woken_by_signals(self) -> Iterator[socket.socket]:
+        """Handle shutdown signals; yield a socket that becomes readable when one arrives."""
+        woken, wakes = socket.socketpair()
+        for each in (woken, wakes):
+            each.setblocking(False)
+        before = {number: signal.signal(number, self._note) for number in ENDS}
+        told = signal.set_wakeup_fd(wakes.fileno(), warn_on_full_buffer=False)
+        try:
+            yield woken
+        finally:
+            signal.set_wakeup_fd(told)
+            for number, handler in before.items():
+                signal.signal(number, handler)
+            woken.close()
+            wakes.close()
+
+    def _note(self, *_: object) -> None:
+        self._ending = True
+
+
+def _reserve(host: str, port: int) -> list[socket.socket]:
+    """Reserve an address that the children will share; fail if any other process uses it.
+
+    Raises:
+        StartupError: the address is in use or does not exist.
+    """
+    taken = list[socket.socket]()
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        for family, _, _, _, address in dict.fromkeys(found):
+            with socket.socket(family, socket.SOCK_STREAM) as alone:
+                _set_up(alone, family)
+                alone.bind(address)
+                address = alone.getsockname()
+            taken.append(_bound(family, address))
+    except OSError as error:
+        for each in taken:
+            each.close()
+        raise StartupError(f"server.port: cannot bind to {host}:{port}: {error}") from None
+    return taken
+
+
+def _bound(family: int, address: Any) -> socket.socket:
+    """Return a bound socket that shares its address with the service's other processes."""
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    _set_up(sock, family)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    sock.bind(address)
+    return sock
+
+
+def _set_up(sock: socket.socket, family: int) -> None:
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    if family == socket.AF_INET6:
+        sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+
+
+def _end_without(supervisor: int) -> None:
+    """Shut this process down if its supervisor dies, because it would not be restarted."""
+    while os.getppid() == supervisor:
+        time.sleep(ORPHAN_SECONDS)
+    os.kill(os.getpid(), signal.SIGTERM)

@@ -1,0 +1,77 @@
+"""An append-only message list that makes each call of a conversation cost only its new messages.
+
+Hashing a request, estimating its tokens and storing it would otherwise read all messages again in
+every call. The log keeps the hash state, the size, and the call that stored the conversation so
+far. The next call stores only the new messages and the number of messages before them. Messages
+that are results of journaled calls are stored as references to those calls.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, overload
+
+from caseworker.models.ports import Message
+from caseworker.models.pricing import message_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class StoredPrompt:
+    """How much of a log is already stored, and with which request parameters."""
+
+    call_key: str
+    """The call that stored the first messages of the log."""
+    messages: int
+    parameters: Mapping[str, Any]
+
+
+class MessageLog(Sequence[Message]):
+    """An append-only sequence of messages.
+
+    To drop messages, create a new log from the rest.
+    """
+
+    __slots__ = ("_hashed", "_hashed_head", "_hasher", "_messages", "size_bytes", "stored")
+
+    def __init__(self, messages: Iterable[Message] = ()) -> None:
+        """Create a log with these messages."""
+        self._messages: list[Message] = []
+        self._hasher = hashlib.sha256()
+        self._hashed, self._hashed_head = 0, ""
+        self.size_bytes = 0
+        """The size of all messages in UTF-8 bytes."""
+        self.stored: StoredPrompt | None = None
+        """None until a call with the log's messages has completed."""
+        self.add(*messages)
+
+    def add(self, *messages: Message) -> None:
+        """Append messages."""
+        self._messages += messages
+        self.size_bytes += sum(map(message_bytes, messages))
+
+    def hashed(self, head: str, count: int) -> "hashlib._Hash":
+        """Return a hash of ``head`` and the first ``count`` messages as JSON."""
+        if head != self._hashed_head or count < self._hashed:
+            self._hasher, self._hashed, self._hashed_head = hashlib.sha256(head.encode()), 0, head
+        for at in range(self._hashed, count):
+            text = message_json(self._messages[at])
+            self._hasher.update(f"{', ' if at else ''}{text}".encode())
+        self._hashed = count
+        return self._hasher.copy()
+
+    def __len__(self) -> int:
+        return len(self._messages)
+
+    @overload
+    def __getitem__(self, at: int) -> Message: ...
+    @overload
+    def __getitem__(self, at: slice) -> list[Message]: ...
+    def __getitem__(self, at: int | slice) -> Message | list[Message]:
+        return self._messages[at]
+
+
+def message_json(message: Message) -> str:
+    """Return the JSON text of a message for the request hash."""
+    said = [message.role, message.content, *filter(None, (message.extras(),))]
+    return json.dumps(said, sort_keys=True)

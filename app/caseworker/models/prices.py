@@ -1,0 +1,38 @@
+"""List prices of public model providers, from the genai-prices package; nothing is downloaded.
+
+Loading the tables takes a second and memory. It happens when this module is imported, before the
+process serves requests. A configuration without a paid provider does not import it.
+"""
+
+from decimal import Decimal
+
+from genai_prices import Usage, calc_price
+from genai_prices.data_snapshot import get_snapshot
+
+from caseworker.models.ports import TokenUsage
+from caseworker.models.pricing import PriceUnknownError
+
+get_snapshot()
+
+_PRICED_AS: dict[str, str | None] = {"recorded": None}
+"""A recording costs what its model costs; the price is looked up by the model's name alone."""
+
+
+def list_price(provider: str, model: str, usage: TokenUsage) -> Decimal:
+    """Return today's list price of an attempt in US dollars, with the discount for cached input.
+
+    A server that serves a model under a public name is charged at the public price, unless the
+    configuration sets another one.
+
+    Raises:
+        PriceUnknownError: the model has no list price.
+    """
+    tokens = Usage(
+        input_tokens=usage.tokens_in,
+        cache_read_tokens=min(usage.tokens_cached, usage.tokens_in),
+        output_tokens=usage.tokens_out,
+    )
+    try:
+        return calc_price(tokens, model, provider_id=_PRICED_AS.get(provider, provider)).total_price
+    except LookupError:
+        raise PriceUnknownError(provider, model) from None

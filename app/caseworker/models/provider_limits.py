@@ -1,0 +1,96 @@
+"""Rate limits of models, shared by all processes.
+
+``caseworker_take_turn`` decides which process may send its request next. It locks the model's row
+only for one statement, so a waiting request holds no connection.
+"""
+
+import uuid
+from typing import Any
+
+import structlog
+
+from caseworker.models.ports import RateLimit
+from caseworker.models.turns import Allowance
+from caseworker.platform.errors import StoreUnavailableError
+from caseworker.platform.postgres.engines import Pool, transaction
+
+log = structlog.get_logger(__name__)
+
+AWAY_SECONDS = 1.0
+"""Seconds before a call retries after the database was unavailable."""
+LONGEST_WAIT_SECONDS = 5.0
+"""Maximum seconds before a queue asks again; by then it notices queues that have left."""
+
+_TAKE = """
+SELECT caseworker_take_turn(%(model)s, %(tenant)s, %(process)s,
+    %(requests)s, %(burst_requests)s, %(rate_requests)s,
+    %(tokens)s, %(burst_tokens)s, %(rate_tokens)s, %(unused)s, %(longest)s, NULL)
+"""
+
+_LEAVE = "DELETE FROM provider_turns WHERE model = %s AND tenant_id = %s AND process = %s"
+
+_PAUSE = """
+INSERT INTO provider_limits AS l (model, requests, tokens, refilled_at)
+VALUES (%(model)s, 0, 0, clock_timestamp() + make_interval(secs => %(seconds)s::float8))
+ON CONFLICT (model) DO UPDATE SET refilled_at = greatest(l.refilled_at, excluded.refilled_at)
+"""
+
+
+class PostgresProviderLimits:
+    """Implements the shared rate limits of models."""
+
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+        self._process = uuid.uuid4().hex
+
+    async def take(self, limit: RateLimit, tenant: str, tokens: int, *, unused: int = 0) -> float:
+        """Take a rate slot (returns 0), or return the seconds until the next attempt is worthwhile.
+
+        ``unused`` returns tokens to the allowance that earlier requests reserved but did not use.
+        If the database is unavailable, returns ``AWAY_SECONDS``.
+        """
+        asked = {
+            **amounts_of(limit, tokens),
+            "tenant": tenant,
+            "process": self._process,
+            "unused": float(unused),
+            "longest": LONGEST_WAIT_SECONDS,
+        }
+        try:
+            async with transaction(self._pool) as connection:
+                answer = await connection.exec_driver_sql(_TAKE, asked)
+                return float(answer.scalar_one())
+        except StoreUnavailableError:
+            log.warning("provider_limits.unavailable", model=limit.model)
+            return AWAY_SECONDS
+
+    async def leave(self, limit: RateLimit, tenant: str) -> None:
+        """Leave the queue of a model; if the database is unavailable, the entry expires instead."""
+        await self._tell(limit, _LEAVE, (limit.model, tenant, self._process))
+
+    async def pause(self, limit: RateLimit, seconds: float) -> None:
+        """Block the model for all processes for ``seconds`` (provider back-off)."""
+        await self._tell(limit, _PAUSE, {"model": limit.model, "seconds": seconds})
+
+    async def _tell(self, limit: RateLimit, statement: str, values: Any) -> None:
+        try:
+            async with transaction(self._pool) as connection:
+                await connection.exec_driver_sql(statement, values)
+        except StoreUnavailableError:
+            log.warning("provider_limits.unavailable", model=limit.model)
+
+
+def amounts_of(limit: RateLimit, tokens: int) -> dict[str, Any]:
+    """Return the request and token amounts with their rates, as parameters of the SQL function."""
+    requests, all_tokens = limit.requests_per_minute, limit.tokens_per_minute
+    of_requests = Allowance.of(requests or 1, burst_seconds=1)
+    of_tokens = Allowance.of(all_tokens or 1, burst_seconds=3)
+    return {
+        "model": limit.model,
+        "requests": 0.0 if requests is None else 1.0,
+        "burst_requests": of_requests.burst,
+        "rate_requests": of_requests.per_second,
+        "tokens": 0.0 if all_tokens is None else float(tokens),
+        "burst_tokens": of_tokens.burst,
+        "rate_tokens": of_tokens.per_second,
+    }

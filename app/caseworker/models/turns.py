@@ -1,0 +1,208 @@
+"""How calls of this process wait for rate slots of models with a rate limit.
+
+All processes share the rate limit of a model, and the shared store decides which tenant is next.
+Within a process, the calls of one tenant for one model form a queue, the **line**. Only the call at
+its head requests a slot at a time. If the slot is granted, the next call is woken at once;
+otherwise the line sleeps for the returned delay. Waiting calls therefore cause no queries of their
+own, and a call leaves the line as soon as its run is stopped.
+"""
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Coroutine
+from dataclasses import dataclass, field
+from typing import Any
+
+from caseworker.models.ports import ModelError, RateLimit, RateLimits
+
+TOO_MANY_REQUESTS = 429
+USUAL_PAUSE_SECONDS = 1.0
+"""Pause after a refusal without a ``Retry-After``."""
+MAX_PAUSE_SECONDS = 60.0
+"""Longest pause; a longer ``Retry-After`` is cut to it because limits are per minute."""
+
+
+@dataclass(frozen=True, slots=True)
+class Allowance:
+    """The permitted use of one rate limit: ``burst`` units at once, then ``per_second``.
+
+    Together they never exceed the limit in any minute. Units such as tokens are taken several at a
+    time. There, the last request may exceed the limit by the amount that it takes above ``burst``.
+    """
+
+    burst: float
+    per_second: float
+
+    @classmethod
+    def of(cls, per_minute: int, *, burst_seconds: int) -> "Allowance":
+        """Derive the allowance; the burst is the amount that accrues in ``burst_seconds``."""
+        burst = max(1, per_minute * burst_seconds // 60)
+        return cls(burst, (per_minute + 1 - burst) / 60)
+
+
+class Turns:
+    """The queues of this process for all rate-limited models and tenants."""
+
+    def __init__(self, limits: RateLimits) -> None:
+        self._limits = limits
+        self._lines: dict[tuple[str, str], _Line] = {}
+        self._unused: dict[str, int] = {}
+        """Tokens taken but not used, by model; reported with the next request for a slot."""
+        self._notices: set[asyncio.Task[None]] = set()
+
+    def turn(self, limit: RateLimit, tenant: str) -> "ModelTurn":
+        """Return the rate slot request of one attempt."""
+        return ModelTurn(self, limit, tenant)
+
+    def line(self, limit: RateLimit, tenant: str) -> "_Line":
+        """Return the queue of a tenant's calls for a model."""
+        return self._lines.setdefault((limit.model, tenant), _Line())
+
+    async def ask(self, limit: RateLimit, tenant: str, tokens: int) -> float:
+        """Request a rate slot; return 0 if granted, else the seconds to wait."""
+        unused = self._unused.pop(limit.model, 0)
+        return await self._limits.take(limit, tenant, tokens, unused=unused)
+
+    def leave(self, limit: RateLimit, tenant: str) -> None:
+        """Remove an idle queue and release its shared position, if it holds one."""
+        line = self._lines.pop((limit.model, tenant))
+        line.sleep(None)
+        if line.has_place:
+            self._notify(self._limits.leave(limit, tenant))
+
+    def give_back(self, limit: RateLimit, tokens: int) -> None:
+        """Record unused tokens; if there are any, wake the queue of this model that is due next."""
+        if limit.tokens_per_minute is None:
+            return
+        self._unused[limit.model] = self._unused.get(limit.model, 0) + tokens
+        asleep = [
+            (line.wakes_at, number, line)
+            for number, ((model, _), line) in enumerate(self._lines.items())
+            if model == limit.model and line.wakes_at is not None
+        ]
+        if tokens > 0 and asleep:
+            min(asleep)[2].call_next()
+
+    def refused(self, limit: RateLimit, error: ModelError) -> None:
+        """Pause the model for all processes if the provider reported too many requests."""
+        asked = error.retry_after_seconds or 0.0
+        if error.status == TOO_MANY_REQUESTS or asked > 0:
+            seconds = min(asked if asked > 0 else USUAL_PAUSE_SECONDS, MAX_PAUSE_SECONDS)
+            self._notify(self._limits.pause(limit, seconds))
+
+    async def aclose(self) -> None:
+        """Wait for pending releases and pauses to be stored."""
+        if self._notices:
+            await asyncio.wait(self._notices)
+
+    def _notify(self, notice: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(notice, name="notice of a turn")
+        self._notices.add(task)
+        task.add_done_callback(self._notices.discard)
+
+
+@dataclass(slots=True, eq=False)
+class _Line:
+    """The queue of one tenant's calls in this process for one model."""
+
+    waiting: "OrderedDict[ModelTurn, asyncio.Future[None]]" = field(default_factory=OrderedDict)
+    called: "ModelTurn | None" = None
+    """The call that requests a slot now, or was woken to do so."""
+    has_place: bool = False
+    """Whether the shared store holds a position for this queue, as far as this process knows."""
+    _timer: asyncio.TimerHandle | None = None
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no call waits for or requests a slot."""
+        return self.called is None and not self.waiting
+
+    @property
+    def wakes_at(self) -> float | None:
+        """When the timer wakes the head, in event loop time; None without a timer or waiters."""
+        return None if self._timer is None or not self.waiting else self._timer.when()
+
+    def sleep(self, seconds: float | None) -> None:
+        """Set the timer that wakes the head after ``seconds``; None only cancels it."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if seconds is not None:
+            self._timer = asyncio.get_running_loop().call_later(seconds, self.call_next)
+
+    def call_next(self) -> None:
+        """Wake the head of the queue, unless a call is already active."""
+        self.sleep(None)
+        if self.called is None and self.waiting:
+            self.called, woken = self.waiting.popitem(last=False)
+            if not woken.done():
+                woken.set_result(None)
+
+    def join(self, turn: "ModelTurn", *, first: bool) -> "asyncio.Future[None]":
+        """Enqueue a call; return a future that is done when it is woken."""
+        woken = self.waiting[turn] = asyncio.get_running_loop().create_future()
+        self.waiting.move_to_end(turn, last=not first)
+        if self._timer is None:
+            self.call_next()
+        return woken
+
+
+class ModelTurn:
+    """A request for one rate slot of a model; implements the engine's turn."""
+
+    def __init__(self, turns: Turns, limit: RateLimit, tenant: str) -> None:
+        self._turns = turns
+        self._limit = limit
+        self._tenant = tenant
+        self._was_first = False
+        self._taken = 0
+
+    @property
+    def _line(self) -> _Line:
+        return self._turns.line(self._limit, self._tenant)
+
+    async def take(self, tokens: int) -> bool:
+        """Try to take the slot; return False if other calls are ahead or none is available now."""
+        line = self._line
+        if line.called is not self:
+            if not line.is_idle:
+                return False
+            line.called = self
+        line.has_place = True  # assume so: the answer is lost if this call is cancelled
+        seconds = await self._turns.ask(self._limit, self._tenant, tokens)
+        line.called, line.has_place = None, seconds > 0
+        if seconds > 0:
+            self._was_first = True
+            line.sleep(seconds)
+            return False
+        self._taken = tokens
+        line.call_next()
+        self._leave_if_idle()
+        return True
+
+    async def wait(self) -> None:
+        """Wait until the queue wakes this call."""
+        await self._line.join(self, first=self._was_first)
+
+    def step_aside(self) -> None:
+        """Let the next call request a slot; this call returns to the head of the queue."""
+        if self._line.called is self:
+            self._line.called, self._was_first = None, True
+            self._line.call_next()
+
+    def leave(self) -> None:
+        """Leave the queue."""
+        line = self._line
+        line.waiting.pop(self, None)
+        if line.called is self:
+            line.called = None
+            line.call_next()
+        self._leave_if_idle()
+
+    def settle(self, tokens: int) -> None:
+        """Record the difference between the tokens taken and the tokens used."""
+        self._turns.give_back(self._limit, self._taken - tokens)
+
+    def _leave_if_idle(self) -> None:
+        if self._line.is_idle:
+            self._turns.leave(self._limit, self._tenant)

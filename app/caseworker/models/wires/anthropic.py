@@ -1,0 +1,335 @@
+"""Anthropic's Messages API, and servers with the same protocol."""
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+from urllib.parse import urlsplit
+
+from caseworker.models.forms import ReplyForm, in_form
+from caseworker.models.ports import (
+    Delta,
+    Message,
+    ModelEndpoint,
+    ModelReply,
+    ModelRequest,
+    TokenUsage,
+    ToolDefinition,
+)
+from caseworker.models.wires.endpoint import MAX_IN_FLIGHT, EndpointProvider
+from caseworker.models.wires.reply import (
+    Accumulator,
+    WrittenCall,
+    counts_in,
+    incomplete_of,
+    texts_in,
+    usage_of,
+)
+from caseworker.models.wires.schemas import plain_object
+from caseworker.models.wires.sent_back import ANTHROPIC_IDS, object_in, sent_back, state_of
+from caseworker.models.wires.transport import ModelTransport, Wire
+
+DEFAULT_BASE_URL = "https://api.anthropic.com"
+
+DEFAULT_MAX_OUTPUT_TOKENS = 4096
+"""Limit for requests that set none; the protocol requires one."""
+
+_NAME = "anthropic"
+_VERSION = "2023-06-01"
+_NO_KEY = "none"
+_NO_TEMPERATURE = re.compile(r"claude-(opus-4-[7-9]|(opus|sonnet|fable|mythos)-[5-9]|haiku-5-5)")
+"""Models that reject a temperature."""
+_REPLY = "reply"
+
+
+def from_endpoint(endpoint: ModelEndpoint) -> EndpointProvider:
+    """Return the provider ``anthropic`` as configured."""
+    wire = ModelTransport(endpoint.max_reply_bytes)
+    return anthropic_provider(base_url=endpoint.base_url, api_key=endpoint.api_key, wire=wire)
+
+
+def anthropic_provider(
+    *,
+    base_url: str | None = None,
+    api_key: str | None = None,
+    max_in_flight: int = MAX_IN_FLIGHT,
+    wire: Wire | None = None,
+) -> EndpointProvider:
+    """Return the provider ``anthropic``: Anthropic itself, or the server at ``base_url``.
+
+    Only the given key is sent, never one from the environment. The provider closes ``wire``, which
+    defaults to a new transport.
+    """
+    dialect = Messages(base_url or DEFAULT_BASE_URL, api_key or _NO_KEY)
+    return EndpointProvider(dialect, wire or ModelTransport(), max_in_flight)
+
+
+class Messages:
+    """The Messages dialect of one endpoint."""
+
+    name = _NAME
+
+    def __init__(self, base_url: str, api_key: str) -> None:
+        self.adaptable: tuple[str, ...] = ("temperature",)
+        self.url = base_url.rstrip("/") + "/v1/messages"
+        self.headers = {"x-api-key": api_key, "anthropic-version": _VERSION}
+        host = urlsplit(base_url).hostname
+        is_default = host == urlsplit(DEFAULT_BASE_URL).hostname
+        self._origin = _NAME if is_default else f"{_NAME} at {host}"
+
+    def body(self, model: str, request: ModelRequest, left_out: frozenset[str]) -> dict[str, Any]:
+        """Return the request body without the parameters in ``left_out``, which the model rejects.
+
+        A JSON reply is requested as the arguments of a tool call.
+        """
+        replying = _replying(request)
+        if request.json_schema is not None and replying is None:
+            request = in_form(request, ReplyForm.TEXT)
+        messages = sent_back(request.messages, ANTHROPIC_IDS, self._origin)
+        turns = list(self._turns(messages))
+        if turns and turns[0]["role"] == "assistant":  # a user message must be first
+            turns.insert(0, {"role": "user", "content": [_text("Begin.")]})
+        body: dict[str, Any] = {
+            "model": model,
+            "max_tokens": request.max_output_tokens or DEFAULT_MAX_OUTPUT_TOKENS,
+            "messages": turns,
+            "stream": request.on_delta is not None,
+        }
+        system = [
+            each.content for each in messages if each.role == "system" and each.content.strip()
+        ]
+        if system and body["messages"]:
+            body["system"] = "\n\n".join(system)
+        elif system:
+            body["messages"] = [{"role": "user", "content": [_text("\n\n".join(system))]}]
+        tools = [_tool(tool) for tool in request.tools]
+        if replying is not None:
+            document = ToolDefinition(
+                name=replying, description="Give the reply.", parameters=request.json_schema or {}
+            )
+            body |= {"tools": [*tools, _tool(document)], "tool_choice": {"type": "any"}}
+        elif tools:
+            body |= {"tools": tools, "tool_choice": {"type": "auto"}}
+        refused = "temperature" in left_out or _NO_TEMPERATURE.match(model.rpartition("/")[2])
+        if request.temperature is not None and not refused:
+            body["temperature"] = request.temperature
+        return body
+
+    def accumulator(self, model: str, request: ModelRequest) -> "MessageReply":
+        """Return the accumulator for the reply to a request."""
+        return MessageReply(model, self._origin, _replying(request))
+
+    def _turns(self, messages: list[Message]) -> Iterator[dict[str, Any]]:
+        results = list[dict[str, Any]]()
+        for message in messages:
+            if message.role == "tool":
+                results.append(
+                    {
+                        "type": "tool_result",
+                        "tool_use_id": message.tool_call_id,
+                        "content": [_text(message.content)] if message.content.strip() else [],
+                        "is_error": False,
+                    }
+                )
+                continue
+            if results:
+                yield {"role": "user", "content": results}
+                results = []
+            if message.role == "assistant":
+                yield {"role": "assistant", "content": list(self._blocks(message))}
+            elif message.role == "user" and message.content.strip():
+                yield {"role": "user", "content": [_text(message.content)]}
+        if results:
+            yield {"role": "user", "content": results}
+
+    def _blocks(self, message: Message) -> Iterator[dict[str, Any]]:
+        for thought in state_of(message, self._origin).get("thinking", ()):
+            signature = thought.get("signature")
+            if thought.get("id") == "redacted_thinking":
+                yield {"type": "redacted_thinking", "data": signature}
+            elif signature:
+                yield {"type": "thinking", "thinking": thought["content"], "signature": signature}
+        if message.content:
+            yield _text(message.content.rstrip())  # the last block must not end in whitespace
+        for call in message.tool_calls:
+            called = {"type": "tool_use", "id": call.id, "name": call.name}
+            yield {**called, "input": object_in(call.arguments)}
+
+
+def _text(text: str) -> dict[str, Any]:
+    return {"type": "text", "text": text}
+
+
+def _tool(tool: ToolDefinition) -> dict[str, Any]:
+    schema = plain_object(tool.parameters)
+    return {"name": tool.name, "description": tool.description, "input_schema": schema}
+
+
+def _replying(request: ModelRequest) -> str | None:
+    """Return the name of the tool whose arguments are the reply; None for a plain reply."""
+    if request.json_schema is None or request.json_schema.get("type") != "object":
+        return None
+    name, names = _REPLY, {tool.name for tool in request.tools}
+    while name in names:
+        name += "_"
+    return name
+
+
+@dataclass(slots=True)
+class _Block:
+    """One content block of a message."""
+
+    call: WrittenCall | None = None
+    given: str = ""
+    """The arguments sent with the start of a tool call."""
+    thought: list[str] | None = None
+    """The pieces of a thinking block."""
+    sealed: dict[str, str] = field(default_factory=dict)
+    """The signature of a thinking block, and its type if it is redacted."""
+
+
+class MessageReply(Accumulator):
+    """Accumulates a message from one document or from stream events."""
+
+    def __init__(self, model: str, origin: str, replying: str | None) -> None:
+        super().__init__(model, origin)
+        self._replying = replying
+        self._blocks: list[_Block] = []
+        self._at: dict[Any, _Block] = {}
+        """The newest block at each index."""
+        self._counts: dict[str, int] = {}
+
+    def add(self, document: Mapping[str, Any]) -> Iterator[Delta]:
+        """Process a message or a stream event."""
+        match document.get("type"):
+            case "message_start":
+                yield from self._message(document.get("message"))
+            case "content_block_start":
+                yield from self._block(document.get("index"), document.get("content_block"))
+            case "content_block_delta":
+                yield from self._fragment(document.get("index"), document.get("delta"))
+            case "message_delta":
+                self._stopped(document.get("delta"))
+                self._count(document.get("usage"))
+            case _ if "content" in document:
+                yield from self._message(document)
+
+    def reply(self) -> ModelReply | None:
+        """Return the reply; None if no message has arrived."""
+        if not self.begun:
+            return None
+        incomplete = incomplete_of([self.finish_reason])
+        self.usage = self._counted()
+        written = [
+            block.call
+            if block.call.arguments.strip() or (incomplete is not None and block.given == "{}")
+            else replace(block.call, fragments=[block.given])
+            for block in self._blocks
+            if block.call is not None
+        ]
+        replies = [call.arguments for call in written if call.name == self._replying]
+        thoughts = [
+            {"content": "".join(block.thought), **block.sealed}
+            for block in self._blocks
+            if block.thought is not None
+        ]
+        if thoughts:
+            self.state["thinking"] = thoughts
+        calls = [call for call in written if call.name != self._replying]
+        return self.finished(calls, incomplete, text=replies[0] if replies else None)
+
+    def _message(self, message: Any) -> Iterator[Delta]:
+        if not isinstance(message, Mapping) or not isinstance(
+            message.get("content", []), list | str
+        ):
+            return
+        self.begun = True
+        self.named(message)
+        usage = message.get("usage")
+        if isinstance(usage, Mapping) and message.get("stop_reason") is None:
+            usage = {name: each for name, each in usage.items() if name != "output_tokens"}
+        self._count(usage)
+        content = message.get("content", [])
+        blocks = [_text(content)] if isinstance(content, str) else content
+        for index, block in enumerate(blocks):
+            yield from self._block(index, block)
+        self._stopped(message)
+
+    def _block(self, index: Any, block: Any) -> Iterator[Delta]:
+        if not isinstance(block, Mapping):
+            return
+        kept = self._open(index)
+        kind = block.get("type")
+        if kind == "tool_use":
+            call_id, written = block.get("id"), block.get("input")
+            kept.call = WrittenCall(
+                id=call_id if isinstance(call_id, str) else "", name=texts_in(block.get("name"))
+            )
+            kept.given = written if isinstance(written, str) else json.dumps(written or {})
+            if written and kept.call.name == self._replying:
+                yield Delta("content", kept.given)
+        elif kind == "redacted_thinking":
+            kept.thought, kept.sealed = [], {"id": kind, "signature": texts_in(block.get("data"))}
+        elif kind == "thinking":
+            kept.thought = [texts_in(block.get("thinking"))]
+            if signature := texts_in(block.get("signature")):
+                kept.sealed["signature"] = signature
+            yield from self.prose.thought(kept.thought[0])
+        else:
+            yield from self.prose.said(texts_in(block.get("text")))
+
+    def _fragment(self, index: Any, delta: Any) -> Iterator[Delta]:
+        if not isinstance(delta, Mapping):
+            return
+        kept = self._at.get(index) or self._open(index)
+        match delta.get("type"):
+            case "text_delta":
+                yield from self.prose.said(texts_in(delta.get("text")))
+            case "thinking_delta":
+                kept.thought = kept.thought or []
+                kept.thought.append(texts_in(delta.get("thinking")))
+                yield from self.prose.thought(kept.thought[-1])
+            case "signature_delta":
+                before = kept.sealed.get("signature", "")
+                kept.sealed["signature"] = before + texts_in(delta.get("signature"))
+            case "input_json_delta":
+                piece = delta.get("partial_json") or ""
+                piece = piece if isinstance(piece, str) else json.dumps(piece)
+                begun = (block.call for block in reversed(self._blocks) if block.call is not None)
+                call = kept.call or next(begun, None)
+                if call is not None:
+                    call.fragments.append(piece)
+                if call is not None and piece and call.name == self._replying:
+                    yield Delta("content", piece)
+
+    def _open(self, index: Any) -> _Block:
+        self.begun = True
+        self._at[index] = _Block()
+        self._blocks.append(self._at[index])
+        return self._at[index]
+
+    def _stopped(self, delta: Any) -> None:
+        if not isinstance(delta, Mapping) or not isinstance(delta.get("stop_reason"), str):
+            return
+        self.ended, self.finish_reason = True, delta["stop_reason"]
+        details = delta.get("stop_details")
+        if isinstance(details, Mapping):
+            said = details.get("explanation") or details.get("category")
+            self.said = said if isinstance(said, str) else ""
+
+    def _count(self, usage: Any) -> None:
+        """Update the token counts; the latest value wins, unless it is zero."""
+        for name, number in counts_in(usage).items():
+            self._counts[name] = number or self._counts.get(name, 0)
+
+    def _counted(self) -> TokenUsage | None:
+        counts = self._counts
+        cached = counts.get("cache_read_input_tokens", 0)
+        written = counts.get("cache_creation_input_tokens", 0)
+        return usage_of(
+            counts.get("input_tokens", 0) + cached + written,
+            counts.get("output_tokens"),
+            cached,
+            counts.get("thinking_tokens"),
+        )

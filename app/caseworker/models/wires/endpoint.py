@@ -1,0 +1,267 @@
+"""A model provider for one endpoint: each attempt is one HTTP request, in any dialect."""
+
+import asyncio
+import json
+from collections import defaultdict
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
+from contextlib import aclosing, suppress
+from typing import Any, Protocol
+
+from caseworker.models.ports import Delta, ModelError, ModelReply, ModelRequest
+from caseworker.models.wires.failures import Failures, error_in, said_in
+from caseworker.models.wires.reply import Accumulator, is_failed
+from caseworker.models.wires.sse import ERROR, Event, EventParser
+from caseworker.models.wires.transport import (
+    ConnectionFailedError,
+    ReplyRefusedError,
+    Wire,
+    WireError,
+    WireReply,
+)
+
+MAX_IN_FLIGHT = 10_000
+"""Maximum concurrent attempts; further ones wait."""
+
+_DEFAULT_TIMEOUT_SECONDS = 600.0
+"""Time limit of an attempt whose request sets none."""
+_LAST_SECONDS = 5.0
+"""How long to wait for further events, such as token counts, after the answer has ended."""
+_DRAIN_SECONDS = 0.1
+"""How long to wait for the end of a reply after its last event, before the connection is closed."""
+_DONE = "[DONE]"
+_FIELDS = b":deir"
+"""First characters of an event stream; no JSON document starts with one."""
+_BLANK = b"\xef\xbb\xbf \t\r\n"
+_HEADERS = {
+    "content-type": "application/json",
+    "accept": "application/json, text/event-stream",
+    "user-agent": "caseworker",
+}
+
+
+class Dialect(Protocol):
+    """The protocol of one endpoint: it builds requests and reads replies."""
+
+    name: str
+    url: str
+    headers: dict[str, str]
+    adaptable: tuple[str, ...]
+    """Parameters that are omitted, or renamed, if the endpoint rejects them."""
+
+    def body(self, model: str, request: ModelRequest, left_out: frozenset[str]) -> dict[str, Any]:
+        """Return the request body without the parameters in ``left_out``."""
+        ...
+
+    def accumulator(self, model: str, request: ModelRequest) -> Accumulator:
+        """Return the accumulator for the reply to a request."""
+        ...
+
+
+class EndpointProvider:
+    """A `ModelProvider` for one endpoint."""
+
+    external = True
+    """Always true: an attempt costs money or machine time elsewhere."""
+
+    def __init__(self, dialect: Dialect, wire: Wire, max_in_flight: int) -> None:
+        self.name = dialect.name
+        self._dialect = dialect
+        self._wire = wire
+        self._slots = asyncio.Semaphore(max_in_flight)
+        self._left_out: defaultdict[str, frozenset[str]] = defaultdict(frozenset)
+        """Parameters that each model has rejected."""
+
+    async def complete(self, model: str, request: ModelRequest) -> ModelReply:
+        """Send exactly one request.
+
+        Waiting for a free slot does not count towards the attempt's time limit.
+
+        Raises:
+            ModelError: there is no usable reply.
+        """
+        if request.delivery is not None:
+            request.delivery.sent = False
+        async with self._slots:
+            outcome = await self._attempt(model, request)
+        if isinstance(outcome, ModelError):
+            # Raised here so that the error has no context: its traceback would reveal the request.
+            raise outcome
+        return outcome
+
+    async def aclose(self) -> None:
+        """Close all connections."""
+        await self._wire.aclose()
+
+    async def _attempt(self, model: str, request: ModelRequest) -> ModelReply | ModelError:
+        structured = request.json_object or request.json_schema is not None
+        failures = Failures(self.name, structured=structured)
+        seconds = request.timeout_seconds
+        try:
+            async with asyncio.timeout(_DEFAULT_TIMEOUT_SECONDS if seconds is None else seconds):
+                return await self._exchanged(model, request, failures)
+        except WireError as error:
+            return failures.error(error.words, retryable=error.retryable)
+        except TimeoutError:
+            return failures.error("no answer in time", retryable=True)
+        except Exception as error:
+            # Like a 502, an unreadable reply is usually a temporary problem of a gateway.
+            retryable = not isinstance(error, UnicodeEncodeError)
+            what = "reply cannot be read" if retryable else "request cannot be sent"
+            return failures.error(f"the {what} ({type(error).__name__})", retryable=retryable)
+
+    async def _exchanged(
+        self, model: str, request: ModelRequest, failures: Failures
+    ) -> ModelReply | ModelError:
+        body = self._dialect.body(model, request, self._left_out[model])
+        content = json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode()
+        delivery = request.delivery
+
+        def note_sent() -> None:
+            if delivery is not None:
+                delivery.sent = True
+
+        headers = {**_HEADERS, **self._dialect.headers}
+        reply = await self._wire.post(self._dialect.url, headers, content, note_sent)
+        try:
+            if reply.status == 200:
+                taking = self._dialect.accumulator(model, request)
+                on_delta = request.on_delta or (lambda _: None)
+                return await _answer(reply, taking, on_delta, failures)
+            parts = [part async for part in _kept(reply, failures)]
+        finally:
+            reply.close()
+        said = said_in(_document(b"".join(parts).decode(errors="replace")))
+        adapts = reply.status in (400, 422) and self._adapts(model, body, said.complains_of)
+        return failures.of_status(reply.status, said, reply.headers, adapts=adapts)
+
+    def _adapts(
+        self, model: str, body: Mapping[str, Any], complains_of: Callable[[str], bool]
+    ) -> bool:
+        """Remember which adaptable parameters the endpoint rejected; return whether any were."""
+        refused = {name for name in self._dialect.adaptable if name in body and complains_of(name)}
+        self._left_out[model] |= refused
+        return bool(refused)
+
+
+async def _answer(
+    reply: WireReply,
+    taking: Accumulator,
+    on_delta: Callable[[Delta], None],
+    failures: Failures,
+) -> ModelReply | ModelError:
+    """Read a reply, streamed or not.
+
+    A failure after the provider sent the finish reason does not discard the answer.
+    """
+    body, patience, failed = ReplyBody(), asyncio.timeout(None), None
+    try:
+        async with patience, aclosing(body.documents(reply, failures)) as documents:
+            async for name, document in documents:
+                error = document if name == ERROR else error_in(document)
+                if error is not None:
+                    failed = failures.of_document(said_in(error), begun=taking.begun)
+                    break
+                if not isinstance(document, dict):
+                    raise TypeError
+                for delta in taking.add(document):
+                    on_delta(delta)
+                if taking.ended and patience.when() is None:
+                    patience.reschedule(asyncio.get_running_loop().time() + _LAST_SECONDS)
+    except (WireError, TimeoutError, ValueError, TypeError):
+        if not taking.ended:
+            raise
+    if failed is not None and not taking.ended:
+        return failed
+    for delta in taking.end():
+        on_delta(delta)
+    if body.is_stream and not taking.ended:
+        return failures.error("the stream broke off", retryable=True)
+    answer = taking.reply()
+    if failed is not None and (answer is None or answer.incomplete is not None):
+        return failed
+    if answer is None:
+        return failures.error("the reply cannot be read (no answer in it)", retryable=True)
+    if is_failed(answer.finish_reason):
+        words = f"the provider broke the answer off ({answer.finish_reason})"
+        return failures.error(words, retryable=True)
+    return answer
+
+
+class ReplyBody:
+    """Reads the body of a reply: one JSON document, or a stream of events.
+
+    The first character decides which it is, because some endpoints send the wrong content type.
+    """
+
+    def __init__(self) -> None:
+        self.is_stream: bool | None = None
+        """None until the first data arrives."""
+        self.done = False
+        """Whether the stream has announced its end."""
+        self._begun = bytearray()
+        self._events = EventParser()
+
+    async def documents(
+        self, reply: WireReply, failures: Failures
+    ) -> AsyncGenerator[tuple[str, Any]]:
+        """Yield each document with its event name.
+
+        Raises:
+            ValueError: a document is not valid JSON.
+        """
+        async with aclosing(_kept(reply, failures)) as parts:
+            async for part in parts:
+                for each in self._read(part):
+                    yield each
+                if self.done:
+                    # A connection can be reused only if its reply was read to the end.
+                    with suppress(TimeoutError, ConnectionFailedError, ReplyRefusedError):
+                        async with asyncio.timeout(_DRAIN_SECONDS):
+                            async for _ in parts:
+                                pass
+                    return
+        if self.is_stream:
+            for event in self._events.end():
+                for each in self._parsed(event):
+                    yield each
+        elif self._begun:
+            yield "", json.loads(self._begun)
+
+    def _read(self, part: bytes) -> Iterator[tuple[str, Any]]:
+        if not self.is_stream:
+            self._begun += part
+            first = self._begun.lstrip(_BLANK)[:1] if self.is_stream is None else b""
+            if not first or first not in _FIELDS:
+                self.is_stream = False if first else self.is_stream
+                return
+            self.is_stream, part = True, bytes(self._begun)
+        for event in self._events.feed(part):
+            yield from self._parsed(event)
+
+    def _parsed(self, event: Event) -> Iterator[tuple[str, Any]]:
+        if self.done:
+            return
+        if event.data.startswith(_DONE):
+            self.done = True
+            return
+        is_document = event.data.lstrip()[:1] in ("{", "[")
+        if event.name != ERROR and not is_document:
+            return  # a keep-alive
+        document = json.loads(event.data) if event.name != ERROR else _document(event.data)
+        yield event.name, document
+        self.done = isinstance(document, dict) and document.get("type") == "message_stop"
+
+
+async def _kept(reply: WireReply, failures: Failures) -> AsyncGenerator[bytes]:
+    """Yield the parts of a body; keep its beginning for the error message of a failure."""
+    async with aclosing(reply.parts()) as parts:
+        async for part in parts:
+            failures.keep(part)
+            yield part
+
+
+def _document(text: str) -> Any:
+    """Return the parsed JSON document, or the text itself if it is not JSON."""
+    with suppress(ValueError, RecursionError):
+        return json.loads(text)
+    return text.strip()

@@ -1,0 +1,253 @@
+"""Read error documents of endpoints and classify the failures.
+
+Error messages quote the endpoint's text only redacted and truncated.
+"""
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from caseworker.models.ports import ModelError, ModelFault
+from caseworker.platform.logs.redaction import redact_text
+from caseworker.platform.retry_after import seconds_asked
+
+RAW_REPLY_BYTES = 4096
+"""Bytes of the reply body that are kept for a failed attempt."""
+
+_RETRYABLE = frozenset({408, 409, 429})
+_MISCONFIGURED = frozenset({401, 402, 403, 404})
+_FORM_STATUSES = frozenset({400, 422})
+
+_STATUS_OF_CODE = {
+    "invalid_request_error": 400,
+    "authentication_error": 401,
+    "invalid_api_key": 401,
+    "billing_error": 402,
+    "permission_error": 403,
+    "not_found_error": 404,
+    "model_not_found": 404,
+    "rate_limit_error": 429,
+    "rate_limit_exceeded": 429,
+    "server_error": 500,
+    "api_error": 500,
+    "overloaded_error": 529,
+    "timeout_error": 504,
+    "1000": 500,  # MiniMax
+    "1002": 429,
+    "1004": 401,
+    "2013": 400,
+}
+"""HTTP statuses that correspond to codes and types in error documents."""
+
+_QUOTA_CODES = frozenset(
+    {
+        *("insufficient_quota", "exceeded_current_quota_error", "billing_hard_limit_reached"),
+        *("billing_not_active", "insufficient_balance", "insufficient_user_quota"),
+        *("billing_error", "1113", "1008"),  # GLM, MiniMax
+    }
+)
+_QUOTA_WORDS = ("credit balance is too low", "insufficient balance", "insufficient credits")
+"""Phrases that say the account's credit is exhausted, so that retries cannot help."""
+
+_WORDS = {
+    401: "the API key was not accepted",
+    402: "the account's quota is used up",
+    403: "the API key was not accepted",
+    404: "the model or the endpoint does not exist",
+    429: "too many requests",
+    503: "the provider is overloaded",
+    529: "the provider is overloaded",
+}
+_PROMPT_TOO_LONG = ("context_length_exceeded", "maximum context length", "prompt is too long")
+
+# Parameters that request JSON, as they appear in error messages about them.
+_FORM_WORDS = (
+    *("response_format", "json_schema", "json_object", "tool_choice", "output_format"),
+    *("output_config", "structured output", "tools"),
+)
+_SCHEMA_WORDS = ("invalid schema", "invalid_json_schema", "schema is invalid")
+_UNREADABLE_WORDS = ("model produced output that does not match", "failed to parse input at pos")
+"""llama.cpp's messages when it can parse the model's output neither as text nor as a tool call."""
+_COMPLAINTS = re.compile(
+    r"not support|unsupported|unrecognized|unknown|unexpected|not permitted|not allowed"
+    r"|is allowed|extra|instead|deprecated|not available"
+)
+"""Phrases by which endpoints reject an unsupported parameter."""
+_SEARCHED_CHARS = 20_000
+_SAID_CHARS = 300
+"""Maximum characters quoted from a provider's message."""
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """The contents of an error document."""
+
+    message: str
+    codes: frozenset[str]
+    """The code, type and status, in lower case."""
+    body: str
+    """The document, in lower case and truncated."""
+
+    @property
+    def status(self) -> int | None:
+        """The HTTP status that its code corresponds to, or None."""
+        for code in sorted(self.codes):
+            if code.isdecimal() and 400 <= int(code) < 600:
+                return int(code)
+        known = (_STATUS_OF_CODE[code] for code in sorted(self.codes) if code in _STATUS_OF_CODE)
+        return next(known, None)
+
+    @property
+    def is_quota(self) -> bool:
+        """Whether the account's quota is exhausted, so that retries cannot help."""
+        return bool(self.codes & _QUOTA_CODES) or any(word in self.body for word in _QUOTA_WORDS)
+
+    @property
+    def shown(self) -> str:
+        """The redacted message after a colon, or "" if there is none."""
+        text = " ".join(self.message[:_SEARCHED_CHARS].split())
+        return f": {redact_text(text, max_chars=_SAID_CHARS)}" if text else ""
+
+    def complains_of(self, parameter: str) -> bool:
+        """Return whether the endpoint rejects a parameter of the request."""
+        named = re.search(rf"\b{parameter}\b", self.body)
+        return named is not None and _COMPLAINTS.search(self.body) is not None
+
+
+def said_in(document: Any) -> Said:
+    """Parse an error document in any known form."""
+    error = _innermost(document)
+    body = document if isinstance(document, str) else json.dumps(document, ensure_ascii=False)
+    body = body[:_SEARCHED_CHARS].lower()
+    if not isinstance(error, Mapping):
+        return Said(error if isinstance(error, str) else "", frozenset(), body)
+    codes = (error.get(name) for name in ("code", "type", "status", "status_code", "param"))
+    known = frozenset(str(code).lower() for code in codes if isinstance(code, str | int))
+    return Said(": ".join(_messages(error)), known, body)
+
+
+def error_in(document: Any) -> Any:
+    """Return the error in a document sent with status 200, or None."""
+    if isinstance(document, list) and document:
+        return error_in(document[0])  # Gemini
+    if not isinstance(document, Mapping):
+        return None
+    choices = document.get("choices")
+    entries = choices if isinstance(choices, list) else []
+    for each in (document, *entries):
+        if isinstance(each, Mapping) and each.get("error"):
+            return each["error"]
+    state = document.get("base_resp")  # MiniMax
+    if isinstance(state, Mapping) and state.get("status_code"):
+        return state
+    is_reply = any(document.get(name) is not None for name in ("choices", "content", "usage"))
+    is_reply |= re.match(r"message|content_block|ping", str(document.get("type"))) is not None
+    return None if is_reply else next((document for _ in _messages(document)), None)
+
+
+def _innermost(document: Any) -> Any:
+    if isinstance(document, list) and document:
+        return _innermost(document[0])
+    inner = document.get("error") if isinstance(document, Mapping) else None
+    return _innermost(inner) if inner else document
+
+
+def _messages(error: Mapping[str, Any]) -> Iterator[str]:
+    for name in ("message", "detail", "msg", "status_msg", "error_description", "errors"):
+        said = error.get(name)
+        if isinstance(said, list) and said and isinstance(said[0], Mapping):
+            said = said[0].get("msg") or said[0].get("message")  # FastAPI, Cloudflare
+        if isinstance(said, str) and said.strip():
+            yield said
+            break
+    metadata = error.get("metadata")  # OpenRouter: the message of the upstream provider
+    if isinstance(metadata, Mapping) and isinstance(metadata.get("raw"), str):
+        yield metadata["raw"]
+
+
+class Failures:
+    """Builds the errors of one attempt.
+
+    ``structured`` says that the attempt requested JSON by a parameter.
+    """
+
+    def __init__(self, provider: str, *, structured: bool) -> None:
+        self._provider = provider
+        self._structured = structured
+        self.raw = bytearray()
+        """The beginning of the reply's body."""
+
+    def keep(self, part: bytes) -> None:
+        """Keep a part of the reply's body, up to ``RAW_REPLY_BYTES`` in total."""
+        self.raw += part[: RAW_REPLY_BYTES - len(self.raw)]
+
+    def error(self, words: str, *, retryable: bool, **about: Any) -> ModelError:
+        """Return an error with this message and the kept part of the reply."""
+        raw = self.raw.decode(errors="replace") or None
+        message = f"{self._provider}: {words}"
+        return ModelError(message, retryable=retryable, raw_reply=raw, **about)
+
+    def of_status(
+        self, status: int, said: Said, headers: Mapping[str, str], *, adapts: bool
+    ) -> ModelError:
+        """Return the error for a reply with an HTTP status other than 200.
+
+        ``adapts`` says that the next request omits the rejected parameter.
+        """
+        if 300 <= status < 400:
+            words = f"the endpoint redirects elsewhere (HTTP {status})"
+            return self.error(words, retryable=False, status=status)
+        where = f" (HTTP {status}){said.shown}"
+        if adapts:
+            words = f"a parameter is left out from now on{where}"
+            return self.error(words, retryable=True, status=status)
+        milliseconds = seconds_asked(headers.get("retry-after-ms", ""))
+        seconds = seconds_asked(headers.get("retry-after", ""))
+        asked = seconds if milliseconds is None else milliseconds / 1000
+        return self._refused(status, said, where, status=status, retry_after_seconds=asked)
+
+    def of_document(self, said: Said, *, begun: bool) -> ModelError:
+        """Return the error for an error document sent with HTTP 200.
+
+        ``begun`` says that a part of an answer came before it. That part was charged, so the error
+        has no status.
+        """
+        code = said.status
+        if not begun and code is not None:
+            return self._refused(code, said, f" (code {code}){said.shown}", status=code)
+        usual = "the stream broke off" if begun else "the provider reports an error"
+        return self._refused(code, said, said.shown, usual)
+
+    def _refused(
+        self, code: int | None, said: Said, where: str, usual: str | None = None, **about: Any
+    ) -> ModelError:
+        """Return the error for a status code and an error document."""
+        fault, retryable = None, False
+        if any(words in said.body for words in _UNREADABLE_WORDS):
+            fault = ModelFault.UNREADABLE_REPLY
+            words, where = "the endpoint cannot read what the model has written", said.shown
+        elif said.is_quota:
+            fault, words = ModelFault.MISCONFIGURED, usual or _WORDS[402]
+        elif self._structured and code in _FORM_STATUSES and (found := _form_fault(said)):
+            fault, words = found, "JSON cannot be asked for in this way"
+        else:
+            fault = ModelFault.MISCONFIGURED if code in _MISCONFIGURED else None
+            retryable = code is None or code in _RETRYABLE or code >= 500
+            words = usual or _words_of(code or 0, said)
+        return self.error(f"{words}{where}", retryable=retryable, fault=fault, **about)
+
+
+def _words_of(status: int, said: Said) -> str:
+    if any(each in said.body for each in _PROMPT_TOO_LONG):
+        return "the prompt is too long for the model"
+    usual = "the provider failed" if status >= 500 else "the request was rejected"
+    return _WORDS.get(status, usual)
+
+
+def _form_fault(said: Said) -> ModelFault | None:
+    """Return the fault if the endpoint rejects the parameter that requests JSON, else None."""
+    if any(words in said.body for words in _SCHEMA_WORDS):
+        return ModelFault.SCHEMA_REFUSED
+    return ModelFault.FORM_UNSUPPORTED if any(word in said.body for word in _FORM_WORDS) else None

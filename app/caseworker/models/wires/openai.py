@@ -1,0 +1,320 @@
+"""OpenAI's Chat Completions API, and servers with the same protocol."""
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+from urllib.parse import urlsplit
+
+from caseworker.models.ports import (
+    Delta,
+    Message,
+    ModelEndpoint,
+    ModelReply,
+    ModelRequest,
+    ToolDefinition,
+)
+from caseworker.models.wires.endpoint import MAX_IN_FLIGHT, EndpointProvider
+from caseworker.models.wires.reply import (
+    Accumulator,
+    WrittenCall,
+    counts_in,
+    incomplete_of,
+    is_object,
+    texts_in,
+    usage_of,
+)
+from caseworker.models.wires.schemas import is_strict, plain_object, tidy
+from caseworker.models.wires.sent_back import MISTRAL_IDS, OPENAI_IDS, sent_back, state_of
+from caseworker.models.wires.transport import ModelTransport, Wire
+
+DEFAULT_BASE_URL = "https://api.openai.com/v1"
+
+_NAME = "openai"
+_NO_KEY = "none"  # some servers require a key, local ones ignore it
+
+_REASONS = re.compile(r"o[134](-|$)|gpt-5(?!-chat)|gpt-[6-9]")
+"""OpenAI's models that accept only ``max_completion_tokens``."""
+_TAKES_TEMPERATURE = re.compile(r"gpt-5\.[1-4](?!-chat|-pro|-codex)")
+"""Those of ``_REASONS`` that reason only on request, and otherwise accept a temperature."""
+_THINKING_FIELDS = ("reasoning_content", "reasoning", "thinking")
+_KNOWN_REASONS = frozenset({"stop", "length", "tool_calls", "content_filter", "function_call"})
+
+
+def from_endpoint(endpoint: ModelEndpoint) -> EndpointProvider:
+    """Return the provider ``openai`` as configured."""
+    wire = ModelTransport(endpoint.max_reply_bytes)
+    return openai_provider(base_url=endpoint.base_url, api_key=endpoint.api_key, wire=wire)
+
+
+def openai_provider(
+    *,
+    base_url: str | None = None,
+    api_key: str | None = None,
+    max_in_flight: int = MAX_IN_FLIGHT,
+    wire: Wire | None = None,
+) -> EndpointProvider:
+    """Return the provider ``openai``: OpenAI itself, or the server at ``base_url``.
+
+    Only the given key is sent, never one from the environment. The provider closes ``wire``, which
+    defaults to a new transport.
+    """
+    dialect = ChatCompletions(base_url or DEFAULT_BASE_URL, api_key or _NO_KEY)
+    return EndpointProvider(dialect, wire or ModelTransport(), max_in_flight)
+
+
+class ChatCompletions:
+    """The Chat Completions dialect of one endpoint."""
+
+    name = _NAME
+
+    def __init__(self, base_url: str, api_key: str) -> None:
+        self.adaptable: tuple[str, ...] = (
+            *("max_tokens", "max_completion_tokens", "temperature", "seed", "stream_options"),
+        )
+        self.url = base_url.rstrip("/") + "/chat/completions"
+        self.headers = {"authorization": f"Bearer {api_key}"}
+        self._host = urlsplit(base_url).hostname or ""
+        self._is_openai = self._host == urlsplit(DEFAULT_BASE_URL).hostname
+        self._origin = _NAME if self._is_openai else f"{_NAME} at {self._host}"
+
+    def body(self, model: str, request: ModelRequest, left_out: frozenset[str]) -> dict[str, Any]:
+        """Return the request body without the parameters in ``left_out``."""
+        of_mistral = self._host.endswith("mistral.ai") or "mistral" in model.lower()
+        ids = MISTRAL_IDS if of_mistral else OPENAI_IDS
+        messages = sent_back(request.messages, ids, self._origin)
+        body: dict[str, Any] = {
+            "model": model,
+            "messages": [self._message(message) for message in messages],
+        }
+        if request.tools:
+            body |= {"tools": [_offered(tool) for tool in request.tools], "tool_choice": "auto"}
+        body["stream"] = request.on_delta is not None
+        if body["stream"]:
+            body["stream_options"] = {"include_usage": True}
+        family = model.lower().rpartition("/")[2]
+        reasons = _REASONS.match(family) is not None
+        names = ["max_completion_tokens", "max_tokens"]
+        if not (reasons or self._is_openai):
+            names.reverse()
+        if request.max_output_tokens is not None:
+            body[names[names[0] in left_out]] = request.max_output_tokens
+        if not reasons or _TAKES_TEMPERATURE.match(family):
+            body["temperature"] = request.temperature
+        body["seed"] = request.seed
+        if request.json_schema is not None:
+            schema = tidy(request.json_schema)
+            form = {"name": "reply", "schema": schema, "strict": is_strict(request.json_schema)}
+            body["response_format"] = {"type": "json_schema", "json_schema": form}
+        elif request.json_object:
+            body["response_format"] = {"type": "json_object"}
+        kept = left_out - {"max_tokens", "max_completion_tokens"}
+        return {
+            name: value for name, value in body.items() if value is not None and name not in kept
+        }
+
+    def accumulator(self, model: str, request: ModelRequest) -> "ChatReply":
+        """Return the accumulator for the reply to a request."""
+        return ChatReply(model, self._origin, frozenset(tool.name for tool in request.tools))
+
+    def _message(self, message: Message) -> dict[str, Any]:
+        written: dict[str, Any] = {"role": message.role}
+        if message.role == "tool":
+            written["tool_call_id"] = message.tool_call_id
+        written["content"] = message.content
+        if message.role != "assistant":
+            return written
+        state = state_of(message, self._origin)
+        for thought in state.get("thinking", ()):
+            if (name := thought.get("id")) in _THINKING_FIELDS:
+                written[name] = written.get(name, "") + thought["content"]
+        if details := state.get("reasoning_details"):
+            written["reasoning_details"] = details
+        if message.tool_calls:
+            written["content"] = message.content or None
+            written["tool_calls"] = [
+                {
+                    "id": call.id,
+                    "type": "function",
+                    "function": {"name": call.name, "arguments": call.arguments},
+                    **state.get("calls", {}).get(call.id, {}),
+                }
+                for call in message.tool_calls
+            ]
+        return written
+
+
+def _offered(tool: ToolDefinition) -> dict[str, Any]:
+    plain = plain_object(tool.parameters)
+    function: dict[str, Any] = {"name": tool.name, "description": tool.description}
+    function["parameters"] = tidy(plain)
+    if is_strict(plain):
+        function["strict"] = True
+    return {"type": "function", "function": function}
+
+
+class ChatReply(Accumulator):
+    """Accumulates a completion from one document or from stream chunks."""
+
+    def __init__(self, model: str, origin: str, offered: frozenset[str]) -> None:
+        super().__init__(model, origin)
+        self._offered = offered
+        self._in_parts = False
+        self._calls: list[WrittenCall] = []
+        self._by_id: dict[str, WrittenCall] = {}
+        self._by_index: dict[int, WrittenCall] = {}
+        """The newest call with each ID and each index."""
+        self._index: Any = None
+        """Index of the choice that is read; others are ignored."""
+        self._native_reason: str | None = None
+        self._field: str | None = None
+        """Field of this reply that holds the thinking."""
+
+    def add(self, document: Mapping[str, Any]) -> Iterator[Delta]:
+        """Process a completion or a chunk."""
+        self.named(document)
+        self._count(document.get("usage"))
+        if isinstance(groq := document.get("x_groq"), Mapping):
+            self._count(groq.get("usage"))
+        choices = document.get("choices")
+        for choice in choices if isinstance(choices, list) else ():
+            if isinstance(choice, Mapping):
+                index = choice.get("index")
+                self._index = index if self._index is None else self._index
+                if index in (None, self._index):  # only one answer was requested
+                    yield from self._choice(choice)
+
+    def reply(self) -> ModelReply | None:
+        """Return the reply; None if no choice has arrived."""
+        if not self.begun:
+            return None
+        if self._field is not None:
+            self.state["thinking"] = [{"id": self._field, "content": self.prose.thinking}]
+        reasons = (self.finish_reason, self._native_reason)
+        return self.finished(self._calls, incomplete_of(reasons, refusal=self.said))
+
+    def _choice(self, choice: Mapping[str, Any]) -> Iterator[Delta]:
+        self._count(choice.get("usage"))  # Kimi
+        said = choice.get("delta")
+        if isinstance(said, Mapping):
+            self._in_parts = True
+        elif not self._in_parts:  # some repeat the whole message with each delta
+            said = choice.get("message")
+        if isinstance(said, Mapping):
+            self.begun = True
+            yield from self._said(said)
+        if isinstance(native := choice.get("native_finish_reason"), str):
+            self._native_reason = native
+        if isinstance(reason := choice.get("finish_reason"), str) and reason:
+            self.begun = self.ended = True
+            if incomplete_of([self.finish_reason]) is None:
+                self.finish_reason = reason
+            if reason not in _KNOWN_REASONS:
+                self.repairs["finish_reason_unknown"] = None
+
+    def _said(self, said: Mapping[str, Any]) -> Iterator[Delta]:
+        for name in _THINKING_FIELDS:
+            if thought := texts_in(said.get(name)):
+                self._field = self._field or name
+                if self._field == name:
+                    yield from self.prose.thought(thought)
+        if isinstance(details := said.get("reasoning_details"), list) and details:
+            self.state.setdefault("reasoning_details", []).extend(details)
+        content = said.get("content")
+        for part in content if isinstance(content, list) else (content,):
+            kind = part.get("type") if isinstance(part, Mapping) else "text"
+            if isinstance(part, Mapping) and kind in ("thinking", "reasoning"):
+                yield from self.prose.thought(texts_in(part.get("thinking", part)))
+            elif isinstance(part, Mapping) and kind == "refusal":
+                self.said += texts_in(part.get("refusal"))
+            else:
+                yield from self.prose.said(texts_in(part))
+        self.said += texts_in(said.get("refusal"))
+        calls = said.get("tool_calls")
+        for call in calls if isinstance(calls, list) else ():
+            if isinstance(call, Mapping):
+                self._call(call)
+        if isinstance(function := said.get("function_call"), Mapping):
+            self._call({"index": 0, "function": function})
+
+    def _call(self, piece: Mapping[str, Any]) -> None:
+        function = piece.get("function")
+        function = function if isinstance(function, Mapping) else piece
+        call_id, name, index = piece.get("id"), function.get("name"), _index(piece.get("index"))
+        call_id = call_id if isinstance(call_id, str) else ""
+        name = name if isinstance(name, str) else ""
+        arguments = function.get("arguments")
+        if arguments is not None and not isinstance(arguments, str):
+            self.repairs["arguments_object"] = None
+            arguments = json.dumps(arguments, ensure_ascii=False)
+        if not (call_id or name or arguments):
+            return
+        call = self._begun_by(index, call_id, name) if self._in_parts else None
+        if call is None:
+            call = WrittenCall()
+            self._calls.append(call)
+        call.id = call.id or call_id
+        if call_id:
+            self._by_id[call_id] = call
+        if index is not None:
+            self._by_index[index] = call
+            call.index = index
+        if name and call.name != name:
+            call.name += name
+        elif name and call.fragments:
+            self.repairs["call_name_repeated"] = None
+        call.fragments.append(arguments or "")
+        if isinstance(extra := piece.get("extra_content"), Mapping):  # Gemini
+            call.more["extra_content"] = extra
+
+    def _begun_by(self, index: int | None, call_id: str, name: str) -> WrittenCall | None:
+        """Return the call that a fragment continues; None if it starts a new call.
+
+        Some endpoints give all calls the same index or ID, or change index or ID in a later
+        fragment.
+        """
+        call = self._by_id.get(call_id)
+        if call is None and index is not None:
+            call = self._by_index.get(index)
+        if call is None and self._calls and not name and (index is None or not call_id):
+            call = self._calls[-1]
+        if call is None or not name or not call.name:
+            return call
+        other = bool(call_id) and bool(call.id) and call_id != call.id
+        elsewhere = index != call.index and is_object(call.arguments)
+        renamed = name != call.name and call.name + name not in self._offered
+        if other or renamed:
+            self.repairs["call_index_repeated"] = None
+        return None if other or elsewhere or renamed else call
+
+    def _count(self, usage: Any) -> None:
+        """Update the token counts; the latest values win: some endpoints send running totals."""
+        counts = counts_in(usage)
+        tokens_in = _first(counts, "prompt_tokens", "input_tokens")
+        tokens_out = _first(counts, "completion_tokens", "output_tokens")
+        reasoning, total = counts.get("reasoning_tokens"), counts.get("total_tokens")
+        # DeepSeek uses its own name, and LiteLLM uses Anthropic's.
+        names = ("cached_tokens", "prompt_cache_hit_tokens", "cache_read_input_tokens")
+        cached = _first(counts, *names)
+        if tokens_in is not None and tokens_out is not None and total is not None:
+            beside = total - tokens_in - tokens_out
+            if beside > 0 and reasoning in (None, 0, beside):  # xAI, Gemini
+                self.repairs["reasoning_beside_output"] = None
+                tokens_out, reasoning = tokens_out + beside, beside
+        counted = usage_of(tokens_in, tokens_out, cached, reasoning)
+        if counted is not None:
+            if self.usage not in (None, counted):
+                self.repairs["usage_repeated"] = None
+            self.usage = counted
+
+
+def _index(value: Any) -> int | None:
+    """Return the index of a call; some endpoints send it as a string, others omit it (None)."""
+    text = str(value)
+    return int(text) if text.isascii() and text.isdecimal() else None
+
+
+def _first(counts: Mapping[str, int], *names: str) -> int | None:
+    """Return the first positive count under these names, else the first one present, else None."""
+    found = [counts[name] for name in names if name in counts]
+    return next(filter(None, found), found[0] if found else None)

@@ -1,0 +1,345 @@
+"""Parts of replies that both dialects share: prose, tool calls, token counts and finish reasons."""
+
+import hashlib
+import json
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from caseworker.core.trace.json_values import JSON
+from caseworker.models.ports import Delta, Incomplete, ModelReply, TokenUsage, ToolCall
+
+_TAGS = ("<think>", "<thinking>", "<thought>")
+_LATE_CLOSE = re.compile(r"</(?:think|thinking|thought)>[ \t]*(?:\r?\n|\Z)")
+_BLANKS = re.compile(r"\s*")
+
+_INCOMPLETE = (
+    (re.compile(r"time_?(out|_limit)|timed_out"), Incomplete.TIMEOUT),
+    (re.compile(r"cancel"), Incomplete.CANCELLED),
+    (re.compile(r"refus"), Incomplete.REFUSAL),
+    (
+        re.compile(
+            r"filter|safety|recitation|blocklist|blocked|prohibited|spii|sensitive|guardrail|toxic"
+            r"|moderation|violation"
+        ),
+        Incomplete.CONTENT_FILTER,
+    ),
+    (
+        re.compile(r"length|token|(error|output|context)_limit|context_window|^incomplete$"),
+        Incomplete.LENGTH,
+    ),
+)
+"""Words in providers' finish reasons that mark an answer as incomplete."""
+
+_FAILED = re.compile(r"error|abort|insufficient|malformed|unexpected|too_many_tool_calls|fail")
+"""Words in finish reasons of a provider that failed to complete the answer."""
+MAX_COUNT = 10**9
+"""Maximum tokens of one reply; a larger count is an error of the endpoint."""
+
+
+Repairs = dict[str, None]
+"""The kinds of repaired faults, each once, in order."""
+
+
+class Prose:
+    """Separates text from thinking, including thinking that a model encloses in tags.
+
+    Tags count only at the start of the text, so that a text may mention them.
+    """
+
+    def __init__(self, repairs: Repairs) -> None:
+        self._repairs = repairs
+        self._text: list[str] = []
+        self._thinking: list[str] = []
+        self._held = ""
+        """Characters that may be the start of a tag, or whitespace before one."""
+        self._close = ""
+        """The closing tag of the current thinking section, or "" outside of one."""
+        self._had_tags = self._is_text = False
+
+    @property
+    def text(self) -> str:
+        """All text so far."""
+        return "".join(self._text)
+
+    @property
+    def thinking(self) -> str:
+        """All thinking so far."""
+        return "".join(self._thinking)
+
+    def thought(self, piece: str) -> Iterator[Delta]:
+        """Process a piece of thinking."""
+        if piece:
+            self._thinking.append(piece)
+            yield Delta("thinking", piece)
+
+    def said(self, piece: str) -> Iterator[Delta]:
+        """Process a piece of content, which may contain tags or parts of them."""
+        self._held += piece
+        while self._close or self._opens():
+            before, close, after = self._held.partition(self._close)
+            cut = len(before) if close else len(before) - _length_of_beginning(before, self._close)
+            yield from self.thought(before[:cut])
+            self._held = after if close else before[cut:]
+            if not close:
+                return
+            self._close = ""
+        if self._is_text:
+            yield from self._written()
+
+    def end(self) -> Iterator[Delta]:
+        """Yield the held-back characters.
+
+        A closing tag without an opening one means that the chat template opened the section. The
+        text before it was streamed as content, and counts as thinking from now on.
+        """
+        if self._close:
+            yield from self.thought(self._held)
+        elif self._held.strip() or not self._had_tags:
+            yield from self._written()
+        closed = None if self._had_tags else _LATE_CLOSE.search(self.text)
+        if closed is not None:
+            self._repairs["think_tags"] = None
+            self._thinking.append(self.text[: closed.start()])
+            self._text = [self.text[closed.end() :].lstrip()]
+
+    def _opens(self) -> bool:
+        """Return whether a tag opens here; False also while more input is needed to decide."""
+        if self._is_text:
+            return False
+        bare = self._held.lstrip()
+        tag = next((tag for tag in _TAGS if bare.startswith(tag)), None)
+        if tag is not None:
+            self._repairs["think_tags"] = None
+            self._had_tags = True
+            self._held, self._close = bare[len(tag) :], tag.replace("<", "</")
+        elif not any(tag.startswith(bare) for tag in _TAGS):
+            self._is_text = True
+            self._held = bare if self._had_tags else self._held
+        return tag is not None
+
+    def _written(self) -> Iterator[Delta]:
+        if self._held:
+            self._text.append(self._held)
+            yield Delta("content", self._held)
+            self._held = ""
+
+
+class Accumulator(ABC):
+    """Accumulates the documents of one reply, streamed or not; a dialect parses them."""
+
+    def __init__(self, model: str, origin: str) -> None:
+        self.begun = False
+        """Whether a part of an answer has arrived."""
+        self.ended = False
+        """Whether the provider has sent a finish reason."""
+        self.repairs: Repairs = {}
+        self.prose = Prose(self.repairs)
+        self.finish_reason: str | None = None
+        self.said = ""
+        """Explanation of the end, such as a refusal."""
+        self.usage: TokenUsage | None = None
+        self.state: dict[str, Any] = {}
+        """Data that the provider expects back in later requests."""
+        self.origin = origin
+        self._model = model
+        self._id = ""
+
+    @abstractmethod
+    def add(self, document: Mapping[str, Any]) -> Iterator[Delta]:
+        """Process one document and yield its deltas."""
+
+    def end(self) -> Iterator[Delta]:
+        """Yield the held-back deltas at the end of the input."""
+        yield from self.prose.end()
+
+    @abstractmethod
+    def reply(self) -> ModelReply | None:
+        """Return the reply; None if no answer has arrived."""
+
+    def named(self, document: Mapping[str, Any]) -> None:
+        """Read the IDs of reply and model from a document."""
+        self._id = self._id or str(document.get("id") or "")
+        if isinstance(model := document.get("model"), str) and model:
+            self._model = model
+
+    def finished(
+        self,
+        calls: "Sequence[WrittenCall]",
+        incomplete: Incomplete | None,
+        *,
+        text: str | None = None,
+    ) -> ModelReply:
+        """Return the reply; ``text`` replaces its prose."""
+        if not (self.ended or incomplete) and any(not one.arguments.strip() for one in calls):
+            incomplete = Incomplete.LENGTH  # nothing confirms that the arguments are complete
+        made, kept = tool_calls(
+            calls, complete=incomplete is None, seed=self._id, repairs=self.repairs
+        )
+        written = self.prose.text if text is None else text
+        if incomplete is None and not written.strip() and not made:
+            incomplete = Incomplete.EMPTY
+        state = {**self.state, "calls": kept} if kept else self.state
+        return ModelReply(
+            text=written,
+            model=self._model,
+            usage=self.usage,
+            finish_reason=self.finish_reason,
+            incomplete=incomplete,
+            incomplete_reason=(self.said or None) if incomplete is not None else None,
+            tool_calls=made,
+            thinking=self.prose.thinking,
+            provider_state={"provider": self.origin, **state} if state else None,
+            repairs=tuple(self.repairs),
+        )
+
+
+def _length_of_beginning(text: str, tag: str) -> int:
+    """Return how many characters at the end of a text may be the start of a tag."""
+    longest = min(len(text), len(tag) - 1)
+    return next((n for n in range(longest, 0, -1) if text.endswith(tag[:n])), 0)
+
+
+@dataclass(slots=True)
+class WrittenCall:
+    """A tool call as received, in fragments."""
+
+    id: str = ""
+    name: str = ""
+    fragments: list[str] = field(default_factory=list)
+    index: int | None = None
+    more: dict[str, Any] = field(default_factory=dict)
+    """Data that the provider expects back with this call."""
+
+    @property
+    def arguments(self) -> str:
+        """All fragments joined."""
+        return "".join(self.fragments)
+
+
+def tool_calls(
+    written: Sequence[WrittenCall], *, complete: bool, seed: str, repairs: Repairs
+) -> tuple[tuple[ToolCall, ...], dict[str, Any]]:
+    """Return the calls with unique IDs, and the data that their provider expects back, by ID.
+
+    Arguments of a complete answer are repaired to an object if possible; those of an incomplete one
+    stay unchanged. ``seed`` makes generated IDs differ from reply to reply.
+    """
+    calls, state, seen = dict[str, ToolCall](), dict[str, Any](), set[tuple[str, str, str]]()
+    for call in written:
+        for arguments in _read(call, complete=complete, repairs=repairs):
+            same = (call.id, call.name, arguments)
+            if call.id and same in seen:
+                repairs["call_repeated"] = None
+                continue
+            seen.add(same)
+            call_id = call.id
+            if not call_id or call_id in calls:
+                repairs["call_id_repeated" if call_id else "call_id_missing"] = None
+                call_id = _new_id(f"{seed}/{len(calls)}", calls)
+            if not call.name.strip():
+                repairs["call_name_missing"] = None
+            calls[call_id] = ToolCall(id=call_id, name=call.name, arguments=arguments)
+            if call.more:
+                state[call_id] = call.more
+    return tuple(calls.values()), state
+
+
+def _new_id(seed: str, taken: Mapping[str, Any]) -> str:
+    made = f"call_{hashlib.sha256(seed.encode(errors='replace')).hexdigest()[:16]}"
+    return _new_id(f"{seed}+", taken) if made in taken else made
+
+
+def _read(call: WrittenCall, *, complete: bool, repairs: Repairs) -> list[str]:
+    """Return the arguments of a call; several if the model wrote several objects in one call."""
+    written = call.arguments
+    if not complete:
+        return [written]
+    if not written.strip():
+        repairs["arguments_missing"] = None
+        return ["{}"]
+    documents = _objects(written)
+    if len(documents) > 1:  # some endpoints first send an empty object and then the arguments
+        documents = [one for one in documents if json.loads(one)] or documents[:1]
+        if len(documents) == 1:
+            return documents
+    if len(documents) < 2:
+        return [written]
+    texts = dict.fromkeys(documents)
+    repairs["call_repeated" if len(texts) < len(documents) else "calls_joined"] = None
+    return list(texts)
+
+
+def is_object(text: str) -> bool:
+    """Return whether a text is exactly one JSON object."""
+    return len(_objects(text)) == 1
+
+
+def _objects(text: str) -> list[str]:
+    """Return the JSON objects that a text consists of; empty if it contains anything else."""
+    found, at = list[str](), 0
+    try:
+        while (at := _BLANKS.match(text, at).end()) < len(text):  # type: ignore[union-attr]
+            value, end = JSON.raw_decode(text, at)
+            if not isinstance(value, dict):
+                return []
+            found.append(text[at:end])
+            at = end
+    except (ValueError, RecursionError):
+        return []
+    return found
+
+
+def counts_in(usage: Any) -> dict[str, int]:
+    """Return the counts in a usage document and its nested objects, without invalid values."""
+    counts = dict[str, int]()
+    for part in (usage, *usage.values()) if isinstance(usage, Mapping) else ():
+        for name, number in part.items() if isinstance(part, Mapping) else ():
+            is_whole = isinstance(number, int) or (isinstance(number, float) and number % 1 == 0)
+            if is_whole and not isinstance(number, bool) and 0 <= number <= MAX_COUNT:
+                counts[name] = counts.get(name) or int(number)
+    return counts
+
+
+def usage_of(
+    tokens_in: int | None, tokens_out: int | None, cached: int | None, reasoning: int | None
+) -> TokenUsage | None:
+    """Return the token usage; None if the provider sent no counts: no prompt has 0 tokens."""
+    if not tokens_in or tokens_out is None:
+        return None
+    return TokenUsage(
+        tokens_in=tokens_in,
+        tokens_out=tokens_out,
+        tokens_cached=min(cached or 0, tokens_in),
+        tokens_reasoning=min(reasoning or 0, tokens_out),
+    )
+
+
+def incomplete_of(reasons: Sequence[str | None], *, refusal: str = "") -> Incomplete | None:
+    """Return why an answer is incomplete by its finish reasons; None if it is complete."""
+    if refusal.strip():
+        return Incomplete.REFUSAL
+    words = [_word(reason) for reason in reasons if reason]
+    return next((means for word in words for form, means in _INCOMPLETE if form.search(word)), None)
+
+
+def is_failed(reason: str | None) -> bool:
+    """Return whether a finish reason says that the provider failed to complete the answer."""
+    return bool(reason and not incomplete_of([reason]) and _FAILED.search(_word(reason)))
+
+
+def _word(reason: str) -> str:
+    return reason.lower().replace("-", "_")
+
+
+def texts_in(value: Any) -> str:
+    """Return the text of a string, or of a list or mapping of parts with texts."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, list):
+        return "".join(map(texts_in, value))
+    if isinstance(value, Mapping):
+        return texts_in(value.get("text", value.get("content", "")))
+    return ""

@@ -1,0 +1,138 @@
+"""Adapt the messages of a conversation to the rules of the endpoint that receives them.
+
+Endpoints reject a whole request for a single invalid ID, name, blank text or unanswered call, even
+one that they produced themselves.
+"""
+
+import hashlib
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from caseworker.core.trace.json_values import JSON
+from caseworker.models.forms import storable, storable_json
+from caseworker.models.ports import Message, ToolCall
+from caseworker.models.wires.reply import is_object
+
+NO_RESULT = "There is no result: the tool was not called."
+"""Result of a call that has none."""
+
+_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
+_NOT_IN_NAMES = re.compile(r"[^a-zA-Z0-9_-]")
+_UNNAMED = "unnamed"
+_INVALID = "INVALID_JSON"
+_HALF = re.compile(r"\\u[dD][89a-fA-F]|\\u0000")
+"""Matches escapes that may be half of a surrogate pair, or NUL."""
+
+
+@dataclass(frozen=True, slots=True)
+class IdRule:
+    """Call IDs that an endpoint accepts; IDs are unique across the conversation."""
+
+    pattern: re.Pattern[str]
+    replaced: re.Pattern[str] = _NOT_IN_NAMES
+    """Characters that become ``_`` in an invalid ID."""
+    hashed_chars: int | None = None
+    """If set, an invalid ID becomes a hash of this length instead."""
+
+    def valid(self, call_id: str, taken: Mapping[str, Any] | set[str]) -> str:
+        """Return the ID, or a valid and unused one derived from it."""
+        if self.pattern.fullmatch(call_id) and call_id not in taken:
+            return call_id
+        base, number = self.replaced.sub("_", call_id) or "call", 1
+        while True:
+            ending = "" if number == 1 else f"_{number}"
+            made = base[: 40 - len(ending)] + ending
+            if self.hashed_chars is not None:
+                hashed = hashlib.sha256(f"{call_id}{ending}".encode(errors="replace")).hexdigest()
+                made = hashed[: self.hashed_chars]
+            if made not in taken:
+                return made
+            number += 1
+
+
+OPENAI_IDS = IdRule(re.compile(r"[!-~]{1,40}"), replaced=re.compile(r"[^!-~]"))
+ANTHROPIC_IDS = IdRule(re.compile(r"[a-zA-Z0-9_-]{1,64}"))
+MISTRAL_IDS = IdRule(re.compile(r"[a-zA-Z0-9]{9}"), hashed_chars=9)
+
+
+def sent_back(messages: Sequence[Message], ids: IdRule, origin: str) -> list[Message]:
+    """Return the messages of a request in the form that the endpoint accepts.
+
+    Every call has one result, directly after it. Results without a call are omitted, and so are
+    assistant messages without text and calls. IDs and names are valid, and arguments are an object.
+    The thinking of an assistant is sent only to the endpoint that produced it; see ``state_of``.
+    """
+    taken, sent, at = set[str](), list[Message](), 0
+    while at < len(messages):
+        message = messages[at]
+        at += 1
+        if message.role == "assistant":
+            end = next(
+                (n for n in range(at, len(messages)) if messages[n].role == "assistant"),
+                len(messages),
+            )
+            sent += _turn(message, messages[at:end], ids, taken, origin)
+        elif message.role != "tool":
+            sent.append(message)
+    return sent
+
+
+def state_of(message: Message, origin: str) -> Mapping[str, Any]:
+    """Return the provider state of a message; empty if it comes from another endpoint."""
+    state = message.provider_state or {}
+    return state if state.get("provider") == origin else {}
+
+
+def object_in(arguments: str) -> dict[str, Any]:
+    """Return arguments as the JSON object that endpoints require."""
+    try:
+        value = storable_json(JSON.decode(arguments if arguments.strip() else "{}"))
+    except (ValueError, RecursionError):
+        value = storable(arguments)
+    return value if isinstance(value, dict) else {_INVALID: value}
+
+
+def _turn(
+    message: Message, following: Sequence[Message], ids: IdRule, taken: set[str], origin: str
+) -> Iterator[Message]:
+    """Yield an assistant's message, followed by the results of its calls."""
+    results = [each for each in following if each.role == "tool"]
+    known = state_of(message, origin).get("calls", {})
+    calls, answers, state = list[ToolCall](), list[Message](), dict[str, Any]()
+    for call in message.tool_calls:
+        call_id = ids.valid(call.id, taken)
+        taken.add(call_id)
+        found = next((each for each in results if each.tool_call_id == call.id), None)
+        if found is None:
+            found = Message(role="tool", content=NO_RESULT, tool_name=call.name)
+        else:
+            results.remove(found)
+        if call.id in known:
+            state[call_id] = known[call.id]
+        name = _name(call.name)
+        calls.append(ToolCall(id=call_id, name=name, arguments=_arguments(call.arguments)))
+        answers.append(replace(found, tool_call_id=call_id, tool_name=name))
+    if message.content.strip() or calls:
+        content = message.content if message.content.strip() else ""
+        if state:
+            message = replace(
+                message, provider_state={**(message.provider_state or {}), "calls": state}
+            )
+        yield replace(message, content=content, tool_calls=tuple(calls))
+    yield from answers
+
+
+def _name(name: str) -> str:
+    if _NAME.fullmatch(name):
+        return name
+    return _NOT_IN_NAMES.sub("_", name)[:64] or _UNNAMED
+
+
+def _arguments(written: str) -> str:
+    """Return arguments unchanged if they are an object, else converted to one."""
+    if is_object(written) and not _HALF.search(written):
+        return written
+    return json.dumps(object_in(written), ensure_ascii=False)

@@ -1,0 +1,186 @@
+"""Connection pools: one for work, and small separate pools for operations that must not wait."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, cast
+
+import psycopg
+from sqlalchemy import text
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
+
+from caseworker.platform.errors import StoreUnavailableError
+from caseworker.platform.fair_slots import FairSlots
+from caseworker.platform.postgres.connections import Connection, Patience, is_passing
+
+PULSE_SECONDS = 2.0
+"""How long a heartbeat waits for a connection and for an answer.
+
+A silent connection must be closed before other processes consider this one dead.
+"""
+
+
+class Pool:
+    """A bounded pool of connections that are reused.
+
+    Callers wait here for a free connection, and not in SQLAlchemy's pool. Waiters in SQLAlchemy's
+    pool are not woken after a database outage: they wait until their timeout even though
+    connections are available again. That pool is therefore unbounded, and no caller ever waits in
+    it.
+    """
+
+    def __init__(
+        self,
+        connect: Callable[[], Awaitable[psycopg.AsyncConnection[Any]]],
+        *,
+        size: int,
+        wait_seconds: float,
+        ping: bool = True,
+    ) -> None:
+        """Use ``connect`` to open connections; ``ping`` tests each connection before use."""
+        self.size = size
+        self.in_use = 0
+        """Number of connections currently in use."""
+        self._wait_seconds = wait_seconds
+        self._slots = FairSlots(size)
+        self._engine = create_async_engine(
+            "postgresql+psycopg://",
+            async_creator=connect,
+            pool_size=size,
+            max_overflow=-1,
+            pool_pre_ping=ping,
+            hide_parameters=True,  # errors would otherwise quote rows
+        )
+
+    @asynccontextmanager
+    async def begin(self, tenant: str | None = None) -> AsyncIterator[AsyncConnection]:
+        """Open a transaction that commits when the block ends; ``tenant`` gets only its fair share.
+
+        Raises:
+            TimeoutError: no connection became free in time.
+            sqlalchemy.exc.SQLAlchemyError: a statement failed.
+            psycopg.Error: no connection could be opened.
+        """
+        async with asyncio.timeout(self._wait_seconds):
+            await self._slots.acquire(tenant)
+        # The slot bounds the connections; the pool below it never makes a caller wait.
+        self.in_use += 1
+        try:
+            async with self._engine.begin() as connection:
+                yield connection
+        finally:
+            self.in_use -= 1
+            self._slots.release(tenant)
+
+    async def dispose(self) -> None:
+        """Close all connections."""
+        await self._engine.dispose()
+
+
+@dataclass(frozen=True, slots=True)
+class Engines:
+    """The pools of this process."""
+
+    work: Pool
+    control: Pool
+    """For stops, health and readiness, so that a busy work pool never blocks a stop."""
+    pulse: Pool
+    """One connection for the heartbeat, so that a flood of stops never delays it."""
+
+    async def dispose(self) -> None:
+        """Close all connections."""
+        for pool in (self.work, self.control, self.pulse):
+            await pool.dispose()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolSizes:
+    """Number of connections that this process may hold, and how long it waits for them."""
+
+    work: int
+    control: int
+    patience: Patience
+
+
+def open_engines(url: str, sizes: PoolSizes) -> Engines:
+    """Return the pools; each connection is opened on first use."""
+
+    def pool(size: int, patience: Patience) -> Pool:
+        connect = partial(Connection.open, url, patience)
+        return Pool(connect, size=size, wait_seconds=patience.connect_seconds)
+
+    patience = sizes.patience
+    soon = replace(
+        patience,
+        connect_seconds=min(PULSE_SECONDS, patience.connect_seconds),
+        answer_seconds=min(PULSE_SECONDS, patience.answer_seconds),
+    )
+    return Engines(
+        work=pool(sizes.work, patience), control=pool(sizes.control, patience), pulse=pool(1, soon)
+    )
+
+
+AS_TENANT = """
+SELECT set_config('caseworker.tenant', %s, true), (
+    SELECT set_config('role', 'caseworker_tenant', true)
+    FROM pg_class WHERE oid = 'runs'::regclass AND relforcerowsecurity
+)
+"""
+"""Restrict the transaction to the rows of one tenant, whatever its statements select.
+
+If the role could not be created, only the conditions in the statements separate tenants.
+"""
+
+
+@asynccontextmanager
+async def transaction(
+    pool: Pool,
+    tenant: str | None = None,
+    *,
+    on_behalf_of: str | None = None,
+    statement_ms: int | None = None,
+) -> AsyncIterator[AsyncConnection]:
+    """Open a transaction that commits when the block ends; ``tenant`` restricts it to its rows.
+
+    ``on_behalf_of`` names the tenant whose share of the pool is used, without that restriction.
+    ``statement_ms`` is the time limit of each statement.
+
+    Raises:
+        StoreUnavailableError: the database cannot be reached, went away, or is too busy. If the
+            connection was lost during the commit, the outcome of the transaction is unknown.
+    """
+    try:
+        async with pool.begin(tenant or on_behalf_of) as connection:
+            if statement_ms is not None:
+                await connection.exec_driver_sql(f"SET LOCAL statement_timeout = {statement_ms:d}")
+            if tenant is not None:
+                raw = await connection.get_raw_connection()
+                driver = cast("psycopg.AsyncConnection[Any]", raw.driver_connection)
+                await driver.execute(AS_TENANT, (tenant,), prepare=True)
+            yield connection
+    except OSError as error:  # includes TimeoutError
+        raise StoreUnavailableError from error
+    except DBAPIError as error:
+        if error.connection_invalidated or is_passing(error.orig):
+            raise StoreUnavailableError from error
+        raise
+    except psycopg.Error as error:  # while connecting, or from direct use of the driver
+        if is_passing(error):
+            raise StoreUnavailableError from error
+        raise
+
+
+async def takes_writes(pool: Pool) -> bool | None:
+    """Return whether the database accepts writes; None if it does not respond.
+
+    A standby responds but accepts no writes, and so does a database set to read-only.
+    """
+    try:
+        async with transaction(pool) as connection:
+            read_only = await connection.scalar(text("SHOW transaction_read_only"))
+    except StoreUnavailableError:
+        return None
+    return bool(read_only == "off")

@@ -1,0 +1,339 @@
+"""Group commit: many writers share one commit.
+
+All writes of a kind use one connection. Writes that arrive during a commit form the next batch, so
+concurrent runs share the cost of a commit and a lone run does not wait.
+
+A write stays in the queue until it is answered, so the queue is the only state. After a database
+outage the batch in flight is written again; every write must therefore be idempotent. A cancelled
+writer removes its write, so a long outage does not fill the memory with abandoned writes. A write
+that needs a locked row moves to the end of the queue and does not delay the other writes.
+
+The size of a batch is bounded in bytes. Its length is bounded by the time that the event loop needs
+to resume the answered writers: the last one must not resume with a stale answer. A server that was
+reached, but then went silent or aborted the statement, may be unable to execute one of the writes.
+The writes of that batch are then executed one by one. A write fails alone after several such
+attempts.
+"""
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, Generic, TypeAlias, TypeVar
+
+import psycopg
+import structlog
+
+from caseworker.platform.errors import StoreUnavailableError, WriteFailedError
+from caseworker.platform.postgres.connections import (
+    SilentServerError,
+    is_away,
+    is_broken_off,
+    is_contended,
+)
+
+Write = TypeVar("Write")
+Answer = TypeVar("Answer")
+Waiting: TypeAlias = asyncio.Future[Answer]
+AnyConnection = psycopg.AsyncConnection[Any]
+
+log = structlog.get_logger(__name__)
+
+RECONNECT_SECONDS = (0.05, 2.0)
+"""Back-off before reconnecting: first delay and maximum."""
+
+LOCKED_SECONDS = (0.005, 0.1)
+"""Back-off before retrying locked rows when no other write is pending: first delay and maximum."""
+
+STOP_SECONDS = 3.0
+"""How long a shutdown waits for queued writes."""
+
+BATCH = (64, 500)
+"""Maximum writes per commit: while the event loop is busy, and otherwise."""
+
+BATCH_BYTES = 1024 * 1024
+"""Maximum total bytes of the writes in one commit; a larger write gets its own commit."""
+
+BUSY_SECONDS = 0.05
+"""How long the event loop may take to resume the writers that one commit answered."""
+
+STRIKES = 4
+"""Number of silent or aborted attempts after which a write fails."""
+
+
+class Later(Enum):
+    """Returned instead of an answer: the write must wait for a lock."""
+
+    LATER = "later"
+
+
+@dataclass(slots=True, eq=False)
+class _Place(Generic[Write]):
+    """A queued write."""
+
+    write: Write
+    size_bytes: int
+    strikes: int = 0
+    """Number of times its batch got no answer or was aborted."""
+
+
+class GroupCommit(Generic[Write, Answer]):
+    """Batches writes and commits each batch in one transaction."""
+
+    def __init__(
+        self,
+        connect: Callable[[], Awaitable[AnyConnection]],
+        commit: Callable[[AnyConnection, Sequence[Write]], Awaitable[Sequence[Answer | Later]]],
+        *,
+        size_of: Callable[[Write], int] = lambda _: 0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Use ``commit`` to write a batch in one transaction; it returns answers in the same order.
+
+        ``size_of`` returns the bytes of a write.
+        """
+        self._connect = connect
+        self._commit = commit
+        self._size_of = size_of
+        self._clock = clock
+        self._line: dict[Waiting[Answer], _Place[Write]] = {}
+        self._newcomers: deque[asyncio.Future[None]] = deque()
+        self._most = BATCH[0]
+        self._stuck_since: float | None = None
+        self._arrived = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self._connection: AnyConnection | None = None
+        self._closing = False
+
+    @property
+    def stuck_seconds(self) -> float:
+        """Seconds for which writes have been pending without any answer."""
+        return 0.0 if self._stuck_since is None else self._clock() - self._stuck_since
+
+    async def start(self) -> None:
+        """Connect and start writing.
+
+        Raises:
+            StoreUnavailableError: the database cannot be reached.
+        """
+        try:
+            self._connection = await self._connect()
+        except (psycopg.Error, OSError) as error:
+            raise StoreUnavailableError from error
+        self.begin()
+
+    def begin(self) -> None:
+        """Start writing; the first write opens the connection."""
+        self._task = asyncio.create_task(self._write_forever(), name="group commit")
+
+    async def stop(self, *, grace_seconds: float = STOP_SECONDS) -> None:
+        """Write the queued writes, then stop; writes not committed within the grace period fail."""
+        self._closing = True
+        self._arrived.set()
+        if self._task is not None:
+            await asyncio.wait({self._task}, timeout=grace_seconds)
+            while not self._task.done():  # the first only cancels the statement on the server
+                self._task.cancel()
+                await asyncio.wait({self._task}, timeout=0.5)
+        for answer in self._line:
+            if not answer.done():
+                answer.set_exception(StoreUnavailableError())
+        if self._connection is not None:
+            await self._connection.close()
+
+    async def until_room(self, *, patience_seconds: float) -> None:
+        """Wait until the queue is shorter than one batch, at most ``patience_seconds``.
+
+        Callers that are about to add new writers use this to let the current ones finish first.
+        Each write that leaves the queue admits one caller, in order of arrival.
+        """
+        if len(self._line) < BATCH[0]:
+            return
+        newcomer: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._newcomers.append(newcomer)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(patience_seconds):
+                await newcomer
+
+    def _let_one_in(self) -> None:
+        while self._newcomers and len(self._line) < BATCH[0]:
+            newcomer = self._newcomers.popleft()
+            if not newcomer.done():
+                newcomer.set_result(None)
+                return
+
+    async def submit(self, write: Write) -> Answer:
+        """Enqueue a write and wait for its commit.
+
+        Raises:
+            StoreUnavailableError: the writer is shutting down.
+            WriteFailedError: the server is reachable but repeatedly failed to execute the write.
+            psycopg.Error: the database rejects the write.
+        """
+        if self._closing:
+            raise StoreUnavailableError
+        answer: Waiting[Answer] = asyncio.get_running_loop().create_future()
+        self._line[answer] = _Place(write, self._size_of(write))
+        self._arrived.set()
+        try:
+            return await answer
+        finally:
+            self._line.pop(answer, None)
+            self._let_one_in()
+
+    async def _write_forever(self) -> None:
+        away, locked = _Pause(*RECONNECT_SECONDS), _Pause(*LOCKED_SECONDS)
+        while await self._something_in_line():
+            if self._stuck_since is None:
+                self._stuck_since = self._clock()
+            try:
+                connection = await self._connected()
+                await asyncio.sleep(0)  # writers that are about to submit join the batch
+                batch = self._next_batch()
+                moved = not batch or await self._write(connection, batch)
+            except Exception as error:
+                log.warning("database.away", error=type(error).__name__)
+                # The batch is still queued, so it is written again after reconnecting.
+                await self._hang_up()
+                await away.take()
+                continue
+            away.reset()
+            if moved:
+                locked.reset()
+                await self._pace(len(batch))
+            else:
+                await locked.take()
+
+    async def _something_in_line(self) -> bool:
+        """Wait until a write is queued; return False on shutdown with an empty queue."""
+        while not self._line:
+            self._stuck_since = None
+            for _ in range(BATCH[0]):
+                self._let_one_in()
+            if self._closing:
+                return False
+            self._arrived.clear()
+            await self._arrived.wait()
+        return True
+
+    def _next_batch(self) -> list[Waiting[Answer]]:
+        """Return the first writes of the queue; a write with strikes gets its own batch."""
+        batch = list[Waiting[Answer]]()
+        size = 0
+        for waiting, place in self._line.items():
+            size += place.size_bytes
+            if batch and (place.strikes or size > BATCH_BYTES):
+                break
+            batch.append(waiting)
+            if place.strikes or len(batch) == self._most:
+                break
+        return batch
+
+    async def _pace(self, answered: int) -> None:
+        """Yield to the answered writers, measure how long they take, and adapt the batch size."""
+        began = self._clock()
+        await asyncio.sleep(0)
+        took = self._clock() - began
+        if took > BUSY_SECONDS:
+            self._most = max(BATCH[0], int(answered * BUSY_SECONDS / took))
+        elif answered == self._most:
+            self._most = min(BATCH[1], 2 * self._most)
+
+    async def _write(self, connection: AnyConnection, batch: Sequence[Waiting[Answer]]) -> bool:
+        """Write a batch; return False if every write in it has to wait or be retried."""
+        try:
+            # No await since the batch was chosen: every write is still queued.
+            writes = [self._line[waiting].write for waiting in batch]
+            answers = await self._commit(connection, writes)
+        except Exception as error:
+            if isinstance(error, SilentServerError) or is_broken_off(error):
+                self._strike(batch, error)
+            if is_away(error) or connection.closed:
+                raise
+            if is_broken_off(error):
+                return False
+            return await self._write_apart(connection, batch, error)
+        self._stuck_since = None
+        moved = [self._answer(*each) for each in zip(batch, answers, strict=True)]
+        return any(moved)
+
+    async def _write_apart(
+        self, connection: AnyConnection, batch: Sequence[Waiting[Answer]], error: Exception
+    ) -> bool:
+        """Write one by one, so that a write that the database rejects fails alone."""
+        if len(batch) == 1:
+            return self._refuse(batch[0], error)
+        moved = False
+        for waiting in batch:
+            # Its writer may have been cancelled during the writes before it.
+            if waiting in self._line:
+                moved |= await self._write(connection, [waiting])
+        return moved
+
+    def _strike(self, batch: Sequence[Waiting[Answer]], error: Exception) -> None:
+        """Record a strike for each write of a batch that got no answer or was aborted."""
+        log.warning("database.no_answer", error=type(error).__name__, count=len(batch))
+        for waiting in batch:
+            place = self._line.get(waiting)
+            if place is None:
+                continue
+            place.strikes += 1
+            if len(batch) == 1 and place.strikes >= STRIKES:
+                self._fail(waiting, WriteFailedError(place.size_bytes))
+            else:
+                self._to_the_end(waiting)
+
+    def _answer(self, waiting: Waiting[Answer], answer: Answer | Later) -> bool:
+        if isinstance(answer, Later):
+            self._to_the_end(waiting)
+            return False
+        self._line.pop(waiting, None)
+        if not waiting.done():
+            waiting.set_result(answer)
+        return True
+
+    def _refuse(self, waiting: Waiting[Answer], error: Exception) -> bool:
+        """Fail on permanent errors; requeue on lock contention."""
+        if is_contended(error):
+            self._to_the_end(waiting)
+            return False
+        self._fail(waiting, error)
+        return True
+
+    def _fail(self, waiting: Waiting[Answer], error: Exception) -> None:
+        self._line.pop(waiting, None)
+        log.error("database.refused", error=type(error).__name__)
+        if not waiting.done():
+            waiting.set_exception(error)
+
+    def _to_the_end(self, waiting: Waiting[Answer]) -> None:
+        """Move a write to the end of the queue."""
+        if (place := self._line.pop(waiting, None)) is not None:
+            self._line[waiting] = place
+
+    async def _hang_up(self) -> None:
+        if self._connection is not None:
+            await self._connection.close()
+
+    async def _connected(self) -> AnyConnection:
+        if self._connection is None or self._connection.closed:
+            self._connection = await self._connect()
+        return self._connection
+
+
+class _Pause:
+    """A pause that doubles each time, up to a maximum."""
+
+    def __init__(self, first: float, longest: float) -> None:
+        self._first, self._longest = first, longest
+        self._next = first
+
+    def reset(self) -> None:
+        self._next = self._first
+
+    async def take(self) -> None:
+        pause, self._next = self._next, min(2 * self._next, self._longest)
+        await asyncio.sleep(pause)

@@ -1,0 +1,291 @@
+"""Store approvals; see :mod:`caseworker.runs.approvals`.
+
+Asking, deciding and suspending first lock the run's row in a separate statement, and then read. A
+statement that itself waits for the lock would not see rows committed during the wait.
+"""
+
+import json
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+
+from sqlalchemy import (
+    ColumnElement,
+    and_,
+    func,
+    select,
+    tuple_,
+    update,
+)
+from sqlalchemy.dialects.postgresql import insert as upsert
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from caseworker.engine.approvals import Asked, Decision, Question, Verdict
+from caseworker.platform.postgres.engines import Engines, transaction
+from caseworker.platform.postgres.json_text import storable
+from caseworker.runs.approvals import Approval, ApprovalPage, Deciding
+from caseworker.runs.notifying import Notification, RunNotifier
+from caseworker.runs.postgres.dispatch import QueueDispatch
+from caseworker.runs.postgres.rows import Row, decode_cursor, id_in, instant_and_id, page_of
+from caseworker.runs.postgres.run_statements import OWNED
+from caseworker.runs.postgres.tables import approvals, of_run, runs
+from caseworker.runs.run import TERMINAL, Run, RunKey
+
+DECISION_CHANNEL = "caseworker_decision"
+"""Notification channel for decisions about runs that are still running other steps."""
+
+_NOW = func.clock_timestamp()
+_DUE = and_(approvals.c.decision.is_(None), approvals.c.expires_at <= _NOW)
+_CAN_END = and_(
+    runs.c.status.not_in([status.value for status in TERMINAL]),
+    runs.c.cancel_requested_at.is_(None),
+)
+_OPEN = and_(approvals.c.decision.is_(None), approvals.c.expires_at > _NOW, _CAN_END)
+_WITH_RUN = approvals.join(
+    runs,
+    and_(runs.c.tenant_id == approvals.c.tenant_id, runs.c.run_id == approvals.c.run_id),
+)
+_SHOWN = select(approvals, _OPEN.label("open")).select_from(_WITH_RUN)
+
+SUSPEND = f"""
+UPDATE runs SET status = CASE WHEN goes_on THEN 'queued' ELSE 'waiting' END, worker_id = NULL,
+    attempts = attempts - 1, active_seconds = %(active_seconds)s,
+    queued_at = CASE WHEN goes_on THEN now.at ELSE least(until, %(deadline)s::timestamptz) END
+FROM (SELECT clock_timestamp() AS at) AS now, LATERAL (
+    SELECT coalesce(bool_or(decision IS NOT NULL OR expires_at <= now.at), true) AS answered,
+        min(expires_at) AS until
+    FROM approvals WHERE tenant_id = %(tenant)s AND run_id = %(run_id)s
+        AND approval_id = ANY(%(waits_for)s)
+) AS asked, LATERAL (
+    SELECT answered OR EXISTS (
+        SELECT FROM runs WHERE tenant_id = %(tenant)s AND run_id = %(run_id)s
+            AND cancel_requested_at IS NOT NULL
+    ) AS goes_on
+) AS found
+WHERE runs.tenant_id = %(tenant)s AND runs.run_id = %(run_id)s AND runs.fence = %(fence)s
+    AND runs.status IN {OWNED}
+RETURNING runs.status, runs.queued_at
+"""  # noqa: S608
+"""Suspend a run until an approval is decided; an earlier statement must have locked its row.
+
+The run is queued instead if an approval has been decided or has timed out, or if the run has a
+cancel request. While a run waits, ``queued_at`` is the latest time at which it resumes.
+"""
+
+LOCK_OWNED = f"""
+SELECT FROM runs WHERE tenant_id = %s AND run_id = %s AND fence = %s AND status IN {OWNED}
+FOR NO KEY UPDATE
+"""
+"""Lock the row of a run owned under a fencing token; returns no row if ownership was lost."""
+
+WAKE_DUE = """
+WITH due AS MATERIALIZED (
+    SELECT tenant_id, run_id FROM runs
+    WHERE status = 'waiting' AND queued_at <= clock_timestamp()
+    ORDER BY queued_at LIMIT %s FOR NO KEY UPDATE SKIP LOCKED
+)
+UPDATE runs SET status = 'queued', queued_at = clock_timestamp()
+FROM due WHERE runs.tenant_id = due.tenant_id AND runs.run_id = due.run_id
+RETURNING runs.tenant_id, runs.run_id, runs.queued_at
+"""
+"""Queue runs whose approval timed out, or whose deadline passed, while they waited."""
+
+WAKE_DECIDED = """
+UPDATE runs SET status = 'queued', queued_at = clock_timestamp()
+WHERE tenant_id = %s AND run_id = %s AND status = 'waiting'
+RETURNING run_id
+"""
+"""Queue a waiting run after a decision."""
+
+
+class PostgresApprovals:
+    """Implements the approval store."""
+
+    def __init__(self, engines: Engines, dispatch: QueueDispatch) -> None:
+        self._engines = engines
+        self._dispatch = dispatch
+        self.notifier = RunNotifier()
+
+    async def ask(self, run: Run, asked: Asked) -> Approval | None:
+        """Store a question unless it is already stored; return it, or None if the run was lost."""
+        key = run.key
+        async with transaction(self._engines.work) as connection:
+            place = (key.tenant, key.run_id, run.fence)
+            if (await connection.exec_driver_sql(LOCK_OWNED, place)).rowcount == 0:
+                return None
+            await connection.execute(
+                upsert(approvals).values(_row_of(key, asked)).on_conflict_do_nothing()
+            )
+            # After a resume the stored question may already be past its time limit.
+            await _time_out(connection, key, [asked.approval_id])
+            return await _read(connection, key, asked.approval_id)
+
+    async def decisions(self, key: RunKey, approval_ids: Collection[str]) -> Mapping[str, Decision]:
+        """Return the decisions so far; questions past their time limit are first timed out."""
+        ids = list(approval_ids)
+        query = select(approvals).where(of_run(approvals, key), approvals.c.approval_id.in_(ids))
+        async with transaction(self._engines.work) as connection:
+            await _time_out(connection, key, ids)
+            rows = (await connection.execute(query)).mappings().all()
+        found = {row["approval_id"]: _decision_of(row) for row in rows}
+        return {each: decision for each, decision in found.items() if decision is not None}
+
+    async def decide(self, key: RunKey, deciding: Deciding) -> Approval | None:
+        """Store a decision and queue the run if it waits; None if the question does not exist.
+
+        A question that can no longer be decided is returned unchanged.
+        """
+        lock = select(runs.c.status).where(of_run(runs, key)).with_for_update(key_share=True)
+        place = of_run(approvals, key) & (approvals.c.approval_id == deciding.approval_id)
+        async with transaction(self._engines.work) as connection:
+            # Orders this against suspend_in: it sees the decision, or its run is woken here.
+            await connection.execute(lock)
+            asked = await _read(connection, key, deciding.approval_id)
+            if asked is None or not asked.open:
+                return asked
+            undecided = place & approvals.c.decision.is_(None)  # a read may have timed it out
+            await connection.execute(
+                update(approvals).where(undecided).values(_values_of(deciding))
+            )
+            waited = await connection.exec_driver_sql(WAKE_DECIDED, (key.tenant, key.run_id))
+            if waited.one_or_none() is not None:
+                await self._dispatch.defer(connection, {key: None})
+            else:
+                text = json.dumps({"tenant": key.tenant, "run_id": key.run_id})
+                await connection.execute(select(func.pg_notify(DECISION_CHANNEL, text)))
+            return await _read(connection, key, deciding.approval_id)
+
+    def listening(self, key: RunKey) -> AbstractContextManager[Notification]:
+        """Return a notification of decisions; the owner of ``notifier`` sets it."""
+        return self.notifier.listening(key)
+
+    async def get(self, key: RunKey, approval_id: str) -> Approval | None:
+        """Return a question, or None if it does not exist."""
+        async with transaction(self._engines.work, key.tenant) as connection:
+            return await _read(connection, key, approval_id)
+
+    async def of_run(self, key: RunKey) -> Sequence[Approval] | None:
+        """Return the questions of a run, oldest first; None if the run does not exist."""
+        there = select(runs.c.run_id).where(of_run(runs, key), runs.c.request.is_not(None))
+        query = _SHOWN.where(of_run(approvals, key)).order_by(
+            approvals.c.requested_at, approvals.c.approval_id
+        )
+        async with transaction(self._engines.work, key.tenant) as connection:
+            if await connection.scalar(there) is None:
+                return None
+            return [_of_row(row) for row in (await connection.execute(query)).mappings()]
+
+    async def waiting(self, tenant: str, *, limit: int, cursor: str | None) -> ApprovalPage:
+        """Return the questions that can be decided, oldest first."""
+        order = (approvals.c.requested_at, approvals.c.run_id, approvals.c.approval_id)
+        query = _SHOWN.where(approvals.c.tenant_id == tenant, _OPEN)
+        if cursor is not None:
+            query = query.where(tuple_(*order) > decode_cursor(cursor, _place_in))
+        query = query.order_by(*order).limit(limit + 1)
+        async with transaction(self._engines.work, tenant) as connection:
+            rows = (await connection.execute(query)).mappings().all()
+        page, following = page_of(
+            rows,
+            limit,
+            lambda row: [row["requested_at"].isoformat(), row["run_id"], row["approval_id"]],
+        )
+        return ApprovalPage([_of_row(row) for row in page], following)
+
+
+async def suspend_in(
+    connection: AsyncConnection, run: Run, *, active_seconds: float, waits_for: Collection[str]
+) -> Any:
+    """Suspend a run for approvals in this transaction.
+
+    Return the row with its new status, or None if ownership of the run was lost.
+    """
+    key, fence = run.key, run.fence
+    locked = await connection.exec_driver_sql(LOCK_OWNED, (key.tenant, key.run_id, fence))
+    if locked.rowcount == 0:
+        return None
+    suspended = {
+        "tenant": key.tenant,
+        "run_id": key.run_id,
+        "fence": fence,
+        "active_seconds": active_seconds,
+        "deadline": run.request.deadline,
+        "waits_for": list(waits_for),
+    }
+    return (await connection.exec_driver_sql(SUSPEND, suspended)).one()
+
+
+async def _time_out(connection: AsyncConnection, key: RunKey, approval_ids: Sequence[str]) -> None:
+    """Mark undecided questions past their time limit as timed out."""
+    late = of_run(approvals, key) & approvals.c.approval_id.in_(approval_ids) & _DUE
+    decided = {"decision": Verdict.TIMED_OUT.value, "decided_at": _NOW}
+    await connection.execute(update(approvals).where(late).values(decided))
+
+
+async def _read(connection: AsyncConnection, key: RunKey, approval_id: str) -> Approval | None:
+    query = _SHOWN.where(of_run(approvals, key), approvals.c.approval_id == approval_id)
+    row = (await connection.execute(query)).mappings().one_or_none()
+    return None if row is None else _of_row(row)
+
+
+def _row_of(key: RunKey, asked: Asked) -> dict[str, Any]:
+    question = asked.question
+    return {
+        "tenant_id": key.tenant,
+        "run_id": key.run_id,
+        "approval_id": asked.approval_id,
+        "node_id": asked.node_id,
+        "call_key": asked.call_key,
+        "subject": question.subject,
+        "message": storable(question.message),
+        "arguments": question.arguments,
+        "schema": question.schema,
+        "expires_at": _NOW + func.make_interval(0, 0, 0, 0, 0, 0, question.timeout_seconds),
+    }
+
+
+def _values_of(deciding: Deciding) -> dict[str, Any]:
+    return {
+        "decision": deciding.verdict.value,
+        "decided_by": deciding.by,
+        "decided_at": _NOW,
+        "reason": deciding.reason,
+        "changed_arguments": deciding.arguments,
+    }
+
+
+def _of_row(row: Row) -> Approval:
+    return Approval(
+        key=RunKey(row["tenant_id"], row["run_id"]),
+        approval_id=row["approval_id"],
+        node_id=row["node_id"],
+        call_key=row["call_key"],
+        question=Question(
+            subject=row["subject"],
+            message=row["message"],
+            arguments=row["arguments"],
+            schema=row["schema"],
+            timeout_seconds=(row["expires_at"] - row["requested_at"]).total_seconds(),
+        ),
+        requested_at=row["requested_at"],
+        expires_at=row["expires_at"],
+        decision=_decision_of(row),
+        open=row["open"],
+    )
+
+
+def _decision_of(row: Row) -> Decision | None:
+    if row["decision"] is None:
+        return None
+    return Decision(
+        verdict=Verdict(row["decision"]),
+        arguments=row["changed_arguments"],
+        by=row["decided_by"],
+        reason=row["reason"],
+        at=row["decided_at"],
+    )
+
+
+def _place_in(place: Any) -> ColumnElement[Any]:
+    """Return the row value of a cursor; the next page has rows that are greater than it."""
+    requested_at, run_id, approval_id = place
+    return tuple_(*instant_and_id([requested_at, run_id]), id_in(approval_id))

@@ -1,0 +1,303 @@
+"""Store of registered graphs and agents.
+
+A lock per tenant serializes registration and deletion. Each version therefore gets the next number,
+and no definition is deleted while another one contains it. Reads take no lock.
+"""
+
+import math
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from typing import Any
+
+from cachetools import LRUCache
+from sqlalchemy import ColumnElement, Row, Select, and_, func, insert, null, select, text, update
+from sqlalchemy.dialects.postgresql import distinct_on
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from caseworker.core.graph.validation import Problem
+from caseworker.nodes.nesting import DefinitionKind
+from caseworker.platform.postgres.engines import Engines, transaction
+from caseworker.platform.postgres.json_text import exact_dump
+from caseworker.runs.errors import (
+    ContainedDefinitionGoneError,
+    DefinitionInUseError,
+    DefinitionNotFoundError,
+    DefinitionsTooLargeError,
+    GraphRefusedError,
+)
+from caseworker.runs.graphs import (
+    Definition,
+    DefinitionPage,
+    DefinitionVersion,
+    NewDefinition,
+    Registered,
+)
+from caseworker.runs.postgres.definition_heads import HEAD, HEADS, DefinitionHeads, asked_for
+from caseworker.runs.postgres.quotas import quota_of, storing
+from caseworker.runs.postgres.rows import decode_cursor, page_of
+from caseworker.runs.postgres.tables import definitions
+from caseworker.runs.quotas import UNLIMITED, Quota
+from caseworker.runs.run import DefinitionRef
+
+MAX_SHOWN_USERS = 20
+KEPT_BYTES = 1024 * 1024
+"""Size of the cache of definitions. Same creation time and digest means same content."""
+MAX_VERSION = 2**31 - 1
+
+_HEAD_COLUMNS = [definitions.c[name] for name in HEAD]
+
+_CONTENTS_OF = text(
+    """
+    SELECT kept.kind, kept.name, kept.version, definition
+    FROM json_to_recordset(CAST(:wanted AS json)) AS asked(kind text, name text, version bigint)
+    JOIN definitions kept ON tenant_id = :tenant AND kept.kind = asked.kind
+        AND kept.name = asked.name COLLATE "C" AND kept.version = asked.version
+    WHERE definition IS NOT NULL
+    """
+)
+
+_USERS_OF = text(
+    """
+    SELECT kind, name, version FROM definitions
+    WHERE tenant_id = :tenant AND definition IS NOT NULL
+        AND NOT (kind = :kind AND name = :name AND version = ANY(:doomed))
+        AND EXISTS (
+            SELECT FROM jsonb_to_recordset(uses) AS used(kind text, name text, version bigint)
+            WHERE used.name = :name AND coalesce(used.kind, 'graph') = :kind
+                AND (used.version = ANY(:doomed) OR (used.version IS NULL AND :none_left))
+        )
+    ORDER BY name, version LIMIT :most
+    """
+)
+
+
+class PostgresDefinitions:
+    """Implements the store of definitions; see :mod:`caseworker.runs.graphs`."""
+
+    def __init__(
+        self, engines: Engines, heads: DefinitionHeads | None = None, usual: Quota = UNLIMITED
+    ) -> None:
+        """Without ``heads``, look up each definition separately; for ``usual`` see quota_of."""
+        self._engines = engines
+        self._heads = heads
+        self._usual = usual
+        self._contents = LRUCache[tuple[str, DefinitionVersion], Definition](
+            maxsize=KEPT_BYTES, getsizeof=lambda each: each.head.size_bytes
+        )
+
+    async def add(self, new: NewDefinition) -> Registered:
+        """Store a definition as the next version under its name; an unchanged one is returned."""
+        try:
+            async with transaction(self._engines.work, new.tenant) as connection:
+                return await _add(connection, new, self._usual)
+        except IntegrityError as error:
+            if "graphs_edges_say_their_channel" not in str(error.orig):
+                raise
+            message = "Every edge must say its channel in data.channel: flow or link."
+            raise GraphRefusedError([Problem("edges", message)]) from None
+
+    async def get(self, tenant: str, ref: DefinitionRef) -> Definition | None:
+        """Return a definition; for a cached one, only its current version is queried."""
+        if self._heads is not None:
+            head = await self._heads.head(tenant, ref)
+            if head is None:
+                return None
+            if (known := self._contents.get((tenant, head))) is not None:
+                return known
+            ref = head.ref
+        async with transaction(self._engines.work, tenant) as connection:
+            found = (await _definitions(connection, tenant, [ref])).get(ref)
+        if found is not None and found.head.size_bytes <= KEPT_BYTES // 8:
+            self._contents[tenant, found.head] = found
+        return found
+
+    async def load(
+        self, tenant: str, wanted: Iterable[DefinitionRef], *, max_bytes: int
+    ) -> Mapping[DefinitionRef, Definition]:
+        """Return the given definitions that exist; first reject a total above ``max_bytes``."""
+        async with transaction(self._engines.work, tenant) as connection:
+            return await _definitions(connection, tenant, wanted, max_bytes)
+
+    async def known(self, tenant: str, wanted: Iterable[DefinitionRef]) -> Set[DefinitionRef]:
+        """Return which of the given definitions exist."""
+        async with transaction(self._engines.work, tenant) as connection:
+            return (await _heads_of(connection, tenant, wanted)).keys()
+
+    async def find(
+        self, tenant: str, kind: DefinitionKind, *, limit: int, cursor: str | None
+    ) -> DefinitionPage:
+        """Return the newest version under each name, ordered by name."""
+        query = (
+            select(*_HEAD_COLUMNS).where(_live(tenant, kind)).ext(distinct_on(definitions.c.name))
+        )
+        if cursor is not None:
+            query = query.where(definitions.c.name > decode_cursor(cursor, _name_in))
+        query = query.order_by(definitions.c.name, definitions.c.version.desc())
+        return await self._page(tenant, query, limit, lambda last: last.name)
+
+    async def versions(
+        self, tenant: str, ref: DefinitionRef, *, limit: int, cursor: str | None
+    ) -> DefinitionPage:
+        """Return the versions under a name, newest first."""
+        query = select(*_HEAD_COLUMNS).where(_live(tenant, ref.kind, ref.name))
+        if cursor is not None:
+            query = query.where(definitions.c.version < decode_cursor(cursor, _version_in))
+        query = query.order_by(definitions.c.version.desc())
+        return await self._page(tenant, query, limit, lambda last: last.version)
+
+    async def delete(self, tenant: str, ref: DefinitionRef) -> None:
+        """Delete one version, or all versions under the name if ``ref`` has no version.
+
+        Raises:
+            DefinitionNotFoundError: no such version exists.
+            DefinitionInUseError: another definition contains it.
+        """
+        async with transaction(self._engines.work, tenant) as connection:
+            await _lock(connection, tenant)
+            versions = select(definitions.c.version).where(_live(tenant, ref.kind, ref.name))
+            live = set((await connection.scalars(versions)).all())
+            doomed = live if ref.version is None else live & {ref.version}
+            if not doomed:
+                raise DefinitionNotFoundError(ref)
+            users = await _users(connection, tenant, ref, doomed, none_left=doomed == live)
+            if users:
+                raise DefinitionInUseError(ref, users)
+            emptied: dict[str, Any] = {"definition": null(), "description": null(), "uses": []}
+            gone = _live(tenant, ref.kind, ref.name) & definitions.c.version.in_(doomed)
+            await connection.execute(update(definitions).where(gone).values(emptied))
+
+    async def _page(
+        self,
+        tenant: str,
+        query: Select[Any],
+        limit: int,
+        place: Callable[[DefinitionVersion], Any],
+    ) -> DefinitionPage:
+        async with transaction(self._engines.work, tenant) as connection:
+            heads = [_head(row) for row in await connection.execute(query.limit(limit + 1))]
+        return DefinitionPage(*page_of(heads, limit, place))
+
+
+async def _add(connection: AsyncConnection, new: NewDefinition, usual: Quota) -> Registered:
+    await _lock(connection, new.tenant)
+    own = DefinitionRef(new.name, kind=new.kind)
+    known = await _heads_of(connection, new.tenant, {own, *new.uses})
+    newest = known.get(own)
+    if newest is not None and (newest.sha256, newest.description) == (new.sha256, new.description):
+        return Registered(newest, created=False)
+    if not known.keys() >= set(new.uses):
+        raise ContainedDefinitionGoneError
+    ever = and_(
+        definitions.c.tenant_id == new.tenant,
+        definitions.c.kind == new.kind.value,
+        definitions.c.name == new.name,
+    )
+    last = select(func.coalesce(func.max(definitions.c.version), 0)).where(ever).scalar_subquery()
+    stored = insert(definitions).values(
+        tenant_id=new.tenant,
+        kind=new.kind.value,
+        name=new.name,
+        version=last + 1,
+        description=new.description,
+        definition=dict(new.content),
+        uses=_as_json(new.uses),
+        sha256=new.sha256,
+        size_bytes=new.size_bytes,
+    )
+    async with storing(connection, new.tenant, await quota_of(connection, new.tenant, usual)):
+        row = (await connection.execute(stored.returning(*_HEAD_COLUMNS))).one()
+    return Registered(_head(row), created=True)
+
+
+async def _lock(connection: AsyncConnection, tenant: str) -> None:
+    """Serialize registrations and deletions of a tenant until this transaction ends."""
+    lock = func.hashtextextended(f"graphs\n{tenant}", 0)
+    await connection.execute(select(func.pg_advisory_xact_lock(lock)))
+
+
+async def _heads_of(
+    connection: AsyncConnection, tenant: str, wanted: Iterable[DefinitionRef]
+) -> Mapping[DefinitionRef, DefinitionVersion]:
+    refs = list(wanted)
+    asked = asked_for((tenant, ref) for ref in refs)
+    rows = await connection.exec_driver_sql(HEADS, (asked,))
+    return {refs[row.place]: _head(row) for row in rows}
+
+
+async def _definitions(
+    connection: AsyncConnection,
+    tenant: str,
+    wanted: Iterable[DefinitionRef],
+    max_bytes: float = math.inf,
+) -> Mapping[DefinitionRef, Definition]:
+    """Return definitions; one that is deleted concurrently is left out."""
+    heads = await _heads_of(connection, tenant, wanted)
+    distinct = {head.ref: head for head in heads.values()}
+    if sum(head.size_bytes for head in distinct.values()) > max_bytes:
+        raise DefinitionsTooLargeError
+    rows = await connection.execute(_CONTENTS_OF, {"tenant": tenant, "wanted": _asked(distinct)})
+    read = {_ref(row): row.definition for row in rows}
+    return {
+        ref: Definition(head, read[head.ref]) for ref, head in heads.items() if head.ref in read
+    }
+
+
+async def _users(
+    connection: AsyncConnection,
+    tenant: str,
+    ref: DefinitionRef,
+    doomed: set[int],
+    *,
+    none_left: bool,
+) -> Sequence[DefinitionRef]:
+    """Return definitions that would refer to a deleted version."""
+    parameters = {
+        "tenant": tenant,
+        "kind": ref.kind.value,
+        "name": ref.name,
+        "doomed": sorted(doomed),
+        "none_left": none_left,
+        "most": MAX_SHOWN_USERS,
+    }
+    rows = await connection.execute(_USERS_OF, parameters)
+    return [_ref(row) for row in rows]
+
+
+def _asked(refs: Iterable[DefinitionRef]) -> str:
+    return exact_dump(_as_json(refs))
+
+
+def _as_json(refs: Iterable[DefinitionRef]) -> list[dict[str, Any]]:
+    return [{"kind": ref.kind.value, "name": ref.name, "version": ref.version} for ref in refs]
+
+
+def _live(tenant: str, kind: DefinitionKind, name: str | None = None) -> ColumnElement[bool]:
+    live = and_(
+        definitions.c.tenant_id == tenant,
+        definitions.c.kind == kind.value,
+        definitions.c.definition.is_not(null()),
+    )
+    return live if name is None else live & (definitions.c.name == name)
+
+
+def _head(row: Row[Any]) -> DefinitionVersion:
+    fields = {name: getattr(row, name) for name in HEAD}
+    return DefinitionVersion(**{**fields, "kind": DefinitionKind(row.kind)})
+
+
+def _ref(row: Row[Any]) -> DefinitionRef:
+    return DefinitionRef(row.name, row.version, DefinitionKind(row.kind))
+
+
+def _name_in(place: Any) -> str:
+    """Return the name in a cursor position; only a valid name reaches the database."""
+    if not isinstance(place, str) or not re.fullmatch("[A-Za-z0-9._-]{1,64}", place):
+        raise ValueError(place)
+    return place
+
+
+def _version_in(place: Any) -> int:
+    if type(place) is not int or not 0 < place <= MAX_VERSION:
+        raise ValueError(place)
+    return place

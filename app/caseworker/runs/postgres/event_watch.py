@@ -1,0 +1,117 @@
+"""Poll for new events of runs that clients follow here but another process executes.
+
+Events stored by this process notify its own followers. For all other followed runs, one shared
+query polls every 50 ms, however many followers there are. Without followers there is no query.
+Polling replaces NOTIFY, which would serialize the commits of all writers. It also works with
+processes of other releases.
+"""
+
+import asyncio
+from collections.abc import Set
+from typing import Protocol
+
+from caseworker.platform.postgres.connections import Connection, Patience
+from caseworker.platform.postgres.json_text import dump
+from caseworker.runs.notifying import RunNotifier
+from caseworker.runs.run import RunKey
+
+WATCH_SECONDS = 0.05
+"""Delay between an answer and the next query."""
+
+NEWER = """
+SELECT asked.tenant_id, asked.run_id, newest.seq
+FROM json_to_recordset(%s::json) AS asked(tenant_id text, run_id text, seq integer), LATERAL (
+    SELECT events.seq FROM events
+    WHERE events.tenant_id = asked.tenant_id AND events.run_id = asked.run_id
+        AND events.seq > asked.seq
+    ORDER BY events.seq DESC LIMIT 1
+) newest
+"""
+"""Return the runs with events after a given number, and the number of the newest one."""
+
+
+class Executing(Protocol):
+    """The runs that this process executes."""
+
+    changes: int
+    """Number of times a run has started or ended here."""
+
+    @property
+    def active(self) -> Set[RunKey]:
+        """The runs that are currently executed."""
+
+
+class EventWatch:
+    """Notifies followers of runs that this process does not execute."""
+
+    def __init__(
+        self,
+        url: str,
+        patience: Patience,
+        *,
+        notifier: RunNotifier,
+        executing: Executing | None,
+    ) -> None:
+        """Watch the runs that ``notifier`` has listeners for and that are not executed here."""
+        self._url = url
+        self._patience = patience
+        self._notifier = notifier
+        self._executing = executing
+        self._seen: dict[RunKey, int] = {}
+        """The runs to poll, with the newest known event of each."""
+        self._asked = ""
+        """``_seen`` as JSON; empty if it must be serialized again."""
+        self._changes = (0, 0)
+
+    async def run(self) -> None:
+        """Watch until cancelled; the first follower opens the connection.
+
+        Raises:
+            psycopg.OperationalError: the connection was lost, or the database cannot be reached.
+        """
+        await self._somebody_follows()
+        connection = await Connection.open(
+            self._url, self._patience, autocommit=True, prepare_threshold=0
+        )
+        async with connection:
+            # A cached plan from when the table was small must not keep scanning it.
+            await connection.execute("SET enable_seqscan = off")
+            while True:
+                await self._look(connection)
+                await asyncio.sleep(WATCH_SECONDS)
+                await self._somebody_follows()
+
+    async def _somebody_follows(self) -> None:
+        """Wait until a client follows a run that is not executed here."""
+        while not self._elsewhere():
+            await self._notifier.listened()
+            await asyncio.sleep(WATCH_SECONDS)
+
+    def _elsewhere(self) -> bool:
+        """Update the set of runs to poll; return whether it is non-empty.
+
+        A newly added run starts at event 0: its followers may have read its events while it was
+        executed by another process.
+        """
+        here = self._executing
+        changes = (self._notifier.changes, here.changes if here else 0)
+        if changes != self._changes:
+            self._changes = changes
+            followed = self._notifier.listened_to - (here.active if here else frozenset())
+            if followed != self._seen.keys():
+                self._seen = {key: self._seen.get(key, 0) for key in followed}
+                self._asked = ""
+        return bool(self._seen)
+
+    async def _look(self, connection: Connection) -> None:
+        """Poll once, and notify the followers of each run that has new events."""
+        if not self._asked:
+            seen = self._seen.items()
+            self._asked = dump(
+                [{"tenant_id": k.tenant, "run_id": k.run_id, "seq": seq} for k, seq in seen]
+            )
+        cursor = await connection.execute(NEWER, (self._asked,))
+        for tenant, run_id, seq in await cursor.fetchall():
+            self._seen[RunKey(tenant, run_id)] = seq
+            self._notifier.notify(RunKey(tenant, run_id))
+            self._asked = ""

@@ -1,0 +1,302 @@
+"""The writes that every run makes, in batches that share a commit.
+
+The writers of a batch do not know each other, and two of them may refer to the same run. Examples
+are the previous and the current owner of a run, or two callers that chose the same ID. Every row is
+therefore matched by run and fencing token, and every writer gets its own answer.
+"""
+
+import asyncio
+import math
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime
+from functools import partial
+from typing import Any, cast
+
+import psycopg
+from psycopg.rows import dict_row
+
+from caseworker.platform.errors import StoreUnavailableError
+from caseworker.platform.postgres.connections import Connection, Patience, rows_of
+from caseworker.platform.postgres.group_commit import STOP_SECONDS, GroupCommit, Later
+from caseworker.platform.postgres.json_text import dump
+from caseworker.runs.errors import QueueFullError
+from caseworker.runs.notifying import RunNotifier
+from caseworker.runs.ports import FinishResult, JournalWrite, Permission
+from caseworker.runs.postgres.accepting import (
+    InsertAnswer,
+    QueueRoom,
+    RunInsert,
+    accept_in_batch,
+)
+from caseworker.runs.postgres.rows import cancel_request_from_row, key_from_row, key_to_json
+from caseworker.runs.postgres.run_statements import FINISH, JOURNAL, RUN_STATES
+from caseworker.runs.postgres.write_documents import (
+    Ownership,
+    OwnersWrite,
+    as_rows,
+    calls_of,
+    ends_of,
+    events_of,
+)
+from caseworker.runs.run import FinishRun, RunStatus
+
+LOCK_MS = 200
+"""How long a batch waits for a row that is being inserted; other locked rows it skips."""
+
+USUAL_SECONDS = 30.0
+"""Minimum time for which the fastest answer is remembered."""
+
+DELAYED_SECONDS = 0.15
+"""Delay over the fastest answer after which an answer counts as old on arrival."""
+
+LARGE_BYTES = 256 * 1024
+"""Writes of at least this size use a separate connection."""
+
+LARGE_PATIENCE: Mapping[str, Any] = {"statement_ms": 60_000, "answer_seconds": 90.0}
+"""Timeouts of large writes."""
+
+OwnersAnswer = Permission | FinishResult | Later
+
+Row = Mapping[str, Any]
+
+
+class UsualTimes:
+    """Tracks the usual response time of a server as its fastest answer in the last minute."""
+
+    def __init__(self) -> None:
+        self._before = self._current = math.inf
+        self._until = 0.0
+
+    def answered_at(self, sent_at: float, arrived_at: float) -> float:
+        """Return the time from which an answer ages: its arrival if it was as fast as usual.
+
+        A slower answer may have been in transit for the whole time, so it ages from when it was
+        requested.
+        """
+        took = arrived_at - sent_at
+        if arrived_at > self._until:
+            self._before, self._current = self._current, math.inf
+            self._until = arrived_at + USUAL_SECONDS
+        self._current = min(self._current, took)
+        slower = took - min(self._before, self._current)
+        return arrived_at if slower <= DELAYED_SECONDS else sent_at
+
+
+class PostgresJournal:
+    """Implements the journal port over connections that all runs share.
+
+    Accepting runs uses its own connection, so that neither kind of write waits for the other's
+    commits. The writes of owners share a second connection, because the second of two writes of a
+    run must see what the first one stored. Large writes use a third, so that the others do not wait
+    for them. A run makes no other write while a large one is in flight.
+    """
+
+    def __init__(self, url: str, patience: Patience, *, tenants_wait: bool = False) -> None:
+        """Connect to ``url``; set ``tenants_wait`` if all tenants have a limit on running runs."""
+        self._url = url
+        self._tenants_wait = tenants_wait
+        self._patience = replace(patience, lock_ms=LOCK_MS)
+        self.notifier = RunNotifier()
+        """Notified of every run that stored events or ended in this process."""
+        self._accepting: GroupCommit[RunInsert, InsertAnswer] = GroupCommit(
+            partial(self._connect, self._patience),
+            partial(accept_in_batch, room=QueueRoom()),
+            size_of=lambda insert: len(insert.row),
+        )
+        self._owners = self._owners_line(self._patience)
+        self._large = self._owners_line(replace(self._patience, **LARGE_PATIENCE))
+
+    @property
+    def stuck_seconds(self) -> float:
+        """Seconds for which pending writes have made no progress."""
+        return max(self._accepting.stuck_seconds, self._owners.stuck_seconds)
+
+    async def start(self) -> None:
+        """Connect and start writing.
+
+        Raises:
+            StoreUnavailableError: the database cannot be reached.
+        """
+        await self._accepting.start()
+        try:
+            await self._owners.start()
+        except StoreUnavailableError:
+            await self._accepting.stop()
+            raise
+        self._large.begin()
+
+    async def stop(self, *, grace_seconds: float = STOP_SECONDS) -> None:
+        """Write the queued writes, then stop; writes not committed in the grace period fail."""
+        async with asyncio.TaskGroup() as group:
+            for commits in (self._accepting, self._owners, self._large):
+                group.create_task(commits.stop(grace_seconds=grace_seconds))
+
+    async def insert(self, insert: RunInsert, *, timeout_seconds: float) -> datetime | None:
+        """Insert a run and return its creation time; None if it met another row or a limit.
+
+        A run that would start here waits while started runs wait for their writes, because it would
+        delay all of them. Its caller waits as well, which slows down the arrival of further runs.
+
+        Raises:
+            QueueFullError: the run is new and the queue is full.
+            StoreUnavailableError: the database did not answer in time. The run may still be stored
+                if its insert was in flight.
+        """
+        try:
+            async with asyncio.timeout(timeout_seconds):
+                if insert.worker_id is not None:
+                    await self._owners.until_room(patience_seconds=timeout_seconds / 2)
+                answer = await self._accepting.submit(insert)
+        except TimeoutError:
+            raise StoreUnavailableError from None
+        if isinstance(answer, QueueFullError):
+            raise answer
+        return answer
+
+    async def write(self, write: JournalWrite) -> Permission:
+        """Store a piece of a run's journal; return whether the run may continue."""
+        permission = cast("Permission", await self._submit(write))
+        if write.events:
+            self.notifier.notify(write.key)
+        return permission
+
+    async def finish(self, finish: FinishRun) -> FinishResult:
+        """Finish a run with one conditional update."""
+        finished = cast("FinishResult", await self._submit(finish))
+        self.notifier.notify(finish.key)
+        if self._tenants_wait and not finished.frees_place:
+            return replace(finished, frees_place=True)
+        return finished
+
+    async def _submit(self, write: JournalWrite | FinishRun) -> OwnersAnswer:
+        rows = await as_rows(write)
+        line = self._owners if rows.size_bytes < LARGE_BYTES else self._large
+        return await line.submit(rows)
+
+    def _owners_line(self, patience: Patience) -> GroupCommit[OwnersWrite, OwnersAnswer]:
+        return GroupCommit(
+            partial(self._connect, patience),
+            partial(write_in_batch, usual=UsualTimes()),
+            size_of=lambda write: write.size_bytes,
+        )
+
+    async def _connect(self, patience: Patience) -> psycopg.AsyncConnection[Any]:
+        """Open a connection that prepares each statement at once and keeps it prepared.
+
+        All statements look up rows by key. Sequential scans are disabled: a cached plan from when a
+        table was small would otherwise keep scanning it after it has grown.
+        """
+        connection = await Connection.open(
+            self._url, patience, autocommit=True, row_factory=dict_row, prepare_threshold=0
+        )
+        await connection.execute("SET enable_seqscan = off")
+        return connection
+
+
+async def write_in_batch(
+    connection: psycopg.AsyncConnection[Any], writes: Sequence[OwnersWrite], *, usual: UsualTimes
+) -> Sequence[OwnersAnswer]:
+    """Write a batch, with one statement per kind; return the answers in the same order.
+
+    The statements share no transaction. Each write is complete in itself, and may be repeated if
+    the second statement fails.
+    """
+    finishes = {n: write for n, write in enumerate(writes) if write.end is not None}
+    journals = {n: write for n, write in enumerate(writes) if write.end is None}
+    answers: dict[int, OwnersAnswer] = {}
+    if journals:
+        permissions = await _write_all(connection, list(journals.values()), usual)
+        answers |= zip(journals, permissions, strict=True)
+    if finishes:
+        finished = await _finish_all(connection, list(finishes.values()))
+        answers |= zip(finishes, finished, strict=True)
+    return [answers[place] for place in range(len(writes))]
+
+
+async def _write_all(
+    connection: psycopg.AsyncConnection[Any], writes: Sequence[OwnersWrite], usual: UsualTimes
+) -> Sequence[Permission | Later]:
+    asked = list(dict.fromkeys(write.owner for write in writes))
+    parameters = _owners(asked), calls_of(writes), events_of(writes)
+    sent_at = time.monotonic()
+    owned = _by_owner(await rows_of(connection, JOURNAL, *parameters))
+    answered_at = usual.answered_at(sent_at, time.monotonic())
+    # Skipped runs are lost, finished, or locked by another transaction.
+    states = await _states(connection, [each for each in asked if each not in owned])
+    return [_permission(write.owner, owned, states, answered_at) for write in writes]
+
+
+async def _finish_all(
+    connection: psycopg.AsyncConnection[Any], writes: Sequence[OwnersWrite]
+) -> Sequence[FinishResult | Later]:
+    first: dict[Ownership, OwnersWrite] = {}
+    for write in writes:
+        # A repeated finish of the same owner gets the answer of the first one.
+        first.setdefault(write.owner, write)
+    ends = first.values()
+    finished = _by_owner(
+        await rows_of(connection, FINISH, ends_of(ends), calls_of(ends), events_of(ends))
+    )
+    states = await _states(connection, [each for each in first if each not in finished])
+    return [
+        _finish_result(write.what, finished, states)
+        for write in writes
+        if isinstance(write.what, FinishRun)
+    ]
+
+
+async def _states(
+    connection: psycopg.AsyncConnection[Any], asked: Sequence[Ownership]
+) -> Mapping[Ownership, Row]:
+    """Return the states of runs that a statement skipped."""
+    return _by_owner(await rows_of(connection, RUN_STATES, _owners(asked))) if asked else {}
+
+
+def _permission(
+    asking: Ownership,
+    owned: Mapping[Ownership, Row],
+    states: Mapping[Ownership, Row],
+    answered_at: float,
+) -> Permission | Later:
+    if asking in owned:
+        request = cancel_request_from_row(owned[asking])
+        return Permission(owned=True, cancel_request=request, answered_at=answered_at)
+    row = states.get(asking)
+    if row is None or _has_no_owner(row):
+        return Permission(owned=False, cancel_request=None)
+    return Later.LATER
+
+
+def _finish_result(
+    finish: FinishRun, finished: Mapping[Ownership, Row], states: Mapping[Ownership, Row]
+) -> FinishResult | Later:
+    """Return the result of a finish; a repeated one is recognized by its exact active seconds."""
+    asking = finish.key, finish.fence
+    if asking in finished:
+        row = finished[asking]
+        frees_place = row["frees_place"]
+        return FinishResult(done=True, finished_at=row["finished_at"], frees_place=frees_place)
+    state = states.get(asking)
+    if state is None:
+        return FinishResult(done=False)
+    if _has_no_owner(state):
+        same = state["status"] == finish.status and state["active_seconds"] == finish.active_seconds
+        return FinishResult(done=same, finished_at=state["finished_at"] if same else None)
+    cancel_request = cancel_request_from_row(state)
+    if cancel_request is not None and finish.status is not RunStatus.CANCELLED:
+        return FinishResult(done=False, cancel_request=cancel_request)
+    return Later.LATER
+
+
+def _has_no_owner(row: Row) -> bool:
+    return bool(row["status"] != RunStatus.RUNNING)
+
+
+def _owners(asked: Iterable[Ownership]) -> str:
+    return dump([key_to_json(key, fence) for key, fence in asked])
+
+
+def _by_owner(rows: Iterable[Row]) -> dict[Ownership, Row]:
+    return {(key_from_row(row), row["fence"]): row for row in rows}

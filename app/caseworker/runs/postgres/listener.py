@@ -1,0 +1,83 @@
+"""Receive Postgres notifications from any process."""
+
+import json
+from collections.abc import Awaitable, Callable, Iterable
+from contextlib import aclosing
+from dataclasses import replace
+from datetime import UTC, datetime
+
+import structlog
+from psycopg import Notify, sql
+
+from caseworker.platform.postgres.connections import Connection, Patience
+from caseworker.runs.postgres.accept_and_cancel import CANCEL_CHANNEL
+from caseworker.runs.postgres.approvals import DECISION_CHANNEL
+from caseworker.runs.run import CancelRequest, RunKey
+
+log = structlog.get_logger(__name__)
+
+QUIET_SECONDS = 5.0
+"""Seconds without notifications before the connection is probed."""
+
+ANSWER_SECONDS = 5.0
+
+
+async def listen(
+    url: str,
+    channels: Iterable[str],
+    *,
+    patience: Patience,
+    heard: Callable[[Notify], Awaitable[None]],
+    listening: Callable[[], Awaitable[None]],
+) -> None:
+    """Call ``heard`` with every notification from now on.
+
+    ``listening`` is awaited once listening has started, so that the caller can look for missed
+    events.
+
+    Raises:
+        psycopg.OperationalError: the connection was lost or no longer responds.
+    """
+    soon = replace(patience, answer_seconds=ANSWER_SECONDS)
+    connection = await Connection.open(url, soon, autocommit=True)
+    async with connection:
+        for channel in channels:
+            await connection.execute(sql.SQL("LISTEN {}").format(sql.Identifier(channel)))
+        await listening()
+        while True:
+            async with aclosing(connection.notifies(timeout=QUIET_SECONDS)) as notices:
+                async for notice in notices:
+                    await heard(notice)
+            await connection.execute("SELECT 1")
+
+
+async def listen_for_workers(
+    url: str,
+    *,
+    patience: Patience,
+    cancelled: Callable[[RunKey, CancelRequest], object],
+    decided: Callable[[RunKey], object],
+    listening: Callable[[], Awaitable[None]],
+) -> None:
+    """Call ``cancelled`` with every cancel request, and ``decided`` when an approval was decided.
+
+    Heartbeats find cancel requests that were missed during an outage, and runs poll for decisions.
+    For the other parameters and errors see :func:`listen`.
+    """
+
+    async def read(notice: Notify) -> None:
+        try:
+            told = json.loads(notice.payload)
+            key = RunKey(told["tenant"], told["run_id"])
+        except (ValueError, TypeError, KeyError):
+            log.warning("notification.unreadable")  # any database client can send notifications
+            return
+        if notice.channel == DECISION_CHANNEL:
+            decided(key)
+            return
+        by, reason = str(told.get("by", "")), told.get("reason")
+        now = datetime.now(UTC)
+        cancelled(key, CancelRequest(requested_by=by, reason=reason, requested_at=now))
+
+    channels = [CANCEL_CHANNEL, DECISION_CHANNEL]
+    await listen(url, channels, patience=patience, heard=read, listening=listening)

@@ -1,0 +1,365 @@
+"""Store tenant quotas, and enforce them inside the transactions that accept runs.
+
+Accepting a run for a tenant with a quota, or with a concurrency key, locks the tenant until the
+commit. ``caseworker_claim`` takes the same lock. Runs of other tenants use neither the lock nor
+these statements.
+"""
+
+import math
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from caseworker.platform.postgres.engines import Pool, transaction
+from caseworker.runs.errors import InvalidRunError
+from caseworker.runs.postgres.rows import Row
+from caseworker.runs.quotas import (
+    STORED,
+    WARN_PERCENT,
+    NearlyFull,
+    Quota,
+    QuotaExceededError,
+    QuotaUse,
+    RateState,
+    TenantQuota,
+)
+from caseworker.runs.run import DEFAULT_TENANT, NewRun
+
+RETRY_SECONDS = 2
+"""Retry delay when the queue of the tenant is full."""
+
+FULL_SECONDS = 60
+"""Retry delay when the storage quota is exhausted: only a deletion frees storage."""
+
+LOOKED_AT = 100
+"""Number of queued runs that are checked for whether a new run would overtake them."""
+
+LOCK = "SELECT pg_advisory_xact_lock(hashtextextended(%s, 2))"
+
+_FIELDS = tuple(Quota.__dataclass_fields__)
+_QUOTA = f"SELECT {', '.join(_FIELDS)}, updated_at, tenant_id FROM quotas"  # noqa: S608 - fields
+
+COUNTS = """
+SELECT
+    (SELECT count(*) FROM runs WHERE tenant_id = %(tenant)s AND status = 'running'
+        AND request IS NOT NULL) AS running,
+    (SELECT count(*) FROM (SELECT FROM runs WHERE tenant_id = %(tenant)s AND status = 'queued'
+        AND request IS NOT NULL LIMIT %(most_queued)s) waiting) AS queued,
+    (SELECT count(*) FROM (
+        SELECT concurrency_key, concurrency_limit, started_at FROM runs
+        WHERE tenant_id = %(tenant)s AND status = 'queued' AND queued_at <= clock_timestamp()
+        ORDER BY priority DESC, queued_at LIMIT %(looked_at)s
+    ) next WHERE concurrency_key IS NULL OR started_at IS NOT NULL OR concurrency_limit > (
+        SELECT count(*) FROM runs held WHERE held.tenant_id = %(tenant)s
+            AND held.concurrency_key = next.concurrency_key
+            AND held.started_at IS NOT NULL AND held.finished_at IS NULL)) AS due,
+    (SELECT count(*) FROM runs WHERE tenant_id = %(tenant)s AND concurrency_key = %(key)s
+        AND started_at IS NOT NULL AND finished_at IS NULL) AS of_key,
+    %(key)s::text IS NOT NULL AND EXISTS (SELECT FROM runs
+        WHERE tenant_id = %(tenant)s AND concurrency_key = %(key)s
+        AND status = 'queued' AND queued_at <= clock_timestamp()) AS key_waits
+"""
+
+_COSTS = """
+SELECT coalesce(sum(cost_usd) FILTER (WHERE quota_days.day = today.day), 0) AS cost_usd_today,
+    coalesce(sum(reserved_usd) FILTER (WHERE quota_days.day = today.day), 0) AS reserved_usd_today,
+    coalesce(sum(cost_usd), 0) AS cost_usd_this_month,
+    coalesce(sum(reserved_usd), 0) AS reserved_usd_this_month,
+    ceil(extract(epoch FROM (today.day + 1)::timestamp - today.at))::integer AS seconds_of_day,
+    ceil(extract(epoch FROM date_trunc('month', today.at) + interval '1 month' - today.at))::integer
+        AS seconds_of_month
+FROM (SELECT at, at::date AS day FROM (SELECT clock_timestamp() AT TIME ZONE 'UTC' AS at) now) today
+LEFT JOIN quota_days ON tenant_id = %(tenant)s
+    AND quota_days.day >= date_trunc('month', today.at)::date
+GROUP BY today.at, today.day
+"""
+
+_STORED = """
+SELECT coalesce(sum(bytes), 0)::bigint AS stored_bytes,
+    coalesce(sum(definitions), 0)::bigint AS definitions,
+    coalesce(sum(threads), 0)::bigint AS threads
+FROM stored WHERE tenant_id = %(tenant)s
+"""
+"""Sum over the rows that sessions added since the last sweep; see the migration."""
+
+_NEARLY_FULL = f"""
+SELECT used.tenant_id AS tenant, dimension, used::bigint, most AS limit
+FROM (SELECT tenant_id, sum(bytes) AS stored_bytes, sum(definitions) AS definitions,
+    sum(threads) AS threads FROM stored GROUP BY tenant_id) used
+LEFT JOIN quotas USING (tenant_id)
+CROSS JOIN LATERAL (VALUES {
+    ", ".join(
+        f"('{name}', {name}, CASE WHEN quotas.tenant_id IS NOT NULL THEN max_{name} "
+        f"WHEN used.tenant_id <> '{DEFAULT_TENANT}' THEN %({name})s END)"
+        for name in STORED
+    )
+}) AS each(dimension, used, most)
+WHERE 100 * used >= {WARN_PERCENT} * most ORDER BY 1, 2
+"""  # noqa: S608
+
+_TAKE_RATE = """
+INSERT INTO quota_rates AS r (tenant_id, available) VALUES (%(tenant)s, %(most)s - 1)
+ON CONFLICT (tenant_id) DO UPDATE SET refilled_at = excluded.refilled_at,
+    available = least(%(most)s, r.available + %(most)s / 60.0
+        * extract(epoch FROM excluded.refilled_at - r.refilled_at)) - 1
+RETURNING available
+"""
+
+_LEFT_OF_RATE = """
+SELECT least(%(most)s, available + %(most)s / 60.0
+    * extract(epoch FROM clock_timestamp() - refilled_at)) FROM quota_rates
+WHERE tenant_id = %(tenant)s
+"""
+
+_RESERVE = """
+WITH run AS (
+    UPDATE runs SET reserved_cost_usd = %(cost)s
+    WHERE tenant_id = %(tenant)s AND run_id = %(run_id)s
+    RETURNING tenant_id, (created_at AT TIME ZONE 'UTC')::date AS day
+)
+INSERT INTO quota_days AS d (tenant_id, day, reserved_usd) SELECT tenant_id, day, %(cost)s FROM run
+ON CONFLICT (tenant_id, day) DO UPDATE SET reserved_usd = d.reserved_usd + excluded.reserved_usd
+"""
+
+_PUT = f"""
+INSERT INTO quotas (tenant_id, {", ".join(_FIELDS)})
+VALUES (%(tenant)s, {", ".join(f"%({name})s" for name in _FIELDS)})
+ON CONFLICT (tenant_id) DO UPDATE SET updated_at = excluded.updated_at,
+    {", ".join(f"{name} = excluded.{name}" for name in _FIELDS)}
+"""  # noqa: S608 - the names of our own fields
+
+
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """Decides whether one run is admitted, in the transaction that accepts it."""
+
+    quota: Quota
+    counts: Row
+    new: NewRun
+
+    @property
+    def may_begin(self) -> bool:
+        """Whether the run may be claimed at once, without waiting for other runs of its tenant."""
+        queueing, most = self.new.queueing, self.quota.max_running
+        key_is_free = queueing.concurrency_key is None or (
+            self.counts["of_key"] < queueing.concurrency_limit and not self.counts["key_waits"]
+        )
+        wanted = self.counts["running"] + self.counts["due"]
+        return key_is_free and (most is None or wanted < most)
+
+    @property
+    def restricted(self) -> NewRun:
+        """The run with the quota's restrictions on models and prices applied to its request."""
+        quota, request = self.quota, self.new.request
+        prices = request.requires_prices or quota.limits_cost
+        request = replace(request, requires_prices=prices, models=quota.models)
+        return replace(self.new, request=request)
+
+    async def charge(self, connection: AsyncConnection, *, queued: bool) -> RateState | None:
+        """Charge the stored run to the quota; return the rate state, or None without a rate limit.
+
+        Raises:
+            QuotaExceededError: a quota is exhausted; the transaction must be rolled back.
+            InvalidRunError: the tenant's cost is limited, but the run has no cost limit.
+            GraphRefusedError: the run names a model that the tenant may not use.
+        """
+        quota = self.quota
+        if quota.models is not None and self.new.require_models is not None:
+            await self.new.require_models(quota.models)
+        rate = await self._take_rate(connection)
+        # A rejected run is rolled back and consumes none of the rate.
+        left = None if rate is None else replace(rate, remaining=rate.remaining + 1)
+        if queued and quota.max_queued is not None and self.counts["queued"] >= quota.max_queued:
+            raise QuotaExceededError(
+                "queued",
+                used=quota.max_queued,
+                limit=quota.max_queued,
+                retry_after_seconds=RETRY_SECONDS,
+                rate=left,
+            )
+        if quota.limits_cost:
+            await self._reserve(connection, left)
+        return rate
+
+    async def _take_rate(self, connection: AsyncConnection) -> RateState | None:
+        most = self.quota.max_runs_per_minute
+        if most is None:
+            return None
+        asked = {"tenant": self.new.key.tenant, "most": float(most)}
+        available = (await connection.exec_driver_sql(_TAKE_RATE, asked)).scalar_one()
+        state = _rate(most, available)
+        if available < 0:
+            raise QuotaExceededError(
+                "runs_per_minute",
+                used=most,
+                limit=most,
+                retry_after_seconds=max(1, state.reset_seconds) if most else 60,
+                rate=state,
+            )
+        return state
+
+    async def _reserve(self, connection: AsyncConnection, rate: RateState | None) -> None:
+        cost, tenant = self.new.request.budget.max_cost_usd, self.new.key.tenant
+        if cost is None:
+            message = "The tenant has a cost quota. Set budget.max_cost_usd."
+            raise InvalidRunError("budget.max_cost_usd", message)
+        use = (await connection.exec_driver_sql(_COSTS, {"tenant": tenant})).mappings().one()
+        for period, limit, seconds in (
+            ("today", self.quota.max_cost_usd_per_day, use["seconds_of_day"]),
+            ("this_month", self.quota.max_cost_usd_per_month, use["seconds_of_month"]),
+        ):
+            used, reserved = use[f"cost_usd_{period}"], use[f"reserved_usd_{period}"]
+            if limit is not None and used + reserved + cost > limit:
+                raise QuotaExceededError(
+                    f"cost_usd_{period}",
+                    used=used,
+                    reserved=reserved,
+                    requested=cost,
+                    limit=limit,
+                    retry_after_seconds=RETRY_SECONDS if used + cost <= limit else seconds,
+                    rate=rate,
+                )
+        run = {"tenant": tenant, "run_id": self.new.key.run_id, "cost": cost}
+        await connection.exec_driver_sql(_RESERVE, run)
+
+
+async def admission_of(connection: AsyncConnection, new: NewRun, usual: Quota) -> Admission | None:
+    """Lock the tenant and return the admission of a run; None if no limit applies."""
+    quota = await quota_of(connection, new.key.tenant, usual)
+    if quota.is_unlimited and new.queueing.concurrency_key is None:
+        return None
+    tenant = new.key.tenant
+    await connection.exec_driver_sql(LOCK, (tenant,))
+    asked = {
+        "tenant": tenant,
+        "key": new.queueing.concurrency_key,
+        "most_queued": quota.max_queued or 0,
+        "looked_at": 0 if quota.max_running is None else LOOKED_AT,
+    }
+    counts = (await connection.exec_driver_sql(COUNTS, asked)).mappings().one()
+    return Admission(quota, counts, new)
+
+
+@asynccontextmanager
+async def storing(connection: AsyncConnection, tenant: str, quota: Quota) -> AsyncIterator[None]:
+    """Check the storage quota around a block of writes; a lock serializes such writes of a tenant.
+
+    Raises:
+        QuotaExceededError: the writes exceed a storage limit; the transaction must be rolled back.
+    """
+    if quota.without_storage == quota:
+        yield
+        return
+    await connection.exec_driver_sql(LOCK, (tenant,))
+    before = (await connection.exec_driver_sql(_STORED, {"tenant": tenant})).mappings().one()
+    yield
+    after = (await connection.exec_driver_sql(_STORED, {"tenant": tenant})).mappings().one()
+    for name, limit in quota.storage.items():
+        # A tenant above its limit may still shrink or replace what it stores.
+        if limit is not None and after[name] > max(limit, before[name]):
+            raise QuotaExceededError(
+                name,
+                used=before[name],
+                requested=after[name] - before[name],
+                limit=limit,
+                retry_after_seconds=FULL_SECONDS,
+            )
+
+
+async def left_of_rate(connection: AsyncConnection, tenant: str, usual: Quota) -> RateState | None:
+    """Return a tenant's rate state without consuming any of it; None if it has no rate limit."""
+    most = (await quota_of(connection, tenant, usual)).max_runs_per_minute
+    if most is None:
+        return None
+    asked = {"tenant": tenant, "most": float(most)}
+    available = (await connection.exec_driver_sql(_LEFT_OF_RATE, asked)).scalar_one_or_none()
+    return _rate(most, most if available is None else available)
+
+
+def _rate(most: int, available: float) -> RateState:
+    missing = (-available if available < 0 else most - available) * 60 / (most or 1)
+    remaining = math.floor(max(0.0, available))
+    return RateState(limit=most, remaining=remaining, reset_seconds=math.ceil(missing))
+
+
+def usual_of(tenant: str, usual: Quota) -> Quota:
+    """Return the default quota of a tenant; the default tenant (no keys) has unlimited storage."""
+    return usual.without_storage if tenant == DEFAULT_TENANT else usual
+
+
+async def quota_of(connection: AsyncConnection, tenant: str, usual: Quota) -> Quota:
+    """Return the quota of a tenant: its own, or else the ``usual`` one."""
+    row = await _row_of(connection, tenant)
+    return usual_of(tenant, usual) if row is None else _quota(row)
+
+
+async def _row_of(connection: AsyncConnection, tenant: str) -> Row | None:
+    found = await connection.exec_driver_sql(f"{_QUOTA} WHERE tenant_id = %s", (tenant,))
+    return found.mappings().one_or_none()
+
+
+def _quota(row: Row) -> Quota:
+    models = row["models"]
+    own = {**row, "models": None if models is None else tuple(models)}
+    return Quota(**{name: own[name] for name in _FIELDS})
+
+
+class PostgresQuotas:
+    """Implements the store of quotas."""
+
+    def __init__(self, pool: Pool, usual: Quota) -> None:
+        """Apply the ``usual`` quota to tenants that have none of their own."""
+        self._pool = pool
+        self._usual = usual
+
+    async def get(self, tenant: str) -> TenantQuota:
+        """Return a tenant's quota and its usage."""
+        counted = {"tenant": tenant, "key": None, "most_queued": 2**31, "looked_at": 0}
+        found: dict[str, Any] = {}
+        async with transaction(self._pool) as connection:
+            row = await _row_of(connection, tenant)
+            for statement in (COUNTS, _COSTS, _STORED):
+                found |= (await connection.exec_driver_sql(statement, counted)).mappings().one()
+        use = QuotaUse(**{name: found[name] for name in QuotaUse.__dataclass_fields__})
+        usual = TenantQuota(tenant=tenant, quota=usual_of(tenant, self._usual), is_default=True)
+        return replace(usual if row is None else _own(row), use=use)
+
+    async def find(self) -> Sequence[TenantQuota]:
+        """Return the tenants that have a quota of their own."""
+        async with transaction(self._pool) as connection:
+            rows = (await connection.exec_driver_sql(f"{_QUOTA} ORDER BY tenant_id")).mappings()
+            return [_own(row) for row in rows]
+
+    async def put(self, tenant: str, quota: Quota) -> None:
+        """Store a quota for a tenant."""
+        values = {name: getattr(quota, name) for name in _FIELDS}
+        values["models"] = None if quota.models is None else list(quota.models)
+        async with transaction(self._pool) as connection:
+            await connection.exec_driver_sql(LOCK, (tenant,))
+            await connection.exec_driver_sql(_PUT, {"tenant": tenant, **values})
+
+    async def delete(self, tenant: str) -> bool:
+        """Reset a tenant to the configured default quota; return whether it had its own."""
+        async with transaction(self._pool) as connection:
+            gone = await connection.exec_driver_sql(
+                "DELETE FROM quotas WHERE tenant_id = %s RETURNING tenant_id", (tenant,)
+            )
+            return gone.one_or_none() is not None
+
+    async def nearly_full(self) -> Sequence[NearlyFull]:
+        """Return the storage limits that have reached the warning level, with tenant and usage."""
+        async with transaction(self._pool) as connection:
+            rows = await connection.exec_driver_sql(_NEARLY_FULL, dict(self._usual.storage))
+            return [NearlyFull(**row) for row in rows.mappings()]
+
+
+def _own(row: Row) -> TenantQuota:
+    return TenantQuota(
+        tenant=row["tenant_id"],
+        quota=_quota(row),
+        is_default=False,
+        updated_at=row["updated_at"],
+    )

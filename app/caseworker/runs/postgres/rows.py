@@ -1,0 +1,326 @@
+"""Convert rows to domain values and back, and encode cursors."""
+
+import base64
+import binascii
+import json
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from decimal import Decimal
+from typing import Any, TypeVar
+
+from sqlalchemy import RowMapping
+
+from caseworker.core.budget.budget import Budget
+from caseworker.core.trace.frozen_json import FrozenJson
+from caseworker.nodes.chat import ChatInput
+from caseworker.nodes.nesting import DefinitionKind
+from caseworker.platform.postgres.json_text import exact_dump
+from caseworker.runs.errors import InvalidRunError
+from caseworker.runs.postgres.brief import (
+    brief_call,
+    brief_event,
+    brief_once,
+    brief_request,
+    whole_event,
+)
+from caseworker.runs.quotas import Queueing
+from caseworker.runs.run import (
+    CallRecord,
+    CancelRequest,
+    DefinitionRef,
+    EventRecord,
+    FinishRun,
+    NewRun,
+    Run,
+    RunKey,
+    RunKind,
+    RunRequest,
+    RunSource,
+    RunStatus,
+)
+
+Row = Mapping[str, Any] | RowMapping
+
+Place = TypeVar("Place")
+Shown = TypeVar("Shown")
+
+_REQUEST = (
+    *("kind", "input", "expected_tools", "gold_answer", "mode", "seed", "timezone"),
+    "requires_prices",
+)
+"""Fields that every request has and that are stored unchanged."""
+_LIMITS = tuple(Budget.__dataclass_fields__)
+
+_RUN_COLUMNS = (
+    *("created_at", "request_hash", "idempotency_key", "started_at", "finished_at", "attempts"),
+    *("losses", "fence", "worker_id", "active_seconds", "finish_reason", "result", "usage", "stop"),
+)
+_CALL_COLUMNS = tuple(CallRecord.__dataclass_fields__.keys() - {"request"})
+_EVENT_COLUMNS = ("seq", "ts", "step_id", "node_id")
+"""Fields stored unchanged in columns of the same name."""
+
+
+def encode_cursor(place: Any) -> str:
+    """Return the last position of a page (a JSON value) as an opaque cursor."""
+    return base64.urlsafe_b64encode(json.dumps(place).encode()).decode().rstrip("=")
+
+
+def page_of(
+    rows: Sequence[Shown], limit: int, place: Callable[[Shown], Any]
+) -> tuple[Sequence[Shown], str | None]:
+    """Return up to ``limit`` rows, and the cursor of the next page if there are more rows."""
+    page = rows[:limit]
+    return page, encode_cursor(place(page[-1])) if len(rows) > limit else None
+
+
+def id_in(place: Any) -> str:
+    """Return the ID in a cursor position; anything that could not be an ID never reaches SQL.
+
+    Raises:
+        ValueError: the position is not an ID.
+    """
+    if not isinstance(place, str) or not place.isascii() or "\x00" in place:
+        raise ValueError(place)
+    return place
+
+
+def instant_and_id(place: Any) -> tuple[datetime, str]:
+    """Return the instant and the ID in a cursor position.
+
+    Raises:
+        ValueError, TypeError: the position has another form.
+    """
+    at, name = place
+    return datetime.fromisoformat(at), id_in(name)
+
+
+def decode_cursor(cursor: str, read: Callable[[Any], Place]) -> Place:
+    """Return the position in a cursor; ``read`` converts its JSON, or raises if it is malformed.
+
+    Raises:
+        InvalidRunError: the cursor is invalid.
+    """
+    try:
+        padded = cursor + "=" * (-len(cursor) % 4)
+        return read(json.loads(base64.urlsafe_b64decode(padded.encode("ascii"))))
+    except (ValueError, TypeError, RecursionError, binascii.Error):
+        message = "Invalid cursor. Omit it to start from the first page."
+        raise InvalidRunError("cursor", message) from None
+
+
+def request_to_json(request: RunRequest) -> dict[str, Any]:
+    """Return a request in its stored form; requests of kind ``case`` have no graph."""
+    stored = {name: getattr(request, name) for name in _REQUEST}
+    limits = ((name, getattr(request.budget, name)) for name in _LIMITS)
+    stored["budget"] = {name: _plain(limit) for name, limit in limits if limit is not None}
+    stored["deadline"] = request.deadline.isoformat() if request.deadline else None
+    if request.start_at is not None:
+        stored["start_at"] = request.start_at.isoformat()
+    if (source := request.source) is not None:
+        stored["source"] = {"run_id": source.run_id, "until": source.until}
+    if request.traceparent is not None:
+        stored["traceparent"] = request.traceparent
+    if request.models is not None:
+        stored["models"] = list(request.models)
+    if request.chat is not None:
+        stored["chat"] = request.chat.to_json()
+    if request.kind is not RunKind.CASE:
+        ref = request.definition_ref
+        named = None if ref is None else {"name": ref.name, "version": ref.version}
+        if ref is not None and ref.kind.value != request.kind.value:
+            stored["chat"]["agent"], named = named, None  # the previous release ignores it there
+        stored["graph_ref"] = named
+        stored |= {"graph": request.graph, "inputs": dict(request.inputs)}
+    return stored
+
+
+def request_from_json(stored: Mapping[str, Any]) -> RunRequest:
+    """Return the request from its stored form."""
+    limits = dict(stored["budget"])
+    if limits.get("max_cost_dollars") is not None:
+        limits["max_cost_dollars"] = Decimal(limits["max_cost_dollars"])
+    deadline, source, chat = stored["deadline"], stored.get("source"), stored.get("chat")
+    start_at, ref, kind = stored.get("start_at"), stored.get("graph_ref"), stored["kind"]
+    if chat and "agent" in chat:
+        ref, kind = chat["agent"], DefinitionKind.AGENT
+    read = {
+        "kind": RunKind(stored["kind"]),
+        "expected_tools": tuple(stored["expected_tools"]),
+        "budget": Budget(**limits),
+        "deadline": datetime.fromisoformat(deadline) if deadline else None,
+        "start_at": datetime.fromisoformat(start_at) if start_at else None,
+        "definition_ref": DefinitionRef(**ref, kind=DefinitionKind(kind)) if ref else None,
+        "source": RunSource(**source) if source else None,
+        "chat": ChatInput.of_json(chat) if chat else None,
+        "models": tuple(stored["models"]) if "models" in stored else None,
+    }
+    known = {name: stored[name] for name in stored if name != "graph_ref"}
+    return RunRequest(**{**known, **read})
+
+
+def run_from_row(row: Row) -> Run:
+    """Return the run in a row of ``runs``, which must not be a pending cancel."""
+    return Run(
+        key=RunKey(row["tenant_id"], row["run_id"]),
+        kind=RunKind(row["kind"]),
+        status=RunStatus(row["status"]),
+        request=request_from_json(row["request"]),
+        metadata=row["metadata"] or {},
+        cancel_request=cancel_request_from_row(row),
+        queueing=Queueing(
+            priority=row["priority"],
+            concurrency_key=row["concurrency_key"],
+            concurrency_limit=row["concurrency_limit"] or 1,
+        ),
+        **{name: row[name] for name in _RUN_COLUMNS},
+    )
+
+
+def accepted_run(new: NewRun, worker_id: str | None, created_at: datetime) -> Run:
+    """Return the run that an insert just stored, claimed or queued."""
+    claimed = worker_id is not None
+    return Run(
+        key=new.key,
+        kind=new.request.kind,
+        status=RunStatus.RUNNING if claimed else RunStatus.QUEUED,
+        created_at=created_at,
+        request_hash=new.request_hash,
+        request=new.request,
+        metadata=new.metadata,
+        idempotency_key=new.idempotency_key,
+        started_at=created_at if claimed else None,
+        attempts=int(claimed),
+        fence=int(claimed),
+        worker_id=worker_id,
+        queueing=new.queueing,
+    )
+
+
+def cancel_request_from_row(row: Row) -> CancelRequest | None:
+    """Return the cancel request in a row of ``runs``, or None."""
+    if row["cancel_requested_at"] is None:
+        return None
+    return CancelRequest(
+        requested_by=row["cancel_requested_by"],
+        reason=row["cancel_reason"],
+        requested_at=row["cancel_requested_at"],
+        delivered_at=row.get("cancel_delivered_at"),
+    )
+
+
+def key_from_row(row: Row) -> RunKey:
+    """Return the key of the run that a row belongs to."""
+    return RunKey(row["tenant_id"], row["run_id"])
+
+
+def key_to_json(key: RunKey, fence: int) -> dict[str, Any]:
+    """Return the key of a run with the fencing token of its owner."""
+    return {"tenant_id": key.tenant, "run_id": key.run_id, "fence": fence}
+
+
+def new_run_to_json(new: NewRun, worker_id: str | None) -> dict[str, Any]:
+    """Return the row of a new run, claimed for ``worker_id`` or unclaimed."""
+    row = {
+        "tenant_id": new.key.tenant,
+        "run_id": new.key.run_id,
+        "kind": new.request.kind.value,
+        "request": request_to_json(new.request),
+        "request_hash": new.request_hash,
+        "idempotency_key": new.idempotency_key,
+        "metadata": new.metadata,
+        "worker_id": worker_id,
+        "claimed": worker_id is not None,
+        **_queueing(new),
+    }
+    if new.request.start_at is not None:
+        row["start_at"] = new.request.start_at.isoformat()
+    if new.webhook is not None:
+        row["webhook"] = {"url": new.webhook.url, "events": new.webhook.events}
+    return row
+
+
+def _queueing(new: NewRun) -> dict[str, Any]:
+    """Return the columns that affect queueing, without those that have their defaults."""
+    columns: dict[str, Any] = {}
+    if new.request.deadline is not None:
+        columns["deadline"] = new.request.deadline.isoformat()
+    if new.queueing.priority:
+        columns["priority"] = new.queueing.priority
+    if new.queueing.concurrency_key is not None:
+        columns["concurrency_key"] = new.queueing.concurrency_key
+        columns["concurrency_limit"] = new.queueing.concurrency_limit
+    return columns
+
+
+def finish_to_json(finish: FinishRun, written_bytes: int) -> dict[str, Any]:
+    """Return the outcome of a run; ``written_bytes`` counts the calls and events written too."""
+    return {
+        **key_to_json(finish.key, finish.fence),
+        "status": finish.status.value,
+        "finish_reason": finish.finish_reason,
+        "result": finish.result,
+        "usage": finish.usage,
+        "stop": finish.stop,
+        "active_seconds": finish.active_seconds,
+        "delivered_at": finish.delivered_at.isoformat() if finish.delivered_at else None,
+        "written_bytes": written_bytes,
+    }
+
+
+def call_to_json(key: RunKey, fence: int, record: CallRecord) -> dict[str, Any]:
+    """Return a row of ``calls`` with the fencing token of the write."""
+    row = {
+        **key_to_json(key, fence),
+        "seq": int(record.node_id[1:]),
+        "status": record.node["status"],
+        "call_key": record.call_key,
+        "request_hash": record.request_hash,
+        "outcome": record.outcome,
+        "value": _text_of(record.value),
+        "request": brief_request(record.request),
+    }
+    brief = brief_call(record)
+    if brief is None:
+        return {**row, "charge": record.charge, "node": record.node}
+    return {**row, "brief": brief}
+
+
+def _text_of(value: Any) -> str | None:
+    """Return a value as JSON text; the row embeds it as a string, which is cheaper to encode."""
+    if type(value) is FrozenJson:
+        return value.text
+    return None if value is None else exact_dump(value)
+
+
+def call_from_row(row: Row) -> CallRecord:
+    """Return the journal entry in a row of ``journal``, with its request if it was selected."""
+    return CallRecord(**{name: row[name] for name in _CALL_COLUMNS}, request=row.get("request"))
+
+
+def event_to_json(key: RunKey, fence: int, record: EventRecord) -> dict[str, Any]:
+    """Return a row of ``events`` with the fencing token of the write."""
+    row = {
+        **key_to_json(key, fence),
+        "seq": record.seq,
+        "ts": record.ts.isoformat(),
+        "step_id": record.step_id,
+        "node_id": record.node_id,
+    }
+    brief = brief_event(record)
+    if brief is None:
+        row |= {"type": record.type, "data": record.data}
+    else:
+        row["type"], row["brief"] = brief
+    if record.once_key is not None:
+        row["once_key"] = brief_once(record)
+    return row
+
+
+def event_from_row(row: Row) -> EventRecord:
+    """Return the event in a row of ``events``."""
+    kind, data = whole_event(row)
+    return EventRecord(type=kind, data=data, **{name: row[name] for name in _EVENT_COLUMNS})
+
+
+def _plain(limit: int | float | Decimal | None) -> int | float | str | None:
+    return str(limit) if isinstance(limit, Decimal) else limit

@@ -1,0 +1,376 @@
+"""Workers, the processes that execute runs: heartbeats, and recovery of the runs of dead workers.
+
+Every worker looks for stale runs itself instead of leaving that to a queue job. A worker whose
+slots are full must still notice that another one died, and a recovery that is killed midway must
+not block the next one.
+
+In addition to its row, a live worker holds an advisory lock. The lock ends with its connection, so
+a killed process no longer holds it. :mod:`caseworker.runs.silence` decides which workers count as
+silent.
+
+Recovery never waits for a row lock, so it disturbs neither other recoveries nor live workers. Rows
+that are locked now are checked again next time. A worker that was only frozen has lost its runs
+when it resumes: the fencing token of the next claim rejects its writes.
+"""
+
+import asyncio
+import itertools
+import os
+import socket
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from functools import partial
+from typing import Any
+
+import structlog
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from caseworker.platform.errors import StoreUnavailableError
+from caseworker.platform.postgres.engines import Engines, Pool, transaction
+from caseworker.runs.observing import RunObservers
+from caseworker.runs.ports import Beat
+from caseworker.runs.postgres.accept_and_cancel import halt_overdue
+from caseworker.runs.postgres.approvals import WAKE_DUE
+from caseworker.runs.postgres.dispatch import QUEUE, QueueDispatch
+from caseworker.runs.postgres.rows import cancel_request_from_row, key_from_row
+from caseworker.runs.postgres.run_statements import OWNED, OWNED_BY, TAKE_LOST
+from caseworker.runs.run import RunKey
+from caseworker.runs.silence import LOOKS_PER_BEAT, SilenceWatch, Silent
+
+log = structlog.get_logger(__name__)
+
+BATCH = 200
+"""Maximum number of runs per transaction; the rest are processed in further transactions."""
+
+OLDEST = 1000
+"""Number of queued runs, oldest first, that are checked for a missing job."""
+
+BEAT = """
+INSERT INTO workers (worker_id, host, pid, drain_requested_at) VALUES (%s, %s, %s, %s)
+ON CONFLICT (worker_id) DO UPDATE SET beat_at = clock_timestamp()
+RETURNING drain_requested_at
+"""
+
+_LIFE_LOCK = "hashtextextended({worker_id}, 1)"
+
+HOLD_LIFE_LOCK = f"SELECT pg_advisory_lock_shared({_LIFE_LOCK.format(worker_id='%s')})"
+"""A shared lock, because the server may not have closed the previous connection yet."""
+
+LEAVE = "DELETE FROM workers WHERE worker_id = %s"
+
+BEATS = "SELECT worker_id, beat_at FROM workers"
+
+ANY_TAKING = """
+SELECT EXISTS (
+    SELECT FROM workers WHERE drain_requested_at IS NULL
+        AND beat_at > clock_timestamp() - make_interval(secs => %s::float8)
+)
+"""
+
+LIST = f"""
+SELECT worker_id, host, pid, started_at, drain_requested_at, beat_at,
+    extract(epoch FROM clock_timestamp() - beat_at)::float8 AS silent_seconds,
+    (SELECT count(*) FROM runs WHERE runs.worker_id = w.worker_id AND status IN {OWNED}) AS runs
+FROM workers w ORDER BY host, started_at, worker_id
+"""  # noqa: S608 - nothing of a caller's is in it, here and below
+
+DRAIN = """
+UPDATE workers SET drain_requested_at = coalesce(drain_requested_at, clock_timestamp())
+WHERE worker_id = %s RETURNING worker_id
+"""
+
+DEAD_WORKERS = f"""
+SELECT worker_id FROM workers JOIN unnest(%s::text[], %s::timestamptz[], %s::boolean[])
+    AS silent(worker_id, beat_at, surely) USING (worker_id, beat_at)
+WHERE CASE WHEN surely THEN true
+    ELSE pg_try_advisory_xact_lock({_LIFE_LOCK.format(worker_id="worker_id")}) END
+FOR UPDATE OF workers SKIP LOCKED
+"""  # noqa: S608
+"""Return the silent workers that are dead: they sent no heartbeat since they were checked.
+
+They also hold no connection, unless they have been silent for ``stale_seconds``.
+"""
+
+DELETE_DEAD_WORKERS = f"""
+DELETE FROM workers w WHERE worker_id = ANY(%s) AND NOT EXISTS (
+    SELECT FROM runs WHERE runs.worker_id = w.worker_id AND status IN {OWNED}
+)
+"""  # noqa: S608
+"""Keep the row while the worker still owns runs: its last heartbeat shows how long they ran."""
+
+FORGOTTEN = """
+SELECT run.tenant_id, run_id, queued_at FROM (
+    SELECT tenant_id, run_id, queued_at FROM runs
+    WHERE status = 'queued'
+        AND queued_at < clock_timestamp() - make_interval(secs => %(stale_seconds)s::float8)
+        AND concurrency_key IS NULL
+    ORDER BY queued_at LIMIT %(oldest)s
+) run LEFT JOIN quotas ON quotas.tenant_id = run.tenant_id
+LEFT JOIN LATERAL (
+    SELECT id FROM procrastinate_jobs
+    WHERE queueing_lock = run.tenant_id || '/' || run.run_id AND status = 'todo' LIMIT 1
+) job ON true
+WHERE job.id IS NULL AND CASE WHEN quotas.tenant_id IS NULL
+    THEN %(usual_max_running)s::integer ELSE max_running END IS NULL
+LIMIT %(limit)s
+"""
+"""Return queued runs that have no job and do not wait for another run of their tenant.
+
+Workers take jobs oldest first, so such a run is among the oldest by its turn at the latest.
+Checking only those costs the same however long the queue is. Runs with a concurrency key, or of
+tenants with a limit, may have to wait without a job. Every worker claims those at each heartbeat.
+"""
+
+DELETE_STALLED_JOBS = """
+DELETE FROM procrastinate_jobs WHERE id IN (
+    SELECT job.id FROM procrastinate_jobs job
+    LEFT JOIN procrastinate_workers worker ON worker.id = job.worker_id
+    WHERE job.status = 'doing' AND job.queue_name = %s
+        AND (worker.id IS NULL OR worker.last_heartbeat
+            < clock_timestamp() - make_interval(secs => %s::float8))
+    FOR UPDATE OF job SKIP LOCKED
+)
+"""
+"""Delete jobs that a dead worker took without claiming the run; the run gets a new job."""
+
+
+class PostgresWorkers:
+    """Implements the heartbeat port, over a dedicated connection."""
+
+    def __init__(self, engines: Engines) -> None:
+        self._pool = engines.pulse
+        self._place = socket.gethostname(), os.getpid()
+        self._drain_requested_at: datetime | None = None
+        """Restored if another process considered this one dead and deleted its row."""
+
+    async def beat(self, worker_id: str) -> Beat:
+        """Record a heartbeat; return the worker's own runs, cancel requests and drain flag.
+
+        Raises:
+            StoreUnavailableError: the database does not respond.
+        """
+        async with transaction(self._pool) as connection:
+            held = (await connection.get_raw_connection()).info
+            # The lock belongs to the connection, so a new connection takes it again.
+            if held.get(HOLD_LIFE_LOCK) != worker_id:
+                await connection.exec_driver_sql(HOLD_LIFE_LOCK, (worker_id,))
+                held[HOLD_LIFE_LOCK] = worker_id
+            row = (worker_id, *self._place, self._drain_requested_at)
+            beaten = await connection.exec_driver_sql(BEAT, row)
+            self._drain_requested_at = beaten.scalar_one()
+            rows = (await connection.exec_driver_sql(OWNED_BY, (worker_id,))).mappings().all()
+        owned = {key_from_row(row): row for row in rows}
+        requests = {key: cancel_request_from_row(row) for key, row in owned.items()}
+        cancelled = {key: request for key, request in requests.items() if request is not None}
+        draining = self._drain_requested_at is not None
+        return Beat(cancelled=cancelled, owned=frozenset(owned), draining=draining)
+
+    async def leave(self, worker_id: str) -> None:
+        """Record that this worker shuts down.
+
+        Raises:
+            StoreUnavailableError: the database does not respond.
+        """
+        async with transaction(self._pool) as connection:
+            await connection.exec_driver_sql(LEAVE, (worker_id,))
+
+
+async def any_taking(pool: Pool, *, stale_seconds: float) -> bool:
+    """Return whether any non-draining worker sent a heartbeat recently, by the database's clock.
+
+    Raises:
+        StoreUnavailableError: the database does not respond.
+    """
+    async with transaction(pool) as connection:
+        found = await connection.exec_driver_sql(ANY_TAKING, (stale_seconds,))
+        return bool(found.scalar_one())
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerState:
+    """The state of a worker as stored in the database."""
+
+    worker_id: str
+    host: str | None
+    pid: int | None
+    started_at: datetime
+    drain_requested_at: datetime | None
+    """When a drain was requested; None if none was."""
+    beat_at: datetime
+    silent_seconds: float
+    """Seconds since its last heartbeat, by the database's clock."""
+    runs: int
+    """Number of runs that it executes."""
+
+
+async def list_workers(pool: Pool) -> list[WorkerState]:
+    """Return all workers.
+
+    Raises:
+        StoreUnavailableError: the database does not respond.
+    """
+    async with transaction(pool) as connection:
+        rows = (await connection.exec_driver_sql(LIST)).mappings().all()
+    return [WorkerState(**row) for row in rows]
+
+
+async def request_drain(pool: Pool, worker_id: str) -> bool:
+    """Ask a worker to accept no more runs; return False if it is unknown.
+
+    The worker sees the request at its next heartbeat.
+
+    Raises:
+        StoreUnavailableError: the database does not respond.
+    """
+    async with transaction(pool) as connection:
+        asked = await connection.exec_driver_sql(DRAIN, (worker_id,))
+        return asked.one_or_none() is not None
+
+
+@dataclass(slots=True, kw_only=True)
+class StaleRunRecovery:
+    """Requeues runs that would otherwise never be executed."""
+
+    pool: Pool
+    dispatch: QueueDispatch
+    interval_seconds: float
+    stale_seconds: float
+    """Maximum silence of a worker before its runs are recovered."""
+    max_attempts: int
+    """Consecutive losses after which a run fails; a run at the limit is requeued without delay."""
+    worker_id: str | None = None
+    """ID of the worker that runs the recovery; None if the process sends no heartbeats."""
+    usual_max_running: int | None = None
+    """Maximum concurrent runs of tenants without a quota."""
+    observers: RunObservers = field(default_factory=RunObservers)
+    """Notified of runs that end here because their deadline passed before they started."""
+    clock: Callable[[], float] = time.monotonic
+    _watch: SilenceWatch = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Start with an empty silence watch."""
+        self._watch = SilenceWatch(
+            interval_seconds=self.interval_seconds,
+            stale_seconds=self.stale_seconds,
+            own=self.worker_id,
+        )
+
+    async def run(self) -> None:
+        """Recover runs repeatedly; after a database outage, retry at the next interval."""
+        away = False
+        for look in itertools.count():
+            try:
+                await self.recover(only_silent=look % LOOKS_PER_BEAT > 0)
+                away = False
+            except StoreUnavailableError:
+                self._watch.interrupted()
+                if not away:
+                    log.warning("recovery.database_away")
+                away = True
+            began = self.clock()
+            await asyncio.sleep(self._watch.look_seconds)
+            if self.clock() - began > 2 * self.interval_seconds + 0.5:
+                self._watch.interrupted()  # this process was frozen or overloaded
+
+    async def recover(self, *, only_silent: bool = False) -> Sequence[RunKey]:
+        """Requeue all stale runs and end overdue ones; return the runs that got a job.
+
+        With ``only_silent``, do nothing unless a worker has fallen silent.
+
+        Raises:
+            StoreUnavailableError: the database does not respond.
+        """
+        silent = await self._silent()
+        if only_silent and not silent:
+            return ()
+        found: list[RunKey] = []
+        for take in (partial(self._take_lost, silent), self._take_forgotten, take_due):
+            while True:
+                async with transaction(self.pool) as connection:
+                    taken = await take(connection)
+                    await self.dispatch.defer(connection, taken)
+                found.extend(taken)
+                if len(taken) < BATCH:
+                    break
+        while await self._halt_overdue() == BATCH:
+            pass
+        if found:
+            log.warning("runs.recovered", count=len(found))
+        return found
+
+    async def _halt_overdue(self) -> int:
+        async with transaction(self.pool) as connection:
+            ended = await halt_overdue(connection, BATCH)
+        for run, snapshot in ended:
+            self.observers.ended(run, snapshot)
+        return len(ended)
+
+    async def _silent(self) -> Sequence[Silent]:
+        began = self.clock()
+        async with transaction(self.pool) as connection:
+            rows = (await connection.exec_driver_sql(BEATS)).all()
+        beats = {row.worker_id: row.beat_at for row in rows}
+        return self._watch.look(beats, began=began, ended=self.clock())
+
+    async def _take_lost(
+        self, silent: Sequence[Silent], connection: AsyncConnection
+    ) -> Mapping[RunKey, datetime]:
+        return await take_lost(
+            connection,
+            silent,
+            stale_seconds=self.stale_seconds,
+            max_attempts=self.max_attempts,
+        )
+
+    async def _take_forgotten(self, connection: AsyncConnection) -> Mapping[RunKey, datetime]:
+        """Return queued runs whose job was lost, with the time from which they could start."""
+        await connection.exec_driver_sql(DELETE_STALLED_JOBS, (QUEUE, self.stale_seconds))
+        looking = {
+            "stale_seconds": self.stale_seconds,
+            "usual_max_running": self.usual_max_running,
+            "oldest": OLDEST,
+            "limit": BATCH,
+        }
+        return _places((await connection.exec_driver_sql(FORGOTTEN, looking)).all())
+
+
+async def take_lost(
+    connection: AsyncConnection,
+    silent: Sequence[Silent],
+    *,
+    stale_seconds: float,
+    max_attempts: int,
+) -> Mapping[RunKey, datetime]:
+    """Requeue runs of dead workers.
+
+    Return the earliest restart time of each. A run that was lost more than once is delayed, in case
+    the run itself crashes its workers.
+    """
+    judged = (
+        [each.worker_id for each in silent],
+        [each.beat_at for each in silent],
+        [each.surely for each in silent],
+    )
+    dead = list((await connection.exec_driver_sql(DEAD_WORKERS, judged)).scalars())
+    taking = {
+        "dead": dead,
+        "stale_seconds": stale_seconds,
+        "max_attempts": max_attempts,
+        "limit": BATCH,
+    }
+    lost = (await connection.exec_driver_sql(TAKE_LOST, taking)).all()
+    if dead:
+        await connection.exec_driver_sql(DELETE_DEAD_WORKERS, (dead,))
+    return _places(lost)
+
+
+async def take_due(connection: AsyncConnection) -> Mapping[RunKey, datetime]:
+    """Requeue runs whose wait for an approval has timed out."""
+    return _places((await connection.exec_driver_sql(WAKE_DUE, (BATCH,))).all())
+
+
+def _places(rows: Sequence[Any]) -> Mapping[RunKey, datetime]:
+    found = {RunKey(row.tenant_id, row.run_id): row.queued_at for row in rows}
+    return {key: found[key] for key in sorted(found)}

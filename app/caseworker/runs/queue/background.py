@@ -1,0 +1,173 @@
+"""Background work of the service other than runs, such as webhook deliveries, in queue jobs.
+
+A job only wakes a process. A table row holds the work and its due time, and a worker claims that
+row. A job that is lost, duplicated or late is therefore harmless. :class:`JobRescue` replaces lost
+jobs.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+import procrastinate
+import structlog
+from procrastinate.connector import BaseConnector
+from procrastinate.jobs import Job, Status
+
+from caseworker.platform.errors import StoreUnavailableError
+from caseworker.platform.postgres.connections import Patience
+from caseworker.platform.postgres.engines import Pool, transaction
+from caseworker.runs.postgres.workers import DELETE_STALLED_JOBS
+from caseworker.runs.queue.worker import (
+    CapacityAwareJobManager,
+    QueueTimes,
+    connections,
+    take_jobs,
+    wake_when_told,
+)
+
+log = structlog.get_logger(__name__)
+
+Task = Callable[..., Awaitable[None]]
+
+CONNECTIONS = 2
+"""Maximum connections of a worker: a job holds none while it executes."""
+
+GREED = 3
+"""How many slots a tenant may hold per free slot; a single tenant gets three quarters of all.
+
+The rest stays free for tenants that arrive later (Choudhury and Hahne, Dynamic queue length
+thresholds for shared-memory packet switches, 1998).
+"""
+
+_TAKE = """
+WITH next AS (
+    SELECT id FROM procrastinate_jobs
+    WHERE status = 'todo' AND queue_name = ANY(%(queues)s::text[])
+        AND (scheduled_at IS NULL OR scheduled_at <= now())
+        AND queue_name || '/' || coalesce(args ->> 'tenant', '') <> ALL(%(full)s::text[])
+    ORDER BY priority DESC, id LIMIT 1 FOR UPDATE SKIP LOCKED
+)
+UPDATE procrastinate_jobs AS job SET status = 'doing', worker_id = %(worker_id)s
+FROM next WHERE job.id = next.id RETURNING job.*
+"""
+"""Like procrastinate's own statement, but excludes some tenants; these jobs have no locks."""
+
+RESCUE_SECONDS = 5.0
+"""Minimum interval between searches for lost jobs, and how late a job must be to count as lost."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BackgroundQueue:
+    """Tasks and concurrency of one queue."""
+
+    tasks: Mapping[str, Task]
+    """Handlers by task name; they are called with the arguments of the job."""
+    at_once: int
+    """Maximum concurrent jobs of this queue, so that slow jobs do not delay other queues."""
+
+
+class SharedJobManager(CapacityAwareJobManager):
+    """Gives a worker jobs only from queues that have free slots.
+
+    Jobs of a tenant that holds its share of a queue's slots are skipped, so that other tenants get
+    theirs.
+    """
+
+    def __init__(self, connector: BaseConnector, queues: Mapping[str, BackgroundQueue]) -> None:
+        super().__init__(connector, has_room=lambda: True)
+        self._free = {name: queue.at_once for name, queue in queues.items()}
+        self._held: Counter[tuple[str, str]] = Counter()
+
+    async def next_job(self, queues: Iterable[str] | None, worker_id: int) -> Job | None:
+        """Take the next job; None if no job may start now."""
+        free = [name for name, places in self._free.items() if places > 0]
+        full = [
+            f"{queue}/{tenant}"
+            for (queue, tenant), held in self._held.items()
+            if held >= GREED * self._free[queue]
+        ]
+        taken = await self.connector.execute_query_all_async(
+            query=_TAKE, worker_id=worker_id, queues=free, full=full
+        )
+        if not taken:
+            return None
+        job = Job.from_row(taken[0])
+        self._free[job.queue] -= 1
+        self._held[_holder(job)] += 1
+        return job
+
+    async def finish_job(self, job: Job, status: Status, delete_job: bool) -> None:
+        """Release the slot of a finished job."""
+        try:
+            await super().finish_job(job, status, delete_job)
+        finally:
+            self._free[job.queue] += 1
+            self._held[_holder(job)] -= 1
+            self._held += Counter()  # removes zero counts
+            await self.wake()
+
+
+def _holder(job: Job) -> tuple[str, str]:
+    return job.queue, str(job.task_kwargs.get("tenant", ""))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BackgroundWorker:
+    """Executes the jobs of the given queues."""
+
+    url: str
+    queues: Mapping[str, BackgroundQueue]
+    times: QueueTimes
+    patience: Patience
+
+    async def run(self) -> None:
+        """Execute jobs until the database connection is lost.
+
+        Raises:
+            Exception: the connection was lost; the type depends on which part noticed it first.
+        """
+        app = procrastinate.App(connector=procrastinate.PsycopgConnector())
+        jobs = SharedJobManager(app.connector, self.queues)
+        app.job_manager = jobs
+        for name, queue in self.queues.items():
+            for task_name, task in queue.tasks.items():
+                app.task(name=task_name, queue=name)(task)
+        names, at_once = list(self.queues), sum(queue.at_once for queue in self.queues.values())
+        async with connections(self.url, self.patience, at_most=CONNECTIONS) as pool:
+            await pool.wait(self.patience.connect_seconds)
+            async with app.open_async(pool), asyncio.TaskGroup() as tasks:
+                told = wake_when_told(jobs, self.url, names, self.patience)
+                listening = tasks.create_task(told)
+                await take_jobs(app, names, at_once=at_once, times=self.times)
+                listening.cancel()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobRescue:
+    """Defers a new job for due work whose job or process was lost."""
+
+    pool: Pool
+    rescues: Mapping[str, Callable[[], Awaitable[int]]]
+    """By queue, the function that finds such work, defers jobs for it, and returns their number."""
+    interval_seconds: float
+    stale_seconds: float
+    """Maximum silence of a job's worker before the job is taken away."""
+
+    async def run(self) -> None:
+        """Search repeatedly; after a database outage, retry at the next interval."""
+        while True:
+            await asyncio.sleep(self.interval_seconds)
+            try:
+                await self._look()
+            except StoreUnavailableError:
+                continue
+
+    async def _look(self) -> None:
+        for queue, rescue in self.rescues.items():
+            async with transaction(self.pool) as connection:
+                stalled = (queue, self.stale_seconds)
+                await connection.exec_driver_sql(DELETE_STALLED_JOBS, stalled)
+            if count := await rescue():
+                log.warning("jobs.rescued", queue=queue, count=count)

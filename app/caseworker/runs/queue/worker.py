@@ -1,0 +1,299 @@
+"""Take queued runs for this process, as many as it has slots for, without losing a wake-up.
+
+procrastinate's worker fetches a job, and if there is none it sleeps until a notification or its
+next poll. When the fetch returns, it discards all notifications received so far. A job that is
+committed after the query, and announced before the answer arrives, would be missed until the next
+poll. Therefore every wake-up is counted here, and an empty answer counts only if no wake-up came
+during the query. Doing this in ``fetch_job`` is enough: no other code runs between its return and
+the point where the worker discards the notifications.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import procrastinate
+from procrastinate.connector import BaseConnector
+from procrastinate.jobs import DeleteJobCondition, Job, JobInserted
+from procrastinate.manager import JobManager, NotificationCallback, get_channel_for_queues
+from psycopg_pool import AsyncConnectionPool
+
+from caseworker.engine.supervision import forget_failure, until_done
+from caseworker.platform.postgres.connections import Connection, Patience, connect_options
+from caseworker.runs.ports import RunStore
+from caseworker.runs.postgres.dispatch import EXECUTE, QUEUE
+from caseworker.runs.postgres.listener import listen
+from caseworker.runs.run import Run
+from caseworker.runs.run_slots import RunSlots
+
+CONCURRENCY = 4
+"""Number of concurrent jobs; a job only claims its run, which then executes outside the job."""
+
+
+def claims_at_once(max_runs: int) -> int:
+    """Return how many claims run concurrently; 1 if more could exceed a tenant's share."""
+    return CONCURRENCY if max_runs >= 20 * CONCURRENCY else 1
+
+
+STOP_GRACE_SECONDS = 5.0
+"""Time limit for stopping a worker: its jobs get one second, then it unregisters."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueTimes:
+    """Intervals of the worker in seconds."""
+
+    poll: float
+    """Poll interval; notifications wake the worker at once, polls find the ones it missed."""
+    heartbeat: float
+    stale: float
+    """Maximum silence of another process's worker before its jobs are taken away."""
+
+
+class Executor(Protocol):
+    """Executes claimed runs in this process, in a limited number of slots."""
+
+    @property
+    def worker_id(self) -> str:
+        """Worker ID under which runs are claimed."""
+        ...
+
+    @property
+    def free_slots(self) -> int:
+        """How many more runs may be started now."""
+        ...
+
+    @property
+    def slots(self) -> RunSlots:
+        """Which tenants hold the slots."""
+        ...
+
+    def reserve(self) -> bool:
+        """Reserve a slot for a run that is about to be claimed; return False if none is free."""
+        ...
+
+    def unreserve(self) -> None:
+        """Release a reserved slot."""
+        ...
+
+    async def room(self) -> None:
+        """Wait until a slot may be free."""
+        ...
+
+    async def freed(self) -> None:
+        """Wait until a run ends for which other runs of its tenant may have waited."""
+        ...
+
+    def start(self, run: Run, *, permitted_at: float) -> None:
+        """Execute a run that was claimed for this process.
+
+        ``permitted_at`` is when the claiming statement was sent, on the monotonic clock.
+        """
+        ...
+
+
+class CapacityAwareJobManager(JobManager):
+    """Gives a worker jobs only while ``has_room`` is true, and can be woken from outside."""
+
+    def __init__(
+        self,
+        connector: BaseConnector,
+        *,
+        has_room: Callable[[], bool],
+        looked: asyncio.Event | None = None,
+    ) -> None:
+        """Give no jobs while ``has_room`` returns false; ``wake`` makes the worker check again.
+
+        ``looked`` is set after the first search for a job, when the worker is ready.
+        """
+        super().__init__(connector)
+        self._has_room = has_room
+        self._notify_worker: NotificationCallback | None = None
+        self._wakes = 0
+        self.refused = asyncio.Event()
+        """Set when a job may exist but no slot was free."""
+        self._looked = looked or asyncio.Event()
+
+    async def register_worker(self) -> int:
+        """Register the worker; if cancelled during this, unregister it before raising."""
+        registering = asyncio.create_task(super().register_worker(), name="register worker")
+        try:
+            return await asyncio.shield(registering)
+        except asyncio.CancelledError:
+            # The row may be stored although its ID has not arrived yet.
+            await self.unregister_worker(await registering)
+            raise
+
+    async def fetch_job(self, queues: Iterable[str] | None, worker_id: int) -> Job | None:
+        """Return the next job, or None if there is no job or no free slot."""
+        while True:
+            if not self._has_room():
+                self.refused.set()
+                self._looked.set()
+                return None
+            wakes = self._wakes
+            job = await self.next_job(queues, worker_id)
+            self._looked.set()
+            if job is not None or wakes == self._wakes:
+                return job
+
+    async def next_job(self, queues: Iterable[str] | None, worker_id: int) -> Job | None:
+        """Take the next job; None if there is none."""
+        return await super().fetch_job(queues, worker_id)
+
+    async def listen_for_jobs(
+        self, *, on_notification: NotificationCallback, queues: Iterable[str] | None = None
+    ) -> None:
+        """Store the callback that wakes the worker; QueueWorker itself receives notifications."""
+        self._notify_worker = on_notification
+        await self.wake()
+        await asyncio.Event().wait()
+
+    async def wake(self) -> None:
+        """Make the worker look for jobs now."""
+        self._wakes += 1
+        if self._notify_worker is not None:
+            await self._notify_worker(
+                channel="", notification=JobInserted(type="job_inserted", job_id=0)
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class QueueWorker:
+    """The worker of this process for queued runs."""
+
+    url: str
+    store: RunStore
+    executor: Executor
+    times: QueueTimes
+    patience: Patience
+    claiming: asyncio.Semaphore
+    """Limits concurrent claims; see :func:`claims_at_once`."""
+    looked: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set after the first search for a job, when the worker is ready."""
+
+    async def run(self) -> None:
+        """Take jobs until the database connection is lost.
+
+        Raises:
+            Exception: the connection was lost; the type depends on which part noticed it first.
+        """
+        app = procrastinate.App(connector=procrastinate.PsycopgConnector())
+        jobs = CapacityAwareJobManager(
+            app.connector,
+            has_room=lambda: self.executor.free_slots > 0,
+            looked=self.looked,
+        )
+        app.job_manager = jobs
+        app.task(name=EXECUTE, queue=QUEUE)(self._execute)
+        async with connections(self.url, self.patience, at_most=CONCURRENCY) as pool:
+            await pool.wait(self.patience.connect_seconds)
+            async with app.open_async(pool), asyncio.TaskGroup() as tasks:
+                told = wake_when_told(jobs, self.url, [QUEUE], self.patience)
+                beside = (told, self._wake_when_free(jobs), self._take_what_waited())
+                helpers = [tasks.create_task(each) for each in beside]
+                await take_jobs(app, [QUEUE], at_once=CONCURRENCY, times=self.times)
+                for helper in helpers:
+                    helper.cancel()
+
+    async def _wake_when_free(self, jobs: CapacityAwareJobManager) -> None:
+        while True:
+            await jobs.refused.wait()
+            jobs.refused.clear()
+            await self.executor.room()
+            await jobs.wake()
+
+    async def _take_what_waited(self) -> None:
+        """Claim runs that had to wait for other runs of their tenant: their jobs are gone."""
+        while True:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self.times.heartbeat):
+                    await self.executor.freed()
+            while self.executor.free_slots > 0 and await self._take_next():
+                pass
+
+    async def _execute(self, tenant: str, run_id: str) -> None:
+        """Start the next run: a job signals that a run is queued, not which one."""
+        while self.executor.free_slots <= 0:
+            await self.executor.room()
+        await self._take_next()
+
+    async def _take_next(self) -> bool:
+        """Claim and start the next run; return False if there is none, or no free slot."""
+        if not self.executor.reserve():
+            return False
+        try:
+            async with self.claiming:
+                permitted_at = time.monotonic()
+                run = await self._claimed()
+                if run is not None:
+                    self.executor.start(run, permitted_at=permitted_at)
+        finally:
+            self.executor.unreserve()
+        return run is not None
+
+    async def _claimed(self) -> Run | None:
+        """Claim the next run of a tenant that holds less than its share of the slots."""
+        claim, worker_id = self.store.claim, self.executor.worker_id
+        slots = self.executor.slots
+        full, served = slots.full_tenants, slots.served_last
+        run = await claim(None, worker_id, excluding=[*full, *served]) if served else None
+        return run or await claim(None, worker_id, excluding=full)
+
+
+async def take_jobs(
+    app: procrastinate.App, queues: Sequence[str], *, at_once: int, times: QueueTimes
+) -> None:
+    """Take jobs of the given queues until the connection is lost or this task is cancelled.
+
+    However often this task is cancelled, the worker is cancelled only once, and gets
+    ``STOP_GRACE_SECONDS`` to stop: a second cancel would keep it from unregistering.
+    """
+    worker = app.run_worker_async(
+        queues=queues,
+        concurrency=at_once,
+        fetch_job_polling_interval=times.poll,
+        abort_job_polling_interval=times.poll,
+        update_heartbeat_interval=times.heartbeat,
+        stalled_worker_timeout=times.stale,
+        shutdown_graceful_timeout=1.0,
+        delete_jobs=DeleteJobCondition.ALWAYS,
+        install_signal_handlers=False,
+    )
+    working = asyncio.create_task(worker, name="worker of the queue")
+    try:
+        await asyncio.shield(working)
+    except asyncio.CancelledError:
+        working.add_done_callback(forget_failure)
+        working.cancel()
+        await until_done((working,), STOP_GRACE_SECONDS)
+        working.cancel()
+        raise
+
+
+async def wake_when_told(
+    jobs: CapacityAwareJobManager, url: str, queues: Iterable[str], patience: Patience
+) -> None:
+    """Wake a worker whenever a job is announced."""
+
+    async def heard(_: object) -> None:
+        await jobs.wake()
+
+    channels = get_channel_for_queues(queues)
+    await listen(url, channels, patience=patience, heard=heard, listening=jobs.wake)
+
+
+def connections(url: str, patience: Patience, *, at_most: int) -> "AsyncConnectionPool[Connection]":
+    """Return an unopened connection pool for a worker."""
+    return AsyncConnectionPool(
+        connection_class=Connection,
+        kwargs=connect_options(url, patience),
+        min_size=1,
+        max_size=at_most,
+        timeout=patience.connect_seconds,
+        check=AsyncConnectionPool.check_connection,
+        open=False,
+    )

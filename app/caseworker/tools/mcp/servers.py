@@ -1,0 +1,142 @@
+"""The MCP servers of a process: each is started on first use, and again after it was lost."""
+
+import asyncio
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+from caseworker.tools.mcp.config import ServerConfig
+from caseworker.tools.mcp.listing import spec_of
+from caseworker.tools.mcp.results import result_of
+from caseworker.tools.mcp.session import Session
+from caseworker.tools.ports import (
+    Tool,
+    ToolContext,
+    ToolRefusedError,
+    ToolResult,
+    ToolSpec,
+    failure,
+)
+from caseworker.tools.servers import SERVER_LOST, ServerUnavailableError
+
+PAUSE_SECONDS: Final = (0.0, 1.0, 2.0, 5.0, 15.0, 60.0)
+"""Back-off before a server is restarted, by consecutive losses."""
+STEADY_SECONDS: Final = 60.0
+"""A session that lasted this long resets the count of losses."""
+
+
+class McpServer:
+    """A configured server with at most one session that accepts calls."""
+
+    def __init__(self, config: ServerConfig) -> None:
+        self.config = config
+        self._session: Session | None = None
+        self._opened_at = 0.0
+        self._lost = 0
+        self._not_before = 0.0
+        self._closing: list[Session] = []
+        """Lost sessions whose programs may still be shutting down."""
+        self._problem = ""
+
+    async def session(self) -> Session:
+        """Return the open session; start one if necessary.
+
+        Raises:
+            ServerUnavailableError: the server cannot be started now.
+        """
+        now = time.monotonic()
+        session = self._session
+        if session is not None and session.ended:
+            self._session = None
+            self._closing = [session, *(each for each in self._closing if not each.closed_down)]
+            steady = now - self._opened_at > STEADY_SECONDS
+            self._lost = 1 if steady else self._lost + 1
+            self._not_before = now + PAUSE_SECONDS[min(self._lost, len(PAUSE_SECONDS)) - 1]
+            self._problem = session.problem
+            session = None
+        if session is None:
+            if now < self._not_before:
+                raise ServerUnavailableError(
+                    f"The server {self.config.name!r} was lost. {self._problem}".strip(),
+                    retry_after_seconds=self._not_before - now,
+                )
+            session = self._session = Session(self.config)
+            self._opened_at = now
+        await session.opened()
+        return session
+
+    async def aclose(self) -> None:
+        """End the session, if any, and wait until earlier sessions have closed too."""
+        current = [] if self._session is None else [self._session]
+        for session in current:
+            session.end("This process ends.")
+        for session in (*current, *self._closing):
+            await session.closed()
+
+
+class McpTool:
+    """A tool of a server; each call validates the arguments with the server's current schema."""
+
+    def __init__(self, server: McpServer, tool: str, spec: ToolSpec) -> None:
+        self.spec = spec
+        self._server = server
+        self._tool = tool
+
+    async def run(self, args: Mapping[str, Any], context: ToolContext) -> ToolResult:
+        """Call the tool on its server."""
+        try:
+            session = await self._server.session()
+            found = session.tools.get(self._tool)
+            if found is None:
+                return failure(f"The server has no tool {self._tool!r} now.", "unknown_tool")
+            problem = found.check.problem(args)
+            if problem is not None:
+                return failure(problem, "invalid_arguments")
+            return await result_of(self.spec.name, await session.call(self._tool, args), context)
+        except ServerUnavailableError as error:
+            wait = error.retry_after_seconds
+            return failure(str(error), SERVER_LOST, retry_after_seconds=wait)
+        except ToolRefusedError as refusal:
+            return refusal.result()
+
+
+class McpServers:
+    """All configured servers; implements ``ToolServers``."""
+
+    def __init__(self, configs: Iterable[ServerConfig]) -> None:
+        """Register the servers without starting any."""
+        self._servers = {each.name: McpServer(each) for each in configs}
+        self.names: Sequence[str] = sorted(self._servers)
+
+    def serves(self, name: str) -> bool:
+        """Return whether a full name belongs to a configured server that allows the tool."""
+        server, _, tool = name.partition(".")
+        return server in self._servers and self._servers[server].config.allows(tool)
+
+    async def tools(self, server: str) -> Sequence[ToolSpec]:
+        """Return the tools of a server, by name.
+
+        Raises:
+            ServerUnavailableError: the server is unavailable or not configured.
+        """
+        if server not in self._servers:
+            raise ServerUnavailableError(f"No tool server {server!r} is configured.")
+        session = await self._servers[server].session()
+        return [tool.spec for tool in session.tools.values()]
+
+    async def find(self, name: str) -> Tool:
+        """Return a tool by its full name, for which :meth:`serves` must be true."""
+        of, _, own = name.partition(".")
+        server = self._servers[of]
+        spec = spec_of(server.config, own)
+        try:
+            known = (await server.session()).tools.get(own)
+        except ServerUnavailableError:
+            known = None
+        return McpTool(server, own, spec if known is None else known.spec)
+
+    async def aclose(self) -> None:
+        """Close all servers concurrently."""
+        async with asyncio.TaskGroup() as group:
+            for server in self._servers.values():
+                group.create_task(server.aclose())

@@ -1,0 +1,280 @@
+"""One session with an MCP server: connect, list tools, execute concurrent calls, and close.
+
+The SDK's client must be entered and exited by the same task, so each session has its own task. That
+task also lists the tools: at the start, when the server announces a change, and when a call timed
+out. A server that cannot list its tools in time is hung or lost. Its session then ends, and the
+next caller starts a new one.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager, suppress
+from typing import Any, Final
+
+import structlog
+from mcp import Client
+from mcp.client._transport import TransportStreams
+from mcp.client.streamable_http import streamable_http_client
+from mcp.shared.exceptions import MCPError
+from mcp.types import (
+    CONNECTION_CLOSED,
+    INVALID_PARAMS,
+    INVALID_REQUEST,
+    METHOD_NOT_FOUND,
+    PARSE_ERROR,
+    CallToolRequest,
+    CallToolRequestParams,
+    CallToolResult,
+    Implementation,
+    PaginatedRequestParams,
+    Tool,
+    ToolListChangedNotification,
+)
+from mcp_types.version import MODERN_PROTOCOL_VERSIONS
+from pydantic import ValidationError
+
+from caseworker.platform.logs.errors import message_of_error
+from caseworker.platform.logs.redaction import redact_text
+from caseworker.platform.logs.trace_context import outside_spans
+from caseworker.tools.mcp.checked_stream import checked
+from caseworker.tools.mcp.config import ServerConfig
+from caseworker.tools.mcp.http import READING, Reading, http_client
+from caseworker.tools.mcp.listing import MAX_TOOLS, ServerTool, usable_tools
+from caseworker.tools.mcp.stdio import TOO_LARGE_CODE, stdio_transport
+from caseworker.tools.ports import ToolRefusedError
+from caseworker.tools.servers import SERVER_LOST, ServerUnavailableError
+
+log = structlog.get_logger(__name__)
+
+MAX_PAGES: Final = 50
+"""Maximum pages of a tool list; a longer list is truncated."""
+RELIST_SECONDS: Final = 1.0
+"""Minimum time between two listings after change notifications."""
+RELISTEN_SECONDS: Final = 5.0
+"""Delay before a closed stream of change notifications is reopened."""
+
+_CODES: Final = {
+    CONNECTION_CLOSED: SERVER_LOST,
+    INVALID_PARAMS: "invalid_arguments",
+    METHOD_NOT_FOUND: "unknown_tool",
+    PARSE_ERROR: "unfit_result",
+    TOO_LARGE_CODE: "too_large",
+}
+_TERMINATED: Final = "Session terminated"
+"""The SDK's message when an HTTP server no longer knows the session."""
+
+
+class Session:
+    """A connection to a server; a closed session is never reopened."""
+
+    def __init__(self, config: ServerConfig) -> None:
+        """Start connecting, in a separate task."""
+        self.config = config
+        self.tools: Mapping[str, ServerTool] = {}
+        """The usable tools, by the server's own names."""
+        self.problem = ""
+        """Why the session ended, redacted."""
+        self._stop = asyncio.Event()
+        self._look = asyncio.Event()
+        self._opened: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._calls: set[asyncio.Task[CallToolResult]] = set()
+        self._task = asyncio.create_task(
+            self._live(), name=f"mcp server {config.name}", context=outside_spans()
+        )
+
+    @property
+    def ended(self) -> bool:
+        """Whether the session accepts no more calls."""
+        return self._stop.is_set() or self._task.done()
+
+    @property
+    def closed_down(self) -> bool:
+        """Whether the connection to the server is closed."""
+        return self._task.done()
+
+    async def opened(self) -> None:
+        """Wait until calls can be made.
+
+        Raises:
+            ServerUnavailableError: the server cannot be started or does not respond.
+        """
+        await asyncio.shield(self._opened)
+
+    def end(self, reason: str = "") -> None:
+        """Stop accepting calls, and start closing the connection."""
+        self.problem = self.problem or redact_text(reason, max_chars=300)
+        self._stop.set()
+        self._look.set()
+
+    async def closed(self) -> None:
+        """Wait until the connection is closed."""
+        await asyncio.wait([self._task])
+
+    async def call(self, tool: str, args: Mapping[str, Any]) -> CallToolResult:
+        """Call a tool by the server's own name for it.
+
+        A cancelled caller returns at once; the server is notified in the background.
+
+        Raises:
+            ToolRefusedError: there is no result; its code gives the reason.
+        """
+        call = asyncio.create_task(self._request(tool, args))
+        self._calls.add(call)
+        call.add_done_callback(self._forget)
+        try:
+            return await asyncio.shield(call)
+        except asyncio.CancelledError:
+            own = asyncio.current_task()
+            if call.cancelled() and own is not None and not own.cancelling():
+                raise ToolRefusedError("The server was lost.", code=SERVER_LOST) from None
+            call.cancel()
+            raise
+
+    async def _request(self, tool: str, args: Mapping[str, Any]) -> CallToolResult:
+        seconds, reading = self.config.timeout_seconds, Reading()
+        READING.set(reading)
+        params = CallToolRequestParams(name=tool, arguments=dict(args))
+        try:
+            async with asyncio.timeout(seconds):
+                return await self._client.session.send_request(
+                    CallToolRequest(params=params), CallToolResult
+                )
+        except TimeoutError:
+            self._look.set()
+            raise ToolRefusedError(
+                f"The tool did not answer within {seconds:g} seconds.", code="timeout"
+            ) from None
+        except ValidationError:
+            raise ToolRefusedError(
+                "The server's answer is not one that the protocol knows.", code="unfit_result"
+            ) from None
+        except MCPError as error:
+            code = "too_large" if reading.too_large else _CODES.get(error.code, "tool_error")
+            if error.code == INVALID_REQUEST and error.message == _TERMINATED:
+                code = SERVER_LOST
+                self.end(_TERMINATED)
+            if code == SERVER_LOST:
+                self._look.set()
+            if code == "too_large":
+                most = self.config.max_message_bytes
+                raise ToolRefusedError(
+                    f"The answer has more than {most:,} bytes.", code=code
+                ) from None
+            raise ToolRefusedError(error.message, code=code) from None
+
+    def _forget(self, call: asyncio.Task[CallToolResult]) -> None:
+        self._calls.discard(call)
+        if not call.cancelled():
+            call.exception()  # a cancelled caller does not retrieve it
+
+    async def _live(self) -> None:
+        following: asyncio.Task[None] | None = None
+        try:
+            async with asyncio.timeout(self.config.start_timeout_seconds) as opening:
+                async with self._connect() as self._client:
+                    await self._list()
+                    opening.reschedule(None)
+                    self._opened.set_result(None)
+                    log.info("mcp.server_open", server=self.config.name, count=len(self.tools))
+                    following = asyncio.create_task(self._follow())
+                    await self._watch()
+        except Exception as error:
+            self.end(_said(error))
+        finally:
+            if following is not None:
+                following.cancel()
+            self.end("It has ended.")
+            await self._let_calls_end()
+            if not self._opened.done():
+                message = f"The server {self.config.name!r} cannot be used. {self.problem}"
+                self._opened.set_exception(ServerUnavailableError(message.strip()))
+                self._opened.exception()  # its waiters may be gone
+            log.info("mcp.server_closed", server=self.config.name, detail=self.problem)
+
+    async def _let_calls_end(self) -> None:
+        """Give pending calls one second to fail with their own error, then cancel them."""
+        if self._calls:
+            _, left = await asyncio.wait(self._calls, timeout=1.0)
+            for call in left:
+                call.cancel()
+
+    def _connect(self) -> Client:
+        config = self.config
+        transport: AbstractAsyncContextManager[TransportStreams] = (
+            stdio_transport(config, self.end) if config.command else _http_transport(config)
+        )
+        return Client(
+            checked(config.name, transport),
+            client_info=Implementation(name="caseworker", version="1"),
+            message_handler=self._heard,
+            cache=None,
+        )
+
+    async def _watch(self) -> None:
+        """List the tools on request, until the session ends."""
+        while not self._stop.is_set():
+            await self._look.wait()
+            self._look.clear()
+            if self._stop.is_set():
+                return
+            try:
+                async with asyncio.timeout(self.config.start_timeout_seconds):
+                    await self._list()
+            except Exception as error:
+                self.end(_said(error))
+                return
+            with suppress(TimeoutError):
+                async with asyncio.timeout(RELIST_SECONDS):
+                    await self._stop.wait()
+
+    async def _list(self) -> None:
+        listed: list[Tool] = []
+        cursor: str | None = None
+        seen = set[str]()
+        for _ in range(MAX_PAGES):
+            page = await self._client.session.list_tools(
+                params=None if cursor is None else PaginatedRequestParams(cursor=cursor)
+            )
+            listed += page.tools
+            cursor = page.next_cursor  # may be an empty string
+            if cursor is None or cursor in seen or len(listed) > 4 * MAX_TOOLS:
+                break
+            seen.add(cursor)
+        self.tools = usable_tools(self.config, listed)
+
+    async def _heard(self, message: object) -> None:
+        if isinstance(message, ToolListChangedNotification):
+            self._look.set()
+
+    async def _follow(self) -> None:
+        """Subscribe to tool changes, if the protocol version requires a subscription."""
+        offers = self._client.server_capabilities.tools
+        modern = self._client.session.protocol_version in MODERN_PROTOCOL_VERSIONS
+        while modern and offers is not None and offers.list_changed:
+            with suppress(Exception):
+                async with self._client.listen(tools_list_changed=True) as changes:
+                    async for _ in changes:
+                        self._look.set()
+            await asyncio.sleep(RELISTEN_SECONDS)
+            self._look.set()
+
+
+@asynccontextmanager
+async def _http_transport(config: ServerConfig) -> AsyncIterator[TransportStreams]:
+    """Open the SDK's transport with a client that is closed with it."""
+    async with (
+        aclosing(http_client(config)) as client,
+        streamable_http_client(
+            config.url, http_client=client, max_sse_event_size=config.max_message_bytes
+        ) as streams,
+    ):
+        yield streams
+
+
+def _said(error: BaseException) -> str:
+    """Return the message of the first error in a group."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    if isinstance(error, TimeoutError):
+        return "It did not answer in time."
+    return message_of_error(error) if isinstance(error, Exception) else type(error).__name__

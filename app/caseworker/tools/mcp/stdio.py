@@ -1,0 +1,208 @@
+"""MCP over the pipes of a child process, with limits on its output.
+
+The SDK's own transport buffers lines of any length, so this module replaces it. The child leads its
+own process group. It is stopped as the protocol specifies: its stdin is closed, then the group gets
+SIGTERM, then SIGKILL. If this process is killed, the kernel closes the child's stdin, which tells
+the child to exit.
+"""
+
+import asyncio
+import os
+import re
+import signal
+import time
+from asyncio.subprocess import PIPE, Process
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, suppress
+from typing import Final, cast
+
+import anyio
+from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
+from mcp.client.stdio import get_default_environment
+from mcp.shared.message import SessionMessage
+from mcp.types import (
+    PARSE_ERROR,
+    ErrorData,
+    JSONRPCError,
+    JSONRPCMessage,
+    JSONRPCResponse,
+    jsonrpc_message_adapter,
+)
+
+from caseworker.tools.mcp.config import ServerConfig
+
+TOO_LARGE_CODE: Final = -32090
+"""JSON-RPC error code for a response that exceeds the size limit."""
+
+STOP_SECONDS: Final = 1.0
+"""Time for a child to exit after its stdin was closed, and again after SIGTERM."""
+MAX_SKIPPED_BYTES: Final = 64 << 20
+"""Bytes skipped of a line that is too long; a child that writes more is stopped."""
+MAX_UNASKED: Final = 5000
+"""Messages within ``WINDOW_SECONDS`` that are not responses; a child that sends more is stopped."""
+WINDOW_SECONDS: Final = 10.0
+_CHUNK_BYTES: Final = 64 * 1024
+_QUEUED: Final = 64
+_ENDS_BYTES: Final = 512
+_STDERR_BYTES: Final = 2000
+_ID_FIRST = re.compile(rb'\s*\{\s*(?:"jsonrpc"\s*:\s*"2\.0"\s*,\s*)?"id"\s*:\s*(\d{1,15})\b')
+_ID_LAST = re.compile(rb'"id"\s*:\s*(\d{1,15})\s*(?:,\s*"jsonrpc"\s*:\s*"2\.0"\s*)?\}\s*$')
+
+Streams = tuple[
+    MemoryObjectReceiveStream[SessionMessage | Exception], MemoryObjectSendStream[SessionMessage]
+]
+
+
+class FloodError(Exception):
+    """A child wrote more than the limits allow."""
+
+
+class Lines:
+    """Splits a stream into messages; of a line that is too long only the two ends are kept."""
+
+    def __init__(self, max_bytes: int) -> None:
+        self._max = max_bytes
+        self._line = bytearray()
+        self._skipped = 0
+        self._unasked, self._since = 0, time.monotonic()
+
+    def feed(self, chunk: bytes) -> Iterator[SessionMessage]:
+        """Yield the messages that a chunk completes; lines that are not messages are skipped.
+
+        Raises:
+            FloodError: the child exceeded a limit.
+        """
+        *ends, rest = chunk.split(b"\n")
+        for part in ends:
+            self._add(part)
+            message = self._message()
+            if isinstance(message, JSONRPCResponse | JSONRPCError):
+                yield SessionMessage(message)
+                continue
+            self._count()
+            if message is not None:
+                yield SessionMessage(message)
+        self._add(rest)
+
+    def _add(self, part: bytes) -> None:
+        self._line += part
+        excess = len(self._line) - 2 * _ENDS_BYTES
+        if len(self._line) > self._max or (self._skipped and excess > 0):
+            self._skipped += excess
+            if self._skipped > MAX_SKIPPED_BYTES:
+                raise FloodError("a line without an end")
+            del self._line[_ENDS_BYTES : _ENDS_BYTES + excess]
+
+    def _message(self) -> JSONRPCMessage | None:
+        line, skipped = bytes(self._line), self._skipped
+        self._line.clear()
+        self._skipped = 0
+        error = ErrorData(code=TOO_LARGE_CODE, message="The answer is too large.")
+        if not skipped:
+            try:
+                return jsonrpc_message_adapter.validate_json(line, by_name=False)
+            except ValueError:
+                error = ErrorData(code=PARSE_ERROR, message="The answer cannot be read.")
+        found = _ID_FIRST.match(line) or _ID_LAST.search(line)
+        return found and JSONRPCError(jsonrpc="2.0", id=int(found.group(1)), error=error)
+
+    def _count(self) -> None:
+        now = time.monotonic()
+        if now - self._since > WINDOW_SECONDS:
+            self._unasked, self._since = 0, now
+        self._unasked += 1
+        if self._unasked > MAX_UNASKED:
+            raise FloodError("messages that answer nothing")
+
+
+@asynccontextmanager
+async def stdio_transport(
+    config: ServerConfig, ended: Callable[[str], None]
+) -> AsyncIterator[Streams]:
+    """Start the program of a server and yield its message streams.
+
+    ``ended`` is called with a description once the program closes its output.
+
+    Raises:
+        OSError: the program cannot be started.
+    """
+    process = await asyncio.create_subprocess_exec(
+        *config.command,
+        stdin=PIPE,
+        stdout=PIPE,
+        stderr=PIPE,
+        env={**get_default_environment(), **config.env},
+        start_new_session=True,
+    )
+    stdin = cast("asyncio.StreamWriter", process.stdin)
+    stdout = cast("asyncio.StreamReader", process.stdout)
+    stderr = cast("asyncio.StreamReader", process.stderr)
+    incoming, read_stream = anyio.create_memory_object_stream[SessionMessage | Exception](0)
+    write_stream, outgoing = anyio.create_memory_object_stream[SessionMessage](_QUEUED)
+    tail = bytearray()
+
+    async def read() -> None:
+        lines, reason = Lines(config.max_message_bytes), ""
+        try:
+            while chunk := await stdout.read(_CHUNK_BYTES):
+                for message in lines.feed(chunk):
+                    await incoming.send(message)
+                await asyncio.sleep(0)
+        except FloodError as flood:
+            reason = f"It flooded: {flood}. "
+        except (anyio.BrokenResourceError, anyio.ClosedResourceError, OSError):
+            pass
+        finally:
+            incoming.close()
+            ended(reason + bytes(tail).decode(errors="replace").strip())
+
+    async def write() -> None:
+        with suppress(OSError, anyio.ClosedResourceError):
+            async for message in outgoing:
+                text = message.message.model_dump_json(by_alias=True, exclude_unset=True)
+                stdin.write(text.encode() + b"\n")
+                await stdin.drain()
+
+    async def keep_complaints() -> None:
+        while chunk := await stderr.read(_CHUNK_BYTES):
+            tail.extend(chunk)
+            del tail[: max(0, len(tail) - _STDERR_BYTES)]
+
+    pumps = [asyncio.create_task(pump()) for pump in (keep_complaints, read, write)]
+    try:
+        yield read_stream, write_stream
+    finally:
+        try:
+            stdin.close()
+            await _end(process)
+        finally:
+            _signal_group(process, signal.SIGKILL)
+            for pump in pumps:
+                pump.cancel()
+            await asyncio.wait(pumps)
+            # Grandchildren may hold the pipes open, and asyncio has no public way to close our
+            # ends.
+            process._transport.close()  # type: ignore[attr-defined]
+            for stream in (incoming, read_stream, write_stream, outgoing):
+                stream.close()
+
+
+async def _end(process: Process) -> None:
+    if not await _exits(process):
+        _signal_group(process, signal.SIGTERM)
+        if not await _exits(process):
+            _signal_group(process, signal.SIGKILL)
+            await _exits(process)
+
+
+async def _exits(process: Process) -> bool:
+    with suppress(TimeoutError):
+        async with asyncio.timeout(STOP_SECONDS):
+            await process.wait()
+    return process.returncode is not None
+
+
+def _signal_group(process: Process, number: signal.Signals) -> None:
+    """Signal the process group of a child, even if the child itself has exited."""
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, number)

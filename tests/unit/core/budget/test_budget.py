@@ -1,0 +1,121 @@
+"""What a budget accepts, and how two of them are joined."""
+
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from pydantic import TypeAdapter, ValidationError
+
+from caseworker.core.budget.budget import Budget, Dimension
+
+WHOLE = [
+    "max_tokens",
+    "max_steps",
+    "max_api_calls",
+    "max_llm_calls_small",
+    "max_llm_calls_big",
+    "max_tool_calls",
+    "max_turns",
+]
+FRACTIONS = ["max_time_seconds", "max_cost_dollars"]
+
+
+@pytest.mark.req("000/B1")
+def test_a_budget_without_limits_is_unlimited() -> None:
+    """None is the default of every limit."""
+    assert Budget().limits() == {}
+
+
+@pytest.mark.req("000/B1")
+@pytest.mark.parametrize("name", [*WHOLE, *FRACTIONS])
+def test_every_limit_may_be_zero_or_more(name: str) -> None:
+    """Zero is a limit, not the absence of one."""
+    for limit in (0, 1, 10**9):
+        assert list(Budget(**{name: limit}).limits().values()) == [limit]
+
+
+@pytest.mark.req("000/B1")
+@pytest.mark.parametrize("name", [*WHOLE, *FRACTIONS])
+@pytest.mark.parametrize(
+    "limit",
+    [-1, float("nan"), float("inf"), -float("inf"), True, False, "5", [], 10**400],
+    ids=lambda limit: repr(limit)[:8],
+)
+def test_what_is_no_limit_is_refused_by_name(name: str, limit: Any) -> None:
+    """Negative, not finite, boolean, text, or beyond every number of seconds and tokens."""
+    with pytest.raises(ValueError, match=name):
+        Budget(**{name: limit})
+
+
+@pytest.mark.req("000/B1")
+@pytest.mark.parametrize("name", WHOLE)
+def test_what_is_counted_is_limited_by_whole_numbers(name: str) -> None:
+    """Half a call is not a limit."""
+    half: Any = 1.5
+    with pytest.raises(ValueError, match=f"{name} must be a whole number"):
+        Budget(**{name: half})
+
+
+@pytest.mark.req("000/B1")
+@pytest.mark.parametrize("limit", ["NaN", "sNaN", "-sNaN", "Infinity", "-0.01"])
+def test_money_that_is_no_limit_is_refused(limit: str) -> None:
+    """Decimals have their own ways of not being a number."""
+    with pytest.raises(ValueError, match="max_cost_dollars"):
+        Budget(max_cost_dollars=Decimal(limit))
+
+
+def test_seconds_are_no_money() -> None:
+    """A decimal number of seconds could not be subtracted from a clock."""
+    limit: Any = Decimal(5)
+    with pytest.raises(ValueError, match="max_time_seconds"):
+        Budget(max_time_seconds=limit)
+
+
+def test_the_names_of_json_are_accepted_too() -> None:
+    """A limit has two names in Python, and is the same limit under both."""
+    budget = Budget(max_seconds=5, max_cost_usd=0.1)
+
+    assert budget == Budget(max_time_seconds=5, max_cost_dollars=Decimal("0.1"))
+    assert (budget.max_seconds, budget.max_cost_usd) == (5, Decimal("0.1"))
+    with pytest.raises(ValueError, match="max_time_seconds and max_seconds are the same limit"):
+        Budget(max_time_seconds=1, max_seconds=1)
+
+
+def test_a_budget_is_read_from_json_by_its_annotations() -> None:
+    """Strictly: an unknown name, text, true and what is not finite are refused by name."""
+    reader = TypeAdapter(Budget)
+
+    assert reader.validate_json('{"max_seconds": 5, "max_cost_usd": 0.1}') == Budget(
+        max_time_seconds=5.0, max_cost_dollars=Decimal("0.1")
+    )
+    for name, limit in {
+        "max_time_seconds": 5,
+        "max_tokens": True,
+        "max_steps": "5",
+        "max_turns": -1,
+        "max_cost_usd": float("nan"),
+        "max_seconds": float("inf"),
+        "max_tool_calls": 1.5,
+    }.items():
+        with pytest.raises(ValidationError) as refused:
+            reader.validate_python({name: limit})
+        assert [error["loc"] for error in refused.value.errors()] == [(name,)]
+
+
+def test_money_is_exact() -> None:
+    """A limit of 0.1 dollars is a tenth of a dollar."""
+    assert Budget(max_cost_dollars=0.1).limits() == {Dimension.COST_USD: Decimal("0.1")}
+
+
+def test_of_two_budgets_the_smaller_limit_counts() -> None:
+    """In each dimension by itself; what is unlimited yields to any limit, also to zero."""
+    caller = Budget(max_tokens=100, max_steps=5, max_cost_dollars=0.5, max_tool_calls=7)
+    ceiling = Budget(max_tokens=10, max_steps=9, max_cost_dollars=Decimal("0.25"), max_turns=0)
+
+    assert caller.merged_with(ceiling) == Budget(
+        max_tokens=10,
+        max_steps=5,
+        max_cost_dollars=Decimal("0.25"),
+        max_tool_calls=7,
+        max_turns=0,
+    )

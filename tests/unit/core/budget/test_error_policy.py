@@ -1,0 +1,124 @@
+"""What a step's policy accepts, and how the verdict on a failed step follows from it."""
+
+import math
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from caseworker.core.budget.retry import LONGEST_SECONDS, ErrorPolicy, verdict
+
+SOME_NODE = object()
+
+
+@pytest.mark.req("000/E1")
+def test_the_defaults_are_those_of_the_source_document() -> None:
+    """A step without words of its own fails at its first failure."""
+    policy = ErrorPolicy()
+
+    assert (policy.on_error, policy.retry_count, policy.retry_delay_ms) == ("fail", 0, 1000)
+    assert (policy.retry_backoff, policy.timeout_ms) == (2.0, None)
+    assert (policy.fallback_value, policy.fallback_node) == (None, None)
+
+
+@pytest.mark.req("000/E1")
+@pytest.mark.parametrize(
+    ("values", "named"),
+    [
+        ({"on_error": "ignore"}, "on_error"),
+        ({"on_error": "retry"}, "retry_count"),
+        ({"on_error": "retry", "retry_count": 0}, "retry_count"),
+        ({"on_error": "fallback"}, "fallback_node"),
+        ({"on_error": "skip", "fallback_node": SOME_NODE}, "fallback_node"),
+        ({"fallback_node": SOME_NODE}, "fallback_node"),
+        ({"fallback_value": 0}, "fallback_value"),
+        ({"on_error": "retry", "retry_count": 1, "fallback_value": ""}, "fallback_value"),
+        (
+            {"on_error": "fallback", "fallback_node": SOME_NODE, "fallback_value": 1},
+            "fallback_value",
+        ),
+        ({"retry_count": -1}, "retry_count"),
+        ({"retry_count": 1.5}, "retry_count"),
+        ({"retry_count": True}, "retry_count"),
+        ({"retry_count": 1001}, "retry_count"),
+        ({"retry_delay_ms": -1}, "retry_delay_ms"),
+        ({"retry_backoff": 0.5}, "retry_backoff"),
+        ({"retry_backoff": math.nan}, "retry_backoff"),
+        ({"retry_backoff": math.inf}, "retry_backoff"),
+        ({"retry_backoff": "2"}, "retry_backoff"),
+        ({"timeout_ms": 0}, "timeout_ms"),
+        ({"timeout_ms": -5}, "timeout_ms"),
+        ({"timeout_ms": 10**12}, "timeout_ms"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_when_it_is_built(
+    values: dict[str, Any], named: str
+) -> None:
+    """The message names the field."""
+    with pytest.raises(ValueError, match=named):
+        ErrorPolicy(**values)
+
+
+@pytest.mark.req("000/E1")
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"on_error": "fail", "retry_count": 2},
+        {"on_error": "retry", "retry_count": 1},
+        {"on_error": "skip"},
+        {"on_error": "skip", "fallback_value": {"a": 1}, "retry_count": 1, "timeout_ms": 1},
+        {"on_error": "fallback", "fallback_node": SOME_NODE, "retry_count": 3},
+        {"retry_delay_ms": 0, "retry_backoff": 1},
+    ],
+)
+def test_what_makes_sense_is_accepted(values: dict[str, Any]) -> None:
+    """Every on_error may have attempts of its own before it decides."""
+    assert ErrorPolicy(**values).retry_count == values.get("retry_count", 0)
+
+
+@pytest.mark.req("000/E2")
+def test_the_waits_grow_by_the_backoff() -> None:
+    """100 ms, 300 ms, 900 ms; the fourth failure is the last."""
+    policy = ErrorPolicy(retry_count=3, retry_delay_ms=100, retry_backoff=3)
+    waits = [verdict(policy.retry, failed_attempts=n, jitter=0) for n in (1, 2, 3)]
+
+    assert waits == [pytest.approx(0.1), pytest.approx(0.3), pytest.approx(0.9)]
+    assert verdict(policy.retry, failed_attempts=4, jitter=0) is None
+
+
+@pytest.mark.req("000/E2")
+@pytest.mark.parametrize("on_error", ["fail", "retry", "skip"])
+def test_retries_come_before_every_decision(on_error: Any) -> None:
+    """One further attempt, whatever comes after it."""
+    policy = ErrorPolicy(on_error=on_error, retry_count=1)
+
+    assert verdict(policy.retry, failed_attempts=1, jitter=0) is not None
+    assert verdict(policy.retry, failed_attempts=2, jitter=0) is None
+
+
+@pytest.mark.parametrize("left", [0.0, 0.5, 1.0])
+def test_no_wait_goes_past_a_limit_of_time(left: float) -> None:
+    """There would be nothing to do afterwards."""
+    policy = ErrorPolicy(retry_count=1, retry_delay_ms=1000)
+
+    assert verdict(policy.retry, failed_attempts=1, jitter=0, seconds_left=left) is None
+    assert verdict(policy.retry, failed_attempts=1, jitter=0, seconds_left=1.1) == 1.0
+
+
+@given(
+    attempts=st.integers(1, 1000),
+    backoff=st.floats(1, 1e6),
+    delay_ms=st.integers(0, 86_400_000),
+    jitter=st.floats(-1, 1),
+)
+def test_no_wait_is_longer_than_a_day(
+    attempts: int, backoff: float, delay_ms: int, jitter: float
+) -> None:
+    """However often it fails and however fast the waits grow."""
+    policy = ErrorPolicy(retry_count=1000, retry_delay_ms=delay_ms, retry_backoff=backoff)
+
+    ruling = verdict(policy.retry, failed_attempts=attempts, jitter=jitter)
+
+    assert ruling is not None
+    assert 0 <= ruling <= LONGEST_SECONDS * 1.0001

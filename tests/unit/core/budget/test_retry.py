@@ -1,0 +1,133 @@
+"""When a failed call is tried again, and how long to wait before."""
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from caseworker.core.budget.retry import RetryPolicy, verdict
+from tests.support.limits import retry_policy
+
+POLICY = retry_policy()
+
+
+def _delay(
+    failed_attempts: int,
+    *,
+    policy: RetryPolicy = POLICY,
+    asked: float | None = None,
+    draw: float = 0.0,
+) -> float | None:
+    return verdict(policy, failed_attempts=failed_attempts, retry_after_seconds=asked, jitter=draw)
+
+
+@pytest.mark.req("002/21.1", "002/13.2")
+def test_the_first_wait_is_half_a_second_and_each_further_one_twice_as_long() -> None:
+    """Base 0.5 s, factor 2."""
+    patient = retry_policy(max_retries=4)
+
+    assert [_delay(n, policy=patient) for n in (1, 2, 3, 4)] == [0.5, 1.0, 2.0, 4.0]
+
+
+@pytest.mark.req("002/21.2", "002/13.2")
+def test_there_are_two_retries_by_default() -> None:
+    """The third failure is the last word."""
+    assert _delay(2) is not None
+    assert _delay(3) is None
+
+
+@pytest.mark.req("002/21.1", "002/21.4")
+def test_jitter_is_a_fifth_in_both_directions() -> None:
+    """The draw decides where between -20 % and +20 %."""
+    assert _delay(1, draw=-1) == pytest.approx(0.4)
+    assert _delay(1, draw=0.5) == pytest.approx(0.55)
+    assert _delay(1, draw=1) == pytest.approx(0.6)
+
+
+@pytest.mark.req("002/4.3")
+def test_retry_after_is_honoured_when_it_is_longer_than_the_backoff() -> None:
+    """The provider is never asked again before it said so; a shorter wish changes nothing."""
+    assert _delay(1, asked=7) == 7
+    assert _delay(1, asked=0.1) == 0.5
+
+
+@pytest.mark.req("002/4.3", "002/21.4")
+def test_jitter_lengthens_retry_after_and_never_shortens_it() -> None:
+    """Clients that were told the same time do not come back together, nor too early."""
+    assert _delay(1, asked=10, draw=-1) == pytest.approx(12)
+    assert _delay(1, asked=10, draw=1) == pytest.approx(12)
+    assert _delay(1, asked=10, draw=-0.5) == pytest.approx(11)
+
+
+@pytest.mark.req("002/21.5")
+def test_a_provider_that_wants_more_patience_than_there_is_is_not_asked_again() -> None:
+    """A wait cut short would only be refused again."""
+    assert _delay(1, asked=30) == 30
+    assert _delay(1, asked=30.1) is None
+    assert _delay(1, asked=math.inf) is None
+
+
+@pytest.mark.parametrize("nonsense", [-5.0, 0.0, math.nan])
+def test_a_meaningless_retry_after_is_ignored(nonsense: float) -> None:
+    """The backoff applies as if nothing had been said."""
+    assert _delay(1, asked=nonsense) == 0.5
+
+
+@given(
+    failed=st.integers(1, 5000),
+    draw=st.floats(-1, 1),
+    asked=st.none() | st.floats(0, 100),
+    base=st.floats(0, 1e6),
+    factor=st.floats(1, 100),
+    jitter=st.floats(0, 1),
+    highest=st.floats(0, 1e6),
+)
+def test_no_wait_is_negative_or_longer_than_the_maximum(
+    failed: int,
+    draw: float,
+    asked: float | None,
+    base: float,
+    factor: float,
+    jitter: float,
+    highest: float,
+) -> None:
+    """Whatever the policy, the draw and the provider say."""
+    policy = retry_policy(
+        max_retries=5000,
+        base_seconds=base,
+        factor=factor,
+        jitter=jitter,
+        max_delay_seconds=highest,
+    )
+
+    delay = _delay(failed, policy=policy, asked=asked, draw=draw)
+
+    assert delay is None or 0 <= delay <= highest * (1 + 1e-9)
+    assert delay is None or asked is None or delay >= min(asked, highest)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"max_retries": -1},
+        {"base_seconds": -0.1},
+        {"base_seconds": math.inf},
+        {"factor": 0.5},
+        {"factor": math.nan},
+        {"jitter": 1.1},
+        {"max_delay_seconds": math.nan},
+    ],
+)
+def test_a_policy_that_makes_no_sense_is_refused(wrong: dict[str, float]) -> None:
+    """At start-up, not at the first failure."""
+    with pytest.raises(ValueError, match=r"must be"):
+        retry_policy(**wrong)
+
+
+def test_a_ruling_needs_a_failure_and_a_fair_draw() -> None:
+    """Mistakes of the caller are not turned into waits."""
+    with pytest.raises(ValueError, match="failed attempt"):
+        _delay(0)
+    with pytest.raises(ValueError, match="draw"):
+        _delay(1, draw=1.5)

@@ -1,0 +1,107 @@
+"""Values are measured before they are written, and written once."""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from caseworker.core.trace.frozen_json import (
+    FrozenJson,
+    ValueTooLargeError,
+    freeze,
+    frozen_object,
+    thawed,
+)
+
+JSON = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**70), 2**70)
+    | st.floats(-1e15, 1e15).filter(lambda x: x == 0 or abs(x) > 1e-4)
+    | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+    max_leaves=20,
+)
+
+
+def frozen(value: Any, max_bytes: int = 1 << 20, max_depth: int = 64) -> FrozenJson:
+    return freeze(value, max_bytes=max_bytes, max_depth=max_depth, key="limits.some_kb")
+
+
+def written(value: Any) -> bytes:
+    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    return text.encode("utf-8", "surrogatepass")
+
+
+@given(JSON)
+def test_the_limit_is_exact_to_the_byte(value: Any) -> None:
+    """What has as many bytes as allowed passes, and what has one more does not."""
+    value = json.loads(json.dumps(value).replace("\\u0000", "x"))
+    size = len(written(value))
+
+    assert frozen(value, size).size_bytes == size
+    assert frozen(value, size).value() == value
+    with pytest.raises(ValueTooLargeError, match="more than"):
+        frozen(value, size - 1)
+
+
+def test_shared_parts_count_each_time_and_are_visited_once() -> None:
+    """Ten to the sixtieth bytes of JSON are refused at once; a shared value that fits is not."""
+    value: Any = "x"
+    for _ in range(60):
+        value = [value] * 10
+    with pytest.raises(ValueTooLargeError, match="more than 1,048,576 bytes"):
+        frozen(value)
+
+    shared = ["x" * 10] * 3
+    assert frozen([shared, shared]).size_bytes == len(written([shared, shared]))
+
+
+@pytest.mark.parametrize("value", ["endless", "deep", "deep by sharing"])
+def test_what_is_nested_too_deeply_is_refused(value: str) -> None:
+    """Whether it ends or not, and also where a part that was visited before makes it deep."""
+    found: Any = []
+    if value == "endless":
+        found.append(found)
+    for _ in range(40):
+        found = [found]
+    if value != "deep by sharing":
+        for _ in range(60):
+            found = [found]
+    else:
+        found = [found, [[[[[[[[[[[[[[[[[[[[[[[[[found]]]]]]]]]]]]]]]]]]]]]]]]]]
+
+    with pytest.raises(ValueTooLargeError, match="deeper than 64 levels"):
+        frozen(found)
+
+
+def test_numbers_count_as_the_database_writes_them() -> None:
+    """It has no exponents: 1e308 comes back with 309 digits."""
+    assert frozen([1e308, 1e-308, 0.5]).size_bytes > 600
+    with pytest.raises(ValueTooLargeError):
+        frozen([1e308] * 1000, 100_000)
+    with pytest.raises(ValueTooLargeError):
+        frozen([10**4000] * 1000, 100_000)
+
+
+@pytest.mark.parametrize("value", [object(), {"x": {1, 2}}, float("nan"), [float("inf")]])
+def test_what_is_not_json_is_refused(value: Any) -> None:
+    """Nothing is coerced."""
+    with pytest.raises(ValueError, match="JSON"):
+        frozen(value)
+
+
+def test_nul_is_replaced_and_its_name_is_not() -> None:
+    """No database text holds the character; six characters that spell it are harmless."""
+    assert frozen("a\0b\\u0000").value() == "a\ufffdb\\u0000"
+
+
+def test_frozen_parts_are_joined_without_being_written_again() -> None:
+    """The size is that of the whole."""
+    whole = frozen_object({"a": frozen([1, "\u00e4"]), "b": frozen(None)})
+
+    assert thawed(whole) == {"a": [1, "\u00e4"], "b": None}
+    assert whole.size_bytes == len(whole.text.encode())
+    assert frozen_object({}).text == "{}"

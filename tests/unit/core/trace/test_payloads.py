@@ -1,0 +1,64 @@
+"""What a trace keeps and shows of requests and replies."""
+
+import json
+from typing import Any
+
+import pytest
+
+from caseworker.core.trace.payloads import Payloads
+
+ASKED = [
+    {"role": "system", "content": "Answer briefly."},
+    {"role": "user", "content": "Write to alice@example.org."},
+]
+
+
+@pytest.mark.req("002/19.2")
+def test_a_redacted_prompt_has_its_words_and_no_personal_data() -> None:
+    """Messages in their order, and the parameters that were set."""
+    kept = Payloads().prompt(ASKED, {"max_output_tokens": 100, "seed": None})
+
+    assert kept == {
+        "messages": [
+            {"role": "system", "content": "Answer briefly."},
+            {"role": "user", "content": "Write to [email]."},
+        ],
+        "max_output_tokens": 100,
+    }
+
+
+def test_payloads_are_shown_as_they_are_or_not_at_all_where_that_is_configured() -> None:
+    """Nothing is kept of a request of which nothing may be shown."""
+    full, none = Payloads("full"), Payloads("none")
+
+    assert full.prompt(ASKED, {})["messages"][1]["content"] == "Write to alice@example.org."  # type: ignore[index]
+    assert full.shown({"to": "alice@example.org"}) == {"to": "alice@example.org"}
+    assert none.prompt(ASKED, {}) is None
+    assert none.shown({"to": "alice@example.org"}) is None
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "word " * 10_000,
+        ["word " * 100] * 1_000,
+        {f"name{number}": {"deep": ["word " * 50] * 9} for number in range(1_000)},
+    ],
+)
+def test_what_is_shown_of_a_value_has_a_length(value: Any) -> None:
+    """However it is built; a text that is cut says how much is missing."""
+    shown = Payloads(max_chars=2_000).shown(value)
+
+    assert len(json.dumps(shown)) < 4_000
+    assert "more" in json.dumps(shown) or "..." in json.dumps(shown)
+
+
+def test_a_prompt_of_many_messages_has_a_length() -> None:
+    """The first ones are kept; of the others there is the role."""
+    many = [{"role": "user", "content": "word " * 100}] * 50
+    kept = Payloads(max_chars=1_000).prompt(many, {})
+
+    assert kept is not None
+    assert len(kept["messages"]) == 50
+    assert kept["messages"][0]["content"] == many[0]["content"]
+    assert sum(len(message["content"]) for message in kept["messages"]) < 2_500

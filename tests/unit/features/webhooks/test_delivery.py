@@ -1,0 +1,143 @@
+"""What an attempt makes of a delivery, and what is sent."""
+
+import base64
+import json
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from unittest.mock import AsyncMock
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from standardwebhooks.webhooks import Webhook, WebhookVerificationError
+
+from caseworker.features.webhooks.delivery import (
+    Answer,
+    Attempt,
+    Deliveries,
+    Delivery,
+    DeliveryStatus,
+    message_of,
+    verdict_of,
+)
+from caseworker.features.webhooks.signing import SecretBox, new_secret, signed_headers
+from caseworker.main.background import delivery_limits
+from caseworker.settings.schema import Settings
+
+POLICY = delivery_limits(Settings()).retry
+BODY = '{"type":"run.completed","text":"naïve ✓"}'.encode()
+
+
+def failed(**values: Any) -> Answer:
+    return Answer(**{"status_code": 500, "error": "The endpoint returned status 500.", **values})
+
+
+def test_pauses_grow_as_the_table_says() -> None:
+    """Twelve attempts over about 27 hours, and then the delivery is dead."""
+    pauses = [verdict_of(failed(), n, POLICY, jitter=0.0) for n in range(1, 13)]
+
+    assert [round(pause) for _, pause in pauses[:6]] == [5, 20, 80, 320, 1280, 5120]
+    assert all(pause == 18_000 for _, pause in pauses[6:11])
+    assert pauses[11] == (DeliveryStatus.DEAD, 0.0)
+
+
+@given(
+    attempts=st.integers(1, 11),
+    jitter=st.floats(-1, 1),
+    asked=st.floats(0, 1e9, allow_nan=False),
+)
+def test_a_pause_is_as_long_as_was_asked_within_the_maximum(
+    attempts: int, jitter: float, asked: float
+) -> None:
+    """Retry-After lengthens a pause and never shortens it; no pause passes the maximum."""
+    status, pause = verdict_of(failed(retry_after_seconds=asked), attempts, POLICY, jitter=jitter)
+    _, usual = verdict_of(failed(), attempts, POLICY, jitter=jitter)
+
+    assert status is DeliveryStatus.PENDING
+    assert min(asked, POLICY.max_delay_seconds) <= pause <= POLICY.max_delay_seconds
+    assert pause >= usual > 0
+
+
+def test_what_is_taken_is_delivered_and_what_is_gone_is_dead() -> None:
+    """410 says that nothing more is wanted."""
+    assert verdict_of(Answer(status_code=204), 1, POLICY)[0] is DeliveryStatus.DELIVERED
+    assert verdict_of(failed(status_code=410), 1, POLICY)[0] is DeliveryStatus.DEAD
+    assert verdict_of(failed(status_code=400), 1, POLICY)[0] is DeliveryStatus.PENDING
+
+
+@pytest.mark.parametrize("signing", [1, 2])
+def test_every_secret_that_signs_verifies(signing: int) -> None:
+    """While a secret rotates, receivers with the old one and with the new one both accept."""
+    secrets = [new_secret() for _ in range(signing)]
+    headers = signed_headers(secrets, message_id="msg-1", at=datetime.now(UTC), body=BODY)
+
+    assert len(headers["webhook-signature"].split(" ")) == signing
+    for secret in secrets:
+        assert Webhook(secret).verify(BODY, headers)["type"] == "run.completed"
+    with pytest.raises(WebhookVerificationError):
+        Webhook(new_secret()).verify(BODY, headers)
+    with pytest.raises(WebhookVerificationError):
+        Webhook(secrets[0]).verify(BODY + b" ", headers)
+    with pytest.raises(WebhookVerificationError):
+        Webhook(secrets[0]).verify(BODY, {**headers, "webhook-id": "msg-2"})
+
+
+def test_an_old_attempt_is_refused_by_its_receiver() -> None:
+    """The timestamp is that of the attempt: a recorded request cannot be sent again later."""
+    secret = new_secret()
+    at = datetime.now(UTC) - timedelta(minutes=6)
+
+    with pytest.raises(WebhookVerificationError, match="too old"):
+        Webhook(secret).verify(BODY, signed_headers([secret], message_id="m", at=at, body=BODY))
+
+
+async def test_a_message_that_nothing_signs_is_not_sent() -> None:
+    """The attempt has failed: it is made again, perhaps with the right key for the secrets."""
+    delivery = Delivery(
+        tenant="a",
+        delivery_id="d",
+        run_id="r",
+        type="run.completed",
+        url="https://example.com/",
+        status=DeliveryStatus.PENDING,
+        attempts=1,
+        created_at=datetime.now(UTC),
+        due_at=None,
+    )
+    store, runs, sender = AsyncMock(), AsyncMock(), AsyncMock()
+    store.begin.return_value = Attempt(delivery, SecretBox("k" * 32).opened(["sealed"]))
+
+    await Deliveries(store, sender, runs, AsyncMock(), delivery_limits(Settings())).deliver(
+        "a", "d"
+    )
+
+    sender.send.assert_not_called()
+    [end] = store.end.call_args_list
+    assert "encryption_key" in end.args[1].error
+    assert end.kwargs["status"] is DeliveryStatus.PENDING
+
+
+def test_secrets_are_long_and_never_the_same() -> None:
+    """256 bits behind the prefix by which receivers know one."""
+    one, other = new_secret(), new_secret()
+
+    assert one != other
+    assert one.startswith("whsec_")
+    assert len(base64.b64decode(one.removeprefix("whsec_"))) == 32
+
+
+def test_a_result_or_input_that_is_too_long_is_left_out() -> None:
+    """The message stays valid and says what it lacks."""
+    run = {"run_id": "r", "finished_at": "2026-01-01T00:00:00Z", "inputs": None}
+    view = {**run, "input": "y" * 400, "result": {"answer": "x" * 500}}
+
+    whole, shorter, short = (
+        message_of("run.completed", view, max_bytes=most) for most in (2000, 700, 300)
+    )
+
+    assert json.loads(whole)["data"] == view
+    assert "omitted" not in json.loads(whole)
+    assert json.loads(shorter)["data"] == {**view, "result": None}
+    assert json.loads(shorter)["omitted"] == ["result"]
+    assert json.loads(short)["data"] == {**view, "result": None, "input": None}
+    assert json.loads(short)["omitted"] == ["result", "input"]

@@ -1,0 +1,104 @@
+"""Agents that are kept as files: read, put in order, registered, and what is said of a mistake."""
+
+from pathlib import Path
+
+import pytest
+
+from caseworker.main.agent_folder import read_agents, register_agents
+from caseworker.main.configuration import StartupError
+from caseworker.nodes.nesting import DefinitionKind
+from caseworker.runs.definitions import Definitions
+from caseworker.runs.run import DefinitionRef
+from tests.support.api import Api
+from tests.support.graph_checks import ShapeChecks
+from tests.support.graph_documents import TENANT
+from tests.support.limits import graph_limits
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+HELPER = "name: helper\nprompt: {system: Help.}\n"
+CHIEF = "name: chief\nprompt: {}\ntools: [{agent: {name: helper}}]\n"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Two agents of which the first by name calls the second, and a file that is none."""
+    (tmp_path / "a.yaml").write_text(CHIEF)
+    (tmp_path / "b.yml").write_text(HELPER)
+    (tmp_path / "notes.txt").write_text("name: chief")
+    return tmp_path
+
+
+@pytest.fixture
+def registry(api: Api) -> Definitions:
+    return Definitions(api.definitions, ShapeChecks(), graph_limits())
+
+
+@pytest.mark.req("003/FR1.2", "003/FR4.1")
+async def test_the_agents_of_a_folder_are_registered_in_the_order_they_need(
+    folder: Path, registry: Definitions
+) -> None:
+    """What is there already stays; what has changed is the next version."""
+    await register_agents(read_agents(folder), registry, TENANT)
+    await register_agents(read_agents(folder), registry, TENANT)
+    (folder / "b.yml").write_text(HELPER.replace("Help.", "Help more."))
+    await register_agents(read_agents(folder), registry, TENANT)
+
+    refs = [DefinitionRef(name, kind=DefinitionKind.AGENT) for name in ("chief", "helper")]
+    chief, helper = [await registry.get(TENANT, ref) for ref in refs]
+    assert (chief.head.version, helper.head.version) == (1, 2)
+    assert helper.content == {"name": "helper", "prompt": {"system": "Help more."}}
+
+
+@pytest.mark.req("003/FR1.2", "003/FR4.2")
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (HELPER, r"c\.yaml: name: b\.yml defines an agent named 'helper' as well"),
+        ("name: x\n", r"c\.yaml: prompt: "),
+        ("name: x\nprompt: {system: '${topic}'}\n", r"c\.yaml: prompt\.system: .*'topic'"),
+        ("name: x\nprompts: {}\nprompt: {}\n", r"c\.yaml: prompts: "),
+        ("- 1\n", r"c\.yaml: the agent: "),
+        ("name: x\nname: y\n", r"c\.yaml cannot be read: duplicate key 'name'"),
+        ("name: &a x\ndescription: *a\n", r"c\.yaml cannot be read: .*aliases"),
+        (
+            "name: x\nprompt: {}\ninputs: {a: {type: object, default: 2026-01-01}}\n",
+            r"c\.yaml: contains values that JSON does not support",
+        ),
+        ("name: [\n", r"c\.yaml cannot be read"),
+        (
+            "name: x\nprompt: {}\ntools: [{agent: {name: x}}]\n",
+            r"c\.yaml: tools: circular reference: x -> x",
+        ),
+    ],
+)
+async def test_a_wrong_file_stops_the_start_with_one_line(
+    folder: Path, text: str, said: str
+) -> None:
+    """It names the file, the field and what is wrong."""
+    (folder / "c.yaml").write_text(text)
+
+    with pytest.raises(StartupError, match=f"agents\\.folder: {said}") as refused:
+        read_agents(folder)
+
+    assert "\n" not in str(refused.value)
+
+
+async def test_what_only_the_service_can_find_wrong_stops_the_start_too(
+    tmp_path: Path, registry: Definitions
+) -> None:
+    """Such as an agent that is in no file and not registered."""
+    (tmp_path / "a.yaml").write_text(CHIEF)
+
+    with pytest.raises(
+        StartupError, match=r"a\.yaml: tools\.0\.agent\.name: No agent has this name"
+    ):
+        await register_agents(read_agents(tmp_path), registry, TENANT)
+
+
+async def test_no_folder_has_no_agents(tmp_path: Path) -> None:
+    """One that was named and is not there is a mistake."""
+    assert read_agents(None) == ()
+    assert read_agents(tmp_path) == []
+    with pytest.raises(StartupError, match="does not exist"):
+        read_agents(tmp_path / "nowhere")

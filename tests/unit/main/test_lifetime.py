@@ -1,0 +1,174 @@
+"""A process ends when its work has ended: in order, at once, and from its first moment on."""
+
+import asyncio
+import signal
+from pathlib import Path
+from typing import Any, cast
+
+import httpx
+import pytest
+import uvicorn
+from starlette.responses import PlainTextResponse
+from starlette.types import Receive, Scope, Send
+
+from caseworker.main import server as server_module
+from caseworker.main.lifetime import run_to_end
+from caseworker.main.process import Process
+from caseworker.main.server import _Server
+from tests.support.processes import ChildProcess
+
+LEFT = """
+import asyncio, threading, time
+from caseworker.main.lifetime import lifetime, run_to_end
+
+async def deaf():
+    while True:
+        try:
+            await asyncio.sleep(3600)
+        except asyncio.CancelledError:
+            pass
+
+async def main():
+    deaf_task = asyncio.create_task(deaf(), name="deaf")
+    blocked = asyncio.create_task(asyncio.to_thread(time.sleep, 3600))
+    threading.Thread(target=time.sleep, args=(3600,)).start()
+    await asyncio.sleep(0.01)
+
+with lifetime():
+    run_to_end(main())
+    print("closed")
+"""
+
+BLOCKED = """
+import asyncio, time
+from caseworker.main.lifetime import lifetime, run_to_end
+
+async def main():
+    blocked = asyncio.create_task(asyncio.to_thread(time.sleep, 3600))
+    await asyncio.sleep(0.1)
+
+with lifetime():
+    run_to_end(main())
+    print("closed")
+"""
+
+SIGNALLED = """
+import json, signal
+from caseworker.main.lifetime import lifetime
+
+with lifetime():
+    try:
+        print(json.dumps({"ready": True}), flush=True)
+        signal.pause()
+    finally:
+        print("closed")
+"""
+
+FAILS = """
+import sys
+from caseworker.main.lifetime import lifetime
+
+with lifetime():
+    sys.exit(3)
+"""
+
+
+def python(code: str) -> ChildProcess:
+    return ChildProcess.python("-c", code, cwd=Path.cwd(), name="child")
+
+
+async def test_tasks_and_threads_that_do_not_end_are_left_behind() -> None:
+    """What is to be closed is closed before; the exit code is that of an orderly end."""
+    with python(LEFT) as child:
+        assert await child.wait(timeout_seconds=600) == 0
+        assert child.stdout.splitlines()[-1] == "closed"
+        assert "deaf" in child.stdout + child.stderr
+
+
+async def test_a_thread_of_the_loop_is_not_waited_for() -> None:
+    """Its task has ended by its cancel, so that nothing is left but the thread."""
+    with python(BLOCKED) as child:
+        assert await child.wait() == 0
+        assert child.stdout.splitlines()[-1] == "closed"
+
+
+async def test_a_signal_ends_a_process_that_does_not_serve_yet() -> None:
+    """In order: what it has opened is closed."""
+    with python(SIGNALLED) as child:
+        await child.json_line("ready", timeout_seconds=600)
+        assert await child.terminate(timeout_seconds=600) == 0
+        assert child.stdout.splitlines()[-1] == "closed"
+
+
+async def test_a_process_that_fails_says_so() -> None:
+    """With its own exit code."""
+    with python(FAILS) as child:
+        assert await child.wait(timeout_seconds=600) == 3
+
+
+def test_what_fails_is_raised_when_the_other_tasks_have_ended() -> None:
+    """They are cancelled first, and may clean up."""
+    cleaned: list[str] = []
+
+    async def cleans() -> None:
+        try:
+            await asyncio.sleep(3600)
+        finally:
+            await asyncio.sleep(0)
+            cleaned.append("up")
+
+    async def fails() -> None:
+        task = asyncio.create_task(cleans())
+        await asyncio.sleep(0)
+        raise LookupError(task.get_name())
+
+    with pytest.raises(LookupError):
+        run_to_end(fails())
+    assert cleaned == ["up"]
+
+
+class Draining:
+    """A process whose runs end while its requests do."""
+
+    def __init__(self) -> None:
+        self.drained = asyncio.Event()
+        self.asked = asyncio.Event()
+
+    def begin_closing(self) -> None:
+        """Nothing waits."""
+
+    async def drain(self) -> None:
+        self.drained.set()
+
+    async def app(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer once the runs have been looked after."""
+        self.asked.set()
+        await self.drained.wait()
+        await PlainTextResponse("answered")(scope, receive, send)
+
+
+async def test_runs_and_requests_end_side_by_side(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A request that stays open does not hold up the hand-over of runs."""
+    monkeypatch.setattr(server_module, "collect_garbage_seldom", lambda: None)
+    process = Draining()
+    config = uvicorn.Config(
+        process.app,
+        port=0,
+        lifespan="off",
+        interface="asgi3",
+        log_config=None,
+        timeout_graceful_shutdown=5,
+    )
+    url = asyncio.get_running_loop().create_future()
+
+    async def started(at: str) -> None:
+        url.set_result(at)
+
+    server = _Server(config, cast("Process", process), [], started, None)
+    async with asyncio.TaskGroup() as group, httpx.AsyncClient(trust_env=False) as client:
+        serving = group.create_task(uvicorn.Server._serve(cast("Any", server)))
+        answer = group.create_task(client.get(await url, timeout=60))
+        await process.asked.wait()
+        server.handle_exit(signal.SIGTERM, None)
+        await serving
+        assert (await answer).text == "answered"

@@ -1,0 +1,233 @@
+"""Tools, functions and providers, the service's own and those that other packages add."""
+
+from collections.abc import Callable, Mapping
+from importlib.metadata import EntryPoint
+from typing import Any
+
+import pytest
+from pydantic import SecretStr
+
+from caseworker.engine.context import ExecutionContext
+from caseworker.main.agents import build_models, build_tools
+from caseworker.main.configuration import StartupError
+from caseworker.main.plugins import Providers, Toolbox, installed_functions
+from caseworker.models.ports import ModelEndpoint, ModelReply, ModelRequest
+from caseworker.nodes.function import FunctionNode
+from caseworker.settings.cases import PriceSettings, ToolSettings
+from caseworker.settings.schema import Settings
+from caseworker.tools.ports import ToolContext, ToolResult, ToolSpec
+from caseworker.tools.resources import ToolResources
+
+HERE = "tests.unit.main.test_plugins"
+
+ready_made = FunctionNode("its own name", lambda context: None, persistent=True)
+no_function = 7
+
+
+def plain(context: ExecutionContext) -> Any:
+    return context.input
+
+
+async def coroutine(context: ExecutionContext) -> Any:
+    return context.input
+
+
+def point(name: str, value: str) -> EntryPoint:
+    return EntryPoint(name=name, value=value, group="caseworker.any")
+
+
+def test_functions_are_found_by_name_and_plain_ones_get_a_thread() -> None:
+    """Nobody knows whether they block; a node is taken as it is."""
+    found = installed_functions(
+        [
+            point("z", f"{HERE}:ready_made"),
+            point("plain", f"{HERE}:plain"),
+            point("coroutine", f"{HERE}:coroutine"),
+        ]
+    )
+
+    assert [(node.id, node.blocking) for node in found] == [
+        ("coroutine", False),
+        ("its own name", False),
+        ("plain", True),
+    ]
+    assert found[1] is ready_made
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        (f"{HERE}:absent", "'x' .* cannot be loaded: AttributeError"),
+        ("no.such.module:f", "'x' .* cannot be loaded: ModuleNotFoundError"),
+        ("app.tools.ports:f", "'x' .* cannot be loaded: .* package app was renamed to caseworker"),
+        (f"{HERE}:no_function", "'x' .* is not callable"),
+    ],
+)
+def test_one_that_is_broken_stops_the_start(value: str, said: str) -> None:
+    """Rather than failing every graph that names it."""
+    with pytest.raises(StartupError, match=said):
+        installed_functions([point("x", value)])
+
+
+BUILT_IN = (
+    *("calculator", "calendar", "data_fetch_stock", "numeric_analysis", "plotter", "respond"),
+)
+
+
+class Weather:
+    """A tool that somebody else wrote."""
+
+    spec = ToolSpec(name="weather", description="Says rain.", parameters={"type": "object"})
+
+    async def run(self, args: Mapping[str, Any], context: ToolContext) -> ToolResult:
+        return {"value": "rain"}
+
+
+ready_tool = Weather()
+
+
+@pytest.mark.parametrize("name", ["Weather", "ready_tool", "make_weather"])
+def test_a_tool_is_added_by_its_dotted_name(name: str) -> None:
+    """A tool, a class of one, or a function that makes one."""
+    tools = Toolbox(ToolSettings(plugins=(f"{HERE}:{name}",))).tools
+
+    assert [each.spec.name for each in tools] == [*BUILT_IN, "weather"]
+
+
+def make_weather() -> Weather:
+    return Weather()
+
+
+class Market(Weather):
+    """A tool that needs what the tools of a process share."""
+
+    def __init__(self, resources: ToolResources, unit: str = "USD") -> None:
+        self.prices = resources.prices
+
+
+def test_a_factory_that_requires_it_gets_what_tools_share() -> None:
+    """Parameters with a default are its own affair."""
+    (tool,) = Toolbox(ToolSettings(), [point("weather", f"{HERE}:Market")]).tools
+
+    assert isinstance(tool, Market)
+    assert not tool.prices.external
+
+
+def test_the_tools_of_the_service_come_by_the_same_door() -> None:
+    """What is worked out again follows from their specs; a picture leaves something behind."""
+    specs = [tool.spec for tool in Toolbox(ToolSettings()).tools]
+
+    assert tuple(spec.name for spec in specs) == BUILT_IN
+    assert [spec.name for spec in specs if not spec.deterministic] == ["plotter"]
+
+
+async def test_what_a_live_source_says_is_not_worked_out_again() -> None:
+    """It may say something else the next time, and is paid for."""
+    toolbox = Toolbox(ToolSettings(prices=PriceSettings(api_key=SecretStr("key"))))
+    await toolbox.aclose()
+
+    names = [tool.spec.name for tool in toolbox.tools if tool.spec.deterministic]
+    assert names == ["calculator", "calendar", "respond"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "use"),
+    [
+        ("tool", "Weather", lambda points: Toolbox(ToolSettings(), points)),
+        ("function", "ready_made", installed_functions),
+        ("provider", "Echo", Providers),
+    ],
+)
+def test_two_of_one_name_stop_the_start(
+    kind: str, value: str, use: Callable[[list[EntryPoint]], object]
+) -> None:
+    """The message names both, since one of them has to go."""
+    points = [point("echo", f"{HERE}:{value}") for _ in range(2)]
+    with pytest.raises(
+        StartupError, match=rf"Two {kind}s have the name .*: {HERE}:\w+ and {HERE}:"
+    ):
+        use(points)
+
+
+class Echo:
+    """A provider that somebody else wrote."""
+
+    name = "echo"
+    external = False
+
+    def __init__(self, endpoint: ModelEndpoint) -> None:
+        if endpoint.base_url is None:
+            raise ValueError("it needs a base_url")
+
+    async def complete(self, model: str, request: ModelRequest) -> ModelReply:
+        return ModelReply(text=request.messages[-1].content, model=model, usage=None)
+
+    async def aclose(self) -> None: ...
+
+
+def test_a_provider_is_made_of_what_is_configured() -> None:
+    """One that cannot work with it says why."""
+    providers = Providers([point("echo", f"{HERE}:Echo"), point("none", f"{HERE}:Weather")])
+
+    provider = providers.make("echo", ModelEndpoint(model="m", base_url="http://models.test"))
+    assert provider.name == "echo"
+    with pytest.raises(StartupError, match="cannot be created: ValueError: it needs a"):
+        providers.make("echo", ModelEndpoint(model="m"))
+    with pytest.raises(StartupError, match="'none' must have name, external, complete"):
+        providers.make("none", ModelEndpoint(model="m"))
+
+
+@pytest.mark.parametrize(
+    ("models", "key"),
+    [
+        ({"big": {"provider": "opnai", "model": "m"}}, "models.big.provider"),
+        (
+            {"big": {"fallbacks": [{"provider": "opnai", "model": "m"}]}},
+            "models.big.fallbacks.1.provider",
+        ),
+        ({"named": {"n": {"provider": "opnai", "model": "m"}}}, "models.named.n.provider"),
+    ],
+)
+def test_a_provider_that_nobody_has_registered_stops_the_start(
+    models: dict[str, Any], key: str
+) -> None:
+    """With the key, what was perhaps meant, and what there is."""
+    with pytest.raises(StartupError) as refused:
+        build_models(Settings.model_validate({"models": models}))
+
+    assert str(refused.value) == (
+        f"{key}: unknown provider 'opnai'; did you mean openai? Available: anthropic, offline, "
+        "openai, recorded"
+    )
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        (f"{HERE}:absent", "cannot be loaded: AttributeError"),
+        (f"{HERE}:no_function", "must have spec and run"),
+        (f"{HERE}:plain", "cannot be created: AttributeError"),
+    ],
+)
+def test_a_tool_that_is_none_stops_the_start(value: str, said: str) -> None:
+    """With the name that was configured."""
+    with pytest.raises(StartupError, match=f"tool .*{said}"):
+        Toolbox(ToolSettings(plugins=(value,)), ())
+
+
+@pytest.mark.parametrize(
+    ("settings", "line"),
+    [
+        (ToolSettings(deny=("Plotter",)), "tools.deny: unknown tool 'Plotter'; did you mean"),
+        (ToolSettings(allow=("hammer",)), "tools.allow: unknown tool 'hammer'. Available:"),
+    ],
+)
+def test_a_tool_that_does_not_exist_is_neither_allowed_nor_denied(
+    settings: ToolSettings, line: str
+) -> None:
+    """Who denies a tool by a wrong name would be left with it."""
+    with pytest.raises(StartupError) as refused:
+        build_tools(Settings(tools=settings), Toolbox(settings).tools)
+
+    assert str(refused.value).startswith(line)
+    assert "plotter" in str(refused.value)

@@ -1,0 +1,55 @@
+"""How a process is put together: what runs may keep, and how garbage is collected."""
+
+import gc
+from collections.abc import Iterator
+
+import pytest
+from pydantic import ValidationError
+
+from caseworker.features.artifacts.keeping import ArtifactLimits
+from caseworker.main.process import GC_THRESHOLDS, artifact_limits, collect_garbage_seldom
+from caseworker.settings.schema import ArtifactSettings, Settings
+
+
+@pytest.mark.req("002/23.3")
+def test_a_file_may_have_five_megabytes_unless_configured_otherwise() -> None:
+    """What the code takes for granted is what the configuration says; 1 MB is 1024 KB."""
+    assert Settings().artifacts.max_artifact_mb == 5
+    assert artifact_limits(Settings()) == ArtifactLimits(
+        max_bytes=5 << 20, max_run_bytes=50 << 20, max_per_run=100
+    )
+
+
+@pytest.mark.req("002/23.3")
+def test_the_configured_limits_are_those_of_the_runs() -> None:
+    """Each its own."""
+    chosen = ArtifactSettings(max_artifact_mb=2, max_run_mb=7, max_per_run=4)
+
+    assert artifact_limits(Settings(artifacts=chosen)) == ArtifactLimits(
+        max_bytes=2_097_152, max_run_bytes=7_340_032, max_per_run=4
+    )
+
+
+def test_a_run_has_room_for_one_file_at_least() -> None:
+    """Or the limit of a file would never be the one that is met."""
+    with pytest.raises(ValidationError, match="must be at least artifacts"):
+        Settings(artifacts=ArtifactSettings(max_artifact_mb=51))
+
+
+@pytest.fixture
+def collector() -> Iterator[None]:
+    """The collector, put back to what it was."""
+    before = gc.get_threshold()
+    yield
+    gc.unfreeze()
+    gc.set_threshold(*before)
+
+
+@pytest.mark.usefixtures("collector")
+def test_what_a_process_was_started_with_is_left_alone() -> None:
+    """And what comes later is looked at more rarely than usual."""
+    usual = gc.get_threshold()
+    collect_garbage_seldom()
+
+    assert gc.get_freeze_count() > 10_000
+    assert gc.get_threshold()[0] == GC_THRESHOLDS[0] > usual[0]

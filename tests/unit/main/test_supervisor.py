@@ -1,0 +1,62 @@
+"""A supervisor of several processes that the system fails, in a process of its own."""
+
+import subprocess
+import sys
+
+import pytest
+
+FEW_PROCESSES = """
+import os, signal
+from caseworker.main.supervisor import Supervisor
+
+fork, forks = os.fork, []
+
+def scarce():
+    forks.append(None)
+    if len(forks) == 2:
+        raise BlockingIOError("no more processes")
+    return fork()
+
+def serve(place):
+    place.answers()
+    if len(forks) == 1:
+        os._exit(1)
+    os.kill(os.getppid(), signal.SIGTERM)
+    signal.pause()
+
+os.fork = scarce
+Supervisor("127.0.0.1", 0, count=1, serve=serve).run(grace_seconds=20)
+print(len(forks), "forks")
+"""
+"""The only process dies, and the first attempt to start another one fails."""
+
+DIES_EARLY = """
+import os, signal, time
+from caseworker.main.supervisor import Supervisor
+
+parent_of_child, supervisor = os.getppid, os.getpid()
+
+def parent():
+    if parent_of_child() == supervisor:
+        os.kill(supervisor, signal.SIGKILL)
+    while parent_of_child() == supervisor:
+        time.sleep(0.001)
+    return parent_of_child()
+
+def serve(place):
+    place.answers()
+    time.sleep(60)
+
+os.getppid = parent
+Supervisor("127.0.0.1", 0, count=1, serve=serve).run(grace_seconds=20)
+"""
+"""The supervisor is killed before its process has looked who that is."""
+
+
+@pytest.mark.parametrize(("script", "shown"), [(FEW_PROCESSES, "3 forks\n"), (DIES_EARLY, "")])
+def test_processes_are_neither_given_up_nor_left_behind(script: str, shown: str) -> None:
+    """The output ends once nobody is left who could write to it."""
+    command = [sys.executable, "-c", script]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+
+    assert ended.stdout.endswith(shown)

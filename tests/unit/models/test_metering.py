@@ -1,0 +1,148 @@
+"""What model calls cost: charged, estimated or unknown, and as large as the budget allows."""
+
+import asyncio
+from decimal import Decimal
+from typing import Any
+
+import pytest
+
+from caseworker.core.budget.budget import Budget
+from caseworker.core.budget.usage import BudgetExceededError
+from caseworker.engine.call import CallFailedError
+from caseworker.models.pricing import MOST_TOKENS_PER_SECOND
+from tests.support.fake_provider.script import Step
+from tests.unit.models.asking import Asking, chain, priced, told, unpriced
+
+COUNTED = Step(text="four", tokens_in=3, tokens_out=2)
+REFUSED = Step(cut="before")
+"""The connection is refused: nothing was sent."""
+CUT = Step(cut="middle", delay_seconds=1)
+"""The request was sent; the answer broke off a second later."""
+
+
+def scripted(*steps: Step, **settings: Any) -> Any:
+    async def story(asking: Asking) -> None:
+        asking.provider.script("m", *steps)
+        try:
+            await asking.ask(**settings)
+        except CallFailedError:
+            return
+
+    return story
+
+
+@pytest.mark.req("002/20.4")
+def test_what_was_never_sent_costs_nothing() -> None:
+    """Three refused connections, of which each counts as an attempt."""
+    asking = told(scripted(REFUSED, REFUSED, REFUSED), priced("m"))
+
+    usage = asking.run.scope.to_dict()
+    assert (usage["tokens"], usage["cost_usd"], usage["api_calls"]) == (0, 0, 3)
+    [call] = asking.calls()
+    assert (call["cost_usd"], call["tokens_in"], call["tokens_out"]) == (0, 0, 0)
+    assert "estimated" not in call["metadata"]
+
+
+@pytest.mark.req("002/20.4")
+def test_an_answer_that_was_lost_is_estimated_by_the_time_it_took() -> None:
+    """No model writes its longest answer in a second; the answered attempt is not estimated."""
+    asking = told(scripted(CUT, COUNTED), priced("m", max_output_tokens=4096))
+
+    usage = asking.run.scope.to_dict()
+    call: Any = asking.calls()[0]
+    estimated = call["metadata"]["estimated"]
+    assert estimated["tokens_out"] == MOST_TOKENS_PER_SECOND
+    assert call["tokens_out"] == MOST_TOKENS_PER_SECOND + 2
+    assert usage["tokens"] == usage["tokens_estimated"] + 5  # type: ignore[operator]
+    assert usage["cost_usd"] == usage["cost_usd_estimated"] + 5  # type: ignore[operator]
+    assert call["cost_usd"] == usage["cost_usd"]
+
+
+@pytest.mark.parametrize("sent", [True, False])
+def test_a_call_that_is_cancelled_costs_something_only_if_it_was_sent(sent: bool) -> None:
+    """Before that, it waits for a free connection."""
+
+    async def story(asking: Asking) -> None:
+        asking.provider.script("m", Step(hang=True, cut=None if sent else "before"))
+        call = asyncio.create_task(asking.ask())
+        await asyncio.sleep(0.1)
+        call.cancel()
+        await asyncio.wait([call])
+
+    asking = told(story, priced("m", max_output_tokens=4096))
+    tokens_out = asking.calls()[0]["tokens_out"]
+    assert tokens_out == (MOST_TOKENS_PER_SECOND // 10 if sent else 0)
+
+
+def test_an_answer_without_counts_is_estimated_by_its_length() -> None:
+    """It was answered, and is not charged what it might have been at most."""
+    step = Step(text="four" * 30, omit_usage=True)
+    asking = told(scripted(step), priced("m", max_output_tokens=4096))
+
+    call: Any = asking.calls()[0]
+    assert call["metadata"]["estimated"]["tokens_out"] == call["tokens_out"] == 40
+
+
+def test_a_price_that_is_not_known_makes_no_cost_of_zero() -> None:
+    """Of the call, of the answer and of the run; a refused call of such a model costs nothing."""
+
+    async def story(asking: Asking) -> None:
+        asking.provider.script("first", Step(status=404))
+        asking.provider.script("m", COUNTED)
+        assert (await asking.ask()).cost_usd is None
+
+    asking = told(story, chain(unpriced("first"), unpriced("m")))
+    assert [call["cost_usd"] for call in asking.calls()] == [0, None]
+    usage = asking.run.scope.to_dict()
+    assert (usage["cost_usd"], usage["cost_usd_known"], usage["unpriced_calls"]) == (None, 0, 1)
+
+
+@pytest.mark.req("002/20.4")
+@pytest.mark.parametrize(
+    "budget", [Budget(max_tokens=500), Budget(max_cost_dollars=Decimal(500))], ids=str
+)
+def test_a_call_asks_for_no_more_output_than_its_budget_can_pay(budget: Budget) -> None:
+    """The provider gets the lower number; what a call may cost fits to the token."""
+
+    async def story(asking: Asking) -> None:
+        asking.provider.script("m", COUNTED)
+        asked: list[int] = []
+        asking.run.journal.at_barrier = lambda: _note(asked, asking)
+        await asking.ask()
+        assert asked == [500]
+
+    async def _note(asked: list[int], asking: Asking) -> None:
+        held = asking.run.scope.held
+        asked.append(int(max(held.values())))
+
+    asking = told(story, priced("m", max_output_tokens=4096), budget=budget)
+    sent = asking.provider.arrivals[0].body["max_tokens"]
+    assert 256 < sent < 500
+    assert asking.run.scope.usage.tokens_used == 5
+
+
+def test_a_call_that_cannot_get_the_least_output_is_refused() -> None:
+    """Fewer tokens than are configured are never asked for; a request for less is no matter."""
+
+    async def story(asking: Asking) -> None:
+        with pytest.raises(BudgetExceededError) as refused:
+            await asking.ask()
+        assert refused.value.cause.limit == 200
+        asking.provider.script("m", COUNTED)
+        await asking.ask(key="short", max_output_tokens=20)
+
+    asking = told(story, priced("m", max_output_tokens=4096), budget=Budget(max_tokens=200))
+    assert [arrived.body["max_tokens"] for arrived in asking.provider.arrivals] == [20]
+
+
+def test_a_run_that_is_executed_again_finds_a_call_that_was_made_smaller() -> None:
+    """What was asked for is the same request, however much of the budget was left."""
+
+    async def story(asking: Asking) -> None:
+        asking.provider.script("m", COUNTED)
+        await asking.ask()
+        asking.begin(asking.run.journal)
+        await asking.ask()
+        assert len(asking.provider.arrivals) == 1
+
+    told(story, priced("m", max_output_tokens=4096), budget=Budget(max_tokens=500))

@@ -1,0 +1,101 @@
+"""What tokens cost, and how many a request will take at most."""
+
+from decimal import Decimal
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from caseworker.models.gateway import ChatModel
+from caseworker.models.ports import Message, ModelRequest, TokenUsage
+from caseworker.models.pricing import (
+    DEFAULT_OUTPUT_TOKENS,
+    PriceUnknownError,
+    TokenPrice,
+    estimate_tokens,
+    no_list_price,
+)
+from tests.unit.models.asking import Asking, priced, told, unpriced
+
+CHEAP = TokenPrice(
+    usd_per_million_in=Decimal("0.05"),
+    usd_per_million_out=Decimal("0.40"),
+    usd_per_million_cached=Decimal("0.005"),
+)
+
+
+def _request(text: str, *, limit: int | None = None) -> ModelRequest:
+    return ModelRequest(messages=(Message(role="user", content=text),), max_output_tokens=limit)
+
+
+def test_tokens_are_priced_per_million_and_exactly() -> None:
+    """Cached input has its own price; reasoning is output."""
+    usage = TokenUsage(tokens_in=1000, tokens_out=500, tokens_cached=400, tokens_reasoning=300)
+
+    assert CHEAP.cost_usd(usage) == Decimal("0.000232")
+
+
+def test_cached_tokens_cost_the_full_price_unless_a_discount_is_stated() -> None:
+    """Nobody is given a discount by accident."""
+    price = TokenPrice(usd_per_million_in=Decimal(2), usd_per_million_out=Decimal(0))
+
+    assert price.cost_usd(TokenUsage(tokens_in=10, tokens_out=0, tokens_cached=10)) == Decimal(
+        "0.00002"
+    )
+
+
+@pytest.mark.parametrize("wrong", ["-0.01", "NaN", "Infinity"])
+def test_a_price_that_is_no_price_is_refused(wrong: str) -> None:
+    """A negative price would hand out budget."""
+    with pytest.raises(ValueError, match="price"):
+        TokenPrice(usd_per_million_in=Decimal(wrong), usd_per_million_out=Decimal(1))
+
+
+def test_an_unknown_price_names_the_model_and_is_never_zero() -> None:
+    """The message completes the sentence in which a run is refused."""
+    with pytest.raises(PriceUnknownError, match="'gpt-5' of openai is not known"):
+        no_list_price("openai", "gpt-5", TokenUsage(tokens_in=1, tokens_out=1))
+
+
+@pytest.mark.parametrize(("model", "cost_usd"), [(priced("m"), 4), (unpriced("m"), 5)])
+def test_a_stated_price_wins_over_the_list(model: ChatModel, cost_usd: int) -> None:
+    """The list is asked for the rest."""
+    costs: list[Decimal] = []
+
+    async def story(asking: Asking) -> None:
+        costs.append((await asking.ask()).cost_usd or Decimal(0))
+
+    told(story, model, list_price=lambda *_: Decimal(5))
+    assert costs == [cost_usd]
+
+
+@given(text=st.text())
+def test_the_estimate_is_above_one_token_for_four_characters(text: str) -> None:
+    """Even of the cheapest text there are never fewer tokens than the estimate allows for."""
+    assert estimate_tokens(_request(text)).tokens_in > len(text) / 4
+
+
+def test_characters_of_several_bytes_count_as_a_token_each() -> None:
+    """Chinese has about one token a character."""
+    assert estimate_tokens(_request("今天天气怎么样" * 100)).tokens_in >= 700
+
+
+def test_the_schema_is_part_of_the_prompt() -> None:
+    """It is sent, so it is paid for."""
+    plain = ModelRequest(messages=(Message(role="user", content="x"),))
+    schema = {"type": "object", "properties": {"answer": {"type": "string", "title": "t" * 300}}}
+    asked = ModelRequest(messages=plain.messages, json_schema=schema)
+
+    assert estimate_tokens(asked).tokens_in >= estimate_tokens(plain).tokens_in + 100
+
+
+def test_the_output_is_estimated_at_what_the_request_allows() -> None:
+    """Without a limit of its own it is the default."""
+    assert estimate_tokens(_request("x", limit=77)).tokens_out == 77
+    assert estimate_tokens(_request("x")).tokens_out == DEFAULT_OUTPUT_TOKENS
+    assert estimate_tokens(_request("x", limit=0)).tokens_out == 0
+
+
+def test_text_that_is_no_valid_unicode_can_be_estimated() -> None:
+    """A lone surrogate is refused by the provider, not by arithmetic."""
+    assert estimate_tokens(_request("\ud800")).tokens_in > 0

@@ -1,0 +1,59 @@
+"""Parameters that an endpoint does not take are learned from its refusal."""
+
+from typing import Any
+
+import pytest
+
+from caseworker.engine.call import CallFailedError
+from tests.support.fake_provider.script import Step
+from tests.unit.models.asking import Asking, priced, told
+
+UNSUPPORTED = "Unsupported parameter: 'max_tokens' is not supported with this model."
+RENAMED = f"{UNSUPPORTED} Use 'max_completion_tokens' instead."
+
+
+def _sent(said: str, **options: Any) -> list[dict[str, Any]]:
+    """The bodies of two questions, the first of which the endpoint refuses at first."""
+
+    async def story(asking: Asking) -> None:
+        asking.provider.script("first", Step(status=400, text=said))
+        await asking.ask(seed=7, temperature=0.5, max_output_tokens=99, **options)
+        await asking.ask(seed=7, temperature=0.5, max_output_tokens=99, key="again", **options)
+
+    return [arrival.body for arrival in told(story, priced("first")).provider.arrivals]
+
+
+def test_the_limit_of_output_tokens_takes_the_name_that_the_endpoint_knows() -> None:
+    """The limit itself is always sent."""
+    refused, retried, later = _sent(RENAMED)
+
+    assert refused["max_tokens"] == 99
+    for body in (retried, later):
+        assert body["max_completion_tokens"] == 99
+        assert "max_tokens" not in body
+
+
+@pytest.mark.parametrize("name", ["temperature", "seed"])
+def test_a_parameter_that_is_refused_by_name_is_left_out_from_then_on(name: str) -> None:
+    """Everything else stays as it was."""
+    refused, retried, later = _sent(f"Unrecognized request argument supplied: {name}")
+
+    assert retried == later == {key: value for key, value in refused.items() if key != name}
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "max_tokens is too large: 99. This model has at most 16.",
+        "The temperature must be below 0.2",
+    ],
+)
+def test_a_value_that_is_refused_is_not_asked_for_again(said: str) -> None:
+    """The endpoint knows the parameter, so the request is wrong for good."""
+
+    async def story(asking: Asking) -> None:
+        asking.provider.script("first", Step(status=400, text=said))
+        with pytest.raises(CallFailedError):
+            await asking.ask(temperature=0.5, max_output_tokens=99)
+
+    assert len(told(story, priced("first")).provider.arrivals) == 1

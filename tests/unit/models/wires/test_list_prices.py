@@ -1,0 +1,49 @@
+"""Public list prices."""
+
+from decimal import Decimal
+
+import pytest
+
+from caseworker.models.ports import TokenUsage
+from caseworker.models.prices import list_price
+from caseworker.models.pricing import PriceUnknownError
+
+USAGE = TokenUsage(tokens_in=1_000_000, tokens_out=1_000_000)
+
+
+@pytest.mark.parametrize(
+    ("provider", "model"),
+    [("openai", "gpt-5-nano"), ("openai", "gpt-5"), ("anthropic", "claude-haiku-4-5")],
+)
+def test_the_models_of_the_defaults_have_a_price(provider: str, model: str) -> None:
+    """A run with a cost limit works out of the box."""
+    cost = list_price(provider, model, USAGE)
+
+    assert isinstance(cost, Decimal)
+    assert cost > 0
+
+
+def test_the_big_model_costs_more_than_the_small_one() -> None:
+    """The tables were read and not guessed."""
+    small, big = (list_price("openai", model, USAGE) for model in ("gpt-5-nano", "gpt-5"))
+
+    assert small == Decimal("0.45")
+    assert big > 10 * small
+
+
+def test_cached_input_is_cheaper() -> None:
+    """The discount of the provider's cache reaches the bill."""
+    cached = TokenUsage(tokens_in=1_000_000, tokens_out=0, tokens_cached=900_000)
+    fresh = TokenUsage(tokens_in=1_000_000, tokens_out=0)
+
+    assert list_price("openai", "gpt-5", cached) < list_price("openai", "gpt-5", fresh)
+
+
+@pytest.mark.parametrize(
+    ("provider", "model"),
+    [("openai", "qwen-of-our-own"), ("nobody", "gpt-5"), ("anthropic", "")],
+)
+def test_an_unknown_price_is_an_error_and_not_zero(provider: str, model: str) -> None:
+    """A model without a price cannot be kept under a limit."""
+    with pytest.raises(PriceUnknownError):
+        list_price(provider, model, USAGE)

@@ -1,0 +1,262 @@
+"""Replies that no specification describes, as endpoints and the proxies before them send them."""
+
+import json
+from typing import Any
+
+import pytest
+
+from caseworker.models.ports import (
+    Delta,
+    Incomplete,
+    Message,
+    ModelError,
+    ModelReply,
+    ModelRequest,
+    ToolDefinition,
+)
+from caseworker.models.wires import endpoint
+from caseworker.models.wires.anthropic import anthropic_provider
+from caseworker.models.wires.openai import openai_provider
+from tests.support.fake_provider.virtual import Replied
+from tests.unit.models.wires.captured import Player
+
+Document = dict[str, Any]
+TOOL = ToolDefinition(name="now", description="", parameters={"type": "object"})
+USED = {"prompt_tokens": 100, "completion_tokens": 10}
+TOKYO = '{"timezone":"Asia/Tokyo"}'
+
+
+def _chunk(delta: Document, reason: str | None = None, **more: Any) -> Document:
+    return {"choices": [{"index": 0, "delta": delta, "finish_reason": reason}], **more}
+
+
+def _piece(arguments: object, **more: Any) -> Document:
+    return _chunk({"tool_calls": [{"function": {"arguments": arguments}, **more}]})
+
+
+def _called(**more: Any) -> Document:
+    call = {"index": 0, "id": "c1", "function": {"name": "now", "arguments": ""}, **more}
+    return _chunk({"tool_calls": [call]})
+
+
+def _events(*documents: Document | str, done: bool = True) -> bytes:
+    texts = [each if isinstance(each, str) else json.dumps(each) for each in documents]
+    texts += ["[DONE]"] if done else []
+    return "".join(f"data: {text}\n\n" for text in texts).encode()
+
+
+def _message(*events: Document, stop: Document | None = None, **usage: int) -> bytes:
+    """Return the events of a message; ``usage`` is that of its beginning."""
+    documents: list[Document | str] = [
+        {"type": "message_start", "message": {"id": "m", "content": [], "usage": usage}},
+        *events,
+        {"type": "message_delta", "delta": {"stop_reason": "end_turn"}} if stop is None else stop,
+        {"type": "message_stop"},
+    ]
+    return _events(*documents, done=False)
+
+
+def _text(text: str) -> Document:
+    return {"type": "content_block_start", "index": 0, "content_block": {"text": text}}
+
+
+async def _ask(
+    body: bytes, *, streamed: bool = True, held: bool = False, messages: bool = False
+) -> ModelReply:
+    build = anthropic_provider if messages else openai_provider
+    provider = build(base_url="http://models.test", wire=Player(Replied((body,), held=held)))
+    request = ModelRequest(
+        messages=(Message(role="user", content="a question"),),
+        tools=(TOOL,),
+        on_delta=list[Delta]().append if streamed else None,
+        timeout_seconds=60,
+    )
+    return await provider.complete("m", request)
+
+
+@pytest.mark.parametrize(
+    ("body", "messages"),
+    [
+        (_events(_chunk({"content": "half an answ"})), False),
+        (_events(_called(), _piece('{"timezone":', index=0)), False),
+        (_message(_text("half"), stop={"type": "ping"}, input_tokens=9), True),
+    ],
+)
+async def test_a_stream_that_never_says_why_it_ends_has_broken_off(
+    body: bytes, messages: bool
+) -> None:
+    """A proxy in front of the endpoint may close the stream in its name."""
+    with pytest.raises(ModelError, match="broke off") as caught:
+        await _ask(body, messages=messages)
+
+    assert caught.value.retryable
+
+
+async def test_a_whole_reply_without_a_reason_is_cut_off_if_arguments_are_missing() -> None:
+    """Its text alone may be complete: some endpoints never give a reason."""
+    call = {"id": "c1", "function": {"name": "now", "arguments": ""}}
+    message = {"content": "Let me see.", "tool_calls": [call]}
+    body = json.dumps({"choices": [{"message": message, "finish_reason": None}]}).encode()
+
+    reply = await _ask(body, streamed=False)
+
+    assert (reply.incomplete, reply.tool_calls[0].arguments) == (Incomplete.LENGTH, "")
+
+
+@pytest.mark.parametrize(
+    ("pieces", "arguments"),
+    [
+        ([_called(), _piece("{}", index=0), _piece(TOKYO, index=0)], [TOKYO]),
+        ([_called(), _piece(5, index=0)], ["5"]),
+        ([_called(), _piece(False, index=0)], ["false"]),
+        ([_called(), _piece([TOKYO], index=0)], [json.dumps([TOKYO])]),
+        ([_called(), _piece(TOKYO[:9], index=1), _piece(TOKYO[9:], index=2)], [TOKYO]),
+        ([_called(index="0"), _piece(TOKYO, index="0")], [TOKYO]),
+        ([_called(index=None), _piece(TOKYO[:9], id="c2"), _piece(TOKYO[9:], id="c3")], [TOKYO]),
+        (
+            [
+                _called(index="0"),
+                _called(index="1", id="c2"),
+                _piece("{}", index="0"),
+                _piece(TOKYO, index="1"),
+            ],
+            ["{}", TOKYO],
+        ),
+    ],
+)
+async def test_arguments_reach_their_call(pieces: list[Document], arguments: list[str]) -> None:
+    """A call that lost its arguments would be made with none."""
+    reply = await _ask(_events(*pieces, _chunk({}, "tool_calls")))
+
+    assert [call.arguments for call in reply.tool_calls] == arguments
+    assert {call.name for call in reply.tool_calls} == {"now"}
+
+
+@pytest.mark.parametrize("piece", [TOKYO, json.loads(TOKYO)])
+@pytest.mark.parametrize("index", [0, 7, None])
+async def test_arguments_of_a_message_reach_its_call(piece: object, index: object) -> None:
+    """Also under the index of another block, and as an object."""
+    block = {"type": "tool_use", "id": "c1", "name": "now", "input": {}}
+    delta = {"type": "input_json_delta", "partial_json": piece}
+    stop = {"type": "message_delta", "delta": {"stop_reason": "tool_use"}}
+
+    reply = await _ask(
+        _message(
+            {"type": "content_block_start", "index": 0, "content_block": block},
+            {"type": "content_block_delta", "index": index, "delta": delta},
+            stop=stop,
+        ),
+        messages=True,
+    )
+
+    assert [json.loads(call.arguments) for call in reply.tool_calls] == [json.loads(TOKYO)]
+
+
+ENDED = (_chunk({"content": "whole"}), _chunk({}, "stop"), {"choices": [], "usage": USED})
+
+
+@pytest.mark.parametrize(
+    "behind", [{"error": {"message": "too late"}}, "ping", "null", "{broken", "[1]"]
+)
+async def test_nothing_behind_its_end_takes_an_answer_away(behind: Document | str) -> None:
+    """It was paid for."""
+    reply = await _ask(_events(*ENDED, behind))
+
+    assert (reply.text, reply.incomplete) == ("whole", None)
+    assert reply.usage is not None
+    assert reply.usage.tokens_in == 100
+
+
+async def test_an_answer_that_has_ended_is_not_waited_for_until_its_time_is_over(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Some endpoints keep the connection open and send nothing more."""
+    monkeypatch.setattr(endpoint, "_LAST_SECONDS", 0.01)
+
+    assert (await _ask(_events(*ENDED, done=False), held=True)).text == "whole"
+
+
+@pytest.mark.parametrize("word", ["keep-alive", "null", "ping", '""'])
+async def test_words_that_keep_a_connection_alive_are_no_part_of_a_reply(word: str) -> None:
+    """Before the answer and within it."""
+    assert (await _ask(_events(word, ENDED[0], word, *ENDED[1:]))).text == "whole"
+    assert (await _ask(_message(_text("whole")) + _events(word), messages=True)).text == "whole"
+
+
+@pytest.mark.parametrize(
+    ("reason", "incomplete"),
+    [
+        *((each, Incomplete.CANCELLED) for each in ("cancelled", "canceled", "user_cancel")),
+        *((each, Incomplete.TIMEOUT) for each in ("timeout", "time_limit")),
+        *(
+            (each, Incomplete.LENGTH)
+            for each in ("incomplete", "max_length", "MAX_TOKENS", "max_new_tokens", "token_limit")
+        ),
+        *((each, Incomplete.CONTENT_FILTER) for each in ("content-filter", "error_toxic")),
+        *((each, None) for each in ("STOP", "end_turn", "eos", "stop_sequence", "COMPLETE")),
+    ],
+)
+async def test_the_words_of_a_finish_reason_say_whether_an_answer_is_complete(
+    reason: str, incomplete: Incomplete | None
+) -> None:
+    """There are more of them than a table could list."""
+    assert (await _ask(_events(_chunk({"content": "so far"}, reason)))).incomplete is incomplete
+
+
+@pytest.mark.parametrize("reason", ["malformed_function_call", "network_error", "abort", "failed"])
+async def test_a_finish_reason_may_say_that_the_provider_failed(reason: str) -> None:
+    """The attempt is repeated."""
+    with pytest.raises(ModelError, match=reason) as caught:
+        await _ask(_events(_chunk({"content": "so far"}, reason)))
+
+    assert caught.value.retryable
+
+
+async def test_a_reason_that_says_incomplete_is_not_taken_back() -> None:
+    """Some endpoints close each stream with ``stop``."""
+    reply = await _ask(_events(_chunk({"content": "so f"}, "length"), _chunk({}, "stop")))
+
+    assert (reply.incomplete, reply.finish_reason) == (Incomplete.LENGTH, "length")
+
+
+@pytest.mark.parametrize(
+    ("body", "messages"),
+    [
+        (_message(_text("whole")), True),
+        (_message(_text("whole"), input_tokens=100, output_tokens=1), True),
+        (_events(ENDED[0], _chunk({}, "stop", usage={**USED, "prompt_tokens": 0})), False),
+        (_events(ENDED[0], _chunk({}, "stop", usage={**USED, "prompt_tokens": 1e30})), False),
+    ],
+)
+async def test_impossible_and_missing_counts_are_none(body: bytes, messages: bool) -> None:
+    """The call is charged at an estimate; 0 would evade the limits of its run."""
+    assert (await _ask(body, messages=messages)).usage is None
+
+
+async def test_a_thought_that_only_ends_is_none_of_the_text() -> None:
+    """Templates of some models open it in the prompt."""
+    reply = await _ask(_events(_chunk({"content": "It is six.</think>\n\nSix."}, "stop")))
+    quoted = await _ask(_events(_chunk({"content": "Write </think> behind it."}, "stop")))
+
+    assert (reply.text, reply.thinking) == ("Six.", "It is six.")
+    assert (quoted.text, quoted.thinking) == ("Write </think> behind it.", "")
+
+
+async def test_one_of_several_answers_is_read() -> None:
+    """One was asked for."""
+    choices = [
+        {"index": 0, "message": {"content": "A"}, "finish_reason": "stop"},
+        {"index": 1, "message": {"content": "B"}, "finish_reason": "length"},
+    ]
+
+    reply = await _ask(json.dumps({"choices": choices}).encode(), streamed=False)
+
+    assert (reply.text, reply.incomplete) == ("A", None)
+
+
+async def test_a_list_of_errors_says_what_is_wrong() -> None:
+    """As Cloudflare sends it under status 200."""
+    body = json.dumps({"success": False, "errors": [{"code": 7, "message": "boo"}]}).encode()
+
+    with pytest.raises(ModelError, match="boo"):
+        await _ask(body, streamed=False)

@@ -1,0 +1,173 @@
+"""Whatever a conversation holds, endpoints take what is sent of it."""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from caseworker.models.ports import Message, ModelRequest, ToolCall, ToolDefinition
+from caseworker.models.wires.anthropic import Messages
+from caseworker.models.wires.openai import ChatCompletions
+from caseworker.models.wires.sent_back import NO_RESULT, OPENAI_IDS, object_in, sent_back
+from tests.support.fake_provider.strictness import refused_by_anthropic, refused_by_openai
+
+OPENAI = ChatCompletions("http://models.test/v1", "key")
+ANTHROPIC = Messages("http://models.test", "key")
+IDS = ("", "c1", "c1", "functions.add:0", "call_" + "x" * 70, "zürich", "123456789")
+NAMES = ("add", "", "assistant<|channel|>analysis", "x" * 90, "mal nehmen")
+ARGUMENTS = ("", "{}", '{"a": 1}', '{"a": ', "[1]", "null", '"text"', " ")
+TEXTS = ("", " \n", "Said.", "Said. ")
+
+calls = st.builds(
+    ToolCall,
+    id=st.sampled_from(IDS),
+    name=st.sampled_from(NAMES),
+    arguments=st.sampled_from(ARGUMENTS),
+)
+messages = st.one_of(
+    st.builds(Message, role=st.sampled_from(("user", "system")), content=st.sampled_from(TEXTS)),
+    st.builds(
+        Message,
+        role=st.just("assistant"),
+        content=st.sampled_from(TEXTS),
+        tool_calls=st.lists(calls, max_size=3).map(tuple),
+    ),
+    st.builds(
+        Message,
+        role=st.just("tool"),
+        content=st.sampled_from(TEXTS),
+        tool_call_id=st.sampled_from(IDS),
+        tool_name=st.sampled_from(NAMES),
+    ),
+)
+odd_schemas = st.sampled_from(
+    [
+        {"type": "object"},
+        {"properties": {"a": {}}, "anyOf": [{"required": ["a"]}, {"required": ["b"]}]},
+        {"oneOf": [{"type": "object", "properties": {"a": {"type": "string"}}}, {"type": "null"}]},
+        {"allOf": [{"$ref": "#/$defs/A"}], "$defs": {"A": {"properties": {"a": {}}}}},
+        {"$ref": "#/$defs/A", "$defs": {"A": {"$ref": "#/$defs/A"}}},
+    ]
+)
+
+
+@pytest.mark.req("cw/13.wire")
+@settings(max_examples=300, deadline=None)
+@given(said=st.lists(messages, max_size=8), schema=odd_schemas, asked=st.booleans())
+def test_no_endpoint_refuses_what_is_sent_of_a_conversation(
+    said: list[Message], schema: dict[str, Any], asked: bool
+) -> None:
+    """Repeated, missing and odd ids, names, texts, arguments, results and schemas are mended.
+
+    So is a conversation that begins with an answer.
+    """
+    question = Message(role="user", content="Why?")
+    tool = ToolDefinition(name="add", description="Adds.", parameters=schema)
+    whole = (question, *said) if asked else (*said, question)
+    request = ModelRequest(messages=whole, tools=(tool,))
+
+    for model in ("gpt-5", "mistral-large"):
+        body = json.loads(json.dumps(OPENAI.body(model, request, frozenset())))
+        assert refused_by_openai(body) is None
+    body = json.loads(json.dumps(ANTHROPIC.body("claude-x", request, frozenset())))
+    assert refused_by_anthropic(body) is None
+
+
+def _called(call_id: str, result: str | None) -> list[Message]:
+    call = ToolCall(id=call_id, name="add", arguments='{"a": 1}')
+    said = [Message(role="assistant", content="", tool_calls=(call,))]
+    if result is not None:
+        said.append(Message(role="tool", content=result, tool_call_id=call_id, tool_name="add"))
+    return said
+
+
+@pytest.mark.req("cw/13.wire")
+def test_every_result_stays_with_its_call() -> None:
+    """Also where two turns, or two calls of one turn, have the same id."""
+    twice = (ToolCall(id="c", name="add", arguments="{}"),) * 2
+    said = [
+        *_called("c", "first"),
+        Message(role="assistant", content="", tool_calls=twice),
+        Message(role="tool", content="second", tool_call_id="c", tool_name="add"),
+        Message(role="user", content="meanwhile"),
+        Message(role="tool", content="third", tool_call_id="c", tool_name="add"),
+        *_called("d", None),
+    ]
+
+    sent = OPENAI.body("m", ModelRequest(messages=tuple(said)), frozenset())["messages"]
+
+    ids = [call["id"] for message in sent for call in message.get("tool_calls", ())]
+    results = {each["tool_call_id"]: each["content"] for each in sent if each["role"] == "tool"}
+    assert len(set(ids)) == 4
+    assert [results[each] for each in ids] == ["first", "second", "third", NO_RESULT]
+    assert [each["role"] for each in sent].index("user") == 5
+
+
+@pytest.mark.parametrize("origin", ["openai", "openai at elsewhere.test", "anthropic"])
+def test_the_thoughts_of_another_endpoint_are_not_sent(origin: str) -> None:
+    """Neither those of another provider, nor those of another endpoint of the same dialect."""
+    state = {
+        "provider": origin,
+        "thinking": [{"id": "reasoning_content", "content": "secret", "signature": "s"}],
+    }
+    message = Message(role="assistant", content="Said.", provider_state=state)
+    request = ModelRequest(messages=(Message(role="user", content="?"), message))
+
+    for dialect in (OPENAI, ANTHROPIC):
+        assert "secret" not in json.dumps(dialect.body("m", request, frozenset()))
+
+
+def test_an_endpoint_sees_its_own_thoughts_again() -> None:
+    """In the field in which it has written them, and beside the call that they belong to."""
+    state = {
+        "provider": "openai at models.test",
+        "thinking": [{"id": "reasoning_content", "content": "Hm."}],
+        "calls": {"c.1": {"extra_content": {"google": {"thought_signature": "s"}}}},
+    }
+    call = ToolCall(id="c.1", name="add", arguments="{}")
+    message = Message(role="assistant", content="", tool_calls=(call,), provider_state=state)
+
+    request = ModelRequest(messages=(message,))
+    sent = OPENAI.body("m", request, frozenset())["messages"][0]
+    renamed = OPENAI.body("mistral", request, frozenset())["messages"][0]
+
+    assert sent["reasoning_content"] == "Hm."
+    for each in (sent, renamed):
+        assert each["tool_calls"][0]["extra_content"]["google"] == {"thought_signature": "s"}
+    assert renamed["tool_calls"][0]["id"] != "c.1"
+
+
+def test_alternatives_at_the_root_of_a_schema_become_one_object() -> None:
+    """What all of them require stays required."""
+    schema = {
+        "anyOf": [
+            {"$ref": "#/$defs/A"},
+            {"properties": {"b": {}, "c": {}}, "required": ["b", "c"]},
+        ],
+        "$defs": {"A": {"properties": {"a": {}, "c": {}}, "required": ["a", "c"]}},
+    }
+    tool = ToolDefinition(name="add", description="Adds.", parameters=schema)
+
+    sent = ANTHROPIC.body("m", ModelRequest(messages=(), tools=(tool,)), frozenset())
+
+    plain = sent["tools"][0]["input_schema"]
+    assert plain["type"] == "object"
+    assert (plain["properties"].keys(), plain["required"]) == ({"a", "b", "c"}, ["c"])
+    assert "anyOf" not in plain
+
+
+@pytest.mark.parametrize(
+    "written", ['{"a":"\\ud83d"}', '{"a":NaN}', '{"a":1e999}', '{"a":"\ud83d"}']
+)
+def test_arguments_that_are_sent_back_are_json_that_can_be_sent(written: str) -> None:
+    """Else the request, and every later one of the conversation, would be refused."""
+    call = ToolCall(id="c1", name="n", arguments=written)
+    [message, _] = sent_back(
+        [Message(role="assistant", content="", tool_calls=(call,))], OPENAI_IDS, "o"
+    )
+
+    for value in (object_in(written), object_in(message.tool_calls[0].arguments)):
+        json.dumps(value, ensure_ascii=False, allow_nan=False).encode()
+    json.loads(message.tool_calls[0].arguments, parse_constant=pytest.fail)

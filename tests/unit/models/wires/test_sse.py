@@ -1,0 +1,30 @@
+"""Server-sent events by the words of the standard, and where endpoints need more."""
+
+import pytest
+
+from caseworker.models.wires.sse import Event, EventParser
+
+STREAM = (
+    b"\xef\xbb\xbf: a comment\r\nevent: first\rdata: 1\ndata:2\r\n\r\nid: 7\nretry: 9\n\n"
+    b'data:\n\ndata: \xc3\xa9 \xe2\x80\xa8\r\rerror: {"message": "no"}\n\n'
+    b"data\ndata:  3\n\nevent: x\ndata: end"
+)
+EVENTS = [
+    Event("first", "1\n2"),
+    Event("", "\u00e9 \u2028"),
+    Event("error", '{"message": "no"}'),
+    Event("", "\n 3"),
+    Event("x", "end"),
+]
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 5, 7, 1000])
+def test_events_are_read_in_whatever_pieces_they_come(size: int) -> None:
+    """All line ends, comments, blank data, several lines of data, and no blank line at the end."""
+    parser = EventParser()
+
+    events = [
+        event for at in range(0, len(STREAM), size) for event in parser.feed(STREAM[at : at + size])
+    ]
+
+    assert [*events, *parser.end()] == EVENTS

@@ -1,0 +1,273 @@
+"""What may be shown of values of every kind, by their names and by their texts."""
+
+import json
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from caseworker.platform.logs.redaction import MAX_TEXT_CHARS, SAFE_NAMES, redact_text, redact_value
+
+
+@pytest.mark.req("002/19.2", "002/19.3")
+def test_what_a_text_holds_is_taken_out_wherever_the_text_stands() -> None:
+    """Under any name, in lists, in keys, in numbers, in texts of other values."""
+    given = {
+        "detail": ["mail to ada@example.org", {"ada@example.org": Decimal(1)}],
+        "when": datetime(2025, 9, 8, tzinfo=UTC),
+        "n": [4111111111111111, 4111111111111111.0, 4111111111111112.0],
+        "m": 17,
+    }
+
+    assert redact_value(given) == {
+        "detail": ["mail to [email]", {"[email]": "1"}],
+        "when": "2025-09-08 00:00:00+00:00",
+        "n": ["[card number]", "[card number]", 4111111111111112.0],
+        "m": 17,
+    }
+
+
+@pytest.mark.req("002/19.2")
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("password", "api_key", "X-Api-Key", "Authorization", "cookie", "client_secret"),
+        *("gold_answer", "cvv", "refreshToken", "private-key"),
+        *("pass", "db_pass", "dbPass", "DB-PASS", "pw", "pwd", "sid", "session", "user_pw"),
+    ],
+)
+def test_a_value_whose_name_says_secret_never_passes(name: str) -> None:
+    """Not even a short or nested one that looks like nothing."""
+    assert redact_value({"request": {name: {"value": "42"}}}) == {"request": {name: "[secret]"}}
+
+
+@pytest.mark.req("002/19.2")
+@pytest.mark.parametrize("name", ["email", "Phone-Number", "date_of_birth", "last name", "iban"])
+def test_a_value_whose_name_says_whose_it_is_never_passes(name: str) -> None:
+    """A birthday is a date like any other; its name alone gives it away."""
+    assert redact_value({name: "2000-01-01", "x": None}) == {name: "[personal data]", "x": None}
+
+
+@pytest.mark.req("002/19.2")
+def test_names_on_the_allowlist_pass() -> None:
+    """Identifiers that the service makes are what a log is read by."""
+    line = {"run_id": "0123456789abcdefABCDEF0123456789", "tier": "small", "decision": "escalate"}
+
+    for name, value in line.items():
+        assert redact_value(value, name=name) == value
+
+
+@pytest.mark.req("002/19.2")
+@pytest.mark.parametrize("name", sorted(SAFE_NAMES))
+def test_the_allowlist_is_not_for_names_that_others_give(name: str) -> None:
+    """Arguments and results of tools call their parts what they like."""
+    assert redact_value({name: "ada@example.org"}, name="args") == {name: "[email]"}
+
+
+@pytest.mark.req("002/19.2")
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        (["X-Api-Key", "hunter2"], ["X-Api-Key", "[secret]"]),
+        ([(b"authorization", b"hunter2")], [["[13 bytes]", "[secret]"]]),
+        (
+            {"name": "password", "value": "hunter2"},
+            {"name": "password", "value": "[secret]"},
+        ),
+        ({"key": "email", "value": {"of": "Ada"}}, {"key": "email", "value": "[personal data]"}),
+        ({"name": "price", "value": 42}, {"name": "price", "value": 42}),
+        ({"k": "password", "v": "hunter2"}, {"k": "password", "v": "[secret]"}),
+        ({"pwd1": "x", "pw_2": "x"}, {"pwd1": "[secret]", "pw_2": "[secret]"}),
+        (["password", "email"], ["password", "[secret]"]),
+        (["price", 42], ["price", 42]),
+    ],
+)
+def test_a_name_beside_a_value_counts_like_one_above_it(value: Any, shown: Any) -> None:
+    """Headers and variables are told as pairs."""
+    assert redact_value({"said": value}) == {"said": shown}
+
+
+@pytest.mark.parametrize(
+    ("name", "mark"),
+    [
+        *((name, "[secret]") for name in ("github_token", "slackToken", "jwt", "dsn", "ssh.key")),
+        *((name, "[secret]") for name in ("Kennwort", "pass\u200bword", "pass%77ord", "auth")),
+        *((name, "[personal data]") for name in ("customer_email", "workPhone", "billing.email")),
+        *((name, None) for name in ("tokens", "cost_per_token", "time_to_first_token", "key")),
+        *((name, None) for name in ("signature", "author", "price", "keyword", "mailing", "")),
+        *((name, None) for name in ("compass", "session_count", "sessions", "passed", "spin")),
+    ],
+)
+def test_names_that_tell_are_known_in_every_form(name: str, mark: str | None) -> None:
+    """In camels and snakes, disguised, and with the word whose they are."""
+    assert redact_value({name: 42}) == {name if mark is None else redact_text(name): mark or 42}
+
+
+@pytest.mark.req("002/19.2")
+def test_a_key_does_not_pass_under_any_name() -> None:
+    """Callers name their runs and requests themselves, and paste what they have at hand."""
+    assert redact_value("sk-proj-abcdEFGH12345678", name="run_id") == "[secret]"
+
+
+def test_the_allowlist_is_for_identifiers_only() -> None:
+    """A text that is too long or not printable is no identifier, whatever its name."""
+    assert redact_value("ada@example.org\n", name="kind") == "[email]\n"
+    assert "ada@example.org" not in redact_value("x" * 300 + " ada@example.org", name="kind")
+
+
+def test_usage_counters_are_not_mistaken_for_tokens() -> None:
+    """``tokens`` are counted, a ``token`` is kept."""
+    counters = {"max_tokens": 100, "tokens_in": 812, "token_usage": {"input": 812}}
+
+    assert redact_value(counters) == counters
+    assert redact_value({"access_token": "abc", "token": "abc"}) == {
+        "access_token": "[secret]",
+        "token": "[secret]",
+    }
+
+
+def test_a_cut_never_tears_a_secret_apart() -> None:
+    """Half an address is an address to whoever reads it."""
+    text = "a " * 980 + "ada.lovelace@mail.example.org and more" * 20
+
+    shown = redact_text(text)
+
+    assert "lovelace" not in shown
+    assert len(shown) <= MAX_TEXT_CHARS
+    assert shown.endswith(f"[{len(text) - MAX_TEXT_CHARS} more characters]")
+    torn = redact_text("x" * 1950 + "ada.lovelace@mail.example.org" + "y" * 500)
+    assert "ada" not in torn
+
+
+def test_marks_that_shorten_a_text_do_not_bring_a_torn_secret_into_sight() -> None:
+    """What was read to see the whole of a secret is not shown itself."""
+    key = f"-----BEGIN PRIVATE KEY-----\n{'A' * 900}\n-----END PRIVATE KEY-----"
+    for shift in range(40):
+        text = f"{key} {'x ' * 630}{'x' * shift} 4111 1111 1111 1111 {'y ' * 400}"
+        assert "4111" not in redact_text(text)
+
+
+@pytest.mark.parametrize("glue", ["", '","', "&", "\n"])
+def test_a_text_without_spaces_is_cut_as_carefully(glue: str) -> None:
+    """JSON without spaces and URLs are texts too."""
+    for length in range(1900, 2001, 4):
+        text = "x" * length + glue + "ada.king.countess.of.lovelace@mail.example.org" + "," * 900
+        assert "countess" not in redact_text(text)
+
+
+@pytest.mark.parametrize("length", [1990, 2000, 2001, 2010, 5000])
+def test_no_text_is_longer_than_asked_for(length: int) -> None:
+    """Not even one that its marks make longer; and cutting it again changes nothing."""
+    shown = redact_text(("a@b.cd " * 1000)[:length])
+
+    assert len(shown) <= MAX_TEXT_CHARS
+    assert redact_text(shown) == shown
+
+
+def test_every_kind_of_value_becomes_json() -> None:
+    """What is no JSON value is shown as text, bytes by their length, cycles to a depth."""
+
+    @dataclass
+    class Point:
+        x: int
+        secret: str
+
+    cycle: dict[str, Any] = {}
+    cycle["self"] = cycle
+    odd = {
+        "bytes": b"abc",
+        "point": Point(1, "p"),
+        "nan": float("nan"),
+        "huge": 10**5000,
+        "set": {1},
+        "many": list(range(1000)),
+        "error": ValueError("mail to ada@example.org"),
+        "cycle": cycle,
+        "surrogate": "\ud800",
+        1: "integer key",
+    }
+
+    shown = redact_value(odd)
+
+    json.dumps(shown, allow_nan=False)
+    assert shown["bytes"] == "[3 bytes]"
+    assert shown["point"] == {"x": 1, "secret": "[secret]"}
+    assert shown["error"] == "mail to [email]"
+    assert shown["many"][-1] == "[800 more items]"
+
+
+@pytest.mark.req("002/19.5")
+@pytest.mark.parametrize(
+    "message",
+    [
+        "No function 'shout' is registered here.",
+        "The name: None of the 3 tools answered within 30 s.",
+        "Dear Smith Street 12 is no stock symbol.",
+        "Step 'ask' has passed 2 of 3 tries; 1 token left of max_tokens=100.",
+    ],
+)
+def test_messages_of_the_service_stay_as_they_are(message: str) -> None:
+    """A word before a name is no reason to take the name out."""
+    assert redact_text(message) == message
+
+
+def test_control_characters_cannot_steer_a_terminal() -> None:
+    """An escape sequence in a log line is shown, not obeyed."""
+    assert "\x1b" not in redact_text("\x1b[2Jgone")
+
+
+FRAGMENTS = st.sampled_from(
+    (
+        *(
+            "ada@example.org",
+            "password=",
+            "4111 1111 1111 1111",
+            "+49 30 901820",
+            "DB_PASS=",
+            "is ",
+        ),
+        *("Bearer abcdefgh1", "eyJhbGciOi.eyJz.x", "://a:b@c", "sk-abcdefgh12", "[secret]", '"'),
+        *(
+            "GB82 WEST 1234 5698 7654 32",
+            "219-09-9998",
+            "app:x!y@db",
+            "[email]",
+            " ",
+            "\n",
+            "key: ",
+        ),
+        *(
+            "0151 12345678",
+            "call ",
+            "pin: ",
+            "1.1.1.1",
+            "Authorization: ",
+            "x",
+            "7",
+            "-",
+            "\x1f",
+        ),
+    )
+)
+
+
+@pytest.mark.req("002/19.3")
+@given(st.lists(FRAGMENTS | st.text(max_size=3), max_size=12))
+def test_what_was_redacted_once_stays_as_it_is(fragments: list[str]) -> None:
+    """Logs are redacted again on their way out, and traces when they are shown."""
+    once = redact_text("".join(fragments))
+
+    assert redact_text(once) == once
+
+
+@given(st.recursive(st.none() | st.booleans() | st.floats() | st.text(), st.lists, max_leaves=20))
+def test_redaction_never_fails_and_never_adds_its_own_meaning(value: Any) -> None:
+    """Anything goes in, JSON comes out, and doing it again changes nothing."""
+    once = redact_value(value)
+
+    json.dumps(once, allow_nan=False)
+    assert redact_value(once) == once

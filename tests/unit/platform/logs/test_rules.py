@@ -1,0 +1,106 @@
+"""Redaction leaves out rules that cannot find anything; that must never change what it shows."""
+
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from typing import cast
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from caseworker.platform.logs.personal_data import PERSONAL_DATA
+from caseworker.platform.logs.rules import Rule, RuleSet
+from caseworker.platform.logs.secrets import CREDENTIALS
+from tests.unit.platform.logs.test_normalize import DISGUISED
+from tests.unit.platform.logs.test_personal_data import HARMLESS, PERSONAL
+from tests.unit.platform.logs.test_redaction import FRAGMENTS
+from tests.unit.platform.logs.test_secrets import SECRETS
+
+RULES = (*CREDENTIALS, *PERSONAL_DATA)
+CHOSEN = RuleSet(RULES)
+UNCONDITIONAL = RuleSet([replace(rule, hints=(), shape=None) for rule in RULES])
+MARK = re.compile(r"\[[a-z ]+\]+")
+
+SAMPLES = (
+    *(text for table in (SECRETS, PERSONAL, DISGUISED) for text, _ in table.values()),
+    *HARMLESS,
+)
+
+
+def settled(apply: Callable[[str], str], text: str) -> str:
+    """Return a text once nothing more is found, whatever the marks in it are called.
+
+    A mark may tell of what follows it, and so of another mark.
+    """
+    while (after := apply(text)) != text:
+        text = after
+    return MARK.sub("[...]", text)
+
+
+@pytest.mark.req("002/19.3")
+@pytest.mark.parametrize("text", SAMPLES)
+def test_no_rule_is_left_out_that_finds_something(text: str) -> None:
+    """Hints and shapes are there wherever a rule matches, in capitals too."""
+    for written in (text, f"so {text}, it was", text.upper()):
+        assert CHOSEN.apply(written) == UNCONDITIONAL.apply(written)
+
+
+@pytest.mark.req("002/19.3")
+@given(st.lists(FRAGMENTS | st.text(max_size=3), max_size=8))
+@example(["Bearer abcdefgh1", ":", "ada@example.org"])
+@example(["Bearer abcdefgh1", ": ", "ada@example.org", "ada@example.org"])
+def test_no_rule_is_left_out_of_any_text(fragments: list[str]) -> None:
+    """Whatever stands beside whatever."""
+    text = "".join(fragments)
+
+    assert settled(CHOSEN.apply, text) == settled(UNCONDITIONAL.apply, text)
+
+
+class Recorder:
+    """A pattern that records the texts it was searched for in."""
+
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+
+    def search(self, string: str, pos: int = 0, /) -> None:
+        self.texts.append(string[pos:])
+
+
+def test_a_rule_is_tried_only_where_a_hint_or_its_shape_is() -> None:
+    """One without conditions is tried always."""
+    hinted, shaped, bare = (Recorder() for _ in range(3))
+    rules = RuleSet(
+        (
+            Rule(cast("re.Pattern[str]", hinted), lambda _: "[x]", ("key", "pin")),
+            Rule(cast("re.Pattern[str]", shaped), lambda _: "[x]", shape=re.compile(r"\d\d")),
+            Rule(cast("re.Pattern[str]", bare), lambda _: "[x]"),
+        )
+    )
+
+    for text in ("nothing", "my KEY", "PIN 1", "12"):
+        assert rules.apply(text) == text
+
+    assert hinted.texts == ["my KEY", "PIN 1"]
+    assert shaped.texts == ["12"]
+    assert bare.texts == ["nothing", "my KEY", "PIN 1", "12"]
+
+
+def test_a_rejected_match_is_searched_again_inside() -> None:
+    """None searches on behind the first character, the match itself behind its last one."""
+    pattern = re.compile("a+")
+    inside = Rule(pattern, lambda found: "x" if len(found.group()) < 3 else None)
+    whole = Rule(pattern, lambda found: "x" if len(found.group()) < 3 else found.group())
+
+    assert (inside.apply("aaaa"), whole.apply("aaaa aa")) == ("aax", "aaaa x")
+
+
+def test_a_text_is_read_again_a_bounded_number_of_times() -> None:
+    """Candidates that overlap are replaced once too many characters were rejected."""
+    judged: list[str] = []
+    rule = Rule(re.compile("a{1,500}"), lambda found: judged.append(found.group()))
+
+    shown = rule.apply("a" * 5_000)
+
+    assert sum(map(len, judged)) <= 9 * 5_000
+    assert shown.endswith("[secret]")

@@ -1,0 +1,274 @@
+"""The line of writers, over a database that answers whatever it is asked."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, cast
+
+import psycopg
+import pytest
+import structlog
+
+from caseworker.platform.errors import WriteFailedError
+from caseworker.platform.postgres.connections import SilentServerError
+from caseworker.platform.postgres.group_commit import (
+    BATCH,
+    BATCH_BYTES,
+    STRIKES,
+    GroupCommit,
+    Later,
+)
+from tests.support.seeded_loop import run
+
+
+class Open:
+    """All that a line of writers asks of a connection by itself."""
+
+    closed = False
+
+    async def close(self) -> None:
+        self.closed = True
+
+
+async def connect() -> psycopg.AsyncConnection[Any]:
+    return cast("psycopg.AsyncConnection[Any]", Open())
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_writer_that_gives_up_at_the_last_moment_leaves_no_batch_of_nothing(seed: int) -> None:
+    """Nothing is written, and the next writer does not wait as if the rows had been locked."""
+    batches: list[Sequence[str]] = []
+
+    async def commit(connection: object, writes: Sequence[str]) -> Sequence[str]:
+        batches.append(writes)
+        return list(writes)
+
+    async def main() -> float:
+        line: GroupCommit[str, str] = GroupCommit(connect, commit)
+        await line.start()
+        for turns in range(5):
+            writer = asyncio.ensure_future(line.submit(f"given up {turns}"))
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            writer.cancel()
+            await asyncio.wait({writer})
+            assert await line.submit("next") == "next"
+        waited = asyncio.get_running_loop().time()
+        await line.stop()
+        return waited
+
+    assert run(main, seed).result == 0
+    assert all(batches)
+    assert [write for batch in batches for write in batch].count("next") == 5
+
+
+Commit = Callable[[Sequence[str]], Awaitable[Sequence[str | Later]]]
+
+
+def written(commit: Commit, writes: Sequence[str], **options: Any) -> list[Any]:
+    """Put writes in line at once; return what became of each."""
+
+    async def main() -> list[Any]:
+        async def commit_over(_: object, batch: Sequence[str]) -> Sequence[str | Later]:
+            return await commit(batch)
+
+        line: GroupCommit[str, str] = GroupCommit(connect, commit_over, **options)
+        await line.start()
+        tasks = [asyncio.ensure_future(line.submit(write)) for write in writes]
+        await asyncio.wait(tasks)
+        await line.stop()
+        return [task.exception() or task.result() for task in tasks]
+
+    with structlog.testing.capture_logs():
+        return run(main, 0).result
+
+
+def test_a_batch_is_bounded_in_bytes() -> None:
+    """A write that is larger than the bound is written, alone."""
+    batches: list[Sequence[str]] = []
+
+    async def commit(batch: Sequence[str]) -> Sequence[str]:
+        batches.append(batch)
+        return batch
+
+    large, half = "x" * (BATCH_BYTES + 1), "y" * (BATCH_BYTES // 2)
+    writes = ["a", half, "b", half, "c", large, "d"]
+    assert written(commit, writes, size_of=len) == writes
+    assert all(len(batch) == 1 or sum(map(len, batch)) <= BATCH_BYTES for batch in batches)
+    assert sorted(write for batch in batches for write in batch) == sorted(writes)
+    assert len(batches) < len(writes)
+
+
+@pytest.mark.parametrize(
+    "error", [psycopg.errors.QueryCanceled("timeout"), SilentServerError("no answer")]
+)
+def test_a_write_that_the_server_cannot_carry_out_fails_alone(error: Exception) -> None:
+    """Those beside it are written, and do not wait until it is given up."""
+    order: list[str] = []
+
+    async def commit(batch: Sequence[str]) -> Sequence[str]:
+        if "poison" in batch:
+            await asyncio.sleep(20)
+            order.append("poison")
+            raise error
+        order.extend(batch)
+        return batch
+
+    first, poison, second = written(commit, ["first", "poison", "second"], size_of=len)
+    assert (first, second) == ("first", "second")
+    assert isinstance(poison, WriteFailedError)
+    assert "6 bytes" in str(poison)
+    assert order.count("poison") == STRIKES
+    assert order.index("second") < order.index("poison", 1)
+
+
+def test_a_write_that_was_broken_off_now_and_then_is_written() -> None:
+    """Somebody had the server cancel the statement of the whole batch, several times."""
+    broken = 0
+
+    async def commit(batch: Sequence[str]) -> Sequence[str]:
+        nonlocal broken
+        if broken < STRIKES - 1:
+            broken += 1
+            raise psycopg.errors.QueryCanceled("canceling statement due to user request")
+        return batch
+
+    assert written(commit, ["a", "b", "c"]) == ["a", "b", "c"]
+
+
+def test_writes_that_wait_for_locks_do_not_fill_the_batches() -> None:
+    """However many they are, others are written meanwhile."""
+    tries = Counter[str]()
+
+    async def commit(batch: Sequence[str]) -> Sequence[str | Later]:
+        tries.update(batch)
+        waits = [write.startswith("locked") and tries[write] < 3 for write in batch]
+        return [Later.LATER if wait else write for wait, write in zip(waits, batch, strict=True)]
+
+    writes = [f"locked {number}" for number in range(2 * BATCH[0])] + ["free"]
+    assert written(commit, writes) == writes
+    assert tries["free"] == 1
+
+
+def test_a_line_that_gets_nothing_written_says_for_how_long() -> None:
+    """So that a process can say that it is not ready; an idle one is."""
+    now = 0.0
+
+    async def main() -> None:
+        nonlocal now
+        away = True
+
+        async def commit(_: object, batch: Sequence[str]) -> Sequence[str]:
+            if away:
+                raise psycopg.errors.AdminShutdown("away")
+            return batch
+
+        line: GroupCommit[str, str] = GroupCommit(connect, commit, clock=lambda: now)
+        await line.start()
+        assert line.stuck_seconds == 0
+        writing = asyncio.ensure_future(line.submit("write"))
+        await asyncio.sleep(1)
+        now = 7.0
+        assert line.stuck_seconds == 7
+        away = False
+        await writing
+        await asyncio.sleep(1)
+        assert line.stuck_seconds == 0
+        await line.stop()
+
+    with structlog.testing.capture_logs():
+        run(main, 0)
+
+
+def test_a_batch_gets_smaller_while_those_it_answers_keep_the_event_loop() -> None:
+    """The last one of a batch must not begin long after its answer; then it may grow again."""
+    sizes: list[int] = []
+    now = 0.0
+    needs = 0.0
+
+    async def main() -> None:
+        nonlocal now, needs
+
+        async def commit(_: object, batch: Sequence[str]) -> Sequence[str]:
+            sizes.append(len(batch))
+            return batch
+
+        async def writer(line: GroupCommit[str, str], name: str) -> None:
+            nonlocal now
+            await line.submit(name)
+            now += needs
+
+        line: GroupCommit[str, str] = GroupCommit(connect, commit, clock=lambda: now)
+        await line.start()
+        for needs in (0.0, 0.01, 0.0):  # noqa: B007 - writers read it
+            async with asyncio.TaskGroup() as writers:
+                for number in range(1500):
+                    writers.create_task(writer(line, str(number)))
+        await line.stop()
+
+    asyncio.run(main())
+    assert sizes[0] == BATCH[0]
+    assert BATCH[1] in sizes
+    busy = sizes.index(BATCH[0], 1)
+    assert sizes[busy : busy + 10] == [BATCH[0]] * 10
+    assert max(sizes[-4:]) > BATCH[0]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_newcomers_wait_while_the_line_is_longer_than_a_commit(seed: int) -> None:
+    """All are let in soon after it moves, although one of them has gone meanwhile."""
+    most, gate, came, entered = BATCH[0], asyncio.Event(), list[int](), list[int]()
+
+    async def commit(connection: object, writes: Sequence[str]) -> Sequence[str]:
+        await gate.wait()
+        return list(writes)
+
+    async def main() -> None:
+        line: GroupCommit[str, str] = GroupCommit(connect, commit)
+        await line.start()
+        await line.until_room(patience_seconds=9)
+        writers = [asyncio.ensure_future(line.submit(f"{n}")) for n in range(most + 3)]
+        await asyncio.sleep(0.01)
+
+        async def enter(number: int) -> None:
+            came.append(number)
+            await line.until_room(patience_seconds=9)
+            entered.append(number)
+            if number < most:
+                await line.submit(f"of {number}")
+
+        newcomers = [asyncio.ensure_future(enter(n)) for n in range(2 * most)]
+        await asyncio.sleep(1)
+        newcomers[3].cancel()
+        assert len(came) == 2 * most
+        assert not entered
+
+        gate.set()
+        await asyncio.wait({*writers, *newcomers})
+        assert asyncio.get_running_loop().time() < 2
+        assert sorted(entered) == [n for n in range(2 * most) if n != 3]
+        await line.stop()
+
+    run(main, seed)
+
+
+def test_a_newcomer_does_not_wait_for_ever() -> None:
+    """What has begun may stand still because the database is away."""
+
+    async def commit(connection: object, writes: Sequence[str]) -> Sequence[str]:
+        await asyncio.Event().wait()
+        return writes
+
+    async def main() -> float:
+        line: GroupCommit[str, str] = GroupCommit(connect, commit)
+        await line.start()
+        writers = [asyncio.ensure_future(line.submit(f"{n}")) for n in range(BATCH[0])]
+        await asyncio.sleep(0.01)
+        await line.until_room(patience_seconds=5)
+        for writer in writers:
+            writer.cancel()
+        waited = asyncio.get_running_loop().time()
+        await line.stop()
+        return waited
+
+    assert run(main, 0).result == pytest.approx(5, abs=0.1)
