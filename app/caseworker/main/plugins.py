@@ -19,13 +19,10 @@ from caseworker.main.configuration import StartupError
 from caseworker.models.ports import ModelEndpoint, ModelProvider
 from caseworker.nodes.function import FunctionNode
 from caseworker.platform.logs.errors import message_of_error
-from caseworker.settings.cases import McpSettings, PriceSettings, ToolSettings
-from caseworker.tools.plotting.renderer import Renderer
+from caseworker.settings.cases import McpSettings, ToolSettings
 from caseworker.tools.ports import Tool, ToolSpec
 from caseworker.tools.resources import ToolResources
 from caseworker.tools.servers import NoServers, ToolServers
-from caseworker.tools.stocks.packaged import PackagedPrices
-from caseworker.tools.stocks.prices import PriceSource
 
 Made = TypeVar("Made")
 
@@ -81,9 +78,8 @@ class Toolbox:
             StartupError: a tool cannot be loaded or created, or two have the same name.
         """
         self._held = AsyncExitStack()
-        renderer = Renderer()
-        self._held.push_async_callback(renderer.aclose)
-        resources = ToolResources(prices=self._prices(settings.prices), renderer=renderer)
+        resources = ToolResources(settings)
+        self._held.push_async_callback(resources.aclose)
         named = (EntryPoint(name=name, value=name, group=TOOLS) for name in settings.plugins)
         made = [(at, _tool(at, resources)) for at in (*_registered(TOOLS, points), *named)]
         unique = _unique("tool", ((tool.spec.name, at.value, tool) for at, tool in made))
@@ -92,23 +88,8 @@ class Toolbox:
         self._held.push_async_callback(self.servers.aclose)
 
     async def aclose(self) -> None:
-        """Stop the renderer, if it was started, and close all connections."""
+        """Close the shared resources of the tools and the connections to tool servers."""
         await self._held.aclose()
-
-    def _prices(self, settings: PriceSettings) -> PriceSource:
-        """Return the configured price source; only its module is imported."""
-        key = settings.api_key
-        if settings.chosen_provider == "packaged" or key is None:
-            return PackagedPrices()
-        from caseworker.tools.stocks.tiingo import TiingoPrices
-
-        prices = TiingoPrices(
-            key.get_secret_value(),
-            base_url=settings.base_url,
-            timeout_seconds=settings.timeout_seconds,
-        )
-        self._held.push_async_callback(prices.aclose)
-        return prices
 
 
 def _tool_servers(settings: McpSettings, environ: Mapping[str, str]) -> ToolServers:

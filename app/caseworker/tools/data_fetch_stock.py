@@ -9,8 +9,8 @@ from typing import Any, Final
 from caseworker.tools.arguments import choice, day, items, object_of, whole
 from caseworker.tools.crosschecks import prices
 from caseworker.tools.ports import ToolContext, ToolFunction, ToolResult, ToolSpec
-from caseworker.tools.resources import PriceTool
 from caseworker.tools.stocks.inputs import END, START, SYMBOL, fetched, symbol_of
+from caseworker.tools.stocks.price_tool import PriceTool
 from caseworker.tools.stocks.prices import DailyPrice, PriceSeries
 
 MAX_ROWS: Final = 400

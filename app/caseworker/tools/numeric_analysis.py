@@ -25,8 +25,8 @@ from caseworker.tools.analysis.results import HIGHEST, LOWEST, found_in, ranked,
 from caseworker.tools.arguments import choice, day, items, object_of, whole
 from caseworker.tools.crosschecks import prices
 from caseworker.tools.ports import ToolContext, ToolFunction, ToolRefusedError, ToolResult, ToolSpec
-from caseworker.tools.resources import PriceTool
 from caseworker.tools.stocks.inputs import END, PRICE, START, SYMBOL, symbol_of, symbols_of
+from caseworker.tools.stocks.price_tool import PriceTool
 
 COMPARED = 2, 5
 DEFAULT_WINDOW, MAX_WINDOW = 20, 1000

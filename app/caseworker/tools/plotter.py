@@ -21,8 +21,9 @@ from caseworker.tools.plotting.picture import (
 )
 from caseworker.tools.plotting.renderer import Renderer
 from caseworker.tools.ports import ToolContext, ToolFunction, ToolRefusedError, ToolResult, ToolSpec
-from caseworker.tools.resources import PriceTool, ToolResources
+from caseworker.tools.resources import ToolResources
 from caseworker.tools.stocks.inputs import END, PRICE, START, SYMBOL, fetched, symbol_of, symbols_of
+from caseworker.tools.stocks.price_tool import PriceTool, price_source
 from caseworker.tools.stocks.prices import PriceSeries, PriceSource
 
 MAX_SYMBOLS = 5
@@ -75,7 +76,7 @@ class Plotter(PriceTool):
     @classmethod
     def of(cls, resources: ToolResources) -> Self:
         """Create the tool from the shared resources of the process."""
-        return cls(resources.prices, resources.renderer)
+        return cls(resources.shared(price_source), resources.shared(_renderer))
 
     async def answer(self, args: Mapping[str, Any], context: ToolContext) -> ToolResult:
         """Draw the requested chart and store it."""
@@ -145,3 +146,7 @@ def _result(series: Sequence[PriceSeries], picture: Picture, saved: SavedArtifac
         "text": f"{picture.kind.value} picture of {', '.join(symbols)} from {start} to {end}:"
         f" {saved.name}",
     }
+
+
+def _renderer(_: ToolResources) -> Renderer:
+    return Renderer()

@@ -1,37 +1,37 @@
-"""Resources shared by the tools of a process."""
+"""Resources that the tools of a process share."""
 
-from dataclasses import dataclass
-from typing import Self
+import inspect
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from typing import Any, TypeVar, cast
 
-from caseworker.tools.arguments import CheckedTool
-from caseworker.tools.plotting.renderer import Renderer
-from caseworker.tools.ports import ToolSpec
-from caseworker.tools.stocks.prices import PriceSource, asking
+Shared = TypeVar("Shared")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ToolResources:
-    """Passed to tool factories that take an argument; closed by the process.
+    """Passed to the factories of tools that take an argument; closed with the process.
 
-    Factories are entry points of the group ``caseworker.tools``.
+    A factory is registered as an entry point of the group ``caseworker.tools``.
     """
 
-    prices: PriceSource
-    renderer: Renderer
+    def __init__(self, settings: Any) -> None:
+        """Share resources configured by ``settings``, the section ``tools`` of the settings."""
+        self.settings = settings
+        self._made: dict[Callable[[ToolResources], Any], Any] = {}
+        self._held = AsyncExitStack()
 
+    def shared(self, make: Callable[["ToolResources"], Shared]) -> Shared:
+        """Return ``make(self)``; all tools that pass the same function share one object.
 
-class PriceTool(CheckedTool):
-    """Base class of tools that fetch prices; adapts the spec to the price source."""
+        If the object has an async method ``aclose``, it is called when the process stops.
+        """
+        if make not in self._made:
+            made = self._made[make] = make(self)
+            close = getattr(made, "aclose", None)
+            if inspect.iscoroutinefunction(close):
+                self._held.push_async_callback(close)
+        return cast("Shared", self._made[make])
 
-    offer: ToolSpec
-    """The spec for a source inside the process; see ``asking``."""
-
-    def __init__(self, source: PriceSource) -> None:
-        self._source = source
-        self.spec = asking(self.offer, source)
-        super().__init__()
-
-    @classmethod
-    def of(cls, resources: ToolResources) -> Self:
-        """Create the tool from the shared resources of the process."""
-        return cls(resources.prices)
+    async def aclose(self) -> None:
+        """Close the shared objects, the latest first."""
+        await self._held.aclose()

@@ -17,6 +17,7 @@ from caseworker.settings.cases import PriceSettings, ToolSettings
 from caseworker.settings.schema import Settings
 from caseworker.tools.ports import ToolContext, ToolResult, ToolSpec
 from caseworker.tools.resources import ToolResources
+from caseworker.tools.stocks.price_tool import price_source
 
 HERE = "tests.unit.main.test_plugins"
 
@@ -102,7 +103,8 @@ class Market(Weather):
     """A tool that needs what the tools of a process share."""
 
     def __init__(self, resources: ToolResources, unit: str = "USD") -> None:
-        self.prices = resources.prices
+        self.prices = resources.shared(price_source)
+        self.again = resources.shared(price_source)
 
 
 def test_a_factory_that_requires_it_gets_what_tools_share() -> None:
@@ -111,6 +113,7 @@ def test_a_factory_that_requires_it_gets_what_tools_share() -> None:
 
     assert isinstance(tool, Market)
     assert not tool.prices.external
+    assert tool.again is tool.prices
 
 
 def test_the_tools_of_the_service_come_by_the_same_door() -> None:
