@@ -7,8 +7,8 @@ import typer
 
 from caseworker.cli import agents, graphs, keys, processes, quotas, runs, watching
 from caseworker.cli.output import out, startup_errors
-from caseworker.harness.command import evaluation_command
 from caseworker.main.commands import run_with_client
+from caseworker.main.plugins import installed_commands
 
 cli = typer.Typer(
     name="caseworker",
@@ -28,7 +28,8 @@ cli.add_typer(graphs.cli, name="graph")
 cli.add_typer(agents.cli)
 cli.add_typer(keys.cli, name="keys")
 cli.add_typer(quotas.cli, name="quotas")
-cli.command("eval")(evaluation_command(startup_errors()(run_with_client)))
+for _name, _command in installed_commands(startup_errors()(run_with_client)).items():
+    cli.command(_name)(_command)
 
 
 def _show_version(wanted: bool) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Annotated, Any, NoReturn, Protocol
 
 import typer
-from caseworker_client import AsyncCaseworkerClient, CaseworkerError
+from caseworker_client import AsyncCaseworkerClient, CaseworkerError, RetryPolicy
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeElapsedColumn
 
@@ -27,7 +27,7 @@ from caseworker.harness.evaluation import (
 from caseworker.harness.gates import Targets, read_metrics
 from caseworker.harness.metrics import Metrics
 from caseworker.harness.report import summary_of
-from caseworker.harness.runner import RunOptions
+from caseworker.harness.runner import RETRY, RunOptions
 
 _FOLDER = Path("evaluations")
 _MISSED, _NOT_MEASURED, _INTERRUPTED = 1, 2, 130
@@ -50,11 +50,12 @@ class WithClient(Protocol):
         log: Path,
         record: Path | None,
         about: Mapping[str, Any],
+        retry: RetryPolicy,
     ) -> Evaluation:
         """Call ``use`` with an open client, close the client, and return the result of ``use``.
 
-        Warnings go to the file ``log``. ``record`` is the file in which to store the models'
-        replies, with ``about`` as its header.
+        The client retries as ``retry`` says. Warnings go to the file ``log``. ``record`` is the
+        file in which to store the models' replies, with ``about`` as its header.
         """
         ...
 
@@ -232,6 +233,7 @@ def _evaluated(
                 log=plan.folder.log,
                 record=record,
                 about=plan.conditions,
+                retry=RETRY,
             )
     except (CaseworkerError, DatasetError, OSError) as error:
         _refuse(str(error))

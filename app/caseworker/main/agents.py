@@ -1,6 +1,6 @@
 """Build the models, tools and nodes that execute runs."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 from caseworker.core.budget.retry import RetryPolicy
 from caseworker.core.trace.payloads import Payloads
-from caseworker.main.plugins import Providers, Toolbox, require_known
+from caseworker.main.plugins import Providers, Toolbox, installed_node_types, require_known
 from caseworker.models.forms import StructuredOutput
 from caseworker.models.gateway import ChatModel, ModelGateway
 from caseworker.models.ports import ModelEndpoint, RateLimit, RateLimits
@@ -22,15 +22,11 @@ from caseworker.models.turns import Turns
 from caseworker.nodes.agent.execution import Agents
 from caseworker.nodes.agent.node import agent_type
 from caseworker.nodes.approval import approval_type
-from caseworker.nodes.case.case import ActLimits, CaseDefaults, EscalateWhen, Mode
-from caseworker.nodes.case.evidence import Action
-from caseworker.nodes.case.node import CaseNode, case_type
-from caseworker.nodes.case.plan import Plan
-from caseworker.nodes.case.verifier import DeterministicTools
 from caseworker.nodes.catalog import NodeCatalog
 from caseworker.nodes.chat import chat_start_type
 from caseworker.nodes.function import FunctionNode
 from caseworker.nodes.llm import llm_type
+from caseworker.nodes.parts import NodeParts
 from caseworker.nodes.registered import function_type
 from caseworker.nodes.router import router_type
 from caseworker.nodes.subgraph import map_type, subgraph_type
@@ -38,7 +34,6 @@ from caseworker.nodes.toolset import tool_type, toolset_type
 from caseworker.settings.cases import RetrySettings
 from caseworker.settings.models import ModelSettings
 from caseworker.settings.schema import Settings
-from caseworker.tools.dates.reader import DateReader
 from caseworker.tools.dispatch import ToolDispatch
 from caseworker.tools.ports import Tool
 from caseworker.tools.registry import ToolPolicy, ToolRegistry
@@ -153,31 +148,27 @@ def build_catalog(
     toolbox: Toolbox,
     functions: Iterable[FunctionNode] = (),
 ) -> NodeCatalog:
-    """Return the catalog of step types for graphs; graphs may call the given ``functions``."""
-    defaults = _case_defaults(settings)
-    case = CaseNode(
-        models=models,
-        tools=tools,
-        recomputation=DeterministicTools(toolbox.tools),
-        reading=_built_in_plan,
-        dates=DateReader(),
-        defaults=defaults,
-        clock=lambda: datetime.now(UTC),
-    )
-    agents = Agents(tools, timezone=defaults.timezone, wrap_up_reserve=defaults.wrap_up_reserve)
+    """Return the catalog of step types for graphs; graphs may call the given ``functions``.
+
+    Raises:
+        StartupError: an installed node type cannot be created, or two have the same name.
+    """
+    timezone = settings.flags.zone_name
+    agents = Agents(tools, timezone=timezone, wrap_up_reserve=settings.budget.wrap_up_reserve)
+    parts = NodeParts(models=models, tools=tools, installed_tools=toolbox.tools, settings=settings)
     return NodeCatalog(
         (
             agent_type(agents, tools, tools.servers),
             approval_type(),
-            case_type(case),
             chat_start_type(),
             function_type(functions),
             llm_type(agents),
             map_type(),
             router_type(),
             subgraph_type(),
-            tool_type(tools, timezone=defaults.timezone),
+            tool_type(tools, timezone=timezone),
             toolset_type(tools, tools.servers),
+            *installed_node_types(parts),
         ),
         models.table,
     )
@@ -187,26 +178,6 @@ def _name_at(place: str) -> str:
     """Return the model name for a settings key; fallbacks of a tier use the tier's name."""
     named = place.startswith("named.")
     return place.removeprefix("named.") if named else place.partition(".")[0]
-
-
-def _case_defaults(settings: Settings) -> CaseDefaults:
-    flags = settings.flags
-    act = ActLimits(**settings.act.model_dump(), escalate_when=EscalateWhen(flags.escalate_when))
-    return CaseDefaults(
-        timezone=flags.zone_name,
-        mode=Mode(flags.mode),
-        act=act,
-        pass_metric=settings.verifier_thresholds.pass_metric,
-        second_plan=settings.verifier_thresholds.second_plan,
-        wrap_up_reserve=settings.budget.wrap_up_reserve,
-    )
-
-
-def _built_in_plan(question: str, expected: Sequence[str]) -> Plan | None:
-    from caseworker.models.offline.provider import calls_for
-
-    calls = calls_for(question, expected)
-    return None if calls is None else Plan(tuple(Action(one.tool, one.args) for one in calls))
 
 
 def retry_policy(settings: RetrySettings) -> RetryPolicy:

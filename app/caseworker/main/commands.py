@@ -11,11 +11,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from caseworker_client import AsyncCaseworkerClient
+from caseworker_client import AsyncCaseworkerClient, RetryPolicy
 from pydantic_settings import SettingsError
 
 from caseworker.features.access.keys import Keys
-from caseworker.harness.runner import RETRY
 from caseworker.main.configuration import (
     StartupError,
     database_errors,
@@ -303,6 +302,7 @@ def run_with_client(
     log: Path,
     record: Path | None = None,
     about: Mapping[str, Any],
+    retry: RetryPolicy,
 ) -> T:
     """Call ``use`` with a client of the service at ``url`` and return its result.
 
@@ -318,8 +318,8 @@ def run_with_client(
         configure_logging(level="warning", stream=stream)
         try:
             if url is not None:
-                return asyncio.run(_use_remote(use, url))
-            return _use_in_process(use, record, about)
+                return asyncio.run(_use_remote(use, url, retry))
+            return _use_in_process(use, record, about, retry)
         finally:
             configure_logging(level="warning")  # the stream is closed from here on
 
@@ -328,6 +328,7 @@ def _use_in_process(
     use: Callable[[AsyncCaseworkerClient], Awaitable[T]],
     record: Path | None,
     about: Mapping[str, Any],
+    retry: RetryPolicy,
 ) -> T:
     loaded = read_settings()
     warn_of_near_misses(loaded)
@@ -338,7 +339,7 @@ def _use_in_process(
         _database(loaded.settings, migrate=False) as url,
         database_errors(),
     ):
-        return use_in_process(use, loaded.settings, url, recorder)
+        return use_in_process(use, loaded.settings, url, recorder, retry)
 
 
 @contextmanager
@@ -363,8 +364,10 @@ def _recorder(
         yield recorder
 
 
-async def _use_remote(use: Callable[[AsyncCaseworkerClient], Awaitable[T]], url: str) -> T:
-    async with AsyncCaseworkerClient(url, retry=RETRY) as client:
+async def _use_remote(
+    use: Callable[[AsyncCaseworkerClient], Awaitable[T]], url: str, retry: RetryPolicy
+) -> T:
+    async with AsyncCaseworkerClient(url, retry=retry) as client:
         return await use(client)
 
 

@@ -1,9 +1,9 @@
-"""Load providers, tools and functions from the entry points of installed packages.
+"""Load providers, tools, functions, node types and commands from entry points of packages.
 
-The service registers its own in the same groups, in pyproject.toml. Providers are imported only if
-they are configured. An entry point names the object itself, or a factory (class or function). A
-factory with a required parameter receives a :class:`ModelEndpoint` (providers) or
-:class:`ToolResources` (tools).
+The service registers its own through the same groups, in pyproject.toml. Only what is configured is
+imported. An entry point names the object itself, or a class or function that creates it. A factory
+with a required parameter receives a :class:`ModelEndpoint` (providers), :class:`ToolResources`
+(tools), :class:`NodeParts` (node types) or a function that opens a client (commands).
 """
 
 import inspect
@@ -18,6 +18,8 @@ from typing import Any, TypeVar
 from caseworker.main.configuration import StartupError
 from caseworker.models.ports import ModelEndpoint, ModelProvider
 from caseworker.nodes.function import FunctionNode
+from caseworker.nodes.node_type import NodeType
+from caseworker.nodes.parts import NodeParts
 from caseworker.platform.logs.errors import message_of_error
 from caseworker.settings.cases import McpSettings, ToolSettings
 from caseworker.tools.ports import Tool, ToolSpec
@@ -32,6 +34,10 @@ TOOLS = "caseworker.tools"
 """Entry point group of agent tools; a tool's name comes from its spec."""
 FUNCTIONS = "caseworker.functions"
 """Entry point group of functions; ``function`` steps of graphs use the entry name."""
+NODE_TYPES = "caseworker.node_types"
+"""Entry point group of node types; a type's name comes from the type."""
+COMMANDS = "caseworker.commands"
+"""Entry point group of commands of the command line; the entry name is the command."""
 
 
 class Providers:
@@ -138,6 +144,29 @@ def installed_functions(points: Iterable[EntryPoint] | None = None) -> tuple[Fun
     return tuple(_unique("function", ((node.id, at.value, node) for at, node in nodes)).values())
 
 
+def installed_node_types(
+    parts: NodeParts, points: Iterable[EntryPoint] | None = None
+) -> tuple[NodeType, ...]:
+    """Create the installed node types; ``points`` replaces the installed entry points.
+
+    Raises:
+        StartupError: a node type cannot be loaded or created, or two have the same name.
+    """
+    made = [(at, _node_type(at, parts)) for at in _registered(NODE_TYPES, points)]
+    return tuple(_unique("node type", ((each.name, at.value, each) for at, each in made)).values())
+
+
+def installed_commands(
+    with_client: object, points: Iterable[EntryPoint] | None = None
+) -> Mapping[str, Callable[..., None]]:
+    """Create the installed commands, by name; a factory that requires it gets ``with_client``.
+
+    Raises:
+        StartupError: a command cannot be loaded or created.
+    """
+    return {at.name: _made(at, "command", with_client) for at in _registered(COMMANDS, points)}
+
+
 def require_known(kind: str, key: str, names: Iterable[str], known: Iterable[str]) -> None:
     """Check that names exist; a mistyped entry in ``tools.deny``, say, would deny nothing.
 
@@ -180,6 +209,13 @@ def _tool(point: EntryPoint, resources: ToolResources) -> Tool:
     ):
         raise StartupError(f"The tool {point.name!r} must have spec and run().")
     return tool
+
+
+def _node_type(point: EntryPoint, parts: NodeParts) -> NodeType:
+    made = _made(point, "node type", parts)
+    if not isinstance(made, NodeType):
+        raise StartupError(f"The node type {point.name!r} ({point.value}) is no NodeType.")
+    return made
 
 
 def _node(point: EntryPoint) -> FunctionNode:

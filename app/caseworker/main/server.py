@@ -13,14 +13,13 @@ from typing import TypeVar
 
 import httpx
 import uvicorn
-from caseworker_client import AsyncCaseworkerClient
+from caseworker_client import AsyncCaseworkerClient, RetryPolicy
 from fastapi import FastAPI
 from pydantic import SecretStr
 
 from caseworker.api.application import build_api
 from caseworker.api.http_protocol import ConnectionLimits, bounded_by
 from caseworker.api.services import ApiLimits, ApiServices
-from caseworker.harness.runner import RETRY
 from caseworker.main.agent_folder import AgentFile, read_agents, register_agents
 from caseworker.main.background import url_rules
 from caseworker.main.configuration import url_of
@@ -127,7 +126,8 @@ def use_in_process(
     use: Callable[[AsyncCaseworkerClient], Awaitable[T]],
     settings: Settings,
     url: str,
-    recorder: Recorder | None = None,
+    recorder: Recorder | None,
+    retry: RetryPolicy,
 ) -> T:
     """Open a process on the database at ``url``, call ``use`` with a client and return its result.
 
@@ -143,7 +143,7 @@ def use_in_process(
         process = Process(known, url, executes=True, recorder=recorder)
         transport = httpx.ASGITransport(build_app(process), raise_app_exceptions=False)
         client = AsyncCaseworkerClient(
-            "http://localhost", api_key=key, retry=RETRY, transport=transport
+            "http://localhost", api_key=key, retry=retry, transport=transport
         )
         async with _opened(process, agents), client:
             return await use(client)

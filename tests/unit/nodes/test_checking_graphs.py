@@ -8,7 +8,7 @@ import pytest
 from caseworker.core.graph.validation import Severity
 from caseworker.engine.node import Materializing
 from caseworker.nodes.agent.execution import Agents
-from caseworker.nodes.case.node import CaseNode, case_type
+from caseworker.nodes.case.node import CaseNode, type_of
 from caseworker.nodes.catalog import DuplicateTypeError, GraphProblemsError, NodeCatalog
 from caseworker.nodes.llm import llm_type
 from caseworker.nodes.nesting import DefinitionKind, DefinitionReference
@@ -379,7 +379,7 @@ def test_the_types_describe_themselves_as_json() -> None:
 @pytest.mark.req("004/executors", "004/materialize")
 def test_what_can_be_linked_materialises_and_nothing_else_does() -> None:
     """All behaviour of a type is in its node: execute, and for links materialize."""
-    types = [case_type(CaseNode.__new__(CaseNode)), llm_type(AGENTS), map_type(), router_type()]
+    types = [type_of(CaseNode.__new__(CaseNode)), llm_type(AGENTS), map_type(), router_type()]
     types += [subgraph_type(), function_type([twice]), toolset_type(())]
 
     for kind in types:

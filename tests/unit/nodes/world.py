@@ -20,7 +20,7 @@ from caseworker.models.gateway import ModelGateway, Tier
 from caseworker.models.pricing import no_list_price
 from caseworker.nodes.agent.execution import Agents
 from caseworker.nodes.agent.node import agent_type
-from caseworker.nodes.case.node import CaseNode, case_type
+from caseworker.nodes.case.node import CaseNode, type_of
 from caseworker.nodes.case.verifier import DeterministicTools
 from caseworker.nodes.catalog import NodeCatalog
 from caseworker.nodes.chat import chat_start_type
@@ -139,7 +139,7 @@ class World:
         return NodeCatalog(
             (
                 agent_type(agents, known),
-                case_type(case),
+                type_of(case),
                 chat_start_type(),
                 function_type(self.functions),
                 llm_type(agents),

@@ -1,7 +1,8 @@
 """The case agent as a node of the graph runtime."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any
 
@@ -14,11 +15,20 @@ from caseworker.engine.context import FlowContext, Outputs
 from caseworker.engine.node import ExecutionResult
 from caseworker.models.gateway import ModelGateway, Tier
 from caseworker.models.table import AllowedModels, ModelTable
-from caseworker.nodes.case.case import Case, CaseData, CaseDefaults, FinishReason
-from caseworker.nodes.case.evidence import RESPOND
+from caseworker.nodes.case.case import (
+    ActLimits,
+    Case,
+    CaseData,
+    CaseDefaults,
+    EscalateWhen,
+    FinishReason,
+    Mode,
+)
+from caseworker.nodes.case.evidence import RESPOND, Action
 from caseworker.nodes.case.gate import ACT_STEPS, GateDecision, Reason
 from caseworker.nodes.case.loop import CaseLoop
 from caseworker.nodes.case.operation import OperationCheck, Reading
+from caseworker.nodes.case.plan import Plan
 from caseworker.nodes.case.planner import Planner
 from caseworker.nodes.case.prompt import ToolOffer
 from caseworker.nodes.case.verifier import Comparison, DeterministicTools, Verification
@@ -32,6 +42,7 @@ from caseworker.nodes.case.work import (
 )
 from caseworker.nodes.model_spec import no_model
 from caseworker.nodes.node_type import NONE, Fault, NodeType, RunFacts
+from caseworker.nodes.parts import NodeParts
 from caseworker.nodes.toolset import TOOLS, Toolset, linked_tools
 from caseworker.platform.logs.redaction import redact_text
 from caseworker.tools.dates.reader import DateReader
@@ -145,8 +156,45 @@ def _unknown(_: Mapping[str, Any], models: ModelTable | None) -> Iterator[Fault]
         yield "", no_model(Tier.SMALL, models)
 
 
-def case_type(node: CaseNode) -> NodeType:
-    """Return the step type for cases."""
+def case_type(parts: NodeParts) -> NodeType:
+    """Return the type of steps that work on a case, as the process is configured."""
+    return type_of(
+        CaseNode(
+            models=parts.models,
+            tools=parts.tools,
+            recomputation=DeterministicTools(parts.installed_tools),
+            reading=_built_in_plan,
+            dates=DateReader(),
+            defaults=_defaults(parts.settings),
+            clock=lambda: datetime.now(UTC),
+        )
+    )
+
+
+def _defaults(settings: Any) -> CaseDefaults:
+    """Return the configured defaults; ``settings`` has the sections of the service's settings."""
+    flags = settings.flags
+    act = ActLimits(**settings.act.model_dump(), escalate_when=EscalateWhen(flags.escalate_when))
+    return CaseDefaults(
+        timezone=flags.zone_name,
+        mode=Mode(flags.mode),
+        act=act,
+        pass_metric=settings.verifier_thresholds.pass_metric,
+        second_plan=settings.verifier_thresholds.second_plan,
+        wrap_up_reserve=settings.budget.wrap_up_reserve,
+    )
+
+
+def _built_in_plan(question: str, expected: Sequence[str]) -> Plan | None:
+    """Return the plan of the built-in planner; it is imported for the first question."""
+    from caseworker.models.offline.provider import calls_for
+
+    calls = calls_for(question, expected)
+    return None if calls is None else Plan(tuple(Action(one.tool, one.args) for one in calls))
+
+
+def type_of(node: CaseNode) -> NodeType:
+    """Return the type of steps that ``node`` executes."""
     return NodeType(
         name="case",
         description="Answers a question with tools: plans with the small model, verifies what it"

@@ -25,7 +25,7 @@ from caseworker.models.gateway import ChatModel, ModelGateway, Tier
 from caseworker.models.ports import ModelError, ModelReply, ModelRequest, TokenUsage
 from caseworker.models.pricing import TokenPrice, no_list_price
 from caseworker.nodes.case.case import CaseDefaults
-from caseworker.nodes.case.node import CaseNode, case_type
+from caseworker.nodes.case.node import CaseNode, type_of
 from caseworker.nodes.case.operation import Reading
 from caseworker.nodes.case.verifier import DeterministicTools
 from caseworker.nodes.catalog import NodeCatalog
@@ -261,7 +261,7 @@ class World:
             services={RunFacts: self.facts},
         )
         graph = self._graph({"input": asked, **data})
-        catalog = NodeCatalog([case_type(self._node()), toolset_type(self._tools())])
+        catalog = NodeCatalog([type_of(self._node()), toolset_type(self._tools())])
         prepared = catalog.prepare(graph, graph_id="g")
         outcome = await GraphExecution(prepared, inputs or {}, context).run()
         assert violations(self.trace.snapshot()) == []
