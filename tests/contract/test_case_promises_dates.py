@@ -5,17 +5,8 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2] / "app" / "caseworker"
-TELLS_DATES = (
-    "tools/dates",
-    "tools/analysis",
-    "tools/plotting",
-    "tools/stocks",
-    "nodes/case",
-    "harness",
-    "trace",
-    "models/offline",
-)
+ROOT = Path(__file__).parents[2] / "app"
+TELLS_DATES = ("caseworker_cases", "caseworker/core/trace")
 """The packages whose words about dates reach callers, prompts and pictures."""
 
 _LOCALISED = re.compile(r"%-?[aAbBcpxX](?![A-Za-z])")

@@ -14,8 +14,8 @@ from caseworker.models.ports import ModelReply, ModelRequest
 from caseworker.models.pricing import no_list_price
 from caseworker.runs.ports import JournalWrite
 from caseworker.runs.run import CallRecord, RunKey
-from caseworker.tools.calculator import Calculator
 from caseworker.tools.registry import ToolPolicy, ToolRegistry
+from caseworker_cases.tools.calculator import Calculator
 from tests.support.api import Api, FixedReadiness, client_of
 from tests.support.limits import api_limits, retry_policy, tier_model, tool_dispatch
 from tests.support.manual_clock import ManualClock

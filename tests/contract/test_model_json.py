@@ -8,13 +8,13 @@ import pytest
 from caseworker.models.ports import ModelFault
 from caseworker.models.wires.anthropic import anthropic_provider
 from caseworker.models.wires.openai import openai_provider
-from caseworker.nodes.case.prompt import ToolOffer
-from caseworker.tools.calculator import Calculator
-from caseworker.tools.calendar import Calendar
-from caseworker.tools.data_fetch_stock import DataFetchStock
-from caseworker.tools.numeric_analysis import NumericAnalysis
-from caseworker.tools.respond import Respond
-from caseworker.tools.stocks.packaged import PackagedPrices
+from caseworker_cases.agent.prompt import ToolOffer
+from caseworker_cases.stocks.packaged import PackagedPrices
+from caseworker_cases.tools.calculator import Calculator
+from caseworker_cases.tools.calendar import Calendar
+from caseworker_cases.tools.data_fetch_stock import DataFetchStock
+from caseworker_cases.tools.numeric_analysis import NumericAnalysis
+from caseworker_cases.tools.respond import Respond
 from tests.support.fake_provider import DEFAULT_PLAN, FakeProvider, Step
 from tests.support.model_line import FLAVOURS, KEY, Flavour, Line
 

@@ -6,9 +6,9 @@ from datetime import date
 import pytest
 
 from caseworker.tools.ports import ToolRefusedError
-from caseworker.tools.stocks.packaged import PackagedPrices
-from caseworker.tools.stocks.prices import PriceSource
-from caseworker.tools.stocks.tiingo import TiingoPrices
+from caseworker_cases.stocks.packaged import PackagedPrices
+from caseworker_cases.stocks.prices import PriceSource
+from caseworker_cases.stocks.tiingo import TiingoPrices
 from tests.support.fake_tiingo import FakeTiingo
 
 

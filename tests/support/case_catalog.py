@@ -2,9 +2,9 @@
 
 from caseworker.core.graph.validation import Handles
 from caseworker.engine.node import Node
-from caseworker.nodes.case.case import CaseData
 from caseworker.nodes.catalog import NodeCatalog
 from caseworker.nodes.node_type import NodeType
+from caseworker_cases.agent.case import CaseData
 
 
 def case_catalog(node: Node) -> NodeCatalog:

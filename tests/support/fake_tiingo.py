@@ -11,10 +11,10 @@ from functools import cache
 from pathlib import Path
 from typing import Self
 
-import caseworker.tools.stocks
+import caseworker_cases.stocks
 from tests.support.fake_provider.connection import Connection, Request
 
-DATA = Path(caseworker.tools.stocks.__path__[0], "data", "stocks.csv.gz")
+DATA = Path(caseworker_cases.stocks.__path__[0], "data", "stocks.csv.gz")
 COLUMNS = {
     "date": "Date",
     "close": "Close",

@@ -10,7 +10,6 @@ from caseworker.features.artifacts.keeping import ArtifactLimits
 from caseworker.main import agents, process, server
 from caseworker.models.forms import StructuredOutput
 from caseworker.models.table import ChatModel
-from caseworker.nodes.case.case import ActLimits, Case, CaseDefaults, EscalateWhen, Mode
 from caseworker.platform.postgres.connections import Patience
 from caseworker.platform.postgres.engines import PoolSizes
 from caseworker.runs.executor import ExecutorLimits
@@ -19,6 +18,7 @@ from caseworker.runs.postgres.accept_and_cancel import StoreLimits
 from caseworker.settings.schema import Settings
 from caseworker.tools.dispatch import ONE_ATTEMPT, ToolDispatch
 from caseworker.tools.registry import ToolPolicy, ToolRegistry
+from caseworker_cases.agent.case import ActLimits, Case, CaseDefaults, EscalateWhen, Mode
 
 SETTINGS = Settings()
 """The defaults of the configuration: nothing here states them again."""

@@ -202,7 +202,7 @@ def _is_the_fork() -> bool:
 if __name__ == "__main__":
     from caseworker.cli import main
     from caseworker.models.wires.openai import openai_provider
-    from caseworker.tools.dates.reader import DateReader
+    from caseworker_cases.tools.dates.reader import DateReader
 
     for tool in entry_points(group="caseworker.tools"):
         tool.load()

@@ -12,8 +12,8 @@ from caseworker.api.services import ApiLimits
 from caseworker.core.budget.budget import Budget
 from caseworker.models.table import ModelTable, Tier
 from caseworker.runs.run import NewRun
-from caseworker.tools.calculator import Calculator
 from caseworker.tools.registry import ToolPolicy, ToolRegistry
+from caseworker_cases.tools.calculator import Calculator
 from tests.support.limits import api_limits, tier_model, tool_dispatch
 
 MODELS = ModelTable(dict.fromkeys(Tier, tier_model(provider=None, model="m")))

@@ -11,9 +11,9 @@ import pytest
 from caseworker.engine.context import ExecutionContext
 from caseworker.main.plugins import Providers, Toolbox, installed_functions
 from caseworker.models.ports import Message, ModelEndpoint, ModelError, ModelRequest
-from caseworker.nodes.case.plan import Plan, parse_plan
 from caseworker.settings.cases import ToolSettings
 from caseworker.tools.ports import ToolContext
+from caseworker_cases.agent.plan import Plan, parse_plan
 
 GUIDE = (Path(__file__).parents[3] / "docs" / "extending.md").read_text()
 CONTEXT = ToolContext(run_id="r", timezone="UTC", now=datetime(2025, 1, 1, tzinfo=UTC))

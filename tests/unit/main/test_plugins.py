@@ -17,7 +17,7 @@ from caseworker.settings.cases import PriceSettings, ToolSettings
 from caseworker.settings.schema import Settings
 from caseworker.tools.ports import ToolContext, ToolResult, ToolSpec
 from caseworker.tools.resources import ToolResources
-from caseworker.tools.stocks.price_tool import price_source
+from caseworker_cases.stocks.price_tool import price_source
 
 HERE = "tests.unit.main.test_plugins"
 

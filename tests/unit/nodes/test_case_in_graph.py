@@ -3,9 +3,9 @@
 import pytest
 
 from caseworker.nodes.node_type import RunFacts
-from tests.unit.nodes.case.world import NOW as CASE_NOW
-from tests.unit.nodes.case.world import ScriptedModel, calculate, plan, respond, result_of
-from tests.unit.nodes.case.world import world as case_world
+from tests.unit.cases.agent.world import NOW as CASE_NOW
+from tests.unit.cases.agent.world import ScriptedModel, calculate, plan, respond, result_of
+from tests.unit.cases.agent.world import world as case_world
 from tests.unit.nodes.world import NOW, World, flow, graph, step
 
 

@@ -8,7 +8,6 @@ import pytest
 from caseworker.core.graph.validation import Severity
 from caseworker.engine.node import Materializing
 from caseworker.nodes.agent.execution import Agents
-from caseworker.nodes.case.node import CaseNode, type_of
 from caseworker.nodes.catalog import DuplicateTypeError, GraphProblemsError, NodeCatalog
 from caseworker.nodes.llm import llm_type
 from caseworker.nodes.nesting import DefinitionKind, DefinitionReference
@@ -16,6 +15,7 @@ from caseworker.nodes.registered import function_type
 from caseworker.nodes.router import router_type
 from caseworker.nodes.subgraph import map_type, subgraph_type
 from caseworker.nodes.toolset import toolset_type
+from caseworker_cases.agent.node import CaseNode, type_of
 from tests.support.work import counted_calls
 from tests.unit.nodes.world import World, flow, function, graph, link, step
 

@@ -9,7 +9,7 @@ from caseworker.tools.artifacts import ArtifactKeeper
 from caseworker.tools.ports import ToolContext
 from tests.support.artifacts import LIMITS, Files, files_of_a_run
 from tests.support.drawing_tool import DrawingTool
-from tests.unit.nodes.case.world import Journal, plan, respond
+from tests.unit.cases.agent.world import Journal, plan, respond
 from tests.unit.nodes.world import World, graph, step
 
 SHOWN = {"name", "media_type", "size_bytes", "sha256", "url"}

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.nodes.case.world import ScriptedModel
+from tests.unit.cases.agent.world import ScriptedModel
 from tests.unit.nodes.world import World, flow, function, graph, step
 
 CODE = [

@@ -10,7 +10,7 @@ from caseworker.engine.call import CallFailedError
 from caseworker.nodes.node_type import RunFacts
 from caseworker.nodes.reply_schema import UnfitReplyError
 from caseworker.nodes.templates import MissingValueError
-from tests.unit.nodes.case.world import ScriptedModel, provider_down
+from tests.unit.cases.agent.world import ScriptedModel, provider_down
 from tests.unit.nodes.world import NOW, World, flow, graph, step
 
 SCHEMA = {

@@ -9,7 +9,7 @@ from caseworker.core.budget.budget import Budget
 from caseworker.engine.ports import CallOutcome
 from caseworker.nodes.subgraph import UnfitListError
 from caseworker.nodes.templates import MissingValueError
-from tests.unit.nodes.case.world import ScriptedModel
+from tests.unit.cases.agent.world import ScriptedModel
 from tests.unit.nodes.world import World, flow, function, graph, settle_down, step
 
 

@@ -11,7 +11,7 @@ from caseworker.core.budget.budget import Budget
 from caseworker.nodes.node_type import RunFacts
 from caseworker.nodes.toolset import ToolFailedError, Toolset
 from caseworker.tools.ports import ToolContext, ToolRefusedError, ToolResult, ToolSpec, failure
-from tests.unit.nodes.case.world import ScriptedModel, calculate, plan, respond
+from tests.unit.cases.agent.world import ScriptedModel, calculate, plan, respond
 from tests.unit.nodes.world import NOW, World, flow, graph, link, step
 
 

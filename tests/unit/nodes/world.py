@@ -20,8 +20,6 @@ from caseworker.models.gateway import ModelGateway, Tier
 from caseworker.models.pricing import no_list_price
 from caseworker.nodes.agent.execution import Agents
 from caseworker.nodes.agent.node import agent_type
-from caseworker.nodes.case.node import CaseNode, type_of
-from caseworker.nodes.case.verifier import DeterministicTools
 from caseworker.nodes.catalog import NodeCatalog
 from caseworker.nodes.chat import chat_start_type
 from caseworker.nodes.function import BlockingPool, Function, FunctionNode
@@ -31,14 +29,16 @@ from caseworker.nodes.registered import function_type
 from caseworker.nodes.router import router_type
 from caseworker.nodes.subgraph import map_type, subgraph_type
 from caseworker.nodes.toolset import tool_type, toolset_type
-from caseworker.tools.calculator import Calculator
-from caseworker.tools.dates.reader import DateReader
 from caseworker.tools.ports import Tool, ToolContext, ToolResult, ToolSpec
 from caseworker.tools.registry import ToolPolicy, ToolRegistry
-from caseworker.tools.respond import Respond
+from caseworker_cases.agent.node import CaseNode, type_of
+from caseworker_cases.agent.verifier import DeterministicTools
+from caseworker_cases.tools.calculator import Calculator
+from caseworker_cases.tools.dates.reader import DateReader
+from caseworker_cases.tools.respond import Respond
 from tests.support.graph_invariants import violations
 from tests.support.limits import case_defaults, retry_policy, tier_model, tool_dispatch
-from tests.unit.nodes.case.world import Journal, ScriptedModel
+from tests.unit.cases.agent.world import Journal, ScriptedModel
 
 NOW = datetime(2025, 9, 8, 23, 30, tzinfo=UTC)
 

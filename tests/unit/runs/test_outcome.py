@@ -39,7 +39,7 @@ CASE, GRAPH = run_of(RunKind.CASE), run_of(RunKind.GRAPH)
 class OurError(Exception):
     """An error whose words are ours."""
 
-    __module__ = "caseworker.nodes.case"
+    __module__ = "caseworker_cases.agent"
 
 
 def outcome(

@@ -11,7 +11,7 @@ from caseworker.engine.report import GraphOutcome
 from caseworker.nodes.catalog import GraphProblemsError
 from caseworker.runs.plan import RunGraphs, facts_of, inputs_of, result_of
 from caseworker.runs.run import Run, RunKey, RunKind, RunRequest, RunStatus
-from tests.unit.nodes.case.world import ScriptedModel, calculate, plan
+from tests.unit.cases.agent.world import ScriptedModel, calculate, plan
 from tests.unit.nodes.world import NOW, World, flow, function, graph, step
 
 

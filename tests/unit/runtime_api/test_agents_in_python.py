@@ -15,10 +15,10 @@ from caseworker import (
     ExecutionContext,
     run_agent,
 )
-from caseworker.tools.calculator import Calculator
+from caseworker_cases.tools.calculator import Calculator
+from tests.unit.cases.agent.world import WaitingTool, provider_down
 from tests.unit.nodes.agent.test_loop import calculate
 from tests.unit.nodes.agent.world import Gate, Line, Lines, agent, said, wants
-from tests.unit.nodes.case.world import WaitingTool, provider_down
 
 
 async def ran(

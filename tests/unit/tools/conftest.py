@@ -4,9 +4,9 @@ from datetime import UTC, datetime
 
 import pytest
 
-from caseworker.tools.calculator import Calculator
-from caseworker.tools.calendar import Calendar
 from caseworker.tools.ports import ToolContext
+from caseworker_cases.tools.calculator import Calculator
+from caseworker_cases.tools.calendar import Calendar
 
 
 @pytest.fixture(scope="session")

@@ -9,15 +9,15 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import caseworker.tools.stocks
+import caseworker_cases.stocks
 from caseworker.tools.artifacts import ArtifactTooLargeError, SavedArtifact, artifact_name
-from caseworker.tools.plotting.picture import Picture
-from caseworker.tools.plotting.renderer import Renderer
 from caseworker.tools.ports import ToolContext
-from caseworker.tools.stocks.packaged import PackagedPrices
-from caseworker.tools.stocks.prices import PriceSeries
+from caseworker_cases.stocks.packaged import PackagedPrices
+from caseworker_cases.stocks.prices import PriceSeries
+from caseworker_cases.tools.plotting.picture import Picture
+from caseworker_cases.tools.plotting.renderer import Renderer
 
-DATA = Path(caseworker.tools.stocks.__path__[0], "data", "stocks.csv.gz")
+DATA = Path(caseworker_cases.stocks.__path__[0], "data", "stocks.csv.gz")
 PRICES = PackagedPrices()
 
 

@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 
 from caseworker.tools.arguments import ArgumentCheck, UnfitSchemaError
-from caseworker.tools.calculator import Calculator
-from caseworker.tools.calendar import Calendar
 from caseworker.tools.ports import ToolSpec
-from caseworker.tools.respond import Respond
+from caseworker_cases.tools.calculator import Calculator
+from caseworker_cases.tools.calendar import Calendar
+from caseworker_cases.tools.respond import Respond
 
 
 def check_of(parameters: Mapping[str, Any]) -> ArgumentCheck:

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from caseworker.tools.calculator import Calculator
 from caseworker.tools.ports import ToolContext
+from caseworker_cases.tools.calculator import Calculator
 
 CONTEXT = ToolContext(run_id="run-1", timezone="UTC", now=datetime(2025, 1, 15, tzinfo=UTC))
 

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from caseworker.tools.calendar import Calendar
-from caseworker.tools.dates.operations import OPERATIONS
 from caseworker.tools.ports import ToolContext
+from caseworker_cases.tools.calendar import Calendar
+from caseworker_cases.tools.dates.operations import OPERATIONS
 
 DATES = [
     ({"operation": "today"}, "Tuesday, January 14, 2025"),

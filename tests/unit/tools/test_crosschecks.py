@@ -8,15 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from caseworker.tools.calculator import Calculator
-from caseworker.tools.calendar import Calendar
-from caseworker.tools.crosschecks.dates import date_of, day_number
-from caseworker.tools.data_fetch_stock import DataFetchStock
-from caseworker.tools.numeric_analysis import NumericAnalysis
-from caseworker.tools.plotter import Plotter
 from caseworker.tools.ports import CrossChecked, ToolContext, ToolResult
-from caseworker.tools.respond import Respond
-from caseworker.tools.stocks.packaged import PackagedPrices
+from caseworker_cases.stocks.packaged import PackagedPrices
+from caseworker_cases.tools.calculator import Calculator
+from caseworker_cases.tools.calendar import Calendar
+from caseworker_cases.tools.crosschecks.dates import date_of, day_number
+from caseworker_cases.tools.data_fetch_stock import DataFetchStock
+from caseworker_cases.tools.numeric_analysis import NumericAnalysis
+from caseworker_cases.tools.plotter import Plotter
+from caseworker_cases.tools.respond import Respond
 from tests.unit.tools.stock_support import BlankRenderer, MemorySink
 
 CONTEXT = ToolContext(

@@ -8,16 +8,16 @@ from typing import Any
 import jsonschema_rs
 import pytest
 
-from caseworker.tools.calculator import Calculator
-from caseworker.tools.calendar import Calendar
-from caseworker.tools.data_fetch_stock import DataFetchStock
 from caseworker.tools.functions import closed, functions_of, signatures
-from caseworker.tools.numeric_analysis import NumericAnalysis
-from caseworker.tools.plotter import Plotter
 from caseworker.tools.ports import Tool, ToolContext, ToolFunction, ToolResult, ToolSpec
 from caseworker.tools.registry import DuplicateToolError, ToolRegistry
-from caseworker.tools.respond import Respond
-from caseworker.tools.stocks.packaged import PackagedPrices
+from caseworker_cases.stocks.packaged import PackagedPrices
+from caseworker_cases.tools.calculator import Calculator
+from caseworker_cases.tools.calendar import Calendar
+from caseworker_cases.tools.data_fetch_stock import DataFetchStock
+from caseworker_cases.tools.numeric_analysis import NumericAnalysis
+from caseworker_cases.tools.plotter import Plotter
+from caseworker_cases.tools.respond import Respond
 
 CONTEXT = ToolContext(run_id="r", timezone="UTC", now=datetime(2025, 9, 8, tzinfo=UTC))
 BUILT_IN = [

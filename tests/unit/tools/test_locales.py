@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from caseworker.tools.calendar import Calendar
 from caseworker.tools.ports import ToolContext
+from caseworker_cases.tools.calendar import Calendar
 
 LOCALES = {"de_DE": "Montag", "fr_FR": "lundi"}
 """Locales, and what they call Monday."""

@@ -2,9 +2,9 @@
 
 import pytest
 
-from caseworker.tools.calculator import Calculator
 from caseworker.tools.registry import DuplicateToolError, ToolPolicy, ToolRegistry
-from caseworker.tools.respond import Respond
+from caseworker_cases.tools.calculator import Calculator
+from caseworker_cases.tools.respond import Respond
 
 
 @pytest.mark.req("002/8.3", "002/18.3")

@@ -7,17 +7,17 @@ from typing import Any
 
 import pytest
 
-from caseworker.tools.analysis.metrics import NAMES
 from caseworker.tools.arguments import ArgumentCheck
-from caseworker.tools.calculator import Calculator
-from caseworker.tools.calendar import Calendar
-from caseworker.tools.data_fetch_stock import DataFetchStock
-from caseworker.tools.dates.operations import OPERATIONS
-from caseworker.tools.numeric_analysis import NumericAnalysis
-from caseworker.tools.plotter import Plotter
-from caseworker.tools.plotting.renderer import Renderer
 from caseworker.tools.ports import Tool, ToolContext
-from caseworker.tools.respond import MAX_ANSWER_CHARS, Respond
+from caseworker_cases.tools.analysis.metrics import NAMES
+from caseworker_cases.tools.calculator import Calculator
+from caseworker_cases.tools.calendar import Calendar
+from caseworker_cases.tools.data_fetch_stock import DataFetchStock
+from caseworker_cases.tools.dates.operations import OPERATIONS
+from caseworker_cases.tools.numeric_analysis import NumericAnalysis
+from caseworker_cases.tools.plotter import Plotter
+from caseworker_cases.tools.plotting.renderer import Renderer
+from caseworker_cases.tools.respond import MAX_ANSWER_CHARS, Respond
 from tests.unit.tools.stock_support import PRICES, BrokenSource
 
 TOOLS: tuple[Tool, ...] = (
@@ -37,11 +37,11 @@ DRAWING = {"drawing", "frame", "worker"}
 path = caseworker.tools.__path__
 names = [module.name for module in pkgutil.walk_packages(path, "caseworker.tools.")]
 for name in names:
-    if name.startswith("caseworker.tools.plotting.") and name.rpartition(".")[2] in DRAWING:
+    if name.startswith("caseworker_cases.tools.plotting.") and name.rpartition(".")[2] in DRAWING:
         continue
     importlib.import_module(name)
-from caseworker.tools.numeric_analysis import NumericAnalysis
-from caseworker.tools.stocks.packaged import PackagedPrices
+from caseworker_cases.tools.numeric_analysis import NumericAnalysis
+from caseworker_cases.stocks.packaged import PackagedPrices
 tool, args = NumericAnalysis(PackagedPrices()), {"metric": "trend", "symbol": "FB"}
 found = asyncio.run(tool.run(args, None))
 libraries = sorted({"numpy", "matplotlib"} & set(sys.modules))

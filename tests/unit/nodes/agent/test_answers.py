@@ -8,8 +8,8 @@ from caseworker.core.budget.budget import Budget
 from caseworker.core.graph.facts import StepStatus
 from caseworker.models.ports import ToolCall
 from caseworker.nodes.agent.output import OutputInvalidError
+from tests.unit.cases.agent.world import provider_down
 from tests.unit.nodes.agent.world import agent, asking, kinds, result, said, wants, world
-from tests.unit.nodes.case.world import provider_down
 
 CITY = {
     "type": "object",

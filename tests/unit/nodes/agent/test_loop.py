@@ -15,6 +15,7 @@ from caseworker.engine.call import CallFailedError
 from caseworker.models.ports import ModelError, ModelFault, ModelReply, ModelRequest, ToolCall
 from caseworker.nodes.agent.definition import AgentInputError
 from caseworker.tools.ports import ToolContext, ToolResult
+from tests.unit.cases.agent.world import provider_down
 from tests.unit.nodes.agent.world import (
     Gate,
     agent,
@@ -25,7 +26,6 @@ from tests.unit.nodes.agent.world import (
     wants,
     world,
 )
-from tests.unit.nodes.case.world import provider_down
 from tests.unit.nodes.world import settle_down
 
 

@@ -14,8 +14,8 @@ from caseworker.core.budget.budget import Budget
 from caseworker.models.ports import ModelError
 from tests.support.graph_invariants import assert_sound
 from tests.support.work import counted_calls
+from tests.unit.cases.agent.world import BrokenTool
 from tests.unit.nodes.agent.world import agent, asking, said, wants, world
-from tests.unit.nodes.case.world import BrokenTool
 
 TURNS = 200
 

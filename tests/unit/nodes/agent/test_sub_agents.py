@@ -3,9 +3,9 @@
 import pytest
 
 from caseworker.core.budget.budget import Budget
+from tests.unit.cases.agent.world import provider_down
 from tests.unit.nodes.agent.test_loop import calculate
 from tests.unit.nodes.agent.world import agent, asking, kinds, result, said, wants, world
-from tests.unit.nodes.case.world import provider_down
 from tests.unit.nodes.world import World, graph, link, step
 
 

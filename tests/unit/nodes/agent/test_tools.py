@@ -11,11 +11,11 @@ from caseworker.nodes.agent.execution import Agents
 from caseworker.nodes.agent.functions import offered_functions
 from caseworker.nodes.agent.node import agent_type
 from caseworker.nodes.catalog import NodeCatalog
-from caseworker.tools.calculator import Calculator
-from caseworker.tools.calendar import Calendar
 from caseworker.tools.dispatch import ONE_ATTEMPT, ToolDispatch
 from caseworker.tools.ports import Tool, ToolSpec
 from caseworker.tools.registry import ToolPolicy, ToolRegistry
+from caseworker_cases.tools.calculator import Calculator
+from caseworker_cases.tools.calendar import Calendar
 from tests.unit.nodes.agent.world import Gate, agent, asking, events, said, wants, world
 
 

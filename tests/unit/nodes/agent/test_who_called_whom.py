@@ -10,10 +10,10 @@ from caseworker.core.trace.analysis import first_halted
 from caseworker.core.trace.explain import explain
 from caseworker.core.trace.snapshot import Snapshot
 from caseworker.core.trace.spans import TOOL, TOOL_CALL_ID, TraceContext, spans_of
+from tests.unit.cases.agent.world import cannot
+from tests.unit.cases.agent.world import plan as planned
+from tests.unit.cases.agent.world import world as case_world
 from tests.unit.nodes.agent.world import agent, asking, said, wants, world
-from tests.unit.nodes.case.world import cannot
-from tests.unit.nodes.case.world import plan as planned
-from tests.unit.nodes.case.world import world as case_world
 
 CALCULATOR = {"expression": "1+1"}
 

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from caseworker.tools.analysis.metrics import METRICS, NAMES
-from caseworker.tools.numeric_analysis import NumericAnalysis
+from caseworker_cases.tools.analysis.metrics import METRICS, NAMES
+from caseworker_cases.tools.numeric_analysis import NumericAnalysis
 from tests.unit.tools.stock_support import PRICES, BrokenSource, closes, context, csv_rows
 
 TOOL = NumericAnalysis(PRICES)

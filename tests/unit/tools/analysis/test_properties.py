@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from caseworker.tools.analysis.metrics import (
+from caseworker.tools.ports import ToolRefusedError
+from caseworker_cases.tools.analysis.metrics import (
     METRICS,
     Options,
     correlation_of_returns,
@@ -16,9 +17,8 @@ from caseworker.tools.analysis.metrics import (
     log_returns,
     simple_returns,
 )
-from caseworker.tools.analysis.observations import Observations, common
-from caseworker.tools.analysis.results import rounded
-from caseworker.tools.ports import ToolRefusedError
+from caseworker_cases.tools.analysis.observations import Observations, common
+from caseworker_cases.tools.analysis.results import rounded
 
 PRICES = st.lists(st.floats(0.01, 1e6), min_size=4, max_size=40)
 OPTIONS = Options(window=20, periods_per_year=252)

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from caseworker.tools.arithmetic.functions import CONSTANTS
-from caseworker.tools.arithmetic.real import MAX_DIGITS, RealArithmetic, exact_root, negate
 from caseworker.tools.ports import ToolRefusedError
+from caseworker_cases.tools.arithmetic.functions import CONSTANTS
+from caseworker_cases.tools.arithmetic.real import MAX_DIGITS, RealArithmetic, exact_root, negate
 
 small = st.fractions(min_value=-1000, max_value=1000, max_denominator=1000)
 

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from caseworker.tools.dates.calculation import (
+from caseworker.tools.ports import ToolRefusedError
+from caseworker_cases.tools.dates.calculation import (
     count_of_business_days,
     end_of_month,
     next_weekday,
@@ -15,7 +16,6 @@ from caseworker.tools.dates.calculation import (
     shifted,
     whole_months_between,
 )
-from caseworker.tools.ports import ToolRefusedError
 
 days = st.dates(min_value=date(1900, 1, 1), max_value=date(2200, 1, 1))
 

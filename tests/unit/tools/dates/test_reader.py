@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from caseworker.tools.dates.calculation import MONTHS, in_words
-from caseworker.tools.dates.reader import DateReader
 from caseworker.tools.ports import ToolRefusedError
+from caseworker_cases.tools.dates.calculation import MONTHS, in_words
+from caseworker_cases.tools.dates.reader import DateReader
 
 UTC = ZoneInfo("UTC")
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from caseworker.tools.calendar import Calendar
 from caseworker.tools.ports import ToolContext
+from caseworker_cases.tools.calendar import Calendar
 
 BERLIN, NEW_YORK = "Europe/Berlin", "America/New_York"
 shared = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)

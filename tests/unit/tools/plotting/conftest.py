@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator
 
 import pytest_asyncio
 
-from caseworker.tools.plotting.renderer import Renderer
+from caseworker_cases.tools.plotting.renderer import Renderer
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")

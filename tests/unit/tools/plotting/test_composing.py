@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from caseworker.tools.plotting.composing import (
+from caseworker_cases.stocks.prices import DailyPrice
+from caseworker_cases.tools.plotting.composing import (
     MAX_TITLE_CHARS,
     PERIODS,
     Candle,
@@ -16,8 +17,7 @@ from caseworker.tools.plotting.composing import (
     composed,
     period_for,
 )
-from caseworker.tools.plotting.picture import Format, Kind
-from caseworker.tools.stocks.prices import DailyPrice
+from caseworker_cases.tools.plotting.picture import Format, Kind
 from tests.unit.tools.stock_support import PRICES, closes, csv_rows
 
 DAYS = [

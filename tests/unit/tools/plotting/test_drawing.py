@@ -19,9 +19,10 @@ from hypothesis import strategies as st
 from matplotlib.figure import Figure
 from matplotlib.image import imread
 
-from caseworker.tools.plotting.drawing import DRAWN, CapExceededError, apart, drawn
-from caseworker.tools.plotting.frame import COLOURS, PAPER, framed, plain
-from caseworker.tools.plotting.picture import (
+from caseworker.tools.ports import ToolRefusedError
+from caseworker_cases.tools.plotting.drawing import DRAWN, CapExceededError, apart, drawn
+from caseworker_cases.tools.plotting.frame import COLOURS, PAPER, framed, plain
+from caseworker_cases.tools.plotting.picture import (
     MAX_POINTS,
     Format,
     Kind,
@@ -29,8 +30,7 @@ from caseworker.tools.plotting.picture import (
     Series,
     short_date,
 )
-from caseworker.tools.plotting.renderer import Renderer
-from caseworker.tools.ports import ToolRefusedError
+from caseworker_cases.tools.plotting.renderer import Renderer
 from tests.unit.tools.plotting.pictures import CANDLES, COMPARISON, EVERY_KIND, LINE
 
 CAP = 5_000_000

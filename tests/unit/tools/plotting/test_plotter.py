@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from caseworker.tools.artifacts import SavedArtifact
-from caseworker.tools.plotter import Plotter
-from caseworker.tools.plotting.picture import Format, Kind
-from caseworker.tools.plotting.renderer import Renderer
+from caseworker_cases.tools.plotter import Plotter
+from caseworker_cases.tools.plotting.picture import Format, Kind
+from caseworker_cases.tools.plotting.renderer import Renderer
 from tests.unit.tools.stock_support import PRICES, BrokenSource, MemorySink, context
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

@@ -10,11 +10,11 @@ from dataclasses import replace
 import psutil
 import pytest
 
-from caseworker.tools.plotting.drawing import drawn
-from caseworker.tools.plotting.picture import Format
-from caseworker.tools.plotting.renderer import WORKER, Renderer
-from caseworker.tools.plotting.worker import MAX_MEMORY_BYTES
 from caseworker.tools.ports import ToolRefusedError
+from caseworker_cases.tools.plotting.drawing import drawn
+from caseworker_cases.tools.plotting.picture import Format
+from caseworker_cases.tools.plotting.renderer import WORKER, Renderer
+from caseworker_cases.tools.plotting.worker import MAX_MEMORY_BYTES
 from tests.unit.tools.plotting.pictures import CANDLES, LINE
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from caseworker.tools.data_fetch_stock import DEFAULT_ROWS, FIELDS, MAX_ROWS, DataFetchStock
+from caseworker_cases.tools.data_fetch_stock import DEFAULT_ROWS, FIELDS, MAX_ROWS, DataFetchStock
 from tests.unit.tools.stock_support import PRICES, BrokenSource, context, csv_rows
 
 TOOL = DataFetchStock(PRICES)

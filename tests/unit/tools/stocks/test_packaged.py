@@ -5,7 +5,7 @@ from datetime import date
 import pytest
 
 from caseworker.tools.ports import ToolRefusedError
-from caseworker.tools.stocks.packaged import PackagedPrices
+from caseworker_cases.stocks.packaged import PackagedPrices
 from tests.unit.tools.stock_support import PRICES, csv_rows
 
 SYMBOLS = {"AAPL": 3270, "FB": 196, "GOOG": 2148, "IBM": 3270, "MSFT": 3270}

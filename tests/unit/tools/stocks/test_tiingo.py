@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from caseworker.tools.ports import ToolRefusedError
-from caseworker.tools.stocks.tiingo import KEPT_SECONDS, TiingoPrices
+from caseworker_cases.stocks.tiingo import KEPT_SECONDS, TiingoPrices
 from tests.support.fake_tiingo import FakeTiingo, Reply, prices_as_csv
 from tests.support.manual_clock import ManualClock
 

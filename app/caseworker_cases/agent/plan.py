@@ -1,0 +1,277 @@
+"""Plans: a strict JSON schema, and references to results of earlier actions.
+
+A reply must be a single JSON object. A code fence or prose around it is rejected, and the reprompt
+explains why. That costs one call, but guessing could execute actions that were not planned. (For
+models without structured output, the gateway has already removed text around the JSON.)
+
+``${result.1}`` in the arguments of an action refers to the finding of action 1, and
+``${result.1.closes.0}`` to a value inside its result. A string that is only one reference becomes
+the value itself, of any type. Inside a longer string, the value becomes text. References are
+substituted once: results are never parsed for references, and nothing is evaluated.
+"""
+
+import json
+import math
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from caseworker.models.forms import NO_CHARACTER, StatedSchema
+from caseworker.tools.functions import Function, closed, texts_in
+from caseworker.tools.ports import ToolResult
+from caseworker_cases.agent.evidence import Action, finding
+
+MAX_ACTIONS = 3
+MAX_REPLY_CHARS = 20_000
+MAX_DEPTH = 12
+"""Maximum nesting depth of the arguments of an action."""
+
+MAX_FILLED_CHARS = 100_000
+"""Maximum total characters substituted in one action, with JSON values counted as text."""
+
+MISSING_RESULT = "missing_result"
+"""The error code of an action that was not run because a reference has no value."""
+
+_PLACE = re.compile(r"\$\{result\.([1-9])((?:\.[A-Za-z0-9_-]{1,64}){0,8})\}", re.ASCII)
+_INTENDED = re.compile(r"\$\{results?\b")
+_INDEX = re.compile(r"[0-9]{1,6}", re.ASCII)
+
+CANNOT = "cannot"
+"""The name that a planner calls, instead of a tool, to give up."""
+
+_CANNOT_SCHEMA: Mapping[str, Any] = {
+    "type": "object",
+    "additionalProperties": False,
+    "required": ["reason"],
+    "properties": {"reason": {"type": "string"}},
+}
+
+
+@dataclass(frozen=True, slots=True)
+class PlanForm:
+    """The keys of a plan in JSON."""
+
+    actions: str
+    tool: str
+    args: str
+    lead: str | None = None
+    """The key of an introductory text before the actions, if any."""
+
+
+ACTIONS = PlanForm("actions", "tool", "args")
+CALLS = PlanForm("calls", "function", "arguments", lead="steps")
+"""The form of a second plan: steps in words, then the calls."""
+
+
+def plan_schema(functions: Iterable[Function], form: PlanForm = ACTIONS) -> StatedSchema:
+    """Return the JSON Schema of plans with a branch for each function and one to give up.
+
+    The title of a branch is the tool that its function belongs to.
+    """
+
+    def branch(name: str, tool: str, args: Mapping[str, Any]) -> dict[str, Any]:
+        named = {form.tool: {"type": "string", "enum": [name]}, form.args: args}
+        return {"title": tool, **_object(named)}
+
+    branches = {one.name: branch(one.name, one.tool, closed(one.parameters)) for one in functions}
+    branches.setdefault(CANNOT, branch(CANNOT, CANNOT, _CANNOT_SCHEMA))
+    action = {"anyOf": list(branches.values())}
+    actions = {"type": "array", "minItems": 1, "maxItems": MAX_ACTIONS, "items": action}
+    lead = {form.lead: {"type": "string"}} if form.lead else {}
+    return StatedSchema(_object({**lead, form.actions: actions}))
+
+
+def _object(properties: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "type": "object",
+        "additionalProperties": False,
+        "required": list(properties),
+        "properties": properties,
+    }
+
+
+class PlanSchemaError(ValueError):
+    """A reply that is not a valid plan. The message states the fix and quotes no part of it."""
+
+
+class UnfilledPlaceError(ValueError):
+    """A reference that cannot be resolved; the message states why and contains no values."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """One to three actions, run in order."""
+
+    actions: tuple[Action, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Cannot:
+    """The planner's statement that it cannot plan the case."""
+
+    reason: str
+
+
+def parse_plan(reply: str, form: PlanForm = ACTIONS) -> Plan | Cannot:
+    """Parse a planner's reply, or raise PlanSchemaError."""
+    value, listed = _json_in(reply), form.actions
+    if not isinstance(value, dict) or value.keys() - {form.lead} not in ({listed}, {CANNOT}):
+        raise PlanSchemaError(f"Reply with an object that has one key, either {listed} or cannot.")
+    if CANNOT in value:
+        return Cannot(_text(value[CANNOT], CANNOT))
+    actions = value[listed]
+    if reason := _reason_to_give_up(actions, form):
+        return Cannot(reason)
+    if not isinstance(actions, list):
+        raise PlanSchemaError(f"{listed} must be a list.")
+    if not 1 <= len(actions) <= MAX_ACTIONS:
+        raise PlanSchemaError(f"{listed} must hold 1 to {MAX_ACTIONS} items, not {len(actions)}.")
+    return Plan(tuple(_action(item, number, form) for number, item in enumerate(actions, start=1)))
+
+
+def _reason_to_give_up(actions: Any, form: PlanForm) -> str | None:
+    """Return the reason if the planner gives up through an action, else None."""
+    for each in actions if isinstance(actions, list) else ():
+        if isinstance(each, dict) and each.get(form.tool) == CANNOT:
+            args = each.get(form.args)
+            reason = args.get("reason") if isinstance(args, dict) else None
+            return reason.strip() if isinstance(reason, str) and reason.strip() else "no reason"
+    return None
+
+
+def _action(item: Any, number: int, form: PlanForm) -> Action:
+    place, tool, args = f"{form.actions}[{number - 1}]", form.tool, form.args
+    if not isinstance(item, dict) or item.keys() != {tool, args}:
+        raise PlanSchemaError(f"{place} must be an object with exactly the keys {tool} and {args}.")
+    if not isinstance(item[args], dict):
+        raise PlanSchemaError(f"{place}.{args} must be an object.")
+    try:
+        require_earlier(item[args], number)
+    except UnfilledPlaceError as problem:
+        raise PlanSchemaError(f"{place}.{args}: {problem}.") from None
+    return Action(_text(item[tool], f"{place}.{tool}"), item[args])
+
+
+def _text(value: Any, place: str) -> str:
+    if not isinstance(value, str) or not value.strip():
+        raise PlanSchemaError(f"{place} must be text that is not empty.")
+    return value
+
+
+def _json_in(reply: str) -> Any:
+    if len(reply) > MAX_REPLY_CHARS:
+        raise PlanSchemaError(f"The reply is longer than {MAX_REPLY_CHARS} characters.")
+    try:
+        value = json.loads(
+            reply,
+            object_pairs_hook=_without_duplicates,
+            parse_constant=_finite,
+            parse_float=_finite,
+        )
+    except PlanSchemaError:
+        raise
+    except (ValueError, RecursionError):
+        raise PlanSchemaError(
+            "The reply is not JSON: reply with one JSON object alone, without prose and without "
+            "a code fence."
+        ) from None
+    _require_storable([value], 0)
+    return value
+
+
+def _without_duplicates(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in found:
+            raise PlanSchemaError("A key stands twice in one object.")
+        found[key] = value
+    return found
+
+
+def _finite(written: str) -> float:
+    number = float(written)
+    if not math.isfinite(number):
+        constant = f"{written} is not a JSON number."
+        raise PlanSchemaError("A number is too large." if written[-1].isdigit() else constant)
+    return number
+
+
+def _require_storable(values: Iterable[Any], depth: int) -> None:
+    """Reject values that cannot be stored: NUL, lone surrogates, deep nesting."""
+    if depth > MAX_DEPTH:
+        raise PlanSchemaError("The arguments are nested too deeply.")
+    for value in values:
+        if isinstance(value, str):
+            if NO_CHARACTER.search(value):
+                raise PlanSchemaError("A text holds a character that is none.")
+        elif isinstance(value, dict):
+            _require_storable(value, depth)  # its keys
+            _require_storable(value.values(), depth + 1)
+        elif isinstance(value, list):
+            _require_storable(value, depth + 1)
+
+
+def require_earlier(args: Mapping[str, Any], number: int) -> None:
+    """Raise UnfilledPlaceError unless all references of an action point to earlier actions."""
+    for text in texts_in(args):
+        places = [int(place[1]) for place in _PLACE.finditer(text)]
+        if len(places) != len(_INTENDED.findall(text)):
+            raise UnfilledPlaceError("write ${result.1}, or ${result.1.name} for a part of it")
+        if any(place >= number for place in places):
+            raise UnfilledPlaceError("only the results of earlier actions can be used")
+
+
+def results_used(args: Mapping[str, Any]) -> set[int]:
+    """Return the numbers of the actions whose results these arguments refer to."""
+    return {int(place[1]) for text in texts_in(args) for place in _PLACE.finditer(text)}
+
+
+def fill(args: Mapping[str, Any], results: Mapping[int, ToolResult]) -> dict[str, Any]:
+    """Return the arguments with references replaced; ``results`` are keyed by action number.
+
+    Raises:
+        UnfilledPlaceError: a result or a part of it is missing, or the values are too large.
+    """
+    left = MAX_FILLED_CHARS
+
+    def found_at(place: re.Match[str], *, as_text: bool) -> Any:
+        nonlocal left
+        result = results.get(int(place[1]))
+        if result is None or "error" in result:
+            raise UnfilledPlaceError(f"Action {place[1]} has no result that could be used here.")
+        found: Any = result
+        if not place[2]:
+            found = result["value"] if "value" in result and not as_text else finding(result)
+        for name in place[2].split(".")[1:]:
+            found = _part(found, name)
+        if found is None:
+            raise UnfilledPlaceError(f"There is no value at {place[0]}.")
+        text = found if isinstance(found, str) else json.dumps(found, ensure_ascii=False)
+        left -= len(text)
+        if left < 0:
+            most = f"more than {MAX_FILLED_CHARS} characters"
+            raise UnfilledPlaceError(f"The results to be used here come to {most}.")
+        return text if as_text else found
+
+    def filled(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {name: filled(inner) for name, inner in value.items()}
+        if isinstance(value, list):
+            return [filled(inner) for inner in value]
+        if not isinstance(value, str):
+            return value
+        whole = _PLACE.fullmatch(value)
+        if whole is None:
+            return _PLACE.sub(lambda place: found_at(place, as_text=True), value)
+        return found_at(whole, as_text=False)
+
+    return {name: filled(value) for name, value in args.items()}
+
+
+def _part(value: Any, name: str) -> Any:
+    if isinstance(value, dict):
+        return value.get(name)
+    if isinstance(value, list) and _INDEX.fullmatch(name) and int(name) < len(value):
+        return value[int(name)]
+    return None

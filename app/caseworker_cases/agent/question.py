@@ -1,0 +1,132 @@
+"""Checks that the tool arguments contain the numbers and dates of the question.
+
+This detects a plan for a different question, or with an invented number. It cannot detect a wrong
+operation on the right numbers. A number counts as used if an action's arguments contain it, or a
+derived share of a hundred (``17%`` as 0.17, 1.17 or 0.83). A date counts as used if its three parts
+occur together in any notation, or the month and year of a whole month.
+
+A number above twelve in the arguments must come from the question or an earlier result, be a common
+constant, or be written in words. An ambiguous date such as 03/04/2025 must be passed on unchanged,
+so that the calendar rejects it. Text from the question in a failed action, such as a name, must be
+used in another action.
+"""
+
+import json
+import re
+from collections.abc import Iterator, Sequence
+from decimal import Decimal
+
+from caseworker_cases.agent.evidence import RESPOND, Evidence
+
+MAX_QUESTION_CHARS = 2000
+"""Longer inputs are treated as documents, and their numbers are not checked."""
+
+_MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
+_MONTH = r"(?P<{}>(?:" + "|".join(_MONTHS) + r")[a-z]{{0,6}})\b\.?"
+_DAY, _YEAR = r"(?P<{}>\d\d?)(?:st|nd|rd|th)?", r",? (?P<{}>\d{{4}})\b"
+_DATE = re.compile(
+    r"\b(?P<a>\d{1,4})([-/.])(?P<b>\d\d?)\2(?P<c>\d{1,4})\b"
+    rf"|{_MONTH.format('m1')} {_DAY.format('d1')}{_YEAR.format('y1')}"
+    rf"|\b{_DAY.format('d2')} (?:of )?{_MONTH.format('m2')}{_YEAR.format('y2')}",
+    re.IGNORECASE | re.ASCII,
+)
+_NUMBER = re.compile(r"(?<![A-Za-z])(?:\d{1,3}(?:,\d{3})+(?:\.\d+)?|\d+(?:\.\d+)?|\.\d+)")
+_PERCENT = re.compile(r"(\d+(?:\.\d+)?) ?(?:%|percent\b)")
+_HUNDRED = Decimal(100)
+_SMALL = Decimal(12)
+_COMMON = frozenset(
+    map(Decimal, (24, 52, 60, 100, 252, 360, 365, 366, 1000, 3600, 86_400, 604_800, 1_000_000))
+)
+"""Common constants, such as hours in a day, that a question need not contain."""
+_WORDS = re.compile(
+    r"teen\b|(?:twen|thir|for|fif|six|seven|eigh|nine)ty\b|hundred|thousand|dozen|illion"
+)
+"""Words for numbers above twelve."""
+
+Parts = tuple[int, ...]
+"""The parts of a date in ascending order, which is the same for all notations."""
+
+
+def misused(question: str, evidence: Sequence[Evidence]) -> list[str] | None:
+    """Return the numbers and dates on which the question and the tool arguments disagree.
+
+    The list holds the values as written: first those of the question that no argument contains,
+    then those of the arguments without a source, then text dropped after a failure. None if the
+    question has no numbers.
+    """
+    if len(question) > MAX_QUESTION_CHARS:
+        return None
+    dates, numbers = _facts(question)
+    if not dates and not numbers:
+        return None
+    ran = [found for found in evidence if not found.failed and not found.refused]
+    told = [found for found in ran if found.tool != RESPOND] or ran
+    asked = " ".join(json.dumps(dict(found.args), ensure_ascii=False) for found in told)
+    known_dates, known = _facts(asked)
+    whole = known_dates.values()
+    months = [parts for parts in dates.values() if {*map(Decimal, parts[1:])} <= known]
+    known = known | {Decimal(part) for parts in whole for part in parts}
+    return [
+        *(
+            written
+            for written, parts in dates.items()
+            if (parts not in whole and parts not in months)
+            or (_has_two_readings(written, parts) and written not in asked)
+        ),
+        *(str(number) for number in sorted(numbers) if known.isdisjoint(_forms(number))),
+        *(
+            found[0]
+            for found in _PERCENT.finditer(question)
+            if not _is_a_share(found[1], asked, known)
+        ),
+        *([] if _WORDS.search(question) else _invented(asked, dates, numbers, ran)),
+        *_dropped(question, asked, evidence),
+    ]
+
+
+def _dropped(question: str, asked: str, evidence: Sequence[Evidence]) -> list[str]:
+    """Return text that a failed action took from the question and no other action used."""
+    failed = (found.args.values() for found in evidence if found.failed and not found.refused)
+    texts = (value for values in failed for value in values if isinstance(value, str))
+    return [text for text in texts if len(text) > 1 and text in question and text not in asked]
+
+
+def _is_a_share(written: str, asked: str, known: set[Decimal]) -> bool:
+    """Return whether the arguments use a percentage as a share of a hundred."""
+    number = Decimal(written)
+    return f"{written}%" in asked or not known.isdisjoint({_HUNDRED, *list(_forms(number))[1:]})
+
+
+def _invented(
+    asked: str, dates: dict[str, Parts], numbers: set[Decimal], ran: Sequence[Evidence]
+) -> list[str]:
+    """Return the numbers of the arguments that have no source."""
+    found = " ".join(json.dumps(piece.result, ensure_ascii=False) for piece in ran)
+    given = {form for number in numbers for form in _forms(number)} | _facts(found)[1] | _COMMON
+    given |= {Decimal(part) for parts in dates.values() for part in parts}
+    return [str(one) for one in sorted(_facts(asked)[1]) if one > _SMALL and one not in given]
+
+
+def _facts(text: str) -> tuple[dict[str, Parts], set[Decimal]]:
+    """Return the dates in a text, as written and by their parts, and its other numbers."""
+    dates = {found[0]: _parts(found) for found in _DATE.finditer(text)}
+    rest = _DATE.sub(" ", text)
+    return dates, {Decimal(number[0].replace(",", "")) for number in _NUMBER.finditer(rest)}
+
+
+def _parts(found: re.Match[str]) -> Parts:
+    if found["a"]:
+        return tuple(sorted(int(found[name]) for name in "abc"))
+    form = "1" if found["m1"] else "2"
+    month = _MONTHS.index(found[f"m{form}"][:3].lower()) + 1
+    return tuple(sorted((month, int(found[f"d{form}"]), int(found[f"y{form}"]))))
+
+
+def _has_two_readings(written: str, parts: Parts) -> bool:
+    numeric = written[0].isdigit() and not written[:4].isdigit() and written[-4:].isdigit()
+    return numeric and not re.search("[a-z]", written.lower()) and parts[0] != parts[1] <= 12
+
+
+def _forms(number: Decimal) -> Iterator[Decimal]:
+    share = number / _HUNDRED
+    yield from (number, share, 1 + share, 1 - share)

@@ -1,0 +1,374 @@
+"""Verification: how well the evidence answers a case.
+
+``verify`` is a pure function; recomputation and comparison are passed in. A check is True, False,
+or None if it does not apply. A case passes if no check is False and a check that is *independent*
+of the plan is True:
+
+- ``gold``: the answer equals the correct answer, which the caller provided;
+- ``computed_otherwise``: another method reproduces everything that the answer is based on;
+- ``expected_evidence``: the answer is the finding of a tool that the caller named.
+
+Running a tool again on the same arguments shows that it is deterministic, and confirms nothing.
+These checks confirm a value. The answer of a model's plan also needs its ``operation`` confirmed:
+by the gold answer, the expected evidence, the built-in planner or a second plan.
+"""
+
+import asyncio
+import re
+import unicodedata
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date, tzinfo
+from decimal import Decimal
+from enum import StrEnum
+from typing import Any
+
+from caseworker.models.table import BUILT_IN
+from caseworker.tools.ports import (
+    CrossChecked,
+    Tool,
+    ToolContext,
+    ToolRefusedError,
+    ToolResult,
+    failure,
+)
+from caseworker_cases.agent.case import Case
+from caseworker_cases.agent.evidence import (
+    RESPOND,
+    Answer,
+    Evidence,
+    Same,
+    compose,
+    finding,
+    number_in,
+    numbers_among,
+    sources_of,
+)
+from caseworker_cases.agent.operation import OperationCheck
+from caseworker_cases.agent.question import misused
+from caseworker_cases.agent.work import CaseWork
+from caseworker_cases.tools.dates.reader import DateReader
+
+_TIME_OF_DAY = re.compile(r"\d:\d|\d{4}-?\d\d-?\d\d[T ]\d", re.ASCII)
+"""Answers with a time of day are not compared by date alone."""
+
+Recompute = Callable[[Evidence], ToolResult | None]
+"""Returns the result of running an action again, or None if it cannot be repeated."""
+
+Agrees = Callable[[Evidence], bool | None]
+"""Returns whether another method gives the same result; None if there is no other method."""
+
+
+class Check(StrEnum):
+    """The checks of an answer."""
+
+    ANSWERED = "answered"
+    NO_ERROR = "no_error"
+    REPEATED = "repeated"
+    QUESTION_USED = "question_used"
+    TOOLS_USED = "tools_used"
+    GOLD = "gold"
+    COMPUTED_OTHERWISE = "computed_otherwise"
+    EXPECTED_EVIDENCE = "expected_evidence"
+    OPERATION = "operation"
+
+
+INDEPENDENT = (Check.GOLD, Check.COMPUTED_OTHERWISE, Check.EXPECTED_EVIDENCE)
+"""The checks that confirm an answer, the strongest first."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """The result of a verification."""
+
+    checks: Mapping[Check, bool | None]
+    failure: str
+    """The errors, as text for the planner; does not reveal the gold answer."""
+    pass_metric: float
+    """The share of the checks that must pass."""
+    needs_operation: bool = False
+    """True for the answer of a model's plan."""
+
+    @property
+    def confirmed_by(self) -> Check | None:
+        """The strongest independent check that passes, or None if any of them fails."""
+        if any(self.checks[check] is False for check in INDEPENDENT):
+            return None
+        return next((check for check in INDEPENDENT if self.checks[check]), None)
+
+    @property
+    def verified(self) -> bool | None:
+        """True if an independent check passes and the metric reaches ``pass_metric``.
+
+        None if only the confirmation of the operation is missing.
+        """
+        if self.confirmed_by is None or self.metric < self.pass_metric:
+            return False
+        return self.checks[Check.OPERATION] if self.needs_operation else True
+
+    @property
+    def metric(self) -> float:
+        """The share of passed checks among those that apply, from 0 to 1."""
+        applying = [holds for holds in self.checks.values() if holds is not None]
+        return sum(applying) / len(applying)
+
+
+def verify(
+    case: Case,
+    evidence: Sequence[Evidence],
+    *,
+    recompute: Recompute,
+    agrees: Agrees,
+    same: Same,
+    operation: bool | None = None,
+) -> Verdict:
+    """Verify the evidence; ``operation`` is its confirmation without a gold answer, if known."""
+    answer = compose(evidence)
+    used = {found.tool for found in evidence if not found.failed and not found.refused}
+    missing = [tool for tool in case.expected_tools if tool not in used]
+    checks: dict[Check, bool | None] = dict.fromkeys(Check)
+    strange: Sequence[str] | None = None
+    checks[Check.ANSWERED] = answer is not None
+    checks[Check.TOOLS_USED] = not missing if case.expected_tools else None
+    if answer is not None:
+        checks[Check.NO_ERROR] = not any(found.failed for found in answer.basis)
+        checks[Check.REPEATED] = _recomputed(answer, evidence, recompute, same)
+        sources = sources_of(answer, evidence, same)
+        ways = [agrees(found) for found in sources]
+        certain = None if None in ways or not ways else True
+        checks[Check.COMPUTED_OTHERWISE] = False if False in ways else certain
+        checks[Check.EXPECTED_EVIDENCE] = _expected(case, answer, evidence, sources)
+        if case.gold_answer is None:
+            strange = misused(case.question, evidence)
+            checks[Check.QUESTION_USED] = None if strange is None else not strange
+        else:
+            checks[Check.GOLD] = same(answer.text, case.gold_answer)
+    by_model = answer is not None and any(found.planner != BUILT_IN for found in answer.basis)
+    needs_operation = by_model and case.second_plan == "auto"
+    if needs_operation:
+        checks[Check.OPERATION] = checks[Check.GOLD] or operation
+    return Verdict(
+        checks=checks,
+        failure=" ".join(_complaints(checks, evidence, missing, strange or ())),
+        pass_metric=case.pass_metric,
+        needs_operation=needs_operation,
+    )
+
+
+def _expected(
+    case: Case, answer: Answer, evidence: Sequence[Evidence], sources: Sequence[Evidence]
+) -> bool | None:
+    """Return True if the answer is the finding of expected tools, else None.
+
+    In a written answer, all numbers must come from their results.
+    """
+    expected = {*case.expected_tools} - {RESPOND}
+    tools = {found.tool for found in sources if not found.used}
+    if tools:
+        return True if tools <= expected else None
+    theirs = {
+        number
+        for found in evidence
+        if found.tool in expected and not found.failed
+        for number in numbers_among(found.result)
+    }
+    said = set(numbers_among(answer.text))
+    return True if said and said <= theirs else None
+
+
+def _recomputed(
+    answer: Answer, evidence: Sequence[Evidence], recompute: Recompute, same: Same
+) -> bool | None:
+    """Return whether repeated actions reproduce the answer; None if none can be repeated.
+
+    Every repeatable action of the pass must give the same finding. A number that the pass wrote
+    down without computing it must be one that an action of the case found, if any action found a
+    number.
+    """
+    repeated = [found for found in answer.basis if not found.failed and recompute(found)]
+    if not all(_repeats(found, recompute, same) for found in repeated):
+        return False
+    numbers = {number for found in evidence for number in _numbers(found, recompute)}
+    written = number_in(answer.text)
+    if written is not None and numbers:
+        return written in numbers
+    return True if repeated else None
+
+
+def _numbers(found: Evidence, recompute: Recompute) -> Iterable[Decimal]:
+    """Return the number that a repeated action finds, else its original one.
+
+    Without such a number, return all numbers in its result; empty for failures and ``respond``.
+    """
+    if found.failed or found.refused or found.tool == RESPOND:
+        return ()
+    again = recompute(found)
+    result = found.result if again is None or "error" in again else again
+    number = number_in(finding(result) or "")
+    return numbers_among(result) if number is None else (number,)
+
+
+def _repeats(found: Evidence, recompute: Recompute, same: Same) -> bool:
+    again = recompute(found) or {}
+    first, second = finding(found.result), finding(again)
+    if first is None or second is None:
+        return first == second and ("error" in again) == found.failed
+    return same(first, second)
+
+
+_COMPLAINTS: Mapping[Check, str] = {
+    Check.ANSWERED: "There is no answer yet.",
+    Check.NO_ERROR: "An action that the answer rests on failed.",
+    Check.REPEATED: "The answer is not what its actions give when they are worked out again.",
+    Check.GOLD: "The answer is not the right one.",
+    Check.COMPUTED_OTHERWISE: "Another way of working it out gives another answer.",
+    Check.OPERATION: "Another reading of the question leads to other calls: read it once more.",
+}
+MAX_NAMED = 5
+"""Maximum number of values named in a complaint."""
+
+_UNCONFIRMED = "Nothing confirms the answer: let a tool work it out, with the question's numbers."
+
+
+def _complaints(
+    checks: Mapping[Check, bool | None],
+    evidence: Sequence[Evidence],
+    missing: Sequence[str],
+    strange: Sequence[str],
+) -> list[str]:
+    messages = [words for check, words in _COMPLAINTS.items() if checks[check] is False]
+    if strange:
+        named = ", ".join(strange[:MAX_NAMED])
+        messages.append(f"The question and the args do not agree on {named}: use another tool.")
+    if missing:
+        messages.append(f"These tools must be used and were not: {', '.join(missing)}.")
+    if not messages and not any(checks[check] for check in INDEPENDENT):
+        messages.append(_UNCONFIRMED)
+    last = evidence[-1] if evidence and not checks[Check.NO_ERROR] else None
+    errors = [
+        f"{found.tool}: {found.result['error']}"
+        for found in evidence
+        if last and found.failed and (found.tier, found.act_step) == (last.tier, last.act_step)
+    ]
+    return messages + errors
+
+
+class Comparison:
+    """Compares answers of one case.
+
+    Numbers are compared exactly, dates by day, and other text ignoring case and spacing.
+    """
+
+    def __init__(self, dates: DateReader, zone: tzinfo) -> None:
+        self._dates = dates
+        self._zone = zone
+
+    def same(self, one: str, other: str) -> bool:
+        """Return whether two answers are equivalent."""
+        numbers = number_in(one), number_in(other)
+        if numbers[0] is not None and numbers[1] is not None:
+            return numbers[0] == numbers[1]
+        if _folded(one) == _folded(other):
+            return True
+        day = self._date_in(one)
+        return day is not None and day == self._date_in(other)
+
+    def _date_in(self, text: str) -> date | None:
+        if _TIME_OF_DAY.search(text):
+            return None
+        try:
+            return self._dates.read(text, self._zone)
+        except ToolRefusedError:
+            return None
+
+
+def _folded(text: str) -> str:
+    return " ".join(unicodedata.normalize("NFC", text).casefold().split())
+
+
+class DeterministicTools:
+    """Repeats and cross-checks actions of local tools.
+
+    The tools must make no external calls: nothing here is metered, journaled or traced.
+    """
+
+    def __init__(self, tools: Iterable[Tool]) -> None:
+        self._tools = {tool.spec.name: tool for tool in tools if not tool.spec.external}
+
+    async def again(
+        self, name: str, args: Mapping[str, Any], context: ToolContext
+    ) -> ToolResult | None:
+        """Run a tool again; None if its results do not depend on the arguments alone."""
+        tool = self._tools.get(name)
+        if tool is None or not tool.spec.deterministic:
+            return None
+        try:
+            async with asyncio.timeout(tool.spec.timeout_seconds):
+                return await tool.run(args, context)
+        except Exception as error:
+            return failure("The tool broke when it was asked again.", type(error).__name__)
+
+    async def agrees(self, found: Evidence, context: ToolContext) -> bool | None:
+        """Return whether another method gives the same result; None if there is no other method."""
+        tool = self._tools.get(found.tool)
+        if not isinstance(tool, CrossChecked):
+            return None
+        try:
+            async with asyncio.timeout(tool.spec.timeout_seconds):
+                return await tool.agrees(found.args, found.result, context)
+        except Exception:
+            return None  # a failed cross-check proves nothing
+
+
+class Verification:
+    """Verifies each pass; every action is repeated and cross-checked once."""
+
+    def __init__(
+        self, work: CaseWork, again: DeterministicTools, same: Same, operation: OperationCheck
+    ) -> None:
+        self._work = work
+        self._recomputation = again
+        self._same = same
+        self._operation = operation
+        self._again: dict[int, ToolResult | None] = {}
+        self._agrees: dict[int, bool | None] = {}
+
+    async def measure(self) -> None:
+        """Verify the evidence and update the state; actions that made files are not repeated."""
+        state, case = self._work.state, self._work.case
+        for found in state.evidence:
+            if found.number not in self._agrees and not found.refused and not found.failed:
+                await self._ask_again(found)
+        verdict = self._verdict()
+        if verdict.verified is None:
+            expected = verdict.checks[Check.EXPECTED_EVIDENCE] is True
+            verdict = self._verdict(await self._operation.holds(expected=expected))
+        checks = {check.value: holds for check, holds in verdict.checks.items()}
+        state.verified, state.checks = verdict.verified, checks
+        state.confirmed_by = verdict.confirmed_by.value if verdict.confirmed_by else None
+        state.failure = verdict.failure or None
+        state.measure(verdict.metric, min_improvement=case.act.min_improvement)
+        self._work.log.add(
+            "verify",
+            metric=round(verdict.metric, 4),
+            passed=verdict.verified,
+            checks=checks,
+            stalled_rounds=state.stalled_rounds,
+        )
+
+    def _verdict(self, operation: bool | None = None) -> Verdict:
+        return verify(
+            self._work.case,
+            self._work.state.evidence,
+            recompute=lambda found: self._again.get(found.number),
+            agrees=lambda found: self._agrees.get(found.number),
+            same=self._same,
+            operation=operation,
+        )
+
+    async def _ask_again(self, found: Evidence) -> None:
+        context = self._work.tool_context
+        self._agrees[found.number] = await self._recomputation.agrees(found, context)
+        if not found.files:
+            again = await self._recomputation.again(found.tool, found.args, context)
+            self._again[found.number] = again

@@ -1,0 +1,219 @@
+"""One evaluation from start to finish, and its output folder."""
+
+import asyncio
+import json
+import secrets
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from caseworker_client import AsyncCaseworkerClient
+
+from caseworker_cases.evaluation.dataset import Dataset
+from caseworker_cases.evaluation.gates import Miss, Targets, log_warnings, missed
+from caseworker_cases.evaluation.metrics import Metrics, metrics_of
+from caseworker_cases.evaluation.report import report_of
+from caseworker_cases.evaluation.results import Result, Trial, result_of, trace_nodes
+from caseworker_cases.evaluation.runner import Runner, RunOptions
+
+Progress = Callable[[int], None]
+"""Called after each trial with the total number of trials."""
+
+BUILTIN_PLANNER = "offline"
+"""The provider name that the service reports for its built-in planner."""
+
+METRICS = "metrics.json"
+REPORT = "report.md"
+_TRACE = ".trace.jsonl"
+
+
+class OutputFolder:
+    """The output files: ``metrics.json``, ``report.md``, ``log.jsonl`` and one trace for each case.
+
+    A trace, ``<case id>.trace.jsonl``, has one object a line, each with ``type`` and ``run_id``.
+    The first is a ``run`` (run, case and outcome). A ``log`` follows for each entry of the case's
+    log, then a ``call`` for each call node in the order of creation.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.log = path / "log.jsonl"
+
+    def prepare(self) -> None:
+        """Create the folder and delete the output of an earlier evaluation.
+
+        Raises:
+            OSError: the folder cannot be created or cleared.
+        """
+        self.path.mkdir(parents=True, exist_ok=True)
+        for pattern in (METRICS, REPORT, f"*{_TRACE}"):
+            for left in self.path.glob(pattern):
+                left.unlink()
+
+    def add(self, trial: Trial, result: Result) -> None:
+        """Append the trace of a trial to the file of its case."""
+        with (self.path / f"{trial.case.id}{_TRACE}").open("a", encoding="utf-8") as file:
+            for kind, rest in _records(trial, result):
+                own = {"type": kind, "run_id": trial.run_id}
+                line = json.dumps({**own, **rest, **own}, ensure_ascii=False, separators=(",", ":"))
+                file.write(f"{line}\n")
+
+    def finish(self, metrics: Metrics, report: str) -> None:
+        """Write ``metrics.json`` and ``report.md``."""
+        text = json.dumps(metrics, indent=2, ensure_ascii=False)
+        (self.path / METRICS).write_text(f"{text}\n", encoding="utf-8")
+        (self.path / REPORT).write_text(report, encoding="utf-8")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What to evaluate, and the targets."""
+
+    dataset: Dataset
+    """All cases of the file; ``selection`` and the service's models decide which of them run."""
+    folder: OutputFolder
+    evaluation_id: str
+    run: RunOptions = field(default_factory=RunOptions)
+    targets: Targets = field(default_factory=Targets)
+    earlier: Metrics | None = None
+    """The metrics of an earlier evaluation to compare with."""
+    selection: Mapping[str, Any] = field(default_factory=dict)
+    """Arguments of ``Dataset.selected``."""
+    all_cases: bool = False
+    """Whether to run cases that need a model even if the service has none."""
+    left_out: int = 0
+    """Number of cases skipped because they need a model."""
+
+    def for_models(self, tiers: Mapping[str, Mapping[str, Any]]) -> "Plan":
+        """Return the plan with only the selected cases, for a service with these models.
+
+        Raises:
+            DatasetError: no case is left.
+        """
+        builtin = all(tier["provider"] == BUILTIN_PLANNER for tier in tiers.values())
+        if self.all_cases or not builtin:
+            return replace(self, dataset=self.dataset.selected(**self.selection))
+        chosen = self.dataset.selected(**{**self.selection, "limit": None})
+        return replace(
+            self,
+            dataset=self.dataset.selected(**self.selection, with_models=False),
+            left_out=sum(case.needs_model for case in chosen.cases),
+        )
+
+    @property
+    def conditions(self) -> dict[str, Any]:
+        """The data set and run options, as stored in the metrics and in recordings."""
+        return {
+            "dataset": {
+                "name": self.dataset.name,
+                "sha256": self.dataset.sha256,
+                "cases": len(self.dataset.cases),
+                "left_out": self.left_out,
+                **self.selection,
+            },
+            "protocol": self.run.protocol,
+            "mode": self.run.mode,
+            "seed": self.run.seed,
+            "repeat": self.run.repeat,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """The metrics and missed targets of an evaluation."""
+
+    metrics: Metrics
+    misses: list[Miss]
+
+
+def new_evaluation_id() -> str:
+    """Return a 25-character ID made of the time and four random hex digits."""
+    return f"eval-{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
+
+
+async def evaluate(plan: Plan, service: AsyncCaseworkerClient, progress: Progress) -> Evaluation:
+    """Run the cases, write the output folder, and log a warning for each missed target.
+
+    An interrupted evaluation writes its results so far and checks no targets.
+
+    Raises:
+        DatasetError: no case is left.
+        CancelledError: it was interrupted; runs in progress were cancelled.
+        ServiceUnreachableError: the service does not respond.
+        ApiError: the response is not from the service.
+        OSError: the folder cannot be written.
+    """
+    version = await service.service_version()
+    plan = plan.for_models(await service.list_models())
+    plan.folder.prepare()
+    record = _Record(plan, version, progress)
+    runner = Runner(service, plan.run, evaluation_id=plan.evaluation_id)
+    try:
+        await runner.run(plan.dataset.cases, record.add)
+    except asyncio.CancelledError:
+        record.conclude(interrupted=True)
+        raise
+    return record.conclude()
+
+
+class _Record:
+    """The results of an evaluation so far."""
+
+    def __init__(self, plan: Plan, version: str, progress: Progress) -> None:
+        self._plan = plan
+        self._version = version
+        self._progress = progress
+        self._results: list[Result] = []
+        self._began, self._clock = datetime.now(UTC), time.monotonic()
+
+    def add(self, trial: Trial) -> None:
+        """Judge a finished trial, append its trace to the output, and report progress."""
+        result = result_of(trial)
+        self._plan.folder.add(trial, result)
+        self._results.append(result)
+        self._progress(len(self._plan.dataset.cases) * self._plan.run.repeat)
+
+    def conclude(self, *, interrupted: bool = False) -> Evaluation:
+        """Write the results in data set order; check the targets unless interrupted."""
+        plan = self._plan
+        places = {case.id: place for place, case in enumerate(plan.dataset.cases)}
+        results = sorted(self._results, key=lambda each: (places[each.case.id], each.repeat))
+        about = {
+            "id": plan.evaluation_id,
+            "started_at": self._began.isoformat(timespec="milliseconds"),
+            "duration_seconds": round(time.monotonic() - self._clock, 3),
+            "service_version": self._version,
+            **plan.conditions,
+            "concurrency": plan.run.concurrency,
+            "interrupted": interrupted,
+        }
+        metrics = metrics_of(results, about)
+        earlier = None if interrupted else plan.earlier
+        misses = [] if interrupted else missed(metrics, plan.targets, earlier)
+        plan.folder.finish(metrics, report_of(metrics, results, misses, earlier))
+        log_warnings(misses, plan.evaluation_id)
+        return Evaluation(metrics, misses)
+
+
+def _records(trial: Trial, result: Result) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    run = dict(trial.run or {})
+    found = dict(run.get("result") or {})
+    logs = found.pop("logs", None) or []
+    yield (
+        "run",
+        {
+            "case_id": trial.case.id,
+            "repeat": trial.repeat,
+            "outcome": result.outcome.value,
+            "detail": result.detail,
+            "client_seconds": round(trial.seconds, 6),
+            "refusal": trial.refusal,
+            "error": trial.error,
+            "run": {**run, "result": found or None} if run else None,
+        },
+    )
+    yield from (("log", entry) for entry in logs)
+    yield from (("call", node) for node in trace_nodes(trial.trace))

@@ -1,0 +1,117 @@
+"""Target values of an evaluation, and the regression allowed against an earlier one.
+
+A figure that was not measured, such as the latency of easy cases if there are none, misses no
+target.
+"""
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import structlog
+
+from caseworker_cases.evaluation.dataset import DatasetError
+from caseworker_cases.evaluation.metrics import FORMAT, HEADLINES, Metrics
+
+log = structlog.get_logger(__name__)
+
+_LEAST_GROWTH_SECONDS = 0.1
+"""Latency differences below this are treated as noise."""
+_CLAIMED = ": wrong answers reported as verified"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Targets:
+    """Target limits, inclusive; None disables a limit."""
+
+    min_success: float = 0.95
+    max_escalation_rate: float = 0.15
+    max_p95_latency_easy_seconds: float = 2.0
+    max_mean_cost_usd: float | None = None
+    """Mean cost of a case in US dollars."""
+    max_mean_tokens: float | None = None
+    """Mean tokens of a case, input and output."""
+    max_falsely_verified: int = 0
+    """Maximum number of wrong answers reported as verified, including verified answers to inputs
+    that should have been refused."""
+    max_success_drop: float = 0.02
+    """Maximum drop from the earlier evaluation, as a difference of shares."""
+    max_latency_growth: float = 1.5
+    """Maximum growth factor of the 95th percentile latency of easy cases, from the earlier
+    evaluation."""
+
+
+@dataclass(frozen=True, slots=True)
+class Miss:
+    """A target that was missed."""
+
+    target: str
+    """The name of the figure in ``metrics.json``."""
+    message: str
+
+
+def missed(metrics: Metrics, targets: Targets, earlier: Metrics | None = None) -> list[Miss]:
+    """Return every missed target, including regressions against earlier metrics."""
+    found = [*_above(metrics, targets)]
+    success, least = metrics["success@1"], targets.min_success
+    if success < least:
+        message = f"success@1 is {success:.4f}, below the target of {least:g}"
+        found.insert(0, Miss("success@1", message))
+    return found if earlier is None else [*found, *_worse(metrics, earlier, targets)]
+
+
+def read_metrics(path: Path) -> Metrics:
+    """Load the metrics of an earlier evaluation.
+
+    Raises:
+        DatasetError: the file is missing, or its metrics are not comparable.
+    """
+    try:
+        found = json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError) as error:
+        raise DatasetError(f"{path}: {error}") from None
+    needed = {*HEADLINES, "evaluation", "cases", "counts"}
+    if not isinstance(found, dict) or found.get("format") != FORMAT or needed - found.keys():
+        raise DatasetError(f"{path}: not a metrics file of format {FORMAT}")
+    if found["evaluation"].get("interrupted"):
+        raise DatasetError(f"{path}: the metrics are from an interrupted evaluation")
+    return found
+
+
+def log_warnings(misses: Sequence[Miss], evaluation_id: str) -> None:
+    """Log a performance warning for each missed target."""
+    for miss in misses:
+        detail = f"{miss.message} ({evaluation_id})"
+        log.warning("performance.target_missed", metric=miss.target, detail=detail)
+
+
+def _above(metrics: Metrics, targets: Targets) -> Iterator[Miss]:
+    figures = {**metrics, "falsely_verified": metrics["counts"]["falsely_verified"]}
+    for name, limit, unit, note in (
+        ("escalation_rate", targets.max_escalation_rate, "", ""),
+        ("p95_latency_easy", targets.max_p95_latency_easy_seconds, " seconds", ""),
+        ("mean_cost_usd_per_case", targets.max_mean_cost_usd, " USD", ""),
+        ("mean_tokens_per_case", targets.max_mean_tokens, " tokens", ""),
+        ("falsely_verified", targets.max_falsely_verified, "", _CLAIMED),
+    ):
+        value = figures[name]
+        if value is not None and limit is not None and value > limit:
+            above = f"{name} is {value:g}{unit}, above the target of {limit:g}{note}"
+            yield Miss(name, above)
+
+
+def _worse(metrics: Metrics, earlier: Metrics, targets: Targets) -> Iterator[Miss]:
+    before, now, drop = earlier["success@1"], metrics["success@1"], targets.max_success_drop
+    if now < before - drop - 1e-9:
+        fell = f"success@1 fell from {before:.4f} to {now:.4f}, more than the allowed {drop:g}"
+        yield Miss("success@1", fell)
+    before, now = earlier["p95_latency_easy"], metrics["p95_latency_easy"]
+    if before is None or now is None or now - before < _LEAST_GROWTH_SECONDS:
+        return
+    if now > before * targets.max_latency_growth:
+        grew = (
+            f"p95_latency_easy grew from {before:g} to {now:g} seconds, more than the allowed "
+            f"factor {targets.max_latency_growth:g}"
+        )
+        yield Miss("p95_latency_easy", grew)

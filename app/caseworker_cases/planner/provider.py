@@ -1,0 +1,105 @@
+"""The model provider that plans without a model."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+from caseworker.models.ports import ModelError, ModelFault, ModelReply, ModelRequest, TokenUsage
+from caseworker_cases.planner.prompt import PlanningPrompt, UnreadablePromptError
+from caseworker_cases.planner.sentences import Call, readings
+from caseworker_cases.planner.table import ROWS
+
+Plan = dict[str, Any]
+"""``{"actions": [{"tool", "args"}]}`` or ``{"cannot": why}``."""
+
+NOT_READ: Final = (
+    "I do not understand this question: the built-in planner reads only the sentences of"
+    " docs/planner.md (arithmetic, dates, prices of the packaged stocks); for other questions"
+    " configure a model, with MODELS_SMALL_BASE_URL or OPENAI_API_KEY in the environment."
+)
+NO_MODEL: Final = (
+    "The built-in planner plans cases and nothing else: for agents and llm steps configure a model,"
+    " with MODELS_SMALL_BASE_URL or OPENAI_API_KEY in the environment."
+)
+_FAILED: Final = "My plan failed, and I know no other."
+
+
+class OfflineProvider:
+    """A ModelProvider that parses the question with a table; it needs no key, network or model.
+
+    The first user message is a JSON document with the ``question``; later ones hold ``evidence``
+    and ``failure``. The reply schema names the tools. The reply is a JSON plan ``{"actions":
+    [{"tool", "args"}]}``, or ``{"cannot": why}`` for a question that matches no sentence of the
+    table. The same prompt always gets the same reply. Its usage is always zero tokens.
+    """
+
+    name = "offline"
+    external = False
+
+    async def complete(self, model: str, request: ModelRequest) -> ModelReply:
+        """Return a plan; ``model`` is only repeated, since every name selects the same planner.
+
+        Raises:
+            ModelError: the request is not for the plan of a case.
+        """
+        try:
+            planned = plan(PlanningPrompt.of(request))
+        except UnreadablePromptError as error:
+            said = f"{NO_MODEL} ({error})"
+            raise ModelError(said, retryable=False, fault=ModelFault.MISCONFIGURED) from None
+        usage = TokenUsage(tokens_in=0, tokens_out=0)
+        return ModelReply(text=json.dumps(planned), model=model, usage=usage, finish_reason="stop")
+
+    async def aclose(self) -> None:
+        """Do nothing: there is no connection."""
+
+
+def plan(prompt: PlanningPrompt) -> Plan:
+    """Return the only plan for a question, or why there is none or it has been tried already.
+
+    A second plan only skips the days of a month or year that have no prices yet.
+    """
+    error, first_days = prompt.error(), prompt.first_days()
+    if error and not first_days:
+        return {"cannot": f"{_FAILED} {error}"}
+    reading = next(readings(ROWS, prompt.question), None)
+    if reading is None:
+        return {"cannot": NOT_READ}
+    calls = with_expected(reading.calls, prompt.expected_tools)
+    for call in calls:
+        if prompt.tools is not None and call.tool not in prompt.tools:
+            return {"cannot": f"I do not know how to answer without the tool {call.tool}."}
+    if error:
+        calls, failed = tuple(_moved(call, first_days) for call in calls), calls
+        if calls == failed or not reading.flexible:
+            return {"cannot": f"{_FAILED} {error}"}
+    if done := next((call for call in calls if prompt.tried(call.tool, call.args)), None):
+        return {"cannot": f"I asked the tool {done.tool} already, and know no other plan."}
+    return {"actions": [{"tool": call.tool, "args": dict(call.args)} for call in calls]}
+
+
+def calls_for(question: str, expected: Sequence[str]) -> tuple[Call, ...] | None:
+    """Return the calls for a question; None if it matches no sentence of the table."""
+    reading = next(readings(ROWS, question), None)
+    return None if reading is None else with_expected(reading.calls, expected)
+
+
+def with_expected(calls: tuple[Call, ...], expected: Sequence[str]) -> tuple[Call, ...]:
+    """Return the calls; to a stock figure, add the expected tools that show its prices."""
+    figure = calls[0]
+    if len(calls) > 1 or figure.tool != "numeric_analysis" or "symbol" not in figure.args:
+        return calls
+    shown = {name: figure.args[name] for name in ("symbol", "start", "end")}
+    before = (Call("data_fetch_stock", shown),) if "data_fetch_stock" in expected else ()
+    after = (Call("plotter", {"kind": "line", **shown}),) if "plotter" in expected else ()
+    return (*before, figure, *after)
+
+
+def _moved(call: Call, first_days: Mapping[str, str]) -> Call:
+    """Return the call with its start moved to the first day that all its stocks have prices."""
+    named = [call.args.get("symbol"), *call.args.get("symbols", ())]
+    firsts = [first_days[symbol] for symbol in named if symbol in first_days]
+    if not firsts or not call.args["start"] < max(firsts) <= call.args["end"]:
+        return call
+    return replace(call, args={**call.args, "start": max(firsts)})

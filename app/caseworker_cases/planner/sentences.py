@@ -1,0 +1,209 @@
+"""Match whole sentences with typed placeholders, and return their tool calls.
+
+A sentence is plain text with three notations: ``[a ]`` is optional, ``(a|b)`` is one of several,
+and ``{place}`` or ``{name:place}`` is a placeholder. ``<what is>`` and ``<which date is>`` stand
+for the usual optional openings. A sentence is split at its placeholders. Each part is matched once,
+from left to right and without backtracking, so parsing takes linear time.
+"""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, Final
+from unicodedata import normalize
+
+from caseworker_cases.planner.places import PLACES, NotThisPlaceError, Place
+
+MAX_CHARS: Final = 500
+"""Maximum characters of a question."""
+BEGINNINGS: Final = {
+    "<what is>": "[(what is|what's|what was|which is|which was|how much is|calculate|compute"
+    "|evaluate|find|give me|tell me|work out) ][the ]",
+    "<which date is>": "[((what|which) date (is it|was it|is|was|will be)"
+    "|(what|when) (is|was)[ the date[ of]]|find|give me|tell me) ][the ]",
+}
+
+Part = tuple[str, Place]
+"""A placeholder with the name of its value; literal text between placeholders has an empty name."""
+
+_ROW = re.compile(r'(?:# (.+)\n)?((?:\S.*\n)+) +"(.+)"((?:\s+-> .+)+)\n')
+_PLACE = re.compile(r"\{(?:([a-z ]+):)?([a-z ]+)\}")
+_FILLED = re.compile(r"(?<!\$)\{([a-z ]+)\}")
+_ARGUMENT = re.compile(r"(\w+)=(\[[^]]*\]|\{[^}]*\}|\S+)")
+_SIGNS = {"[": "(?:", "]": ")?", "(": "(?:", ")": ")", "|": "|"}
+_RAISED = re.compile("[\u00b2\u00b3\u00b9\u2070\u2074-\u2079]+")
+_SPELLINGS = str.maketrans(
+    "\u2212\u00d7\u22c5\u00f7\u2018\u2019" + "".join(map(chr, range(0xFF01, 0xFF5F))),
+    "-**/''" + "".join(map(chr, range(0x21, 0x7F))),
+)
+_PLEASE = re.compile(r"\Aplease,? |,? please\Z", re.IGNORECASE)
+_ROUNDED = re.compile(
+    r"[,.?;]? (?:and )?(?:round(?:ed)?(?: it| the result)? )?"
+    rf"to (?:{PLACES['rounding'].pattern.pattern})\Z",
+    re.ASCII | re.IGNORECASE,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A tool and its arguments; in the table, the arguments contain placeholders."""
+
+    tool: str
+    args: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """Sentences for the same calls, and an example."""
+
+    section: str
+    sentences: tuple[str, ...]
+    example: str
+    written: tuple[str, ...]
+    """The calls as written in the table."""
+    calls: tuple[Call, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """The interpretation of a question."""
+
+    calls: tuple[Call, ...]
+    flexible: bool
+    """Whether ``start`` and ``end`` come from a month or year in the question."""
+
+
+def rows_of(table: str) -> tuple[Row, ...]:
+    """Parse a table: one sentence per line, then an indented quoted example, ``->`` and the calls.
+
+    Raises:
+        ValueError: a line does not belong to a row.
+    """
+    if stray := _ROW.sub("", table):
+        raise ValueError(f"this is in no row: {stray}")
+    rows, section = list[Row](), ""
+    for found in _ROW.finditer(table):
+        section = found[1] or section
+        written = tuple(call.strip() for call in found[4].split("->")[1:])
+        sentences = tuple(found[2].splitlines())
+        rows.append(Row(section, sentences, found[3], written, tuple(map(_call, written))))
+    return tuple(rows)
+
+
+def _call(written: str) -> Call:
+    tool, _, rest = written.partition(" ")
+    if tool == "calculator":
+        return Call(tool, {"expression": rest})
+    operation = {"operation": rest.split()[0]} if tool == "calendar" else {}
+    return Call(tool, operation | {name: _value(text) for name, text in _ARGUMENT.findall(rest)})
+
+
+def _value(text: str) -> Any:
+    if text.startswith("["):
+        return text[1:-1].split(", ")
+    return int(text) if text.isdigit() else text
+
+
+def readings(rows: Sequence[Row], question: str) -> Iterator[Reading]:
+    """Return the rows with a sentence that matches the whole question.
+
+    A question that is too long has none. ``rounded to 2 decimals`` may follow a sentence that asks
+    for a number.
+    """
+    if len(question) > MAX_CHARS:
+        return
+    text = normalised(question)
+    tail = _ROUNDED.search(text)
+    for row in rows:
+        if (values := _values(row, text)) is not None:
+            yield _reading(row, values)
+        elif tail is not None and (values := _values(row, text[: tail.start()])) is not None:
+            reading = _reading(row, values)
+            calls = _rounded(reading.calls, PLACES["rounding"].read(tail))
+            if calls:
+                yield Reading(calls, reading.flexible)
+
+
+def normalised(question: str) -> str:
+    """Return the question with normalized signs and spaces, without its final punctuation."""
+    text = " ".join(question.translate(_SPELLINGS).split())
+    text = _RAISED.sub(lambda digits: "^" + normalize("NFKC", digits[0]), text)
+    return _PLEASE.sub("", text.rstrip(" =?."))
+
+
+def _values(row: Row, text: str) -> Mapping[str, Any] | None:
+    """Return the placeholder values of the first sentence of ``row`` that matches the text."""
+    found = (_matched(_parts(sentence), text) for sentence in row.sentences)
+    return next((values for values in found if values is not None), None)
+
+
+def _matched(parts: Sequence[Part], text: str) -> Mapping[str, Any] | None:
+    values: dict[str, Any] = {}
+    position = 0
+    for name, place in parts:
+        found = place.pattern.match(text, position)
+        if found is None:
+            return None
+        try:
+            value = place.read(found)
+        except NotThisPlaceError:
+            return None
+        values.update(value if isinstance(value, Mapping) else {name: value})
+        position = found.end()
+    return values if position == len(text) else None
+
+
+@cache
+def _parts(sentence: str) -> tuple[Part, ...]:
+    """Return the literal texts and the placeholders of a sentence, in order."""
+    for short, long in BEGINNINGS.items():
+        sentence = sentence.replace(short, long)
+    parts, end = list[Part](), 0
+    for found in _PLACE.finditer(sentence):
+        parts += [_words(sentence[end : found.start()]), (found[1] or found[2], PLACES[found[2]])]
+        end = found.end()
+    return (*parts, _words(sentence[end:]))
+
+
+@cache
+def _words(written: str) -> Part:
+    pattern = "".join(_SIGNS.get(char, re.escape(char)) for char in written)
+    return "", Place(re.compile(pattern, re.ASCII | re.IGNORECASE), lambda _: {}, written)
+
+
+def _reading(row: Row, values: Mapping[str, Any]) -> Reading:
+    calls = [
+        Call(call.tool, {name: _filled(value, values) for name, value in call.args.items()})
+        for call in row.calls
+    ]
+    return Reading(_answering(*calls), bool(values.get("flexible")))
+
+
+def _filled(template: Any, values: Mapping[str, Any]) -> Any:
+    if isinstance(template, list):
+        return [_filled(one, values) for one in template]
+    if not isinstance(template, str):
+        return template
+    whole = _FILLED.fullmatch(template)
+    return values[whole[1]] if whole else _FILLED.sub(lambda one: str(values[one[1]]), template)
+
+
+def _answering(*calls: Call) -> tuple[Call, ...]:
+    """Return the calls; for several, add one that makes the last result the whole answer."""
+    if len(calls) == 1:
+        return calls
+    return (*calls, Call("respond", {"answer": f"${{result.{len(calls)}}}"}))
+
+
+def _rounded(calls: Sequence[Call], decimals: int) -> tuple[Call, ...]:
+    """Return the calls with the answer rounded by a tool; empty if the answer is not a number."""
+    *before, last = [call for call in calls if call.tool != "respond"]
+    if last.tool == "numeric_analysis":
+        return _answering(*before, Call(last.tool, {**last.args, "decimals": decimals}))
+    if last.tool == "data_fetch_stock" and "fields" in last.args:
+        before, last = [*before, last], Call("calculator", {"expression": "${result.1}"})
+    if last.tool != "calculator":
+        return ()
+    expression = f"round({last.args['expression']}, {decimals})"
+    return _answering(*before, Call(last.tool, {"expression": expression}))

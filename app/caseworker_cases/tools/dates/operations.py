@@ -1,0 +1,253 @@
+"""The operations of the calendar tool by name."""
+
+import calendar
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import date, datetime, timedelta
+from fractions import Fraction
+from functools import partial
+from types import MappingProxyType
+from zoneinfo import ZoneInfo
+
+from caseworker.tools.ports import ToolRefusedError, ToolResult
+from caseworker_cases.tools.arithmetic.real import decimal_text
+from caseworker_cases.tools.dates import calculation
+from caseworker_cases.tools.dates.calculation import (
+    MONTHS,
+    counted,
+    in_words,
+    joined,
+    outside_years,
+    weekday_name,
+)
+from caseworker_cases.tools.dates.inputs import Inputs, in_utc
+
+CLOCK_UNITS = ("hours", "minutes", "seconds")
+"""Units for durations between instants, not between dates."""
+UNIT_SECONDS: Mapping[str, int] = MappingProxyType(
+    {"weeks": 604_800, "days": 86_400, "hours": 3600, "minutes": 60, "seconds": 1}
+)
+"""Units of fixed length in seconds; a day between two instants is 24 hours."""
+DECIMALS = 6
+"""Decimals of an elapsed time."""
+_MICROSECOND = timedelta(microseconds=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """An operation with the names of its required and optional arguments."""
+
+    perform: Callable[[Inputs], ToolResult]
+    needs: str = ""
+    takes: str = ""
+
+
+def perform(operation: str, inputs: Inputs) -> ToolResult:
+    """Validate the arguments of an operation and run it."""
+    chosen = OPERATIONS[operation]
+    given = inputs.args.keys() - {"operation", "timezone"}
+    needs, takes = set(chosen.needs.split()), set(chosen.takes.split())
+    if missing := sorted(needs - given):
+        raise ToolRefusedError(f"operation {operation} needs {', '.join(missing)}")
+    if unused := sorted(given - needs - takes):
+        raise ToolRefusedError(
+            f"operation {operation} does not use {', '.join(unused)}; leave it out"
+        )
+    return chosen.perform(inputs)
+
+
+def _day(day: date) -> ToolResult:
+    iso = day.isoformat()
+    return {"value": iso, "text": in_words(day), "iso": iso, "weekday": weekday_name(day)}
+
+
+def _moment(moment: datetime, zone: ZoneInfo) -> ToolResult:
+    """Return an instant with its offset and in words, as local time in ``zone``."""
+    try:
+        there = in_utc(moment).astimezone(zone)
+    except OverflowError:
+        raise outside_years() from None
+    iso = there.isoformat()
+    time = there.time().isoformat(timespec="auto" if there.second else "minutes")
+    offset = there.isoformat(timespec="seconds")[19:]
+    place = zone.key if zone.key == "UTC" else f"{zone.key}, UTC{offset}"
+    return {
+        "value": iso,
+        "text": f"{in_words(there)}, {time} ({place})",
+        "iso": iso,
+        "weekday": weekday_name(there),
+        "time": time,
+        "timezone": zone.key,
+    }
+
+
+def _shift(inputs: Inputs, sign: int) -> ToolResult:
+    amount = sign * inputs.number("amount")
+    unit = inputs.args["unit"]
+    if unit not in CLOCK_UNITS:
+        return _day(calculation.shifted(inputs.day(), amount, inputs.unit()))
+    try:
+        later = in_utc(inputs.moment()) + timedelta(seconds=amount * UNIT_SECONDS[unit])
+    except OverflowError:
+        raise outside_years() from None
+    return _moment(later, inputs.zone)
+
+
+def _weekday(inputs: Inputs) -> ToolResult:
+    day = inputs.day()
+    if inputs.has("amount") != inputs.has("unit"):
+        raise ToolRefusedError("operation weekday takes amount and unit together, or neither")
+    if inputs.has("amount"):
+        day = calculation.shifted(day, inputs.number("amount"), inputs.unit())
+    # The answer to "which weekday" is only its name; the full date is a separate field.
+    name = weekday_name(day)
+    return {"value": name, "text": name, "iso": day.isoformat(), "date": in_words(day)}
+
+
+def _ends(start: date, end: date) -> ToolResult:
+    return {"date": start.isoformat(), "end_date": end.isoformat()}
+
+
+def _difference(inputs: Inputs) -> ToolResult:
+    start, end = sorted((inputs.day(), inputs.day("end_date")))
+    return _distance(start, end, inputs)
+
+
+def _until(inputs: Inputs) -> ToolResult:
+    """Count like ``difference``, with a minus sign and ``ago`` if the end is before the start."""
+    if not inputs.has("date") and not inputs.has("end_date"):
+        raise ToolRefusedError("operation until needs date, end_date or both")
+    start, end = (
+        inputs.day(name) if inputs.has(name) else inputs.today() for name in ("date", "end_date")
+    )
+    result = _distance(min(start, end), max(start, end), inputs)
+    if end < start:
+        value = result["value"]
+        result |= {"value": value if value == "0" else f"-{value}", "text": f"{result['text']} ago"}
+    return result | _ends(start, end)
+
+
+def _distance(start: date, end: date, inputs: Inputs) -> ToolResult:
+    """Count whole units from ``start`` to a later ``end``; the text includes the remainder."""
+    unit = inputs.unit(default="days")
+    if unit == "business_days":
+        raise ToolRefusedError(
+            "business days between two dates are counted in several ways; use days, or"
+            " count_business_days, which includes both dates"
+        )
+    days = (end - start).days
+    if unit in {"months", "years"}:
+        months, rest = calculation.whole_months_between(start, end)
+        whole, left = divmod(months, 12) if unit == "years" else (months, 0)
+        parts = [(left, "month"), (rest, "day")]
+    else:
+        whole, rest = divmod(days, 7) if unit == "weeks" else (days, 0)
+        parts = [(rest, "day")]
+    shown = [counted(number, name) for number, name in parts if number]
+    text = joined([counted(whole, unit[:-1]), *shown])
+    return {"value": str(whole), "text": text, "unit": unit, "days": days, **_ends(start, end)}
+
+
+def _elapsed(inputs: Inputs) -> ToolResult:
+    """Return the time between two instants; ``to_timezone`` is the zone of the second one.
+
+    A day is 24 hours, so a day on which clocks go forward counts as 23 hours.
+    """
+    there = inputs.in_zone("to_timezone") if inputs.has("to_timezone") else inputs
+    one, other = inputs.moment(), there.moment("end_date")
+    seconds = Fraction(abs(in_utc(other) - in_utc(one)) // _MICROSECOND, 1_000_000)
+    unit = inputs.args.get("unit", "hours")
+    if unit not in UNIT_SECONDS:
+        raise ToolRefusedError(
+            f"'unit' of an elapsed time must be one of {', '.join(UNIT_SECONDS)}"
+        )
+    exact = seconds / UNIT_SECONDS[unit]
+    value = decimal_text(round(exact, DECIMALS))[0]
+    result: ToolResult = {
+        "value": value,
+        "text": counted(value, unit[:-1]),
+        "unit": unit,
+        "seconds": decimal_text(seconds)[0],
+        "date": one.isoformat(),
+        "end_date": other.isoformat(),
+    }
+    if round(exact, DECIMALS) != exact:
+        result["note"] = f"The value is rounded to {DECIMALS} decimals; the seconds are exact."
+    return result
+
+
+def _convert(inputs: Inputs) -> ToolResult:
+    moment = inputs.moment()
+    there = _moment(moment, inputs.in_zone("to_timezone").zone)
+    return there | {"from": moment.isoformat(), "from_timezone": inputs.zone.key}
+
+
+def _count_business_days(inputs: Inputs) -> ToolResult:
+    start, end = sorted((inputs.day(), inputs.day("end_date")))
+    count = calculation.count_of_business_days(start, end)
+    both = f"from {in_words(start)} to {in_words(end)}, both included"
+    text = f"{counted(count, 'business day')} {both}"
+    return {"value": str(count), "text": text, **_ends(start, end)}
+
+
+def _days_in_year(inputs: Inputs) -> ToolResult:
+    year = inputs.number("year")
+    days = 366 if calendar.isleap(year) else 365
+    return {"value": str(days), "text": f"{year} has {days} days"}
+
+
+def _leap_year(inputs: Inputs) -> ToolResult:
+    year = inputs.number("year")
+    leap = calendar.isleap(year)
+    answer = "yes" if leap else "no"
+    return {"value": answer, "text": answer, "year": year, "leap_year": leap}
+
+
+def _days_in_month(inputs: Inputs) -> ToolResult:
+    year, month = inputs.number("year"), inputs.number("month")
+    days = calculation.days_in_month(year, month)
+    return {"value": str(days), "text": f"{MONTHS[month - 1]} {year} has {days} days"}
+
+
+def _end_of_month(inputs: Inputs) -> ToolResult:
+    if inputs.has("date") == inputs.has("year") or inputs.has("year") != inputs.has("month"):
+        raise ToolRefusedError("operation end_of_month needs either date, or year and month")
+    if inputs.has("date"):
+        day = inputs.day()
+        return _day(calculation.end_of_month(day.year, day.month))
+    return _day(calculation.end_of_month(inputs.number("year"), inputs.number("month")))
+
+
+def _nth_weekday(inputs: Inputs) -> ToolResult:
+    year, month, nth = (inputs.number(name) for name in ("year", "month", "nth"))
+    return _day(calculation.nth_weekday(year, month, inputs.weekday(), nth))
+
+
+def _next_weekday(inputs: Inputs, *, forward: bool) -> ToolResult:
+    return _day(calculation.next_weekday(inputs.day(), inputs.weekday(), forward=forward))
+
+
+_AFTER, _BEFORE = partial(_next_weekday, forward=True), partial(_next_weekday, forward=False)
+
+OPERATIONS: Mapping[str, Operation] = MappingProxyType(
+    {
+        "add": Operation(lambda inputs: _shift(inputs, 1), "date amount unit"),
+        "convert": Operation(_convert, "date to_timezone"),
+        "count_business_days": Operation(_count_business_days, "date end_date"),
+        "days_in_month": Operation(_days_in_month, "year month"),
+        "days_in_year": Operation(_days_in_year, "year"),
+        "difference": Operation(_difference, "date end_date", "unit"),
+        "elapsed": Operation(_elapsed, "date end_date", "unit to_timezone"),
+        "end_of_month": Operation(_end_of_month, takes="date year month"),
+        "leap_year": Operation(_leap_year, "year"),
+        "normalise": Operation(lambda inputs: _day(inputs.day()), "date"),
+        "now": Operation(lambda inputs: _moment(inputs.now.replace(microsecond=0), inputs.zone)),
+        "nth_weekday": Operation(_nth_weekday, "year month weekday nth"),
+        "subtract": Operation(lambda inputs: _shift(inputs, -1), "date amount unit"),
+        "today": Operation(lambda inputs: _day(inputs.today())),
+        "until": Operation(_until, takes="date end_date unit"),
+        "weekday": Operation(_weekday, "date", "amount unit"),
+        "weekday_after": Operation(_AFTER, "date weekday"),
+        "weekday_before": Operation(_BEFORE, "date weekday"),
+    }
+)

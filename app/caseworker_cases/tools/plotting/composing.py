@@ -1,0 +1,202 @@
+"""Turns prices into a chart description: its texts, values and candles."""
+
+import unicodedata
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date, timedelta
+from itertools import groupby
+from types import MappingProxyType
+from typing import NamedTuple
+
+from caseworker.tools.ports import ToolRefusedError
+from caseworker_cases.stocks.prices import DailyPrice, PriceSeries
+from caseworker_cases.tools.analysis.metrics import drawdowns
+from caseworker_cases.tools.plotting.picture import Format, Kind, Picture, Series, short_date
+
+MAX_TITLE_CHARS = 120
+LEAST_DAYS = 2
+AXIS_PIXELS = 110
+"""Approximate width taken by axis numbers and margins."""
+PIXELS_A_CANDLE = 4.5
+"""Minimum pixels for each candle; narrower ones are indistinguishable."""
+TITLES: Mapping[Kind, str] = MappingProxyType(
+    {Kind.LINE: "closing price", Kind.CANDLES: "price range", Kind.DRAWDOWN: "drawdown"}
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlotRequest:
+    """Options for drawing prices; sizes in pixels."""
+
+    kind: Kind
+    format: Format
+    width: int
+    height: int
+    adjusted: bool
+    title: str | None = None
+
+
+def composed(several: Sequence[PriceSeries], request: PlotRequest) -> Picture:
+    """Return the chart of one series, or of several indexed to 100 at the start."""
+    shared = set.intersection(*({day.day for day in series.days} for series in several))
+    if len(shared) < LEAST_DAYS:
+        raise ToolRefusedError(
+            f"A picture needs at least {LEAST_DAYS} trading days, and there are {len(shared)}:"
+            " choose wider dates.",
+            code="too_few_points",
+        )
+    days = sorted(shared)
+    content = _content(several, days, request)
+    first, last = (short_date(day.toordinal()) for day in (days[0], days[-1]))
+    sources = " and ".join(dict.fromkeys(_credit(series.source) for series in several))
+    price = "Adjusted" if request.adjusted else "As-traded"
+    return Picture(
+        kind=request.kind,
+        format=request.format,
+        title=request.title or _title(several, request),
+        subtitle=f"{price} {content.about} \N{MIDDLE DOT} {first} \N{EN DASH} {last}",
+        unit=content.unit,
+        caption=f"Source: {sources} \N{MIDDLE DOT} {len(days):,} trading days",
+        days=tuple(day.toordinal() for day in content.days),
+        series=content.lines,
+        day_width=content.day_width,
+        width=request.width,
+        height=request.height,
+    )
+
+
+def clean_title(title: str) -> str:
+    """Return a title as a single line: control characters become spaces, and it is truncated."""
+    visible = "".join(" " if unicodedata.category(sign)[0] == "C" else sign for sign in title)
+    return " ".join(visible.split())[:MAX_TITLE_CHARS].rstrip()
+
+
+@dataclass(frozen=True, slots=True)
+class _Content:
+    """The data of a chart, with its description and unit."""
+
+    about: str
+    unit: str
+    days: Sequence[date]
+    lines: tuple[Series, ...]
+    day_width: float = 1.0
+
+
+def _content(
+    several: Sequence[PriceSeries], days: Sequence[date], request: PlotRequest
+) -> _Content:
+    one = several[0]
+    closes = {series.symbol: _closes(series, days, request) for series in several}
+    values = closes[one.symbol]
+    if request.kind is Kind.CANDLES:
+        return _candles(one, request)
+    if request.kind is Kind.DRAWDOWN:
+        falls = tuple(-100 * fall for fall in drawdowns(values))
+        line = Series(one.symbol, falls)
+        return _Content("close below its highest so far", "percent", days, (line,))
+    if len(several) == 1:
+        return _Content("close", one.currency, days, (Series(one.symbol, values),))
+    lines = tuple(
+        Series(symbol, tuple(100 * value / values[0] for value in values))
+        for symbol, values in closes.items()
+    )
+    unit = f"{short_date(days[0].toordinal())} = 100"
+    return _Content("close, relative", unit, days, lines)
+
+
+def _closes(series: PriceSeries, days: Sequence[date], request: PlotRequest) -> tuple[float, ...]:
+    field = "adjusted_close" if request.adjusted else "close"
+    closes = {day.day: getattr(day, field) for day in series.days}
+    return tuple(closes[day] for day in days)
+
+
+def _candles(series: PriceSeries, request: PlotRequest) -> _Content:
+    period = period_for(series.first.day, series.last.day, request.width - AXIS_PIXELS)
+    candles = candles_of(series.days, period, adjusted=request.adjusted)
+    lines = tuple(
+        Series(name, tuple(getattr(candle, name) for candle in candles))
+        for name in ("open", "high", "low", "close")
+    )
+    about = f"prices, {period.name}: blue rises, orange falls"
+    days = [candle.day for candle in candles]
+    return _Content(about, series.currency, days, lines, period.width_days)
+
+
+def _credit(source: str) -> str:
+    """Rewrite ``packaged: a set`` as ``a set, packaged``, which reads better after a colon."""
+    how, colon, what = source.partition(": ")
+    return f"{what}, {how}" if colon else source
+
+
+def _title(several: Sequence[PriceSeries], request: PlotRequest) -> str:
+    """Return the default title; it marks adjusted prices, because they differ from traded ones."""
+    names = ", ".join(series.symbol for series in several)
+    adjusted = request.kind is Kind.LINE and request.adjusted
+    compared = len(several) > 1
+    return f"{names}: {'adjusted ' * adjusted}{TITLES[request.kind]}{'s compared' * compared}"
+
+
+class Candle(NamedTuple):
+    """The prices of one period."""
+
+    day: date
+    """The middle of the period."""
+    open: float
+    high: float
+    low: float
+    close: float
+
+
+@dataclass(frozen=True, slots=True)
+class Period:
+    """The period that one candle covers."""
+
+    name: str
+    width_days: float
+    """Width of a candle in days: the trading time of the period."""
+    every_days: float
+    """Average number of calendar days between candles."""
+    key: Callable[[date], Hashable]
+    middle: Callable[[date], date]
+
+
+def _wednesday(day: date) -> date:
+    return day - timedelta(days=day.weekday() - 2)
+
+
+PERIODS = (
+    Period("daily", 1.0, 1.45, lambda day: day, lambda day: day),
+    Period("weekly", 6.0, 7.0, _wednesday, _wednesday),
+    Period(
+        "monthly", 28.0, 30.44, lambda day: (day.year, day.month), lambda day: day.replace(day=15)
+    ),
+)
+
+
+def period_for(first: date, last: date, pixels: float) -> Period:
+    """Return the shortest period whose candles are distinguishable on this width."""
+    most = pixels / PIXELS_A_CANDLE
+    span = (last - first).days + 1
+    return next((period for period in PERIODS if span / period.every_days <= most), PERIODS[-1])
+
+
+def candles_of(days: Sequence[DailyPrice], period: Period, *, adjusted: bool) -> list[Candle]:
+    """Return the candles of the trading days, in order.
+
+    If ``adjusted``, all four prices of a day are multiplied by the adjustment factor of its close.
+    """
+    return [
+        _merged(list(part), period, adjusted)
+        for _, part in groupby(days, key=lambda price: period.key(price.day))
+    ]
+
+
+def _merged(days: list[DailyPrice], period: Period, adjusted: bool) -> Candle:
+    factors = [day.adjustment if adjusted else 1.0 for day in days]
+    return Candle(
+        period.middle(days[0].day),
+        days[0].open * factors[0],
+        max(day.high * factor for day, factor in zip(days, factors, strict=True)),
+        min(day.low * factor for day, factor in zip(days, factors, strict=True)),
+        days[-1].close * factors[-1],
+    )

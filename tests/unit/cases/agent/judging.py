@@ -1,0 +1,41 @@
+"""Verdicts on evidence that was not gathered by a run."""
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from caseworker.models.gateway import Tier
+from caseworker.tools.ports import ToolResult
+from caseworker_cases.agent.evidence import Evidence
+from caseworker_cases.agent.verifier import Comparison, Verdict, verify
+from tests.support.limits import case_of
+
+NOW = datetime(2025, 9, 8, tzinfo=UTC)
+FAILED: ToolResult = {"error": "division by zero", "code": "division_by_zero"}
+
+
+def found(tool: str, result: Mapping[str, Any], step: int = 1, number: int = 1) -> Evidence:
+    """A piece of evidence."""
+    return Evidence(
+        number=number, tier=Tier.SMALL, act_step=step, tool=tool, args={}, result=dict(result)
+    )
+
+
+def judged(
+    comparison: Comparison,
+    *evidence: Evidence,
+    again: ToolResult | None = None,
+    agrees: bool | None = True,
+    **case: Any,
+) -> Verdict:
+    """The verdict on a case in which calculators find ``again`` when they are asked again.
+
+    ``agrees`` is what another way of working out what tools find says.
+    """
+    return verify(
+        case_of(question="?", timezone="UTC", now=NOW, **case),
+        evidence,
+        recompute=lambda found: again if found.tool == "calculator" else None,
+        agrees=lambda found: agrees,
+        same=comparison.same,
+    )

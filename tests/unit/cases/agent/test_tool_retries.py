@@ -1,0 +1,162 @@
+"""Tools whose failures may pass are asked again, within the run's limits (seed 002, 21.3)."""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any, cast
+
+import pytest
+
+from caseworker.core.budget.budget import Budget, Dimension
+from caseworker.engine.report import GraphOutcome
+from caseworker.tools.ports import ToolContext, ToolResult, ToolSpec, failure
+from tests.support.limits import retry_policy
+from tests.support.seeded_loop import run
+from tests.unit.cases.agent.world import World, plan, result_of, world
+
+BUSY = failure("The source is busy.", "source_unavailable")
+
+
+class Source:
+    """A Tool that gives these results, one an attempt, and remembers when it was asked."""
+
+    def __init__(self, *results: ToolResult | None, **spec: Any) -> None:
+        """None is no result at all."""
+        settings = {"transient": frozenset({"source_unavailable"}), "timeout_seconds": 2.0, **spec}
+        self.spec = ToolSpec(
+            name="source",
+            description="Looks a number up.",
+            parameters={"type": "object", "additionalProperties": False, "properties": {}},
+            **settings,
+        )
+        self._results = list(results)
+        self.asked_at: list[float] = []
+
+    async def run(self, args: Mapping[str, Any], context: ToolContext) -> ToolResult:
+        """Give the next result."""
+        self.asked_at.append(asyncio.get_running_loop().time())
+        result = self._results.pop(0)
+        if result is None:
+            await asyncio.Event().wait()
+        return result or {}
+
+
+def played(source: Source, **settings: Any) -> tuple[World, GraphOutcome]:
+    """Let a planner use the source once, in virtual time."""
+    place = world(
+        [plan(("source", {}))], more_tools=[source], tool_retry=retry_policy(), **settings
+    )
+    story = run(place.run, seed=0)
+    assert story.result is not None
+    return place, story.result
+
+
+def tried(place: World) -> tuple[str, Sequence[str]]:
+    """How the call of the source ended, and each attempt of it."""
+    nodes = place.trace.snapshot()["nodes"].values()
+    [call] = [node for node in nodes if node["kind"] == "tool"]
+    attempts = [node for node in nodes if node["parent_id"] == call["node_id"]]
+    return call["status"], [node["status"] for node in attempts]
+
+
+@pytest.mark.req("002/4.2", "002/14.1", "002/4.3")
+def test_a_failure_that_a_retry_made_good_is_in_the_log_of_the_case() -> None:
+    """A failure with a code and a timeout; also of an execution that replays the call."""
+    place, outcome = played(Source(BUSY, None, {"value": "42"}))
+
+    again = run(partial(place.run_again), seed=0).result
+    assert again is not None
+    for ended in (outcome, again):
+        logged = [e for e in result_of(ended)["logs"] if e.get("event") == "attempt_failed"]
+        assert [(e["step_type"], e["tool"], e["error_class"], e["error"]) for e in logged] == [
+            ("tool", "source", "source_unavailable", "The source is busy."),
+            ("tool", "source", "TimeoutError", "No answer within 2 seconds."),
+        ]
+        assert all(entry["ts"] and entry["tier"] == "small" for entry in logged)
+
+
+@pytest.mark.req("002/21.1", "002/21.3")
+def test_a_transient_failure_is_tried_again_after_the_usual_waits() -> None:
+    """Each attempt is a child of the call and counts as a tool call."""
+    source = Source(BUSY, BUSY, {"value": "42"})
+
+    place, outcome = played(source)
+
+    assert source.asked_at == pytest.approx([0, 0.5, 1.5])
+    assert result_of(outcome)["answer"] == "42"
+    assert tried(place) == ("success", ["fail", "fail", "success"])
+    assert place.scope.usage.amounts[Dimension.TOOL_CALLS] == 3
+
+
+def test_the_source_says_how_long_to_wait() -> None:
+    """As a provider of models does with Retry-After."""
+    source = Source({**BUSY, "retry_after_seconds": 7}, {"value": "42"})
+
+    played(source)
+
+    assert source.asked_at == pytest.approx([0, 7])
+
+
+@pytest.mark.req("002/13.4")
+def test_a_timeout_is_tried_again() -> None:
+    """Every attempt has the tool's own limit of time."""
+    source = Source(None, {"value": "42"})
+
+    _, outcome = played(source)
+
+    assert source.asked_at == pytest.approx([0, 2.5])
+    assert result_of(outcome)["answer"] == "42"
+
+
+@pytest.mark.req("002/21.5", "002/13.5")
+@pytest.mark.parametrize(
+    ("source", "attempts"),
+    [
+        (Source(BUSY, BUSY, BUSY), 3),
+        (Source(failure("No such thing.", "unknown"), BUSY), 1),
+        (Source({**BUSY, "retry_after_seconds": 10**400}, BUSY), 1),
+        (Source(BUSY, BUSY, idempotent=False), 1),
+        (Source(BUSY, BUSY, transient=frozenset()), 1),
+        (Source(None, BUSY, transient=frozenset()), 1),
+    ],
+    ids=[
+        "used up",
+        "not transient",
+        "asks to wait for ever",
+        "not repeatable",
+        "names none",
+        "timeout that names none",
+    ],
+)
+def test_what_is_not_tried_again_is_a_failure_in_the_evidence(
+    source: Source, attempts: int
+) -> None:
+    """It is data for the planner, with its message and code."""
+    _, outcome = played(source)
+
+    assert len(source.asked_at) == attempts
+    evidence = result_of(outcome)["evidence"]
+    assert evidence[0]["tool"] == "source"
+    assert evidence[0]["result"]["error"]
+
+
+def test_a_tool_that_returns_no_mapping_is_a_failure_in_the_evidence() -> None:
+    """Tools are added by others, and types do not hold them."""
+    source = Source(cast("ToolResult", "42"), BUSY)
+
+    _, outcome = played(source)
+
+    assert len(source.asked_at) == 1
+    assert result_of(outcome)["evidence"][0]["result"]["error"] == "The tool broke (ValueError)."
+
+
+@pytest.mark.req("002/21.3")
+def test_retries_of_tools_do_not_exceed_the_limit_of_tool_calls() -> None:
+    """The run stops there, and what was tried is shown."""
+    source = Source(BUSY, BUSY, {"value": "42"})
+
+    place, outcome = played(source, budget=Budget(max_tool_calls=2))
+
+    assert len(source.asked_at) == 2
+    assert result_of(outcome)["finish_reason"] == "budget"
+    assert place.scope.usage.amounts[Dimension.TOOL_CALLS] == 2

@@ -1,0 +1,350 @@
+"""A run of one case with real limits, calls, tools and journal; only the models are scripted."""
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from decimal import Decimal
+from typing import Any
+
+from caseworker.core.budget.budget import Budget
+from caseworker.core.budget.ledger import Scope
+from caseworker.core.budget.retry import RetryPolicy
+from caseworker.core.budget.usage import NOTHING, Charge, ResourceUsage
+from caseworker.core.trace.call_tree import WORKER_LOST
+from caseworker.core.trace.execution_graph import ExecutionGraph
+from caseworker.engine.calls import Calls
+from caseworker.engine.cancellation import CancellationToken
+from caseworker.engine.context import RunContext
+from caseworker.engine.driver import GraphExecution
+from caseworker.engine.ports import CallOutcome, Entry, Recorded
+from caseworker.engine.report import GraphOutcome
+from caseworker.engine.step_path import StepPath
+from caseworker.models.gateway import ChatModel, ModelGateway, Tier
+from caseworker.models.ports import ModelError, ModelReply, ModelRequest, TokenUsage
+from caseworker.models.pricing import TokenPrice, no_list_price
+from caseworker.nodes.catalog import NodeCatalog
+from caseworker.nodes.node_type import RunFacts
+from caseworker.nodes.toolset import toolset_type
+from caseworker.runs.replay import reopened
+from caseworker.tools.dispatch import ONE_ATTEMPT
+from caseworker.tools.ports import Tool, ToolContext, ToolResult, ToolSpec
+from caseworker.tools.registry import ToolPolicy, ToolRegistry
+from caseworker_cases.agent.case import CaseDefaults
+from caseworker_cases.agent.node import CaseNode, type_of
+from caseworker_cases.agent.operation import Reading
+from caseworker_cases.agent.verifier import DeterministicTools
+from caseworker_cases.tools.calculator import Calculator
+from caseworker_cases.tools.dates.reader import DateReader
+from caseworker_cases.tools.respond import Respond
+from tests.support.graph_invariants import violations
+from tests.support.limits import case_defaults, retry_policy, tier_model, tool_dispatch
+from tests.support.planning import told
+
+NOW = "2025-09-08T23:30:00+00:00"
+TOKENS_IN, TOKENS_OUT = 100, 20
+PRICE = TokenPrice(usd_per_million_in=Decimal(1000), usd_per_million_out=Decimal(1000))
+"""A call costs 0.12 dollars."""
+
+Reply = str | ModelReply | Exception | Callable[[], Awaitable[str]]
+
+
+def plan(*actions: tuple[str, Mapping[str, Any]]) -> str:
+    """A planner's reply with these actions."""
+    return json.dumps({"actions": [{"tool": tool, "args": args} for tool, args in actions]})
+
+
+def calculate(expression: str) -> tuple[str, Mapping[str, Any]]:
+    """An action."""
+    return "calculator", {"expression": expression}
+
+
+def respond(answer: str) -> tuple[str, Mapping[str, Any]]:
+    """An action."""
+    return "respond", {"answer": answer}
+
+
+def cannot(reason: str = "I do not understand the question.") -> str:
+    """A planner's refusal."""
+    return json.dumps({"cannot": reason})
+
+
+def provider_down() -> ModelError:
+    """An attempt that failed and would fail again."""
+    return ModelError("The provider refused.", retryable=False, status=500)
+
+
+@dataclass
+class ScriptedModel:
+    """A ModelProvider that says its lines and remembers what it was asked."""
+
+    replies: list[Reply]
+    external: bool = False
+    name: str = "scripted"
+    requests: list[ModelRequest] = field(default_factory=list)
+    usage: TokenUsage = field(
+        default_factory=lambda: TokenUsage(tokens_in=TOKENS_IN, tokens_out=TOKENS_OUT)
+    )
+
+    async def complete(self, model: str, request: ModelRequest) -> ModelReply:
+        self.requests.append(request)
+        reply = self.replies.pop(0)
+        if isinstance(reply, Exception):
+            raise reply
+        if isinstance(reply, ModelReply):
+            return reply
+        text = reply if isinstance(reply, str) else await reply()
+        return ModelReply(text=text, model=model, usage=self.usage)
+
+    async def aclose(self) -> None:
+        """Nothing to close."""
+
+    def document(self, index: int) -> dict[str, Any]:
+        """What a request tells the planner."""
+        return told((message.role, message.content) for message in self.requests[index].messages)
+
+    @property
+    def prompts(self) -> str:
+        """Everything that was ever said to it."""
+        return "\n".join(m.content for request in self.requests for m in request.messages)
+
+
+class Journal:
+    """The memory of one run, kept beyond one execution of it."""
+
+    def __init__(self) -> None:
+        self.requests: dict[str, Mapping[str, Any]] = {}
+        self._entries: dict[str, tuple[str, Entry]] = {}
+        self._earlier: dict[str, Recorded] = {}
+
+    def recorded(self, call_key: str) -> Recorded | None:
+        return self._earlier.get(call_key)
+
+    def remember(self, key: str, outcome: CallOutcome, value: Any) -> None:
+        """Have an earlier execution left this."""
+        self._earlier[key] = Recorded(
+            node_id="n000009", outcome=outcome, request_hash="", value=value
+        )
+
+    def note(self, node_id: str, entry: Entry) -> None:
+        self._entries[entry.call_key] = node_id, entry
+
+    def spent_below(self, path: StepPath) -> Charge:
+        return NOTHING
+
+    def note_request(self, node_id: str, request: Mapping[str, Any]) -> None:
+        self.requests[node_id] = request
+
+    def touch(self) -> None:
+        """Everything is stored already."""
+
+    async def barrier(self, *, external: bool) -> None:
+        await asyncio.sleep(0)
+
+    def reopen(self) -> None:
+        """Go on as after the loss of the worker just before the step's end was noted."""
+        self._earlier = {
+            key: Recorded(
+                node_id=node_id,
+                outcome=_outcome(key, entry),
+                request_hash=entry.request_hash,
+                value=entry.value,
+            )
+            for key, (node_id, entry) in self._entries.items()
+        }
+
+    def spent(self) -> ResourceUsage:
+        """What everything noted has cost."""
+        usage = ResourceUsage()
+        for _, entry in self._entries.values():
+            usage.add(entry.charge)
+        return usage
+
+
+def _outcome(key: str, entry: Entry) -> CallOutcome:
+    if key.startswith("step:"):
+        return CallOutcome.UNKNOWN
+    return entry.outcome or CallOutcome.UNKNOWN
+
+
+class BrokenTool:
+    """A Tool that breaks."""
+
+    spec = ToolSpec(
+        name="broken",
+        description="Breaks.",
+        parameters={"type": "object", "additionalProperties": False, "properties": {}},
+    )
+
+    async def run(self, args: Mapping[str, Any], context: ToolContext) -> ToolResult:
+        raise RuntimeError("the disk of alice@example.org is full")
+
+
+class WaitingTool:
+    """A Tool that says that it was called, and then waits for ever."""
+
+    spec = ToolSpec(
+        name="waiting",
+        description="Waits.",
+        parameters={"type": "object", "additionalProperties": False, "properties": {}},
+    )
+
+    def __init__(self) -> None:
+        self.called = asyncio.Event()
+
+    async def run(self, args: Mapping[str, Any], context: ToolContext) -> ToolResult:
+        self.called.set()
+        await asyncio.Event().wait()
+        return {}
+
+
+@dataclass
+class World:
+    """One run and what surrounds it."""
+
+    small: ScriptedModel
+    big: ScriptedModel
+    fallback: ScriptedModel | None = None
+    """Stands in for the small tier's model."""
+    has_big: bool = True
+    price: TokenPrice = PRICE
+    models: ModelGateway | None = None
+    """Asked in the place of all of these."""
+    budget: Budget = field(default_factory=Budget)
+    view: Budget | None = None
+    """The budget of a scope around the run's."""
+    used_by_others: Charge = field(default_factory=dict)
+    more_tools: Sequence[Tool] = ()
+    deny: frozenset[str] = frozenset()
+    tool_retry: RetryPolicy = ONE_ATTEMPT
+    """For tools that name transient failures."""
+    recomputed: Sequence[Tool] = field(default_factory=lambda: [Calculator()])
+    reading: Reading = lambda question, expected: None
+    """The built-in planner's plan, by default of no question."""
+    defaults: CaseDefaults = field(default_factory=lambda: case_defaults(timezone="UTC"))
+    journal: Journal = field(default_factory=Journal)
+    token: CancellationToken = field(default_factory=CancellationToken)
+    trace: ExecutionGraph = field(default_factory=lambda: ExecutionGraph("run-1"))
+    facts: RunFacts = field(default_factory=lambda: RunFacts(now=datetime.fromisoformat(NOW)))
+    toolsets: Sequence[Sequence[str]] = ()
+    """The names of the tools of each toolset that is linked to the case."""
+    scope: Scope = field(init=False)
+
+    async def run(
+        self,
+        question: str = "What is 6 times 7?",
+        inputs: Mapping[str, Any] | None = None,
+        **data: Any,
+    ) -> GraphOutcome:
+        """Execute the run; ``data`` is what the case's step holds beside the question.
+
+        With ``inputs``, which the step gets, the question is a template.
+        """
+        asked = question.replace("${", "$${") if inputs is None else question
+        view = Scope("around", self.view) if self.view else None
+        name = "around/run" if view else "run"
+        self.scope = Scope(name, self.budget, parent=view, usage=self.journal.spent())
+        self.scope.add(self.used_by_others)
+        root = self.trace.root_id or self.trace.create_root("run")
+        self.trace.mark_running(root)
+        context = RunContext(
+            run_id="run-1",
+            root=root,
+            trace=self.trace,
+            scope=self.scope,
+            token=self.token,
+            journal=self.journal,
+            calls=Calls(
+                graph=self.trace, journal=self.journal, token=self.token, jitter=lambda: 0.0
+            ),
+            services={RunFacts: self.facts},
+        )
+        graph = self._graph({"input": asked, **data})
+        catalog = NodeCatalog([type_of(self._node()), toolset_type(self._tools())])
+        prepared = catalog.prepare(graph, graph_id="g")
+        outcome = await GraphExecution(prepared, inputs or {}, context).run()
+        assert violations(self.trace.snapshot()) == []
+        return outcome
+
+    async def run_again(self, question: str = "What is 6 times 7?", **data: Any) -> GraphOutcome:
+        """Execute the run once more, after the loss of its worker."""
+        self.journal.reopen()
+        self.trace.close_open(WORKER_LOST)
+        self.trace = reopened(self.trace, str(self.trace.root_id))
+        return await self.run(question, **data)
+
+    def _graph(self, case: Mapping[str, Any]) -> dict[str, Any]:
+        steps: list[Any] = [{"id": "answer", "type": "case", "data": case}]
+        edges: list[Any] = []
+        for number, names in enumerate(self.toolsets):
+            steps.append({"id": f"t{number}", "type": "toolset", "data": {"tools": [*names]}})
+            edges.append(
+                {
+                    "source": f"t{number}",
+                    "source_handle": "tools",
+                    "target": "answer",
+                    "target_handle": "tools",
+                    "data": {"channel": "link"},
+                }
+            )
+        return {"steps": steps, "edges": edges}
+
+    def _tools(self) -> list[str]:
+        return ["calculator", "respond", *(tool.spec.name for tool in self.more_tools)]
+
+    def _node(self) -> CaseNode:
+        registry = ToolRegistry([Calculator(), Respond(), *self.more_tools])
+        return CaseNode(
+            models=self.models or self._gateway(),
+            tools=tool_dispatch(registry, ToolPolicy(deny=self.deny), retry=self.tool_retry),
+            recomputation=DeterministicTools(self.recomputed),
+            reading=self.reading,
+            dates=DateReader(),
+            defaults=self.defaults,
+            clock=lambda: datetime.now(UTC),
+        )
+
+    def _gateway(self) -> ModelGateway:
+        def model(provider: ScriptedModel, name: str) -> ChatModel:
+            return tier_model(provider=provider, model=f"{name}-1", price=self.price)
+
+        stand_ins = () if self.fallback is None else (model(self.fallback, "fallback"),)
+        small = replace(model(self.small, "small"), fallbacks=stand_ins)
+        models: dict[str, ChatModel] = {Tier.SMALL: small}
+        if self.has_big:
+            models[Tier.BIG] = model(self.big, "big")
+        return ModelGateway(
+            models,
+            no_list_price,
+            retry_policy(max_retries=0),
+        )
+
+
+def world(small: Sequence[Reply] = (), big: Sequence[Reply] = (), **settings: Any) -> World:
+    """A world in which the two models say these lines."""
+    external = settings.pop("external", False)
+    return World(
+        small=ScriptedModel(list(small), external=external),
+        big=ScriptedModel(list(big), external=external),
+        **settings,
+    )
+
+
+def result_of(outcome: GraphOutcome) -> dict[str, Any]:
+    """The result of the case, or what it had come to."""
+    result: dict[str, Any] = outcome.steps["answer"].outputs["result"]
+    json.dumps(result)  # it is stored
+    return result
+
+
+def events(result: Mapping[str, Any]) -> list[str]:
+    """The events of the log, in order."""
+    return [entry["event"] for entry in result["logs"] if "event" in entry]
+
+
+def decisions(result: Mapping[str, Any]) -> list[str]:
+    """What the gate ruled and why, in order."""
+    return [
+        f"{entry['decision']}: {entry['reason']}" for entry in result["logs"] if "decision" in entry
+    ]

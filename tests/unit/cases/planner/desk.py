@@ -1,0 +1,106 @@
+"""The planner and its tools together: from a question to an answer."""
+
+import json
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from caseworker.models.gateway import Tier
+from caseworker.models.ports import Message, ModelRequest
+from caseworker.tools.arguments import ArgumentCheck
+from caseworker.tools.ports import ToolContext, ToolResult
+from caseworker.tools.registry import ToolRegistry
+from caseworker_cases.agent.evidence import Evidence, compose
+from caseworker_cases.agent.plan import fill
+from caseworker_cases.agent.prompt import ToolOffer
+from caseworker_cases.planner.provider import OfflineProvider
+from caseworker_cases.stocks.packaged import PackagedPrices
+from caseworker_cases.tools.calculator import Calculator
+from caseworker_cases.tools.calendar import Calendar
+from caseworker_cases.tools.data_fetch_stock import DataFetchStock
+from caseworker_cases.tools.dates.calculation import in_words
+from caseworker_cases.tools.numeric_analysis import NumericAnalysis
+from caseworker_cases.tools.plotter import Plotter
+from caseworker_cases.tools.respond import Respond
+from tests.unit.tools.stock_support import BlankRenderer, MemorySink
+
+NOW = datetime(2025, 1, 15, 12, 0, tzinfo=UTC)
+"""A Wednesday."""
+
+
+class Desk:
+    """Asks the provider as a case does, and runs the plan with the real tools."""
+
+    def __init__(self) -> None:
+        prices = PackagedPrices()
+        self._registry = ToolRegistry(
+            [
+                Calculator(),
+                Calendar(),
+                Respond(),
+                DataFetchStock(prices),
+                NumericAnalysis(prices),
+                Plotter(prices, BlankRenderer()),
+            ]
+        )
+        self.checks = {spec.name: ArgumentCheck(spec) for spec in self._registry.specs()}
+        """Tell whether the arguments of an action fit its tool."""
+        self._provider = OfflineProvider()
+
+    async def plan(self, question: str, **more: Any) -> dict[str, Any]:
+        """Return the planner's reply to a question; ``more`` joins or replaces what it is told."""
+        tools = more.pop("tools", None)
+        specs = [one for one in self._registry.specs() if tools is None or one.name in tools]
+        document = {"question": question, "today": in_words(NOW.date())} | more
+        message = Message(role="user", content=json.dumps(document))
+        request = ModelRequest(messages=(message,), json_schema=ToolOffer(specs).schema)
+        reply = await self._provider.complete("offline", request)
+        plan: dict[str, Any] = json.loads(reply.text)
+        return plan
+
+    async def refusal(self, question: str) -> str:
+        """Return why the planner gives up on a question; it must not plan anything besides."""
+        plan = await self.plan(question)
+        assert list(plan) == ["cannot"], plan
+        reason: str = plan["cannot"]
+        return reason
+
+    async def actions(self, question: str, **more: Any) -> list[dict[str, Any]]:
+        """Return the actions of a plan; there must be one, and its arguments must fit the tools."""
+        plan = await self.plan(question, **more)
+        assert "actions" in plan, plan
+        actions: list[dict[str, Any]] = plan["actions"]
+        assert 1 <= len(actions) <= 3
+        return actions
+
+    async def results(self, question: str, **more: Any) -> Sequence[Mapping[str, Any]]:
+        """Return what the tools find, one after the other."""
+        return [found.result for found in await self.evidence(question, **more)]
+
+    async def evidence(self, question: str, **more: Any) -> list[Evidence]:
+        """Plan and carry out, as a case does; arguments must fit the tools."""
+        context = ToolContext(run_id="run-1", timezone="UTC", now=NOW, artifacts=MemorySink())
+        results: dict[int, ToolResult] = {}
+        evidence = []
+        for number, action in enumerate(await self.actions(question, **more), start=1):
+            args = fill(action["args"], results)
+            assert self.checks[action["tool"]].problem(args) is None
+            tool = self._registry.find(action["tool"])
+            assert tool is not None
+            results[number] = await tool.run(args, context)
+            evidence.append(
+                Evidence(
+                    number=number,
+                    tier=Tier.SMALL,
+                    act_step=1,
+                    tool=action["tool"],
+                    args=args,
+                    result=results[number],
+                )
+            )
+        return evidence
+
+    async def composed(self, question: str, **more: Any) -> str | None:
+        """Return the answer that a case would give."""
+        answer = compose(await self.evidence(question, **more))
+        return None if answer is None else answer.text
