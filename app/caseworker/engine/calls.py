@@ -42,7 +42,7 @@ from caseworker.engine.cancellation import CancellationToken, is_being_cancelled
 from caseworker.engine.events import CALL_STARTED, Event, EventSink, call_ended
 from caseworker.engine.ports import CallOutcome, Entry, Journal, Recorded
 from caseworker.engine.reserving import reserved
-from caseworker.engine.step_path import StepPath
+from caseworker.engine.step_path import Area, StepPath
 from caseworker.engine.supervision import DetachedWork
 from caseworker.observability.errors import message_of_error
 from caseworker.observability.trace_context import within_span
@@ -86,6 +86,8 @@ class Calls:
         self.detached = DetachedWork()
         self.working: dict[str, StepPath] = {}
         """The steps and calls that have begun and not ended, by the texts of their paths."""
+        self._asked_for: dict[StepPath, bool] = {}
+        """Whether each call that has ended was made; one that was refused was not."""
 
     async def perform(
         self, call: CallSpec, attempt: Attempt, *, parent: str, scope: Scope
@@ -102,6 +104,7 @@ class Calls:
         """
         before = self._earlier_try_of(call)
         if before is not None and before.outcome is not CallOutcome.UNKNOWN:
+            self._asked_for[call.key] = True
             return replayed(before)
         self.token.check()
         self.detached.check(call.key)
@@ -127,7 +130,18 @@ class Calls:
             raise
         finally:
             self.working.pop(call.key.text, None)
+            self._asked_for[call.key] = made.began
         return Answered(reply.value, made.node)
+
+    def began_in(self, area: Area) -> bool | None:
+        """Return whether a call in an area was made, also in an earlier execution of the run.
+
+        None: no call was asked for there.
+        """
+        asked = [made for path, made in self._asked_for.items() if path in area]
+        if any(asked) or self.journal.spent_below(area.path).keys() - {Dimension.STEPS}:
+            return True
+        return False if asked else None
 
     def in_span(self, node_id: str) -> AbstractContextManager[None]:
         """Make the span of a CallNode the current one, if what it executes may know it."""
@@ -312,9 +326,14 @@ class _Performance:
             self._graph.annotate(self.node, metadata)
 
     @property
+    def began(self) -> bool:
+        """Whether an attempt was made."""
+        return self._attempts.made > 0
+
+    @property
     def unknown(self) -> CallOutcome | None:
         """The outcome of a call that was cut off: unknown, unless it never began."""
-        return None if self._attempts.made else CallOutcome.NOT_MADE
+        return None if self.began else CallOutcome.NOT_MADE
 
     def end(
         self,
