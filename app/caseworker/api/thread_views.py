@@ -70,6 +70,9 @@ class MessageView(View):
     ``empty``, ``cancelled``, ``timeout`` or ``error``."""
     incomplete_reason: str | None = None
     """What the provider or the model said about it, such as the text of a refusal."""
+    model: str | None = None
+    """Of an assistant: the model that answered, as its provider names it in the reply. Null where
+    no model has, and where a whole tree is shown."""
     status: str | None
     """Of an assistant: the status of its run, ``not_started`` if that was never accepted, or
     ``erased``; the last two can be retried. Null of a user."""
@@ -90,6 +93,7 @@ class MessageView(View):
             content=message.content,
             incomplete=message.incomplete,
             incomplete_reason=message.incomplete_reason,
+            model=message.model,
             status=_status_of(message) if answers else None,
             run_id=message.run_id,
             siblings=list(siblings),

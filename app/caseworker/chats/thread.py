@@ -87,6 +87,8 @@ class ChatMessage:
     """Why the content of an answer is not complete, as agents report it; None if it is."""
     incomplete_reason: str | None = None
     """What the provider or the model said about it, such as the text of a refusal."""
+    model: str | None = None
+    """The model that answered, as its provider names it; None where none has."""
     run_id: str | None = None
     """Of an assistant's message."""
     ends: Sequence[str] = ()
@@ -207,7 +209,7 @@ class ThreadStore(Protocol):
     async def contents(
         self, tenant: str, thread_id: str, message_ids: Sequence[str]
     ) -> Mapping[str, Mapping[str, Any]]:
-        """Return content, incomplete and incomplete_reason of some messages, by id.
+        """Return content, incomplete, incomplete_reason and model of some messages, by id.
 
         The content of an assistant that has said nothing is None.
         """

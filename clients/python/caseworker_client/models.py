@@ -428,6 +428,8 @@ class Message(Answer):
     """``user`` or ``assistant``."""
     content: str | None = None
     """Of an assistant what its run came to, so far; None in a whole tree."""
+    model: str | None = None
+    """Of an assistant: the model that answered, as its provider names it."""
     status: str | None = None
     """Of an assistant: the status of its run, or ``not_started``."""
     run_id: str | None = None
