@@ -389,5 +389,6 @@ def _costs_of(nodes: Iterable[Node]) -> dict[str, float | None]:
     }
 
 
-def _halt_order(node: Node) -> tuple[int, bool, int]:
-    return (node["end_ts_ms"] or 0, node["stop_reason"] == ROOT_ENDED, -node["start_ts_ms"])
+def _halt_order(node: Node) -> tuple[int, bool, int, int]:
+    began = -node["start_ts_ms"], -number(node)
+    return (node["end_ts_ms"] or 0, node["stop_reason"] == ROOT_ENDED, *began)

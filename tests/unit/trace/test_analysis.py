@@ -262,6 +262,19 @@ def test_the_refused_call_is_the_one_that_hit_the_limit(
     assert first_halted(graph.snapshot()) == graph.node(refused)
 
 
+def test_of_halts_within_one_millisecond_the_youngest_node_is_the_refused_call(
+    graph: ExecutionGraph, root: str
+) -> None:
+    """Steps around a refused call may start, and halt, in the same millisecond as the call."""
+    step = graph.begin_node(root, "system", "step")
+    refused = graph.begin_node(step, "tool", "refused")
+    graph.mark_halt(refused, "budget")
+    graph.mark_halt(step, "budget")
+    graph.mark_halt(root, "budget")
+
+    assert first_halted(graph.snapshot()) == graph.node(refused)
+
+
 def test_a_node_that_ended_with_its_run_did_not_stop_it(
     graph: ExecutionGraph, root: str, clock: ManualClock
 ) -> None:
