@@ -130,7 +130,7 @@ class Calls:
             raise
         finally:
             self.working.pop(call.key.text, None)
-            self._asked_for[call.key] = made.began
+            self._asked_for[call.key] = made.unknown is None
         return Answered(reply.value, made.node)
 
     def began_in(self, area: Area) -> bool | None:
@@ -326,14 +326,9 @@ class _Performance:
             self._graph.annotate(self.node, metadata)
 
     @property
-    def began(self) -> bool:
-        """Whether an attempt was made."""
-        return self._attempts.made > 0
-
-    @property
     def unknown(self) -> CallOutcome | None:
         """The outcome of a call that was cut off: unknown, unless it never began."""
-        return None if self.began else CallOutcome.NOT_MADE
+        return None if self._attempts.made else CallOutcome.NOT_MADE
 
     def end(
         self,
