@@ -256,7 +256,7 @@ async def test_an_incomplete_answer_of_a_step_that_asks_a_model_stays_in_its_thr
 async def test_the_text_of_a_refusal_is_shown_with_the_message(
     http: httpx.AsyncClient, provider: FakeProvider
 ) -> None:
-    """The answer itself is empty."""
+    """The answer itself is empty; the model is the one that the reply names."""
     refused = {"role": "assistant", "content": None, "refusal": "I cannot help with that."}
     choice = {"index": 0, "message": refused, "finish_reason": "stop"}
     body = {"id": "r", "object": "chat.completion", "model": "m", "choices": [choice]}
@@ -268,6 +268,7 @@ async def test_the_text_of_a_refusal_is_shown_with_the_message(
     (_, answer) = await thread.messages()
 
     assert (answer["content"], answer["incomplete"]) == (None, "refusal")
+    assert answer["model"] == "m"
     assert answer["incomplete_reason"] == "I cannot help with that."
 
 

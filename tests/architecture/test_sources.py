@@ -7,7 +7,6 @@ import pytest
 from tests.architecture.domain_words import domain_words
 
 ROOT = Path(__file__).parents[2]
-MOST_LINES = 400
 
 
 def sources(*folders: str) -> list[Path]:
@@ -73,17 +72,6 @@ class ToolNode:
         return case
 '''
     assert domain_words(source) == ["2: Tool", "3: agents", "5: chat", "6: LLMs", "9: case"]
-
-
-def test_no_file_is_longer_than_a_reader_can_hold() -> None:
-    """At most 400 lines; most have far fewer."""
-    long = {
-        str(path.relative_to(ROOT)): lines
-        for path in sources("app", "tests")
-        if (lines := len(path.read_text(encoding="utf-8").splitlines())) > MOST_LINES
-    }
-
-    assert long == {}
 
 
 @pytest.mark.req("card/layout")

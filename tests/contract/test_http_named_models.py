@@ -315,6 +315,43 @@ async def test_a_quota_restricts_the_models_of_a_tenant(world: World) -> None:
     assert await world.anthropic.arrivals() == []
 
 
+async def test_a_schedule_that_names_a_model_that_is_not_allowed_is_refused(world: World) -> None:
+    """At once, with the place inside its run; it is not stored."""
+    await restrict(world, "timed", "fast")
+    step = {"id": "s", "type": "llm", "data": {"prompt": "?", "model": {"name": "dear"}}}
+    for run, field in (
+        ({"kind": "agent", "input": "?", "agent": agent(name="dear")}, "run.agent.model.name"),
+        (graph_of(step), "run.graph.steps.0.data.model.name"),
+    ):
+        body = {"cron": "0 0 1 1 *", "run": run}
+        answer = await world.tenants.ask("timed", "PUT", "/schedules/s", body)
+        assert fields(answer) == [field]
+
+    body["run"] = {"kind": "agent", "input": "?", "agent": agent(name="fast")}
+    made = await world.tenants.ask("timed", "PUT", "/schedules/s", body)
+    assert made.status_code == 201  # 200 if one of them had been stored
+
+
+async def test_a_thread_that_names_a_model_that_is_not_allowed_is_refused(world: World) -> None:
+    """At once, also where an agent among its tools names it, and where a message brings it."""
+    await restrict(world, "talks", "fast")
+    dear, fast = agent(name="dear"), agent(name="fast")
+    step = {"id": "s", "type": "llm", "data": {"prompt": "?", "model": {"name": "dear"}}}
+    tool = {"agent": {**dear, "description": "Knows."}}
+    for body, field in (
+        ({"agent": dear}, "agent.model.name"),
+        ({"graph": graph_of(step)["graph"]}, "graph.steps.0.data.model.name"),
+        ({"agent": fast, "tools": [tool]}, "tools.0.agent.model.name"),
+    ):
+        answer = await world.tenants.ask("talks", "POST", "/threads", body)
+        assert fields(answer) == [field]
+
+    made = await world.tenants.ask("talks", "POST", "/threads", {"thread_id": "t", "agent": fast})
+    body = {"content": "?", "agent": dear}
+    refused = await world.tenants.ask("talks", "POST", "/threads/t/messages", body)
+    assert (made.status_code, fields(refused)) == (201, ["agent.model.name"])
+
+
 async def test_a_request_that_is_repeated_is_answered_as_before(world: World) -> None:
     """Whatever the quota says by then."""
     sent = {"kind": "agent", "agent": agent(name="dear"), "input": "?", "run_id": "again"}

@@ -133,7 +133,7 @@ def build_api(
         graph_runs=graph_runs,
         definitions=definitions,
         chats=Chats(services.threads, services.runs),
-        thread_runs=ThreadAdmission(limits, definitions, graph_runs),
+        thread_runs=ThreadAdmission(limits, definitions, graph_runs, services.quotas),
     )
     app.state.openapi_documents = {}
     app.state.openapi_writing = asyncio.Lock()

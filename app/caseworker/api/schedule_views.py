@@ -167,9 +167,12 @@ async def _admitted(body: OwnBody, request: ApiRequest) -> NewRun:
             await require_secret(request)
         if isinstance(body, CaseBody):
             request.require_small()
-            return api.cases.new_run(body, tenant, None)
-        return await api.graph_runs.new_run(body, tenant, None)
+            new = api.cases.new_run(body, tenant, None)
+        else:
+            new = await api.graph_runs.new_run(body, tenant, None)
+        await new.require_models_of((await api.services.quotas.get(tenant)).quota)
     except (ProblemError, GraphRefusedError, DefinitionNotFoundError) as error:
         problem = as_problem(error)
         below = [Violation(f"run.{each.field}", each.message) for each in problem.violations]
         raise ProblemError(problem.kind, problem.detail, violations=below) from None
+    return new

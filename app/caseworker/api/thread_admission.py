@@ -5,8 +5,9 @@ its chat starts, so steps that they do not lead to are not executed.
 """
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from caseworker.api.admission import (
@@ -34,6 +35,7 @@ from caseworker.nodes.chat import CHAT_START, INPUTS, ChatInput
 from caseworker.nodes.nesting import DefinitionKind, is_reference
 from caseworker.runs.definitions import AGENT_STEP, Definitions, at_home
 from caseworker.runs.errors import DefinitionNotFoundError, GraphRefusedError
+from caseworker.runs.quotas import QuotaStore
 from caseworker.runs.run import DefinitionRef, NewRun, Run, RunKey, RunSource
 from caseworker.runs.service import new_run_id
 
@@ -46,11 +48,16 @@ class ThreadAdmission:
     """Converts bodies to threads and their runs, or rejects them."""
 
     def __init__(
-        self, limits: ApiLimits, definitions: Definitions, graph_runs: GraphAdmission
+        self,
+        limits: ApiLimits,
+        definitions: Definitions,
+        graph_runs: GraphAdmission,
+        quotas: QuotaStore,
     ) -> None:
         self._limits = limits
         self._definitions = definitions
         self._graph_runs = graph_runs
+        self._quotas = quotas
 
     async def new_thread(self, body: NewThreadBody, tenant: str) -> Thread:
         """Return the thread requested by a body.
@@ -72,8 +79,9 @@ class ThreadAdmission:
             metadata=body.metadata or {},
             request_hash=_hash(body.model_dump(mode="json", exclude={"thread_id"})),
         )
-        await self._answering(thread, AnswerBody(), "?")
+        new = await self._answering(thread, AnswerBody(), "?")
         await self._brought(thread)
+        await new.require_models_of((await self._quotas.get(tenant)).quota)
         return thread
 
     def run_id(self, thread: Thread, body: GoOnBody, idempotency_key: str | None) -> str:
@@ -142,7 +150,30 @@ class ThreadAdmission:
             raise GraphRefusedError(at_home(refused.problems, kind), kind) from None
         if kind is DefinitionKind.AGENT:
             require_none(list(unfit_values(new.request.graph or {}, inputs.get(INPUTS, {}))))
-        return replace(new, request=replace(new.request, definition_ref=ref))
+        request = replace(new.request, definition_ref=ref)
+        require_models = partial(self._require_models, thread, kind, request.graph or {})
+        return replace(new, request=request, require_models=require_models)
+
+    async def _require_models(
+        self,
+        thread: Thread,
+        kind: DefinitionKind,
+        graph: Mapping[str, Any],
+        allowed: Collection[str],
+    ) -> None:
+        """Refuse other models than those allowed, of what answers and of the agents brought along.
+
+        Raises:
+            GraphRefusedError: what answers names another one; its places are those in the body.
+            ProblemError: an agent among the tools of the user does.
+        """
+        await self._definitions.require_models(kind, graph, allowed)
+        brought = await self._users_tools(thread)
+        if brought is not None:
+            try:
+                await self._definitions.require_models(DefinitionKind.AGENT, brought, allowed)
+            except GraphRefusedError as refused:
+                raise _in_tools(refused) from None
 
     async def _graph(
         self,
@@ -175,17 +206,26 @@ class ThreadAdmission:
 
     async def _brought(self, thread: Thread) -> tuple[Mapping[str, Any], ...]:
         """Return the user's tools, with references to agents resolved."""
-        if not thread.tools:
+        graph = await self._users_tools(thread)
+        if graph is None:
             return ()
+        tools = graph["steps"][0]["data"][AGENT_STEP]["tools"]
+        return tuple({"tool": tool} if isinstance(tool, str) else tool for tool in tools)
+
+    async def _users_tools(self, thread: Thread) -> Mapping[str, Any] | None:
+        """Return the graph of an agent that has the user's tools; None if there are none.
+
+        Raises:
+            ProblemError: something is wrong with the tools; every field is named.
+        """
+        if not thread.tools:
+            return None
         stand_in = {"name": _BROUGHT, "prompt": {"system": "-"}, "tools": list(thread.tools)}
         agent = DefinitionKind.AGENT
         try:
-            runnable = await self._definitions.inline(thread.tenant, stand_in, agent)
+            return (await self._definitions.inline(thread.tenant, stand_in, agent)).graph
         except GraphRefusedError as refused:
-            found = graph_violations(refused.problems)
-            raise ProblemError(INVALID_REQUEST, violations=found) from None
-        tools = runnable.graph["steps"][0]["data"][AGENT_STEP]["tools"]
-        return tuple({"tool": tool} if isinstance(tool, str) else tool for tool in tools)
+            raise _in_tools(refused) from None
 
     def _violations(self, body: NewThreadBody | GoOnBody) -> Iterator[Violation]:
         limits, most = self._limits, self._limits.max_metadata_bytes
@@ -213,6 +253,11 @@ class ThreadAdmission:
                 "Continue from an earlier message or start a new thread."
             )
             yield Violation("parent_id", message)
+
+
+def _in_tools(refused: GraphRefusedError) -> ProblemError:
+    """Return what is wrong with the tools of a user."""
+    return ProblemError(INVALID_REQUEST, violations=graph_violations(refused.problems))
 
 
 def hash_of(action: str, message_id: str | None, body: GoOnBody) -> str:

@@ -69,6 +69,9 @@ class MessageView(View):
     ``cancelled``, ``timeout`` or ``error``."""
     incomplete_reason: str | None = None
     """Explanation by the provider or model, such as the text of a refusal."""
+    model: str | None = None
+    """For an assistant: the model that answered, as named in the provider's reply. Null if no model
+    was called, and in a whole tree."""
     status: str | None
     """For an assistant: the status of its run, ``not_started`` if the run was never accepted, or
     ``erased``; the last two can be retried. Null for a user."""
@@ -89,6 +92,7 @@ class MessageView(View):
             content=message.content,
             incomplete=message.incomplete,
             incomplete_reason=message.incomplete_reason,
+            model=message.model,
             status=_status_of(message) if answers else None,
             run_id=message.run_id,
             siblings=list(siblings),

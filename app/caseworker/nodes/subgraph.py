@@ -19,6 +19,7 @@ from caseworker.engine.node import Execution, ExecutionResult
 from caseworker.engine.ports import CallOutcome
 from caseworker.engine.prepared import BoundNode, PreparedGraph, PreparedStep
 from caseworker.engine.report import StepReport
+from caseworker.engine.step_path import StepPath
 from caseworker.engine.step_values import Total
 from caseworker.nodes.graph_spec import MAX_PARALLEL, StepId
 from caseworker.nodes.nesting import GraphField, InnerGraph, InnerStep, StepField
@@ -215,8 +216,13 @@ class MapData(GivenOutputs):
         graph = Graph(id=graph_id, steps=steps, max_parallel=self.max_parallel)
         return PreparedGraph(graph, prepared)
 
-    def outputs_of(self, reports: Mapping[str, StepReport], count: int) -> dict[str, Any]:
-        """Return the results in item order, null for a missing one, and the counts in ``items``."""
+    def outputs_of(
+        self, reports: Mapping[str, StepReport], count: int, context: FlowContext
+    ) -> dict[str, Any]:
+        """Return the results in item order, null for a missing one, and the counts in ``items``.
+
+        ``context`` is the context of the map step.
+        """
         results: list[Any] = []
         failed: list[dict[str, Any]] = []
         counts = Counter[str]()
@@ -234,14 +240,26 @@ class MapData(GivenOutputs):
                 error = message_of_error(report.error)[:MAX_ERROR_CHARS]
                 failed.append({INDEX: index, "error": error})
             else:
-                counts[_COUNTED.get(report.status, "cancelled")] += 1
+                counts[_end_of(report, context.path.step(str(index)), context)] += 1
         about = {"total": count, **{name: counts[name] for name in _COUNTS}, "failed": failed}
         return {DEFAULT_HANDLE: results, ITEMS: about}
 
 
 _GO_ON = ErrorPolicy(on_error="skip")
-_COUNTED = {StepStatus.COMPLETED: "completed", StepStatus.NOT_STARTED: "not_started"}
-_COUNTS = ("completed", "not_started", "skipped", "cancelled")
+_COUNTS = ("completed", "not_started", "skipped", "halted", "cancelled")
+
+
+def _end_of(report: StepReport, path: StepPath, context: FlowContext) -> str:
+    """Return under which name an item without a failure is counted.
+
+    A limit may have refused the step of an item, or all calls inside it: that item never started.
+    """
+    if report.status is not StepStatus.HALTED:
+        return report.status.value if report.status.value in _COUNTS else "cancelled"
+    began = context.calls.began_in(path.inside())
+    if began is None:
+        began = report.started_ns > 0
+    return "halted" if began else "not_started"
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,12 +304,12 @@ class MapNode:
         """
         items = data.items_in(inputs)
         if not items:
-            return ExecutionResult(data.outputs_of({}, 0))
+            return ExecutionResult(data.outputs_of({}, 0, context))
         known = _answered_before(context, len(items))
         graph = data.graph_for(items, inputs, context.node_id, known)
         total = Total.of_items(context.run.limits)
         execution = GraphExecution.inside(context, graph, {}, total)
-        context.keep(lambda: data.outputs_of(execution.reports, len(items)))
+        context.keep(lambda: data.outputs_of(execution.reports, len(items), context))
         try:
             await execution.result()
         finally:
@@ -300,7 +318,7 @@ class MapNode:
                 for step_id, report in execution.reports.items()
                 if report.status is StepStatus.COMPLETED and report.error is None
             )
-        return ExecutionResult(data.outputs_of(execution.reports, len(items)))
+        return ExecutionResult(data.outputs_of(execution.reports, len(items), context))
 
 
 def _answered_before(context: FlowContext, count: int) -> dict[str, Outputs]:

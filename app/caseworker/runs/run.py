@@ -19,7 +19,7 @@ from caseworker.core.budget.stops import CancelledError
 from caseworker.engine.prepared import PreparedGraph
 from caseworker.nodes.chat import ChatInput
 from caseworker.nodes.nesting import DefinitionKind
-from caseworker.runs.quotas import Queueing
+from caseworker.runs.quotas import Queueing, Quota
 
 DEFAULT_TENANT: Final = "default"
 """Tenant of anonymous callers, the operator, and agents loaded from the operator's folder."""
@@ -158,6 +158,16 @@ class NewRun:
     )
     """Raises GraphRefusedError or InvalidRunError if the run uses models outside the given ones. It
     is not stored; without it, the first call of another model stops the run."""
+
+    async def require_models_of(self, quota: Quota) -> None:
+        """Refuse the run if it names a model that its tenant may not use.
+
+        Raises:
+            GraphRefusedError: it does; all places are named.
+            InvalidRunError: likewise.
+        """
+        if quota.models is not None and self.require_models is not None:
+            await self.require_models(quota.models)
 
     @property
     def is_overdue(self) -> bool:

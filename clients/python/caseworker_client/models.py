@@ -428,6 +428,8 @@ class Message(Answer):
     """``user`` or ``assistant``."""
     content: str | None = None
     """For an assistant: the answer of its run so far. None in a whole tree."""
+    model: str | None = None
+    """For an assistant: the model that answered, as named in the provider's reply."""
     status: str | None = None
     """For an assistant: the status of its run, ``not_started`` or ``erased``."""
     run_id: str | None = None

@@ -135,6 +135,7 @@ async def test_the_failure_of_one_item_cancels_the_others_and_fails_the_step() -
             "failed": [{"index": 2, "error": "ValueError: no"}],
             "not_started": 0,
             "skipped": 0,
+            "halted": 0,
             "cancelled": 2,
         },
     }

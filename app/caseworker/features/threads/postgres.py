@@ -33,7 +33,7 @@ _MESSAGE = ("message_id", "parent_id", "run_id", "ends", "request_hash", "create
 
 _CONTENTS = text(
     """
-    SELECT m.message_id, m.content, answer.parts, answer.incomplete, answer.reason
+    SELECT m.message_id, m.content, answer.parts, answer.incomplete, answer.reason, asked.model
     FROM messages m
     LEFT JOIN runs r ON r.tenant_id = m.tenant_id AND r.run_id = m.run_id
         AND m.run_erased_at IS NULL
@@ -47,10 +47,22 @@ _CONTENTS = text(
         LATERAL (SELECT r.result -> 'outputs' -> step AS given) found
         WHERE given IS NOT NULL
     ) answer ON true
+    LEFT JOIN LATERAL (
+        SELECT coalesce(nullif(made.value ->> 'model', ''), made.node ->> 'model') AS model
+        FROM journal made
+        WHERE made.tenant_id = r.tenant_id AND made.run_id = r.run_id
+            AND EXISTS (SELECT FROM jsonb_array_elements_text(m.ends) step
+                WHERE starts_with(made.call_key, step || '/')
+                    OR starts_with(made.call_key, step || '~'))
+            AND made.node ->> 'kind' = 'llm' AND made.status NOT IN ('created', 'fail')
+            AND made.outcome IS DISTINCT FROM 'not_made'
+        ORDER BY made.seq DESC LIMIT 1
+    ) asked ON true
     WHERE m.tenant_id = :tenant AND m.thread_id = :thread AND m.message_id = ANY(:wanted)
     """
 )
-"""For an answer, reads only the outputs of the last steps: the whole result may be much larger."""
+"""For an answer, reads only the outputs of the last steps: the whole result may be much larger. The
+model is that of the last call in these steps that was made and did not fail."""
 
 
 _THAT_CALLED = text(
@@ -188,7 +200,7 @@ class PostgresThreads:
     async def contents(
         self, tenant: str, thread_id: str, message_ids: Sequence[str]
     ) -> Mapping[str, Mapping[str, Any]]:
-        """Return content, incomplete and incomplete_reason of the given messages, by message ID."""
+        """Return content, incomplete, incomplete_reason and model of messages, by message ID."""
         asked = {"tenant": tenant, "thread": thread_id, "wanted": list(message_ids)}
         async with transaction(self._engines.work, tenant) as connection:
             rows = (await connection.execute(_CONTENTS, asked)).all()
@@ -197,6 +209,7 @@ class PostgresThreads:
                 "content": row.content or _answer(row.parts),
                 "incomplete": row.incomplete,
                 "incomplete_reason": row.reason,
+                "model": row.model,
             }
             for row in rows
         }

@@ -87,6 +87,8 @@ class ChatMessage:
     """Why an answer is incomplete, as agents report it; None if it is complete."""
     incomplete_reason: str | None = None
     """Explanation from the provider or the model, such as the text of a refusal."""
+    model: str | None = None
+    """The model that answered, as named in the provider's reply; None if no model was called."""
     run_id: str | None = None
     """Run of an assistant's message."""
     ends: Sequence[str] = ()
@@ -207,7 +209,7 @@ class ThreadStore(Protocol):
     async def contents(
         self, tenant: str, thread_id: str, message_ids: Sequence[str]
     ) -> Mapping[str, Mapping[str, Any]]:
-        """Return ``content``, ``incomplete`` and ``incomplete_reason`` of messages, by id.
+        """Return content, incomplete, incomplete_reason and model of messages, by message ID.
 
         The content of an assistant that has produced no text is None.
         """

@@ -167,8 +167,7 @@ class Admission:
             GraphRefusedError: the run names a model that the tenant may not use.
         """
         quota = self.quota
-        if quota.models is not None and self.new.require_models is not None:
-            await self.new.require_models(quota.models)
+        await self.new.require_models_of(quota)
         rate = await self._take_rate(connection)
         # A rejected run is rolled back and consumes none of the rate.
         left = None if rate is None else replace(rate, remaining=rate.remaining + 1)

@@ -7,7 +7,7 @@ import { words } from "./status.js";
 /** "1 of 3 items completed, 1 failed, 1 not started"; null if a step reports no items. */
 export function itemsInWords(items) {
   if (!Array.isArray(items?.failed)) return null;
-  const rest = ["not_started", "skipped", "cancelled"].map((name) => [name, items[name]]);
+  const rest = ["not_started", "skipped", "halted", "cancelled"].map((name) => [name, items[name]]);
   const others = [["failed", items.failed.length], ...rest].filter(([, number]) => number);
   return [`${count(items.completed)} of ${counted(items.total, "item")} completed`, ...others.map(([name, number]) => `${count(number)} ${words(name)}`)].join(", ");
 }
