@@ -12,7 +12,7 @@ from tests.support.syntax import parsed
 
 SHARED = {("ModelEndpoint", "max_reply_bytes", Settings().limits.max_reply_kb * 1024)}
 """Defaults for those who write providers, made of the constant that the schema uses."""
-BOOTSTRAP = Path(__file__).parents[2] / "app" / "caseworker" / "bootstrap"
+MAIN = Path(__file__).parents[2] / "app" / "caseworker" / "main"
 
 
 def configured_arguments(source: str, module: Any) -> Iterator[tuple[str, str, Any]]:
@@ -44,7 +44,7 @@ def test_what_is_configured_has_no_other_default() -> None:
     """Whatever the composition root passes on from the settings has to be passed on."""
     found = [
         argument
-        for path in BOOTSTRAP.glob("*.py")
+        for path in MAIN.glob("*.py")
         for argument in configured_arguments(
             path.read_text(), importlib.import_module(f"caseworker.main.{path.stem}")
         )

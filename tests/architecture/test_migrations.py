@@ -29,7 +29,7 @@ NOT_ASKED = (
 WITH_A_NOTE = {"require-concurrent-index-creation", "require-concurrent-index-deletion"}
 """Allowed where the docstring says who waits: a revision is one transaction, so that it can be
 repeated, and an index of a million runs takes about a second."""
-NOTE = "Writes to ``runs`` wait while"
+NOTE = "Writes to ``runs`` are blocked while"
 
 ALLOWED: Mapping[str, Mapping[str, str]] = {
     "20261126_1700": {"ban-drop-constraint": "its successor lets the same rows and more"},

@@ -352,6 +352,25 @@ async def test_a_thread_that_names_a_model_that_is_not_allowed_is_refused(world:
     assert (made.status_code, fields(refused)) == (201, ["agent.model.name"])
 
 
+async def test_an_answer_of_a_thread_names_the_model_that_gave_it(world: World) -> None:
+    """It is the model of the reply: here of the fallback, and of another agent in the next one."""
+    body = {"thread_id": "named", "agent": agent(name="fast")}
+    await world.tenants.ask("a", "POST", "/threads", body)
+    await world.openai.script("", [BUSY, BUSY], model="fake-fast")
+
+    for said in ({"content": "1?"}, {"content": "2?", "agent": agent(name="sure")}):
+        path = "/threads/named/messages"
+        answer = await world.tenants.ask("a", "POST", path, said, prefer="wait=30")
+        assert answer.status_code == 200, answer.text
+        listed = (await world.tenants.ask("a", "GET", path)).json()["messages"]
+        assert answer.json()["assistant"]["model"] == listed[-1]["model"]
+
+    models = [message["model"] for message in listed]
+    assert models == [None, "fake-dear", None, "fake-sure"]
+    whole = (await world.tenants.ask("a", "GET", f"{path}?tree=true")).json()["messages"]
+    assert [message["model"] for message in whole] == [None] * 4
+
+
 async def test_a_request_that_is_repeated_is_answered_as_before(world: World) -> None:
     """Whatever the quota says by then."""
     sent = {"kind": "agent", "agent": agent(name="dear"), "input": "?", "run_id": "again"}

@@ -1,6 +1,6 @@
 """Approvals: actions of a run that need a person's consent.
 
-A step or a tool call requests an approval with a question. Its ID is a hash of the run ID, the
+A step or a call requests an approval with a question. Its ID is a hash of the run ID, the
 call's path and the request. So a resumed run asks the same question and finds its decision. A
 pending approval holds no reservation.
 
@@ -54,7 +54,7 @@ class Question:
     """The question that an approver sees."""
 
     subject: str
-    """The tool to call, or the step that asks."""
+    """The name of the call, or of the step that asks."""
     message: str
     arguments: Any
     """The arguments of the action, as JSON."""

@@ -367,7 +367,7 @@ class _Performance:
             self._graph.add_late_usage(self.node, **usage)
 
     def _note_in_flight(self, counted: Charge) -> None:
-        """Journal the call as in flight, with its maximum cost in case its worker is lost."""
+        """Journal the call as in flight, with its maximum cost should its worker be lost."""
         lost = self._lost()
         usage = replace(self._spent, estimated=self._spent.estimated.copy())
         if lost != FREE:

@@ -264,9 +264,9 @@ async def _cut_off(
 ) -> asyncio.CancelledError | None:
     """Cancel an attempt and drop its result; return a cancel of this task that arrived meanwhile.
 
-    ``execution`` is the node's coroutine or stream, if created. It is closed in case the attempt
-    was cancelled before it awaited it. An attempt that ignores its cancellation for the grace
-    period is abandoned.
+    ``execution`` is the node's coroutine or stream, if created. It is closed because the attempt
+    may have been cancelled before it awaited it. An attempt that ignores its cancellation for the
+    grace period is abandoned.
 
     Raises:
         Stop: the attempt ended with a stop, which takes precedence over the timeout.

@@ -18,7 +18,7 @@ Row = dict[str, str]
 
 @cache
 def _table() -> tuple[Row, ...]:
-    packed = files("caseworker").joinpath("tools", "stocks", "data", "stocks.csv.gz").read_bytes()
+    packed = files("caseworker_cases.stocks").joinpath("data", "stocks.csv.gz").read_bytes()
     return tuple(csv.DictReader(gzip.decompress(packed).decode().splitlines()))
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from caseworker.core.budget.budget import Budget
 from caseworker.core.budget.stops import Stop, StopCause, StopKind
-from tests.unit.nodes.case.world import ScriptedModel
+from tests.unit.cases.agent.world import ScriptedModel
 from tests.unit.nodes.world import World, flow, function, graph, settle_down, step
 
 

@@ -24,8 +24,8 @@ _DURING = "\nDuring handling of the above exception, another exception occurred:
 
 
 def is_ours(error: BaseException) -> bool:
-    """Return whether an error class is defined by the service itself."""
-    return type(error).__module__.startswith("caseworker.")
+    """Return whether an error class is defined by the service or its package of cases."""
+    return type(error).__module__.startswith(("caseworker.", "caseworker_cases."))
 
 
 def message_of(error: BaseException) -> str:

@@ -22,7 +22,7 @@ from caseworker_cases.planner.table import ROWS
 from tests.data.gold.answers import FILES
 from tests.unit.cases.planner.desk import Desk
 
-PAGE = Path(__file__).parents[5] / "docs" / "planner.md"
+PAGE = Path(__file__).parents[4] / "docs" / "planner.md"
 EXAMPLES = {
     "What is (18 + 6) * (9 - 4)?": "120",
     "Sum 14, 28, 42 and 56.": "140",

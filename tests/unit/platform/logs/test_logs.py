@@ -227,7 +227,7 @@ def test_configuring_twice_logs_once(stream: io.StringIO) -> None:
     assert len(lines(stream)) == 2
 
 
-APP = Path(__file__).parents[3] / "app" / "caseworker"
+APP = Path(__file__).parents[4] / "app"
 _LEVELS = frozenset({"debug", "info", "warning", "error", "exception", "critical"})
 
 
