@@ -4,6 +4,9 @@
 #   make quick     format, lint, layers and unit tests, in less than a minute: for the edit loop
 #   make test      all checks, and tests that prove every requirement and guarantee once
 #   make proofs    the long proofs: thousands of seeds, chaos, attacks, outages, releases
+#   make guard     exact usage, races of cancels, 2,000 crash seeds, a minute of chaos: for
+#                  changes of the engine, the journal or the recovery; also make exact, races,
+#                  crashes, takeovers by themselves
 #   make check     the checks alone: format, lint, types, layers, dependencies
 #   make format    put the code into the common format
 #   make docs      build the documentation as a site, in site/
@@ -27,7 +30,8 @@ SHELL := /bin/sh
 .DELETE_ON_ERROR:
 .PHONY: help serve quick test proofs check format docs example eval bench chaos attacks \
 	mutants test-pythons pictures sbom audit clean \
-	checked-style checked-types checked-types-of-all checked-layers
+	guard exact races crashes takeovers \
+	checked-style checked-types checked-types-of-all checked-layers checked-words
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -66,7 +70,29 @@ test: $(SYNC_STAMP)
 proofs: $(SYNC_STAMP)
 	$(BIN)/pytest -n 2 --dist worksteal --timeout 7200 -m "proof or hypothesis" --hypothesis-profile proofs $(ARGS)
 
-CHECKS := checked-types checked-types-of-all checked-style checked-layers
+PROOF = $(BIN)/pytest -q -n 2 --dist worksteal --timeout 7200 -m proof
+EXACT := tests/acceptance/test_exact_usage.py
+RACES := tests/acceptance/test_cancel_races.py tests/integration/postgres/test_early_cancel_interleavings.py \
+	tests/integration/postgres/test_idempotency.py
+CRASHES := tests/property/test_crashes.py
+
+guard: $(SYNC_STAMP)
+	$(PROOF) $(EXACT) $(RACES) $(CRASHES)
+	$(BIN)/python -m tests.chaos $(ARGS)
+
+exact: $(SYNC_STAMP)
+	$(PROOF) $(EXACT) $(ARGS)
+
+races: $(SYNC_STAMP)
+	$(PROOF) $(RACES) $(ARGS)
+
+crashes: $(SYNC_STAMP)
+	$(PROOF) $(CRASHES) $(ARGS)
+
+takeovers: $(SYNC_STAMP)
+	$(PROOF) tests/acceptance/test_takeover_times.py $(ARGS)
+
+CHECKS := checked-types checked-types-of-all checked-style checked-layers checked-words
 
 check: $(SYNC_STAMP)
 	@$(MAKE) --no-print-directory -j 2 $(CHECKS)
@@ -85,6 +111,9 @@ checked-layers:
 	$(BIN)/lint-imports
 	$(BIN)/deptry app
 	$(BIN)/deptry clients/python --config clients/python/pyproject.toml
+
+checked-words:
+	$(BIN)/python -m tests.register
 
 format: $(SYNC_STAMP)
 	$(BIN)/ruff format .

@@ -36,6 +36,9 @@ from caseworker.models.ports import TokenUsage as TokenUsage
 from caseworker.models.ports import ToolCall as ToolCall
 from caseworker.nodes.agent.definition import AgentDefinition as AgentDefinition
 from caseworker.nodes.function import FunctionNode as FunctionNode
+from caseworker.nodes.node_type import NodeType as NodeType
+from caseworker.nodes.parts import NodeParts as NodeParts
+from caseworker.nodes.reading import StepData as StepData
 from caseworker.runtime_api.agents import AgentResult as AgentResult
 from caseworker.runtime_api.agents import run_agent as run_agent
 from caseworker.runtime_api.executing import GraphRun as GraphRun

@@ -156,7 +156,7 @@ def test_what_is_refused_is_told_in_a_line(at: dict[str, str]) -> None:
 
     assert "caseworker serve" in told("runs", CASEWORKER_URL="http://127.0.0.1:9")
     assert "CASEWORKER_API_KEY" in told("runs", CASEWORKER_API_KEY="cwk_none.nothing")
-    assert "is no address" in told("runs", "--url", ":::")
+    assert "is not a valid URL" in told("runs", "--url", ":::")
     for command in ("watch", "trace", "events"):
         assert "`caseworker runs`" in told(command, "nobody")
 

@@ -149,7 +149,7 @@ def test_a_role_that_may_not_write_is_named(
     line = failure_of(server_url.replace("postgres@", f"{role}@", 1), command)
 
     assert reason in line
-    assert "use a role that may write" in line
+    assert "has write permission" in line
 
 
 @pytest.mark.parametrize(

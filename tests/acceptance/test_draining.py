@@ -32,7 +32,7 @@ async def _not_ready(service: ServiceProcess) -> None:
 
         async def said() -> bool:
             ready = await client.get(f"{service.url}/readyz")
-            return ready.status_code == 503 and "drained" in ready.json()["parts"]["worker"]
+            return ready.status_code == 503 and "draining" in ready.json()["parts"]["worker"]
 
         await eventually(said)
 

@@ -88,7 +88,7 @@ def test_a_quota_is_set_shown_listed_and_removed(caseworker: Command) -> None:
     caseworker("quotas", "remove", "zebra")
 
     assert replaced.stdout == shown.stdout
-    assert shown.stdout.startswith("acme has its own quota.\n")
+    assert shown.stdout.startswith("Tenant acme has its own quota.\n")
     assert table(shown)["running"] == ["any", "0"]
     assert table(shown)["runs a minute"] == ["60"]
     assert table(shown)["USD today"] == ["4.50", "0", "0"]
@@ -101,7 +101,7 @@ def test_a_quota_is_set_shown_listed_and_removed(caseworker: Command) -> None:
     assert shown_json["use"]["running"] == 0
     assert listed["zebra"] == ["max_cost_usd_per_month 0"]
     assert removed.stdout == "Tenant acme now has the configured default quota.\n"
-    assert usual.stdout.startswith("Tenant acme now has the configured default quota.\n")
+    assert usual.stdout.startswith("Tenant acme has the configured quota.\n")
     assert table(usual)["running"] == ["9", "0"]
     assert (again.exit_code, again.stdout) == (2, "")
     assert again.stderr.startswith("Tenant acme has no own quota")
@@ -187,7 +187,7 @@ def test_a_process_shows_what_another_one_has_set(module_database_url: str) -> N
     removed = run_caseworker("quotas", "remove", "shell", env=env)
 
     assert (done.returncode, removed.returncode) == (0, 0), done.stderr + removed.stderr
-    assert done.stdout.startswith("shell has its own quota.")
+    assert done.stdout.startswith("Tenant shell has its own quota.")
     assert stored == [(2,)]
 
 
@@ -229,7 +229,7 @@ def test_an_approval_is_listed_and_given_with_other_arguments(
 
     assert (run_id, subject, arguments) == ("pays", "ask", '{"default": {"amount": 5}}')
     assert (no_json.exit_code, unfit.exit_code) == (2, 2)
-    assert "The value of --arguments is not JSON" in no_json.stderr
+    assert "The value of --arguments is not valid JSON" in no_json.stderr
     assert "arguments.amount" in unfit.stderr
     decision = json.loads(approved.stdout)["decision"]
     assert (decision["decision"], decision["arguments"]) == ("approved", {"amount": 3})
@@ -248,7 +248,7 @@ def test_an_approval_is_refused_and_stays_so(caseworker: Command, tmp_path: Path
     nothing = caseworker("approve", "refused", "nothing")
     nobody = caseworker("approvals", "nobody")
 
-    assert refused.stdout == "ask of refused is refused.\n"
+    assert refused.stdout == "ask of run refused: refused.\n"
     assert end["type"] == "run.failed"
     assert [each.exit_code for each in (late, nothing, nobody)] == [2, 2, 2]
     assert [each.stdout for each in (late, nothing, nobody)] == ["", "", ""]

@@ -150,4 +150,6 @@ def test_a_start_that_cannot_succeed_says_why_in_one_line(
         there = {**QUICK, "DATABASE_URL": database_url, "SERVER_PORT": port}
         ended = run_caseworker("serve", "--workers", "2", env=there)
     assert ended.returncode == 2
-    assert ended.stderr.strip().splitlines()[-1].startswith("server.port: 127.0.0.1:")
+    assert (
+        ended.stderr.strip().splitlines()[-1].startswith("server.port: cannot bind to 127.0.0.1:")
+    )

@@ -12,7 +12,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-import caseworker.runs.postgres
+import caseworker
 from caseworker.runs.postgres.tables import metadata
 from tests.support.syntax import parsed
 
@@ -77,8 +77,8 @@ def _without_tenant(statement: str) -> list[str]:
 
 
 def _texts() -> Iterator[tuple[str, str]]:
-    """Return the texts of the adapter by module, those with values in them included."""
-    for path in sorted(Path(next(iter(caseworker.runs.postgres.__path__))).glob("*.py")):
+    """Return the strings of the package by module, f-strings included."""
+    for path in sorted(Path(next(iter(caseworker.__path__))).rglob("*.py")):
         for node in ast.walk(parsed(path.read_text())):
             if isinstance(node, ast.Constant) and isinstance(node.value, str):
                 yield path.name, node.value

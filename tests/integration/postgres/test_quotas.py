@@ -267,7 +267,7 @@ async def test_a_run_without_a_limit_of_cost_is_refused_where_cost_is_limited(
 ) -> None:
     """There would be nothing to reserve."""
     await give(pair[0], max_cost_usd_per_month=Decimal(1))
-    with pytest.raises(InvalidRunError, match="what the run may cost"):
+    with pytest.raises(InvalidRunError, match="has a cost quota"):
         await pair[0].runs.accept(run("r1"), worker_id="w1")
 
 

@@ -5,15 +5,19 @@ import tomllib
 from datetime import UTC, datetime
 from importlib.metadata import EntryPoint
 from pathlib import Path
+from typing import cast
 
 import pytest
 
 from caseworker.engine.context import ExecutionContext
-from caseworker.main.plugins import Providers, Toolbox, installed_functions
+from caseworker.main.plugins import Providers, Toolbox, installed_functions, installed_node_types
 from caseworker.models.ports import Message, ModelEndpoint, ModelError, ModelRequest
+from caseworker.nodes.catalog import NodeCatalog
+from caseworker.nodes.parts import NodeParts
 from caseworker.settings.cases import ToolSettings
 from caseworker.tools.ports import ToolContext
 from caseworker_cases.agent.plan import Plan, parse_plan
+from tests.unit.nodes.world import World
 
 GUIDE = (Path(__file__).parents[3] / "docs" / "extending.md").read_text()
 CONTEXT = ToolContext(run_id="r", timezone="UTC", now=datetime(2025, 1, 1, tzinfo=UTC))
@@ -54,6 +58,21 @@ async def test_the_function_runs(points: dict[str, list[EntryPoint]]) -> None:
     prices = [{"price": 1.5}, {"price": 2}]
     assert node.id == "total"
     assert await node.execute(ExecutionContext(input={"items": prices})) == 3.5
+
+
+async def test_the_node_type_executes_a_step(points: dict[str, list[EntryPoint]]) -> None:
+    """Its data has defaults, and unknown fields are errors."""
+    (kind,) = installed_node_types(cast("NodeParts", None), points["caseworker.node_types"])
+    catalog = NodeCatalog([kind])
+    step = {"id": "a", "type": "price", "data": {"currency": "USD"}}
+
+    world = World()
+    world.catalog = catalog
+    outcome = await world.run({"steps": [step], "edges": []}, default=3)
+
+    assert outcome.steps["a"].outputs == {"default": "3.00 USD"}
+    step["data"] = {"money": "USD"}
+    assert catalog.examine({"steps": [step], "edges": []})[0] is None
 
 
 async def test_the_provider_replies(points: dict[str, list[EntryPoint]]) -> None:
