@@ -177,5 +177,5 @@ $(UV_STAMP): $(BIN)/python
 	@touch $@
 
 $(SYNC_STAMP): pyproject.toml clients/python/pyproject.toml uv.lock $(UV_STAMP)
-	$(BIN)/uv sync --locked --quiet
+	$(BIN)/uv sync --locked --inexact --quiet
 	@touch $@

@@ -51,10 +51,14 @@ _CANONICAL = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_asci
 class CaseAdmission:
     """Converts bodies of kind case to runs, or rejects them."""
 
-    def __init__(self, limits: ApiLimits, tools: ToolDispatch, models: ModelTable) -> None:
+    def __init__(
+        self, limits: ApiLimits, tools: ToolDispatch, models: ModelTable, *, installed: bool = True
+    ) -> None:
+        """Admit cases, unless the package of cases is not ``installed``."""
         self._limits = limits
         self._tools = tools
         self._models = models
+        self._installed = installed
         self._usual = limits.default_budget.merged_with(limits.budget_ceiling)
 
     def new_run(self, body: CaseBody, tenant: str, idempotency_key: str | None) -> NewRun:
@@ -87,6 +91,9 @@ class CaseAdmission:
         )
 
     def _violations(self, body: CaseBody) -> Iterator[Violation]:
+        if not self._installed:
+            yield Violation("kind", "Runs of kind case need caseworker[cases].")
+            return
         yield from self._without_model(self._models)
         if body.expected_tools:
             usable = [spec.name for spec in self._tools.usable()]

@@ -121,6 +121,7 @@ def build_api(
     app.state.metrics = services.metrics
     definitions = Definitions(services.definitions, services.graph_checks, limits.of_graphs)
     models = services.models.table
+    has_cases = any(each["name"] == "case" for each in services.node_types.describe())
     graph_runs = GraphAdmission(limits, definitions, models)
     app.state.api = ApiContext(
         services=services,
@@ -129,7 +130,7 @@ def build_api(
         streams=Shares(limits.max_event_streams, types.TOO_MANY_STREAMS),
         connections=Shares(limits.max_connections, types.TOO_MANY_CONNECTIONS),
         bodies=BodiesUnderWay(limits.max_bodies_bytes),
-        cases=CaseAdmission(limits, services.tools, models),
+        cases=CaseAdmission(limits, services.tools, models, installed=has_cases),
         graph_runs=graph_runs,
         definitions=definitions,
         chats=Chats(services.threads, services.runs),
