@@ -204,7 +204,7 @@ class Approvals:
             return decision
         waiting = _Waiting(path, asyncio.get_running_loop().create_future())
         self._waiting[asked.approval_id] = waiting
-        if self._watch is None:
+        if self._watch is None or self._watch.done():  # failed: its waiters are about to leave
             self._watch = asyncio.create_task(self._look(context), name="approvals")
         try:
             return await waiting.decision

@@ -1,5 +1,6 @@
 """A question whose answer cannot be read."""
 
+import asyncio
 from collections.abc import Collection, Mapping
 from contextlib import AbstractContextManager
 from typing import Any
@@ -38,3 +39,47 @@ def test_a_question_whose_decision_cannot_be_read_fails_its_step() -> None:
         assert run.status is RunStatus.FAILED
 
     run_story(story)
+
+
+class UnreachableMeanwhile(Unreachable):
+    """Stores the second question at the moment at which reading decisions fails."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+        self.both_asked, self.failed = asyncio.Event(), asyncio.Event()
+
+    async def ask(self, asked: Asked) -> Decision | None:
+        self.asked += 1
+        if self.asked == 2:
+            self.both_asked.set()
+            await self.failed.wait()
+        await self.both_asked.wait()
+        return None
+
+    def listening(self) -> AbstractContextManager[Any]:
+        self.failed.set()
+        raise ConnectionError
+
+
+def test_a_question_that_is_stored_while_reading_decisions_fails_does_not_wait_for_ever() -> None:
+    """The watcher that failed has told only the questions before; this one gets another watcher."""
+    errors: list[object] = []
+
+    async def story() -> None:
+        async def asks(context: FlowContext) -> Any:
+            approvals = Approvals(UnreachableMeanwhile())
+
+            async def ask(name: str) -> None:
+                try:
+                    await approvals.decision(context, context.path.call(name), QUESTION)
+                except ConnectionError as error:
+                    errors.append(error)
+
+            async with asyncio.timeout(60), asyncio.TaskGroup() as group:
+                group.create_task(ask("first"))
+                group.create_task(ask("second"))
+
+        await Process(asks).run()
+
+    run_story(story)
+    assert len(errors) == 2
