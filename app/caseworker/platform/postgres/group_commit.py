@@ -158,12 +158,13 @@ class GroupCommit(Generic[Write, Answer]):
             async with asyncio.timeout(patience_seconds):
                 await newcomer
 
-    def _let_one_in(self) -> None:
-        while self._newcomers and len(self._line) < BATCH[0]:
+    def _let_in(self, most: int) -> None:
+        """Admit up to ``most`` waiting writers while the queue is shorter than one batch."""
+        while most and self._newcomers and len(self._line) < BATCH[0]:
             newcomer = self._newcomers.popleft()
             if not newcomer.done():
                 newcomer.set_result(None)
-                return
+                most -= 1
 
     async def submit(self, write: Write) -> Answer:
         """Enqueue a write and wait for its commit.
@@ -182,7 +183,7 @@ class GroupCommit(Generic[Write, Answer]):
             return await answer
         finally:
             self._line.pop(answer, None)
-            self._let_one_in()
+            self._let_in(1)
 
     async def _write_forever(self) -> None:
         away, locked = _Pause(*RECONNECT_SECONDS), _Pause(*LOCKED_SECONDS)
@@ -211,8 +212,7 @@ class GroupCommit(Generic[Write, Answer]):
         """Wait until a write is queued; return False on shutdown with an empty queue."""
         while not self._line:
             self._stuck_since = None
-            for _ in range(BATCH[0]):
-                self._let_one_in()
+            self._let_in(BATCH[0])
             if self._closing:
                 return False
             self._arrived.clear()
