@@ -97,7 +97,7 @@ async def test_what_only_the_service_can_find_wrong_stops_the_start_too(
 
 
 async def test_no_folder_has_no_agents(tmp_path: Path) -> None:
-    """A missing or empty setting yields no agents; a folder that does not exist is an error."""
+    """No folder or an empty one yields no agents; a folder that does not exist is an error."""
     assert read_agents(None) == ()
     assert read_agents(tmp_path) == []
     with pytest.raises(StartupError, match="does not exist"):

@@ -228,7 +228,7 @@ def test_a_tool_that_is_none_stops_the_start(value: str, said: str) -> None:
 def test_a_tool_that_does_not_exist_is_neither_allowed_nor_denied(
     settings: ToolSettings, line: str
 ) -> None:
-    """An unknown tool in allow or deny stops the start, because a typo in deny has no effect."""
+    """An unknown tool in allow or deny stops the start; a typo in deny would allow the tool."""
     with pytest.raises(StartupError) as refused:
         build_tools(Settings(tools=settings), Toolbox(settings).tools)
 

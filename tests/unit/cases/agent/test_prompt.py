@@ -31,7 +31,7 @@ BUILT_IN = ToolOffer(
     ]
 )
 CHARS_A_TOKEN = 3.58
-"""For this prompt and Qwen2.5-Coder with its chat template.
+"""Characters per token of this prompt, for Qwen2.5-Coder with its chat template.
 
 The recording of that model in tests/data/recordings holds the exact counts.
 """

@@ -85,7 +85,7 @@ def test_added_steps_are_kept_and_summed(trace: ExecutionTrace) -> None:
 
 @pytest.mark.req("000/O2")
 def test_totals_and_steps_may_be_set(trace: ExecutionTrace, execution: Execution) -> None:
-    """Assigned steps replace manual ones; recorded steps and their usage are kept."""
+    """Totals and steps can be assigned; recorded steps are listed first and stay in the totals."""
     recorded = execution.begin("recorded")
     execution.call(recorded.node, tokens=5, cost_usd=0.5)
     recorded.end()

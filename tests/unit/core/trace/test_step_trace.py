@@ -168,7 +168,7 @@ def test_a_nested_step_counts_its_calls_alone(execution: Execution) -> None:
 
 
 def test_what_two_sources_record_of_one_graph_counts_once(execution: Execution) -> None:
-    """A step that two sources record counts once, as when a nested graph has its own source."""
+    """Usage counts once, even if a nested graph records its steps in its own source."""
     outer = execution.begin("outer")
     inner = execution.begin("outer/inner", parent=outer.node)
     execution.call(inner.node, tokens=10)
