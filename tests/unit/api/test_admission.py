@@ -1,4 +1,4 @@
-"""From a body to a run: defaults, ceilings, limits, and what makes two bodies the same."""
+"""From a request body to a run: defaults, ceilings, limits and the request hash."""
 
 from decimal import Decimal
 from typing import Any
@@ -58,7 +58,7 @@ def hashed(**body: Any) -> str:
     ],
 )
 def test_what_a_caller_gives_replaces_the_defaults_one_by_one(given: Any, budget: Budget) -> None:
-    """Null is unlimited, 0 is nothing, and what is left out is as configured."""
+    """A null limit is unlimited, 0 allows nothing, and a missing limit takes its default."""
     limits = api_limits(default_budget=DEFAULTS, budget_ceiling=Budget())
 
     assert new_run({"budget": given}, limits).request.budget == budget
@@ -75,7 +75,7 @@ def test_what_a_caller_gives_replaces_the_defaults_one_by_one(given: Any, budget
     ],
 )
 def test_no_caller_gets_past_a_ceiling(given: Any, tokens: int) -> None:
-    """The smaller of both counts, and unlimited is the largest."""
+    """The smaller of the requested limit and the ceiling counts; null does not lift the ceiling."""
     limits = api_limits(budget_ceiling=Budget(max_tokens=100))
 
     assert new_run({"budget": given}, limits).request.budget.max_tokens == tokens
@@ -83,7 +83,7 @@ def test_no_caller_gets_past_a_ceiling(given: Any, tokens: int) -> None:
 
 @pytest.mark.req("002/9.3", "002/23.4", "002/23.5")
 def test_an_input_is_counted_in_characters_and_refused_beyond_the_limit() -> None:
-    """Exactly the limit passes, however many bytes it takes; the message names the limit."""
+    """The input limit counts characters, not bytes, is inclusive, and is named in the message."""
     limits = api_limits(max_input_chars=10)
 
     assert new_run({"input": "😀" * 10}, limits).request.input == "😀" * 10
@@ -94,13 +94,13 @@ def test_an_input_is_counted_in_characters_and_refused_beyond_the_limit() -> Non
 
 @pytest.mark.req("002/9.3")
 def test_the_usual_limit_of_an_input_is_8192_characters() -> None:
-    """As the requirement has it."""
+    """The default limit of an input is 8192 characters."""
     assert new_run({"input": "x" * 8192}).request.input == "x" * 8192
     assert list(refused_fields({"input": "x" * 8193})) == ["input"]
 
 
 def test_metadata_is_bounded_as_json() -> None:
-    """Bytes count here, because they are what is stored."""
+    """Metadata is limited by its stored size in bytes."""
     limits = api_limits(max_metadata_bytes=len('{"a":"éé"}'.encode()))
 
     assert new_run({"metadata": {"a": "éé"}}, limits).metadata == {"a": "éé"}
@@ -108,7 +108,7 @@ def test_metadata_is_bounded_as_json() -> None:
 
 
 def test_an_expected_tool_must_be_usable() -> None:
-    """The message lists what there is, and does not repeat what was asked for."""
+    """The message lists the available tools and does not repeat the requested name."""
     body = {"expected_tools": ["calculator", "canary"]}
 
     assert refused_fields(body) == {
@@ -121,7 +121,7 @@ def test_an_expected_tool_must_be_usable() -> None:
 
 
 def test_everything_wrong_is_said_at_once() -> None:
-    """A caller corrects a request in one go."""
+    """All problems of a request are reported together."""
     limits = api_limits(max_input_chars=1, max_metadata_bytes=1)
 
     assert set(refused_fields({"metadata": {"a": 1}, "expected_tools": ["x"]}, limits)) == {
@@ -132,7 +132,7 @@ def test_everything_wrong_is_said_at_once() -> None:
 
 
 def test_an_id_is_made_for_a_run_that_has_none() -> None:
-    """And the store is told that nobody chose it."""
+    """A generated run ID is unique and marked as not chosen by the client."""
     chosen, made = new_run({"run_id": "mine"}), new_run()
 
     assert (chosen.key.run_id, chosen.named) == ("mine", True)
@@ -154,7 +154,7 @@ def test_an_id_is_made_for_a_run_that_has_none() -> None:
     ],
 )
 def test_only_known_time_zones_are_taken(zone: str) -> None:
-    """A name is looked up, never opened as a path."""
+    """A time zone is looked up by name and never opened as a path."""
     with pytest.raises(ValueError, match="IANA time zone"):
         CaseBody.model_validate({"input": "2+2?", "timezone": zone})
 
@@ -175,26 +175,26 @@ def test_only_known_time_zones_are_taken(zone: str) -> None:
     ],
 )
 def test_an_instant_needs_its_date_its_time_and_its_offset(instant: Any) -> None:
-    """Nothing is guessed, and what no clock can show is refused."""
+    """A deadline needs date, time and offset, and must be representable in UTC."""
     with pytest.raises(ValueError, match="RFC 3339"):
         CaseBody.model_validate({"input": "2+2?", "deadline": instant})
 
 
 @pytest.mark.parametrize("run_id", ["a", ".a", "..a", "...", "A-1_b:c.d", "x" * 64])
 def test_a_run_id_may_be_anything_that_a_url_can_name(run_id: str) -> None:
-    """Letters, digits and four marks."""
+    """A run ID has 1 to 64 letters, digits or any of ``.-_:``."""
     assert CaseBody.model_validate({"input": "2+2?", "run_id": run_id}).run_id == run_id
 
 
 @pytest.mark.parametrize("run_id", ["", ".", "..", "a/b", "a b", "a\n", "é", "x" * 65, "a?", "%41"])
 def test_other_run_ids_are_refused(run_id: str) -> None:
-    """A lone . or .. would name another resource."""
+    """Other run IDs are rejected, including ``.`` and ``..``, which name other resources."""
     with pytest.raises(ValueError, match="run ID"):
         CaseBody.model_validate({"input": "2+2?", "run_id": run_id})
 
 
 def test_bodies_that_mean_the_same_are_the_same() -> None:
-    """Order, null for "left out", 5 for 5.0 and another offset of the same instant do not count."""
+    """The hash ignores key order, null fields, the run ID and different forms of equal values."""
     assert hashed() == hashed(mode=None, metadata={}, expected_tools=[], kind="case")
     assert hashed() == hashed(run_id="a")
     assert hashed(budget={"max_seconds": 5}) == hashed(budget={"max_seconds": 5.0})
@@ -203,7 +203,7 @@ def test_bodies_that_mean_the_same_are_the_same() -> None:
 
 
 def test_bodies_that_mean_something_else_are_not_the_same() -> None:
-    """Every field counts; null is a limit of its own."""
+    """A change of any field changes the hash, including a limit of null."""
     bodies: list[dict[str, Any]] = [
         {},
         {"input": "2+2? "},
@@ -228,13 +228,13 @@ def test_bodies_that_mean_something_else_are_not_the_same() -> None:
 
 
 def test_metadata_counts_as_it_comes_back() -> None:
-    """A number with an exponent is five bytes in a request and 309 in every answer."""
+    """A number counts in its stored form: 1e308 has five bytes in a request and 309 when stored."""
     assert "metadata" in refused_fields({"metadata": {"k": [1e308] * 100}})
     assert new_run({"metadata": {"k": [1.5] * 100}}).metadata == {"k": [1.5] * 100}
 
 
 def test_a_limit_of_cost_refuses_unknown_prices_only_if_somebody_has_set_it() -> None:
-    """The service's own default ceiling lets local models through; a caller's limit does not."""
+    """Only a client's own cost limit requires known prices, unless the ceiling is configured to."""
     assert not new_run().request.requires_prices
     assert new_run().request.budget.max_cost_usd is not None
     assert not new_run({"budget": {"max_cost_usd": None}}).request.requires_prices

@@ -1,4 +1,4 @@
-"""What the OpenAPI document shows is right."""
+"""The examples in the OpenAPI document are valid."""
 
 from typing import Any
 
@@ -24,7 +24,7 @@ from tests.support.limits import api_limits
 
 @pytest.fixture(scope="module")
 def catalog() -> GraphChecks:
-    """The real one, with which the service is built."""
+    """Return the catalog that the service builds from default settings."""
     settings = Settings()
     toolbox = Toolbox(settings.tools)
     tools = build_tools(settings, toolbox.tools)
@@ -33,7 +33,7 @@ def catalog() -> GraphChecks:
 
 @pytest.mark.parametrize("name", RUNS)
 def test_every_run_that_is_shown_would_be_accepted(name: str, catalog: GraphChecks) -> None:
-    """Nothing of a graph or an agent is even odd."""
+    """Each example run is accepted without errors or warnings."""
     value: Any = RUNS[name]["value"]
     if "from" in value:
         assert GoingOnBody.model_validate(value).from_.run_id in str(RUNS)
@@ -59,7 +59,7 @@ def test_every_run_that_is_shown_would_be_accepted(name: str, catalog: GraphChec
 
 
 def test_every_graph_that_is_shown_is_valid(catalog: GraphChecks) -> None:
-    """As a definition and as something to look at."""
+    """Each example graph is valid, for registration and for validation."""
     for example in NEW_GRAPHS.values():
         assert catalog.examine(NewGraphBody.model_validate(example["value"]).graph)[1] == ()
     for example in GRAPHS_TO_VALIDATE.values():
@@ -67,7 +67,7 @@ def test_every_graph_that_is_shown_is_valid(catalog: GraphChecks) -> None:
 
 
 def test_every_agent_that_is_shown_is_valid(catalog: GraphChecks) -> None:
-    """As something to register; what it names is not looked up."""
+    """Each example agent is valid; definitions it refers to are not looked up."""
     for example in NEW_AGENTS.values():
         agent = NewAgentBody.model_validate(example["value"]).agent
         assert catalog.examine(graph_of(DefinitionKind.AGENT, agent))[1] == ()

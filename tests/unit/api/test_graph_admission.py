@@ -33,7 +33,7 @@ async def test_a_graph_that_was_checked_comes_with_its_run_ready_to_be_executed(
     api: Api,
     sent: dict[str, Any],
 ) -> None:
-    """The process that takes the run need not read it a second time."""
+    """The admitted run contains the prepared graph, so it need not be parsed again."""
     graphs = Definitions(api.definitions, NodeCatalog((router_type(),)), graph_limits())
     await graphs.register("t", DefinitionRef("route"), ROUTE)
     body = GraphRunBody.model_validate({"kind": "graph", "graph": sent})

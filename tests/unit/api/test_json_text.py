@@ -1,4 +1,4 @@
-"""Only JSON that can be stored gets past the reader, in linear time."""
+"""The JSON reader accepts only storable values, in linear time."""
 
 import json
 from typing import Any
@@ -25,7 +25,7 @@ def read(text: str | bytes) -> Any:
 
 
 def test_plain_json_is_read_as_it_is() -> None:
-    """What Postgres stores and Python reads alike comes through unchanged."""
+    """Valid JSON is returned with equal values."""
     assert read('{"a": [1, -2.5, true, null, "\\u00e9\\ud83d\\ude00"]}') == {
         "a": [1, -2.5, True, None, "é😀"]
     }
@@ -54,7 +54,7 @@ def test_plain_json_is_read_as_it_is() -> None:
     ],
 )
 def test_what_is_not_json_is_refused(text: str) -> None:
-    """Python's own parser would take some of these."""
+    """Invalid JSON is rejected, including forms that Python's parser accepts."""
     with pytest.raises(MalformedJsonError):
         read(text)
 
@@ -72,14 +72,14 @@ def test_what_is_not_json_is_refused(text: str) -> None:
     ],
 )
 def test_what_is_not_utf_8_is_refused(body: bytes) -> None:
-    """Byte order marks, other encodings, encoded surrogates and overlong forms are no UTF-8."""
+    """Byte order marks, other encodings, encoded surrogates and overlong forms are rejected."""
     with pytest.raises(MalformedJsonError):
         read(body)
 
 
 @pytest.mark.parametrize("number", [INT64 - 1, -INT64, 0])
 def test_integers_of_64_bits_are_exact(number: int) -> None:
-    """No integer is rounded on its way."""
+    """64-bit integers are read exactly."""
     assert read(f'{{"a": {number}}}') == {"a": number}
 
 
@@ -87,14 +87,14 @@ def test_integers_of_64_bits_are_exact(number: int) -> None:
     "digits", [str(INT64), str(-INT64 - 1), "9" * 21, "9" * 5000, "-" + "9" * 5000]
 )
 def test_longer_integers_are_refused(digits: str) -> None:
-    """A database would store 5,000 digits that Python then refuses to read."""
+    """Integers beyond 64 bits are rejected; Python could not read back 5,000 stored digits."""
     with pytest.raises(MalformedJsonError, match="64 bits"):
         read(f'{{"a": {digits}}}')
 
 
 @pytest.mark.parametrize("digits", ["1e999", "-1e999", "1" + "0" * 400 + ".0"])
 def test_numbers_beyond_a_double_are_refused(digits: str) -> None:
-    """They would be read as infinity, which is no JSON."""
+    """A number beyond a double is rejected, because it would become infinity."""
     with pytest.raises(MalformedJsonError, match="too large"):
         read(f"[{digits}]")
 
@@ -109,7 +109,7 @@ def test_numbers_beyond_a_double_are_refused(digits: str) -> None:
     ],
 )
 def test_strings_that_no_database_stores_are_named(text: str, field: str) -> None:
-    """NUL and unpaired surrogates are legal JSON, and are refused with their place."""
+    """NUL and unpaired surrogates are rejected with the path of their field."""
     with pytest.raises(UnstorableTextError) as refused:
         read(text)
 
@@ -117,7 +117,7 @@ def test_strings_that_no_database_stores_are_named(text: str, field: str) -> Non
 
 
 def test_nesting_is_counted_outside_of_strings() -> None:
-    """Brackets inside strings are text, also behind escaped quotes."""
+    """The nesting check ignores brackets inside strings, also after escaped quotes."""
     deepest = "[" * DEPTH + "]" * DEPTH
 
     assert not is_nested_deeper(deepest, DEPTH)
@@ -128,7 +128,7 @@ def test_nesting_is_counted_outside_of_strings() -> None:
 
 
 def test_too_deep_a_body_is_refused_before_it_is_parsed() -> None:
-    """A parser would run out of stack first."""
+    """A body that is nested too deeply is rejected before parsing exhausts the stack."""
     with pytest.raises(MalformedJsonError, match="8 levels"):
         read("[" * 200_000)
 
@@ -146,7 +146,7 @@ def test_too_deep_a_body_is_refused_before_it_is_parsed() -> None:
     )
 )
 def test_whatever_python_writes_is_read_back_or_refused_in_words(value: Any) -> None:
-    """The reader agrees with the standard parser on all that both take."""
+    """The reader returns the same values as Python's parser, or rejects the text."""
     text = json.dumps(value)
     try:
         assert read(text) == value
@@ -160,7 +160,7 @@ def test_whatever_python_writes_is_read_back_or_refused_in_words(value: Any) -> 
 def test_the_depth_of_hostile_text_is_found_in_linear_time(
     fragment: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Twice the text takes twice the steps; a pattern that backtracks would square them."""
+    """Doubling the text at most doubles the work, so hostile text causes no backtracking."""
 
     def steps_for(times: int) -> int:
         counting = CountingPattern(json_text._STRING_OR_BRACKET)

@@ -1,4 +1,4 @@
-"""What the headers of a POST ask for."""
+"""The Prefer and Idempotency-Key headers of a POST request."""
 
 import hashlib
 
@@ -28,7 +28,7 @@ def prefer(*values: str) -> Headers:
     ],
 )
 def test_a_wish_to_wait_is_read_as_the_rfc_writes_it(values: list[str], seconds: int) -> None:
-    """RFC 7240: names in any case, several headers are one, the first of several counts."""
+    """``wait`` is parsed as in RFC 7240: any case, several headers, and the first value counts."""
     assert wait_seconds(prefer(*values), longest=60) == seconds
 
 
@@ -49,7 +49,7 @@ def test_a_wish_to_wait_is_read_as_the_rfc_writes_it(values: list[str], seconds:
     ],
 )
 def test_a_preference_that_cannot_be_read_is_ignored(values: list[str]) -> None:
-    """A preference is never a reason to refuse."""
+    """An invalid preference is ignored, not rejected."""
     assert wait_seconds(prefer(*values), longest=60) is None
 
 
@@ -57,7 +57,7 @@ def test_a_preference_that_cannot_be_read_is_ignored(values: list[str]) -> None:
     "key", ["a", "8e03978e-40d5-43dd-bc93-6894a57f9324", '"quoted"', "a b", "~" * 255]
 )
 def test_a_printable_key_is_kept_as_its_digest(key: str) -> None:
-    """Keys mean nothing to the service; they are compared byte by byte, and never repeated."""
+    """An idempotency key is stored as a digest of its exact bytes."""
     digest = idempotency_key(Headers({"Idempotency-Key": key}))
 
     assert digest == hashlib.sha256(key.encode()).hexdigest()
@@ -66,7 +66,7 @@ def test_a_printable_key_is_kept_as_its_digest(key: str) -> None:
 
 @pytest.mark.parametrize("key", ["", " ", " a", "a\x00", "a\tb", "é", "~" * 256])
 def test_another_key_is_refused(key: str) -> None:
-    """A key that is cut or changed on its way would make two runs."""
+    """An invalid key is rejected, because a changed key would create a second run."""
     with pytest.raises(ProblemError) as refused:
         idempotency_key(Headers(raw=[(b"idempotency-key", key.encode("latin-1"))]))
 
@@ -74,5 +74,5 @@ def test_another_key_is_refused(key: str) -> None:
 
 
 def test_no_key_is_no_key() -> None:
-    """Only what is sent counts."""
+    """A request without the header has no idempotency key."""
     assert idempotency_key(Headers({})) is None

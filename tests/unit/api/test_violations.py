@@ -1,4 +1,4 @@
-"""What is wrong is said in our own words."""
+"""Validation errors are reported in our own words."""
 
 import typing
 from typing import Any
@@ -30,7 +30,7 @@ def found(body: Any, model: type[BaseModel] = CaseBody) -> dict[str, str]:
 
 @pytest.mark.req("002/23.5")
 def test_every_field_at_fault_is_named_with_what_to_do() -> None:
-    """All of them at once, so that a caller corrects a request in one go."""
+    """All invalid fields are reported together, each with the required change."""
     body = {
         "input": " ",
         "mode": "fast",
@@ -57,7 +57,7 @@ def test_every_field_at_fault_is_named_with_what_to_do() -> None:
 @pytest.mark.parametrize("value", [CANARY, [CANARY], {CANARY: CANARY}, -1, 1.5, True])
 @pytest.mark.parametrize("field", [name for name in CaseBody.model_fields if name != "metadata"])
 def test_no_message_repeats_what_was_sent(field: str, value: Any) -> None:
-    """A secret that was sent in the wrong place does not come back."""
+    """Messages do not repeat sent values, which could be secrets."""
     body = {"input": "2+2?", field: value, "unknown": CANARY}
 
     with pytest.raises(ValidationError) as refused:
@@ -67,7 +67,7 @@ def test_no_message_repeats_what_was_sent(field: str, value: Any) -> None:
 
 
 def test_only_keys_that_look_like_names_are_shown() -> None:
-    """Whatever else a caller uses as a key may be a value that slipped."""
+    """Keys that do not look like field names are replaced, because they could be values."""
     assert field_of(("metadata", "ticket_id", 3)) == "metadata.ticket_id.3"
     assert field_of(("maxTokens", "gpt4_mini", 0)) == "maxTokens.gpt4_mini.0"
     assert field_of(("sk-live-51Hx", "AKIAIOSFODNN7EXAMPLE", "a" * 25)) == "*.*.*"
@@ -75,21 +75,21 @@ def test_only_keys_that_look_like_names_are_shown() -> None:
 
 
 def test_only_some_fields_are_named_at_once() -> None:
-    """An answer is never larger than what it answers."""
+    """The number of reported fields is limited."""
     body = {"input": "2+2?", **{f"field{number}": 1 for number in range(500)}}
 
     assert len(found(body)) == MAX_VIOLATIONS
 
 
 def test_every_known_kind_of_error_is_one_of_the_librarys() -> None:
-    """A message for a kind that does not exist would never be shown."""
+    """Every error type with a message exists in pydantic."""
     kinds = set(typing.get_args(ErrorType))
 
     assert set(reading.MESSAGES) <= kinds
 
 
 def test_an_unknown_kind_of_error_is_said_plainly() -> None:
-    """The library's own words are never used, whatever it adds."""
+    """An unknown error type gets a generic message, not the one of the library."""
     error = {"type": "brand_new", "loc": ("body", "input"), "msg": CANARY, "input": CANARY}
 
     assert violations_of([error]) == [Violation("input", "This value is not accepted here.")]
@@ -113,7 +113,7 @@ def test_an_unknown_kind_of_error_is_said_plainly() -> None:
 def test_names_that_a_problem_of_a_graph_quotes_are_shown_without_secrets(
     message: str, told: str
 ) -> None:
-    """A name that was cut may end in half a secret; that half is left out."""
+    """Quoted names are redacted, and a name that was cut within a secret loses that part."""
     problem = Problem("steps.0.id", message)
 
     assert words_of(problem) == told

@@ -1,4 +1,4 @@
-"""The sides of the rows about the graph runtime; the peers' need environments of their own."""
+"""The graph benchmarks of this project; those of its peers need separate environments."""
 
 import importlib.util
 
@@ -14,7 +14,7 @@ from bench.timing import seconds_each, seconds_each_awaited
 
 
 async def test_the_graph_runtime_answers_every_question_that_a_row_asks() -> None:
-    """Each answer checks the results of the graph before it gives a time."""
+    """Each question returns a time, after the worker has checked the results of the graph."""
     async with worker(own_environment(), RUNTIMES[OURS].script) as side:
         assert await side.ask("chain", steps=3, times=2) > 0
         assert await side.ask("chain", steps=3, times=2, timeout_ms=60_000) > 0
@@ -25,21 +25,21 @@ async def test_the_graph_runtime_answers_every_question_that_a_row_asks() -> Non
 
 
 async def test_the_floor_answers_what_it_is_compared_in() -> None:
-    """A chain of tasks, and a TaskGroup."""
+    """The asyncio baseline measures a chain of tasks and a TaskGroup."""
     async with worker(own_environment(), RUNTIMES["asyncio"].script) as side:
         assert await side.ask("chain", steps=3, times=2) > 0
         assert await side.ask("fan_out", width=3, times=2) > 0
 
 
 async def test_a_large_graph_is_measured_in_time_and_in_memory() -> None:
-    """A step costs at least the few hundred bytes of what is known of it."""
+    """A large graph is measured in time and memory; a step takes at least a few hundred bytes."""
     async with worker(own_environment(), "graph_memory") as side:
         assert await side.ask("seconds", wide=2, deep=3) > 0
         assert await side.ask("peak_bytes", wide=2, deep=3) > 300
 
 
 def test_every_runtime_has_its_module_and_a_pinned_version() -> None:
-    """Those without requirements run in this project's own environment."""
+    """Each runtime has a module, and its requirements are pinned."""
     for runtime in RUNTIMES.values():
         assert importlib.util.find_spec(f"bench.sides.{runtime.script}") is not None
     assert all("==" in needed for needed in requirements_of(RUNTIMES))
@@ -50,21 +50,21 @@ def test_every_runtime_has_its_module_and_a_pinned_version() -> None:
 
 
 def test_the_best_peer_is_the_one_with_the_smallest_median() -> None:
-    """One lucky round does not make a peer the best."""
+    """The fastest peer is the one with the smallest median, not with the best single round."""
     measured = {"lucky": Samples((1.0, 9.0, 9.0)), "steady": Samples((5.0, 5.0, 5.0))}
 
     assert fastest(measured, measured) == "steady"
 
 
 def test_the_overhead_of_a_trace_is_taken_pair_by_pair() -> None:
-    """A machine that slows down in between does not look like overhead."""
+    """The overhead is computed per round, so a slower machine does not count as overhead."""
     plain, traced = Samples((1.0, 10.0)), Samples((1.04, 10.4))
 
     assert overhead_percent(traced, plain).values == pytest.approx((4.0, 4.0))
 
 
 def test_work_is_done_as_often_as_it_is_said_to_be() -> None:
-    """The time of one is the mean of all."""
+    """Work is repeated the given number of times; the result is the mean time."""
     calls: list[str] = []
 
     async def awaited() -> None:

@@ -1,4 +1,4 @@
-"""How rows are found and measured."""
+"""Discovery, measurement and reports of the benchmark rows."""
 
 import io
 import json
@@ -18,7 +18,7 @@ from bench.servers import cpu_seconds
 
 
 async def test_sides_take_turns_and_the_first_round_is_not_counted() -> None:
-    """A B A B: what disturbs the machine meets both."""
+    """Sides alternate, so disturbances affect both, and the warm-up round is not counted."""
     turns: list[str] = []
 
     async def side_a() -> float:
@@ -36,7 +36,7 @@ async def test_sides_take_turns_and_the_first_round_is_not_counted() -> None:
 
 
 def test_every_row_names_what_it_measures_and_pins_its_peers() -> None:
-    """A figure without the version of its peer could not be repeated."""
+    """Each row has a title and pinned versions of its peers."""
     rows = find_rows()
 
     assert {"callnode_life", "graph_snapshot", "graph_snapshot_large"} <= rows.keys()
@@ -45,13 +45,13 @@ def test_every_row_names_what_it_measures_and_pins_its_peers() -> None:
 
 
 def test_a_quick_effort_is_a_smaller_one() -> None:
-    """Fewer rounds, smaller sizes."""
+    """A quick run has fewer rounds and smaller sizes."""
     assert Effort(quick=True).rounds < Effort().rounds
     assert (Effort().choose(100, 3), Effort(quick=True).choose(100, 3)) == (100, 3)
 
 
 async def test_a_worker_that_dies_is_named(capfd: pytest.CaptureFixture[str]) -> None:
-    """With the question it died of; its own words are on standard error."""
+    """The error names the worker and the failed question; its traceback is on standard error."""
     async with worker(own_environment(), "bare_records") as floor:
         with pytest.raises(RuntimeError, match="bare_records died of weigh"):
             await floor.ask("weigh")
@@ -60,7 +60,7 @@ async def test_a_worker_that_dies_is_named(capfd: pytest.CaptureFixture[str]) ->
 
 
 async def test_both_call_graph_questions_run_on_this_projects_graph() -> None:
-    """Every question a row asks has an answer, also on a tiny graph."""
+    """Each question about the call graph has an answer, even for a tiny graph."""
     async with worker(
         own_environment(), "call_graph", ["caseworker.core.trace.execution_graph"]
     ) as graph:
@@ -73,7 +73,7 @@ async def test_both_call_graph_questions_run_on_this_projects_graph() -> None:
 def test_a_report_says_how_each_target_stands(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """For a person in a table, for a program in JSON."""
+    """The report shows each target's grade in a table and in JSON."""
     monkeypatch.setattr(report, "RESULTS", tmp_path / "results")
     check = Check(what="against peer", value=0.5, target=Target(must=0.6, stretch=0.4))
     sides = {"caseworker": Samples((1.0, 2.0)), "peer": Samples((2.0, 4.0))}
@@ -97,7 +97,7 @@ def test_a_report_says_how_each_target_stands(
 
 
 def test_cpu_of_a_server_includes_children_that_have_ended() -> None:
-    """Postgres has one child per connection, and some peers open a connection for each run."""
+    """CPU time includes ended children, because Postgres uses one process per connection."""
 
     def process(own: float, ended: float, children: list[Any]) -> Any:
         times = SimpleNamespace(user=own, system=own, children_user=ended, children_system=ended)

@@ -1,4 +1,4 @@
-"""The load that is put on servers, and what it makes sure of."""
+"""The load generator and its checks."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -9,7 +9,7 @@ from bench.load import Request, put_load
 
 
 class Echo:
-    """Answers every request with its body, in chunks if asked to, and remembers the bodies."""
+    """A server that returns each body, chunked on request, and records it."""
 
     def __init__(self) -> None:
         self.bodies: list[bytes] = []
@@ -38,7 +38,7 @@ class Echo:
 
 @pytest.fixture
 async def echo() -> AsyncIterator[tuple[Echo, str]]:
-    """A server and where it listens."""
+    """Start an echo server; return it with its URL."""
     echo = Echo()
     server = await asyncio.start_server(echo.serve, "127.0.0.1", 0)
     async with server:
@@ -47,7 +47,7 @@ async def echo() -> AsyncIterator[tuple[Echo, str]]:
 
 @pytest.mark.parametrize("path", ["/sized", "/chunked"])
 async def test_every_request_has_a_number_of_its_own(echo: tuple[Echo, str], path: str) -> None:
-    """So no server answers from what it has computed before."""
+    """Each request has a unique number, so the server cannot answer from a cache."""
     server, url = echo
     request = Request(path=path, body=b"What is %d + 1?", holds=b"What is")
 
@@ -60,7 +60,7 @@ async def test_every_request_has_a_number_of_its_own(echo: tuple[Echo, str], pat
 async def test_an_answer_that_lacks_what_it_must_hold_ends_the_measurement(
     echo: tuple[Echo, str],
 ) -> None:
-    """A run that failed is never counted as one that completed."""
+    """A response without the expected content aborts the measurement."""
     request = Request(path="/sized", body=b'{"status":"failed"}', holds=b'"status":"completed"')
 
     with pytest.raises(ExceptionGroup, match="unhandled") as raised:

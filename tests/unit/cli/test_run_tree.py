@@ -1,4 +1,4 @@
-"""The tree of a run as its events make it grow."""
+"""The tree of a run, built from its events."""
 
 from datetime import UTC, datetime, timedelta
 from io import StringIO
@@ -15,7 +15,7 @@ BEGAN = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 class Story:
-    """A tree, and the events that are told to it, one a second."""
+    """A tree that receives one event per second."""
 
     def __init__(self) -> None:
         self.tree = RunTree("r", kind="graph", status="queued")
@@ -42,7 +42,7 @@ class Story:
 
 
 def test_calls_stand_below_their_steps_with_how_they_stand() -> None:
-    """What is under way counts on; what failed says why."""
+    """Calls appear below their steps; running ones show their time, failed ones their reason."""
     story = Story()
     story.tell("run.started")
     story.tell("step.started", "a")
@@ -65,7 +65,7 @@ def test_calls_stand_below_their_steps_with_how_they_stand() -> None:
 
 
 def test_a_tree_that_is_too_high_keeps_what_is_under_way_and_what_failed() -> None:
-    """And counts what it leaves out."""
+    """A tree that is too high keeps running and failed steps, and counts the hidden ones."""
     story = Story()
     story.tell("run.started")
     for number in range(300):
@@ -86,7 +86,7 @@ def test_a_tree_that_is_too_high_keeps_what_is_under_way_and_what_failed() -> No
 
 
 def test_the_end_and_what_is_asked_of_a_person_are_shown() -> None:
-    """With the command that answers."""
+    """A pending approval shows the command that decides it, and the end shows the stop reason."""
     story = Story()
     story.tell("run.started")
     story.tell("step.started", "pay")
@@ -111,7 +111,7 @@ def test_the_end_and_what_is_asked_of_a_person_are_shown() -> None:
     ],
 )
 def test_refusals_say_what_to_do(status: int, told: str) -> None:
-    """In one line."""
+    """An API error is explained in one line with a next step."""
     wait = 7.0 if status == 429 else None
     problem = {"title": "The title", "detail": "This is the detail."}
     text = explained(ApiError(status, problem, retry_after_seconds=wait))

@@ -1,4 +1,4 @@
-"""Executing a graph on virtual time, with a node that a test scripts."""
+"""Execute a graph on virtual time with a node whose behaviour the test scripts."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping
@@ -26,13 +26,13 @@ Work = Callable[[FlowContext, Mapping[str, Any]], Awaitable[Mapping[str, Any]]]
 
 
 class OurError(Exception):
-    """A failure whose words are ours."""
+    """An error from our own package, so its message is not redacted."""
 
     __module__ = "caseworker.nodes.test"
 
 
 class Scripted:
-    """A node that does for each step what a test says; others return their inputs."""
+    """Run the scripted function of each step; a step without one returns its own ID."""
 
     def __init__(self, **works: Work) -> None:
         self.works = works
@@ -72,7 +72,7 @@ def graph(steps: Iterable[str], *edges: Edge, max_parallel: int = 1) -> Graph:
 
 
 def prepared(of: Graph, node: Any, **limits: Mapping[str, Any]) -> PreparedGraph:
-    """The graph with one node for all its steps; ``limits`` are what else a step is given."""
+    """Prepare the graph with one node for all steps; ``limits`` holds further fields per step."""
     return PreparedGraph(
         of,
         {
@@ -88,7 +88,7 @@ CHAIN = graph("ABC", flow("A", "B"), flow("B", "C"))
 
 
 class World:
-    """One run of a graph."""
+    """One run of a graph, with its gateway, node and recorded events."""
 
     def __init__(self, node: Scripted, budget: Budget) -> None:
         loop = asyncio.get_running_loop()
@@ -121,11 +121,11 @@ class World:
         self.told.append(event)
 
     def lifecycle(self, step_id: str) -> list[str]:
-        """What was told of a step."""
+        """Return the types of the events that were emitted for a step."""
         return [event.type for event in self.told if event.step_id == step_id]
 
     def nodes(self) -> dict[str, tuple[str, str | None]]:
-        """Status and stop reason of the last CallNode of each step."""
+        """Return status and stop reason of the last CallNode of each step."""
         found = self.gateway.graph.snapshot()["nodes"].values()
         return {node["name"]: (node["status"], node["stop_reason"]) for node in found}
 
@@ -141,7 +141,7 @@ def drive(
     limits: Mapping[str, Mapping[str, Any]] = MappingProxyType({}),
     after_seconds: float = 0,
 ) -> tuple[GraphOutcome, World]:
-    """Execute a graph under a supervisor, on virtual time; look on for ``after_seconds``."""
+    """Execute a graph under a supervisor on virtual time, then sleep for ``after_seconds``."""
 
     async def main() -> tuple[GraphOutcome, World]:
         world = World(node or Scripted(), budget or Budget())
@@ -155,7 +155,7 @@ def drive(
             outcome = execution.abandoned(abandoned.stop)
             world.ended_at = asyncio.get_running_loop().time()
             await asyncio.sleep(100)
-        except Stop as stop:  # it was stopped before it began
+        except Stop as stop:  # stopped before it started
             outcome = execution.abandoned(stop)
         else:
             world.ended_at = asyncio.get_running_loop().time()

@@ -1,4 +1,4 @@
-"""The call gateway of one run, with a journal that a test can look into."""
+"""The call gateway of one run, with a journal that tests can inspect."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
@@ -34,25 +34,25 @@ REAL = Spent(tokens_in=70, tokens_out=5, cost_usd=Decimal("0.30"))
 
 
 def play(main: Callable[[], Coroutine[Any, Any, Any]], seed: int = 0) -> Any:
-    """Run a story on virtual time; nothing may be left over."""
+    """Run a coroutine on virtual time and check that no task is left over."""
     story = run(main, seed)
     assert story.leftover == ()
     return story.result
 
 
 class MemoryJournal:
-    """Implements the engine's journal; says in ``events`` what it was told."""
+    """Implement the engine's journal in memory; append each call to ``events``."""
 
     def __init__(self, events: list[str]) -> None:
         self.events = events
         self.entries: dict[str, Entry] = {}
-        """By CallNode, the last one."""
+        """The last entry of each CallNode, by node ID."""
         self.requests: dict[str, Mapping[str, Any]] = {}
         self.earlier: dict[str, Recorded] = {}
         self.earlier_charges: dict[str, Charge] = {}
         self.at_barrier: Callable[[], Awaitable[None]] | None = None
         self.refuses: object = None
-        """A value that cannot be stored."""
+        """A value that the journal refuses to store."""
 
     def recorded(self, call_key: str) -> Recorded | None:
         return self.earlier.get(call_key)
@@ -86,7 +86,7 @@ class MemoryJournal:
         *,
         imported: bool = False,
     ) -> None:
-        """Store what an earlier execution has recorded; ``imported``: one of another run."""
+        """Store a record of an earlier execution; ``imported``: one of another run."""
         self.earlier[key] = Recorded(
             node_id="n000009",
             outcome=outcome,
@@ -97,7 +97,7 @@ class MemoryJournal:
 
 
 class WatchedGraph(ExecutionGraph):
-    """Says when a node begins, runs and ends."""
+    """An execution graph that records when a node begins, runs and ends."""
 
     def __init__(self, events: list[str], clock: Callable[[], float]) -> None:
         super().__init__("run-1", now_ms=lambda: round(clock() * 1000))
@@ -117,7 +117,7 @@ class WatchedGraph(ExecutionGraph):
 
 
 class WatchedScope(Scope):
-    """Says when something is reserved and settled."""
+    """A scope that records each reservation and settlement."""
 
     events: list[str]
 
@@ -134,7 +134,7 @@ class WatchedScope(Scope):
 
 
 class WatchedReservation(Reservation):
-    """Says when it is settled."""
+    """A reservation that records its settlement."""
 
     __slots__ = ("_events", "_inner")
     _events: list[str]
@@ -152,12 +152,12 @@ class WatchedReservation(Reservation):
 
 @dataclass
 class Gateway:
-    """One run's gateway; must be made inside a story."""
+    """The gateway of one run; create it on a seeded loop."""
 
     loop: SeededLoop
     budget: Budget = field(default_factory=Budget)
     draws: list[float] = field(default_factory=list)
-    """What the jitter will be, attempt by attempt; then 0."""
+    """Jitter values of the next attempts; 0 once the list is empty."""
     events: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -185,10 +185,7 @@ class Gateway:
         parent: str | None = None,
         **settings: Any,
     ) -> Any:
-        """Make a call below ``parent``, or the root.
-
-        ``settings`` differ from those of an ordinary LLM call.
-        """
+        """Make a call below ``parent`` or the root; ``settings`` override an ordinary LLM call."""
         ordinary: dict[str, Any] = {
             "kind": "llm",
             "name": "plan",
@@ -204,25 +201,25 @@ class Gateway:
         return made.value
 
     def node(self, number: int = 2) -> Node:
-        """A node of the graph; the first call is the second node."""
+        """Return a node of the graph; the first call is node number 2."""
         return self.graph.node(f"n{number:06}")
 
     def entry(self, number: int = 2) -> Entry:
-        """What is journaled of a node."""
+        """Return the last journal entry of a node."""
         return self.journal.entries[f"n{number:06}"]
 
     def children(self) -> list[Node]:
-        """The attempts of the first call, in their order."""
+        """Return the attempts of the first call, in order."""
         nodes = self.graph.snapshot()["nodes"].values()
         return [node for node in nodes if node["parent_id"] == "n000002"]
 
     def spent(self) -> dict[str, Any]:
-        """What the scope has counted, without what is zero."""
+        """Return the nonzero usage of the scope."""
         counted = self.scope.usage.amounts.items()
         return {dimension.value: amount for dimension, amount in counted if amount}
 
     def settled(self) -> bool:
-        """Whether nothing is held, and the graph is sound."""
+        """Return whether nothing is reserved; fail on a graph that violates its invariants."""
         assert violations(self.graph.snapshot()) == []
         return not any(self.scope.reserved(dimension) for dimension in Dimension)
 
@@ -231,7 +228,7 @@ Story = Callable[[Gateway], Coroutine[Any, Any, None]]
 
 
 def told(story: Story, **settings: Any) -> Gateway:
-    """Let a story happen at a gateway; return it as it was left."""
+    """Run a story against a new gateway and return the gateway."""
     made: list[Gateway] = []
 
     async def main() -> None:
@@ -255,12 +252,12 @@ async def answers() -> Reply:
 
 
 async def must_not_be_made() -> Reply:
-    """An attempt that nobody may make."""
+    """An attempt that fails the test if it is made."""
     pytest.fail("the call was made")
 
 
 class Attempts:
-    """Fails as often as it is told and then answers; notes when it was made."""
+    """An attempt that raises the given failures, then succeeds; records its start times."""
 
     def __init__(self, *failures: BaseException) -> None:
         self.failures = list(failures)
@@ -275,7 +272,7 @@ class Attempts:
 
 
 def busy(retry_after: float | None = None, spent: Spent | None = None) -> AttemptError:
-    """The provider asks for patience."""
+    """Return a retryable provider failure."""
     return AttemptError(
         "The provider is busy.",
         error_class="ProviderBusy",

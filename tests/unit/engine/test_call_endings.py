@@ -1,4 +1,4 @@
-"""How a call ends that neither succeeds nor simply fails."""
+"""Unusual ends of a call: timeouts, stops, foreign errors and late answers."""
 
 import asyncio
 
@@ -25,7 +25,7 @@ from tests.unit.engine.gateway import (
 
 @pytest.mark.req("000/E2", "002/13.4")
 def test_an_attempt_that_takes_too_long_is_cut_off_and_made_again() -> None:
-    """Each has its own time; the lost one is charged at the estimate."""
+    """Each attempt has its own timeout; a timed-out attempt is charged at the estimate."""
     seen: list[str] = []
 
     async def attempt() -> Reply:
@@ -45,7 +45,7 @@ def test_an_attempt_that_takes_too_long_is_cut_off_and_made_again() -> None:
 
 
 def test_a_call_that_must_not_be_repeated_is_not_repeated_after_a_timeout() -> None:
-    """It may have taken effect."""
+    """A timed-out call may have taken effect, so a call that is not repeatable fails."""
     seen: list[str] = []
 
     async def attempt() -> Reply:
@@ -63,7 +63,7 @@ def test_a_call_that_must_not_be_repeated_is_not_repeated_after_a_timeout() -> N
 
 @pytest.mark.req("000/E2")
 def test_a_timeout_of_the_attempts_own_is_not_taken_for_ours() -> None:
-    """It is an error like any other, raised as it is and not tried again."""
+    """A TimeoutError raised by the attempt itself passes through and is not retried."""
     attempts = Attempts(TimeoutError("mine"))
 
     async def story(gateway: Gateway) -> None:
@@ -76,7 +76,7 @@ def test_a_timeout_of_the_attempts_own_is_not_taken_for_ours() -> None:
 
 
 def test_an_error_that_no_call_should_raise_fails_the_call_without_its_words() -> None:
-    """They could hold anything; and nobody can tell what came of the call."""
+    """The message of a foreign error may hold personal data; the call's outcome stays unknown."""
     attempts = Attempts(busy(), RuntimeError("alice@example.org"))
 
     async def story(gateway: Gateway) -> None:
@@ -94,7 +94,7 @@ def test_an_error_that_no_call_should_raise_fails_the_call_without_its_words() -
 
 @pytest.mark.req("000/C3")
 def test_a_stop_in_flight_halts_the_call_and_keeps_its_cost() -> None:
-    """At the estimate, for nobody can tell; in the journal as well, and once only."""
+    """The scope, the node and the journal each count a stopped call once, at its estimate."""
 
     async def attempt() -> Reply:
         await asyncio.sleep(60)
@@ -117,7 +117,7 @@ def test_a_stop_in_flight_halts_the_call_and_keeps_its_cost() -> None:
 
 
 def test_something_cancelled_that_an_attempt_waited_for_is_a_failure_of_the_attempt() -> None:
-    """Nobody has asked the run to end."""
+    """A cancelled future that an attempt awaits fails the call; the run was not cancelled."""
 
     async def attempt() -> Reply:
         gone = asyncio.get_running_loop().create_future()
@@ -135,7 +135,7 @@ def test_something_cancelled_that_an_attempt_waited_for_is_a_failure_of_the_atte
 
 @pytest.mark.parametrize("ending", ["answers", "fails", "is stopped"])
 def test_a_call_that_ends_after_its_run_adds_what_it_has_cost(ending: str) -> None:
-    """It had ignored its stop; its node stays halted."""
+    """A call that outlives its run adds its cost; its node stays halted."""
 
     async def attempt() -> Reply:
         await asyncio.sleep(5)
@@ -159,7 +159,7 @@ def test_a_call_that_ends_after_its_run_adds_what_it_has_cost(ending: str) -> No
 
 
 def test_an_answer_that_cannot_be_stored_fails_the_call() -> None:
-    """Rather than the run, later; what it cost is kept."""
+    """An answer that cannot be stored fails its call, not the run later; its cost is kept."""
     answer = {"text": object()}
 
     async def story(gateway: Gateway) -> None:

@@ -1,4 +1,4 @@
-"""What the event stream tells of the calls of a run."""
+"""The events of a run's calls."""
 
 import pytest
 
@@ -11,7 +11,7 @@ from tests.unit.runs.world import loop
 
 
 class Heard(list[Event]):
-    """Implements the sink of events."""
+    """Implement the event sink as a list."""
 
     def emit(self, event: Event) -> None:
         self.append(event)
@@ -25,7 +25,7 @@ def opened(budget: Budget | None = None) -> tuple[Gateway, Heard]:
 
 @pytest.mark.req("003/FR3.1")
 def test_a_call_tells_its_begin_and_its_end() -> None:
-    """With its kind, its name and its model, below the step that makes it."""
+    """A call emits its start and its end with kind, name and model, below the step that made it."""
 
     async def story() -> None:
         gateway, heard = opened()
@@ -51,7 +51,7 @@ def test_a_call_tells_its_begin_and_its_end() -> None:
 
 @pytest.mark.req("003/FR3.1")
 def test_an_event_names_the_step_of_a_call_that_another_call_asked_for() -> None:
-    """The parent of the call is an LLM call; clients know steps."""
+    """A nested call's event names the step, because clients know steps and not parent calls."""
 
     async def story() -> None:
         gateway, heard = opened()
@@ -69,7 +69,7 @@ def test_an_event_names_the_step_of_a_call_that_another_call_asked_for() -> None
 
 @pytest.mark.req("003/FR3.3")
 def test_a_call_that_failed_says_what_went_wrong_once() -> None:
-    """However often it was tried."""
+    """A call that fails after several attempts emits one error event."""
 
     async def story() -> None:
         gateway, heard = opened()
@@ -89,7 +89,7 @@ def test_a_call_that_failed_says_what_went_wrong_once() -> None:
 
 
 def test_a_call_that_broke_says_so_in_the_words_of_its_error() -> None:
-    """They are redacted, and in the trace as well."""
+    """The error message is redacted in the event and in the trace."""
 
     async def story() -> None:
         gateway, heard = opened()
@@ -111,7 +111,7 @@ def test_a_call_that_broke_says_so_in_the_words_of_its_error() -> None:
 
 
 def test_a_call_that_is_refused_tells_nothing() -> None:
-    """It was never made; the trace has it as a halted node."""
+    """A refused call emits no event, because it was never made; the trace has a halted node."""
 
     async def story() -> None:
         gateway, heard = opened(Budget(max_api_calls=0))
@@ -129,7 +129,7 @@ def test_a_call_that_is_refused_tells_nothing() -> None:
 
 
 def test_a_call_whose_result_cannot_be_stored_ends_once() -> None:
-    """As a failure: nobody hears before that it was completed."""
+    """A call whose result cannot be stored emits only an error, never a completion first."""
 
     async def story() -> None:
         gateway, heard = opened()

@@ -1,4 +1,4 @@
-"""Trying a call again: when, how often, and what it costs."""
+"""Retries of a call: their delays, their number and their cost."""
 
 import asyncio
 from dataclasses import replace
@@ -35,7 +35,7 @@ from tests.unit.engine.gateway import (
 def test_a_failed_attempt_is_made_again_after_exactly_its_wait(
     draws: list[float], waits: list[float]
 ) -> None:
-    """Half a second, then twice that, each with its jitter; an attempt takes a tenth here."""
+    """Retries wait 0.5 and then 1.0 seconds, each with its jitter; an attempt takes 0.1 here."""
     attempts = Attempts(busy(), busy())
 
     gateway = told(lambda gateway: gateway.perform(attempts), draws=draws)
@@ -47,7 +47,7 @@ def test_a_failed_attempt_is_made_again_after_exactly_its_wait(
 
 @pytest.mark.req("002/4.3", "002/21.1")
 def test_the_provider_says_how_long_to_wait() -> None:
-    """Its Retry-After counts where it is longer than the usual wait."""
+    """The provider's Retry-After applies where it is longer than the usual delay."""
     attempts = Attempts(busy(retry_after=7), busy(retry_after=0.01))
 
     told(lambda gateway: gateway.perform(attempts))
@@ -57,7 +57,7 @@ def test_the_provider_says_how_long_to_wait() -> None:
 
 @pytest.mark.req("001/wiring")
 def test_attempts_are_children_of_the_call_with_their_real_times() -> None:
-    """The first is added when the second begins; cost and tokens stand on the call alone."""
+    """The first attempt is added when the second begins; only the call carries cost and tokens."""
     attempts = Attempts(busy(), busy())
 
     gateway = told(lambda gateway: gateway.perform(attempts))
@@ -86,7 +86,7 @@ def test_attempts_are_children_of_the_call_with_their_real_times() -> None:
 
 
 def test_a_call_that_succeeds_at_once_has_no_attempts_below_it() -> None:
-    """It is one node."""
+    """A call that succeeds at the first attempt is a single node."""
     gateway = told(lambda gateway: gateway.perform(answers))
 
     assert gateway.children() == []
@@ -95,7 +95,7 @@ def test_a_call_that_succeeds_at_once_has_no_attempts_below_it() -> None:
 
 @pytest.mark.req("002/21.2", "002/21.5", "002/13.5")
 def test_when_the_retries_are_used_up_the_call_fails() -> None:
-    """With the last failure, and its class, on the node; a replay fails alike."""
+    """The node and the journal keep the class and message of the last failure, for replays."""
     attempts = Attempts(*[busy() for _ in range(5)])
 
     async def story(gateway: Gateway) -> None:
@@ -117,7 +117,7 @@ def test_when_the_retries_are_used_up_the_call_fails() -> None:
 
 
 def test_what_a_retry_cannot_help_is_not_tried_again() -> None:
-    """Such as a request that the provider calls wrong."""
+    """A failure that is not retryable, such as a bad request, is not retried."""
     attempts = Attempts(AttemptError("Bad request.", error_class="BadRequest", retryable=False))
 
     async def story(gateway: Gateway) -> None:
@@ -133,7 +133,7 @@ def test_what_a_retry_cannot_help_is_not_tried_again() -> None:
 @pytest.mark.req("002/21.2", "002/4.2")
 @pytest.mark.parametrize(("seconds", "made"), [(0.6, 1), (0.601, 2), (1.7, 2), (1.71, 3)])
 def test_no_wait_goes_past_the_seconds_that_are_left(seconds: float, made: int) -> None:
-    """Waits of 0.5 and 1.0 begin at 0.1 and 0.7; one that would end too late is not begun."""
+    """The delays of 0.5 and 1.0 start at 0.1 and 0.7; one that would end too late is skipped."""
     attempts = Attempts(*[busy() for _ in range(5)])
 
     async def story(gateway: Gateway) -> None:
@@ -146,7 +146,7 @@ def test_no_wait_goes_past_the_seconds_that_are_left(seconds: float, made: int) 
 
 @pytest.mark.parametrize(("seconds", "made"), [(0.6, 1), (0.601, 2)])
 def test_no_wait_goes_past_the_deadline(seconds: float, made: int) -> None:
-    """It would be cut off by it anyway."""
+    """A retry whose delay would end after the deadline is skipped."""
     attempts = Attempts(busy())
 
     async def story(gateway: Gateway) -> None:
@@ -164,7 +164,7 @@ def test_no_wait_goes_past_the_deadline(seconds: float, made: int) -> None:
 
 @pytest.mark.req("000/B1", "002/20.4")
 def test_every_attempt_is_charged_and_the_call_once() -> None:
-    """A failure costs what it says, or the estimate if it does not say."""
+    """A failed attempt costs its reported usage, or the estimate if it reports none."""
     attempts = Attempts(busy(), busy(spent=Spent(tokens_in=3, cost_usd=Decimal("0.01"))))
 
     gateway = told(lambda gateway: gateway.perform(attempts))
@@ -184,7 +184,7 @@ def test_every_attempt_is_charged_and_the_call_once() -> None:
 
 @pytest.mark.req("002/21.3")
 def test_a_retry_that_the_budget_does_not_allow_halts_the_call() -> None:
-    """With what the attempt before it had cost; it is no retry, for it never began."""
+    """The halted call keeps the cost of its first attempt; the refused retry is not counted."""
     attempts = Attempts(busy(), busy())
 
     async def story(gateway: Gateway) -> None:
@@ -199,7 +199,7 @@ def test_a_retry_that_the_budget_does_not_allow_halts_the_call() -> None:
 
 
 def test_while_a_call_waits_the_journal_holds_what_it_has_really_cost() -> None:
-    """Not what was reserved for the attempt that is over."""
+    """Between attempts, the journal holds the real cost of the last one, not its reservation."""
     cheap = busy(spent=Spent(tokens_in=3))
 
     async def story(gateway: Gateway) -> None:
@@ -207,7 +207,7 @@ def test_while_a_call_waits_the_journal_holds_what_it_has_really_cost() -> None:
         await asyncio.sleep(0.3)
         assert gateway.entry().charge[Dimension.TOKENS] == 3
         assert gateway.entry().charge[Dimension.API_CALLS] == 1
-        if_lost = gateway.entry().value[IF_LOST]  # a trace then shows what the usage says
+        if_lost = gateway.entry().value[IF_LOST]  # the trace of a lost call uses these
         assert (if_lost["tokens_in"], if_lost["estimated"]) == (3, {})
         await task
 
@@ -216,7 +216,7 @@ def test_while_a_call_waits_the_journal_holds_what_it_has_really_cost() -> None:
 
 @pytest.mark.req("000/C3")
 def test_a_stop_interrupts_the_wait_for_a_retry() -> None:
-    """At once; the call is halted, at the cost of the attempt that was made."""
+    """A stop ends the retry delay at once; the halted call keeps the cost of its one attempt."""
     attempts = Attempts(busy(retry_after=20))
 
     async def story(gateway: Gateway) -> None:
@@ -235,7 +235,7 @@ def test_a_stop_interrupts_the_wait_for_a_retry() -> None:
 
 
 def test_policies_of_one_attempt_do_not_wait() -> None:
-    """Tools have those."""
+    """A retry policy of one attempt, as tools have, does not wait."""
     attempts = Attempts(busy())
 
     async def story(gateway: Gateway) -> None:

@@ -1,4 +1,4 @@
-"""The one gateway through which every LLM and tool call passes."""
+"""The gateway through which every LLM and tool call passes."""
 
 from decimal import Decimal
 from typing import Any
@@ -21,7 +21,7 @@ from tests.unit.engine.gateway import Gateway, answers, must_not_be_made, told
 
 @pytest.mark.req("001/wiring")
 def test_a_call_is_begun_reserved_allowed_performed_and_settled_in_this_order() -> None:
-    """The barrier stands directly before the attempt; what it cost is settled directly after."""
+    """The barrier comes directly before the attempt, the settlement directly after it."""
 
     async def story(gateway: Gateway) -> None:
         async def attempt() -> Reply:
@@ -45,7 +45,7 @@ def test_a_call_is_begun_reserved_allowed_performed_and_settled_in_this_order() 
 
 
 def test_a_call_that_stays_inside_asks_for_no_external_permission() -> None:
-    """It may rely on an earlier one."""
+    """A call without external effect needs no new permission; it may rely on an earlier one."""
     gateway = told(lambda gateway: gateway.perform(answers, external=False))
 
     assert "barrier inside" in gateway.events
@@ -53,7 +53,7 @@ def test_a_call_that_stays_inside_asks_for_no_external_permission() -> None:
 
 @pytest.mark.req("001/wiring", "002/20.4")
 def test_a_call_is_settled_at_what_it_really_cost() -> None:
-    """In the scope, on its node and in the journal; the estimate is given back."""
+    """Scope, node and journal hold the real cost; the rest of the reservation is released."""
 
     async def story(gateway: Gateway) -> None:
         held: list[Any] = []
@@ -85,7 +85,7 @@ def test_a_call_is_settled_at_what_it_really_cost() -> None:
 
 
 def test_a_call_that_does_not_say_what_it_cost_is_charged_at_the_estimate() -> None:
-    """On its node as well."""
+    """A call that reports no usage is charged at the estimate, on its node as well."""
 
     async def attempt() -> Reply:
         return Reply("four")
@@ -107,7 +107,7 @@ def test_a_call_that_does_not_say_what_it_cost_is_charged_at_the_estimate() -> N
     ids=str,
 )
 def test_a_cost_that_cannot_be_is_refused_where_it_is_said(spent: dict[str, Any]) -> None:
-    """It would give budget back, or poison every sum."""
+    """A negative or non-finite cost is rejected: it would return budget or corrupt every sum."""
     with pytest.raises(ValueError, match=r"cost|tokens"):
         Spent(**spent)
 
@@ -124,7 +124,7 @@ def test_a_cost_that_cannot_be_is_refused_where_it_is_said(spent: dict[str, Any]
     ids=lambda budget: next(iter(budget.limits())),
 )
 def test_a_call_that_a_limit_refuses_is_a_halted_node_with_the_reason(budget: Budget) -> None:
-    """It is never made and costs nothing; an execution that comes later knows that it was not."""
+    """A call that a limit refuses is never made and costs nothing; the journal records that."""
 
     async def story(gateway: Gateway) -> None:
         with pytest.raises(BudgetExceededError) as refused:
@@ -140,7 +140,7 @@ def test_a_call_that_a_limit_refuses_is_a_halted_node_with_the_reason(budget: Bu
 
 @pytest.mark.req("000/B1")
 def test_of_three_calls_two_are_allowed_where_two_are() -> None:
-    """N allows exactly N."""
+    """A limit of two calls allows exactly two."""
 
     async def story(gateway: Gateway) -> None:
         for number in range(2):
@@ -155,7 +155,7 @@ def test_of_three_calls_two_are_allowed_where_two_are() -> None:
     "refusal", [stops.CancelledError("enough"), HandOver("lost")], ids=lambda stop: str(stop)
 )
 def test_a_call_that_the_barrier_refuses_is_a_halted_node_with_the_reason(refusal: Stop) -> None:
-    """Nothing is charged, nothing stays reserved, and the stop passes through."""
+    """A call that the barrier refuses is not charged, and its reservation is released."""
 
     async def story(gateway: Gateway) -> None:
         async def refuse() -> None:
@@ -173,7 +173,7 @@ def test_a_call_that_the_barrier_refuses_is_a_halted_node_with_the_reason(refusa
 
 @pytest.mark.req("000/C3")
 def test_a_stop_that_arrives_while_the_barrier_is_asked_is_heard_before_the_call() -> None:
-    """The answer may be yes, from a moment before."""
+    """A stop that arrives during the barrier prevents the call, even if the barrier allows it."""
 
     async def story(gateway: Gateway) -> None:
         async def cancelled_meanwhile() -> None:
@@ -189,7 +189,7 @@ def test_a_stop_that_arrives_while_the_barrier_is_asked_is_heard_before_the_call
 
 @pytest.mark.req("000/C3")
 def test_after_a_stop_no_call_is_even_begun() -> None:
-    """There is no node and no question to the journal."""
+    """After a stop, a new call creates no node and does not reach the journal."""
 
     async def story(gateway: Gateway) -> None:
         gateway.token.cancel()
@@ -200,7 +200,7 @@ def test_after_a_stop_no_call_is_even_begun() -> None:
 
 
 def test_a_recorded_result_is_returned_without_a_call() -> None:
-    """No node, no barrier, no charge; not even a stop or an empty budget is in its way."""
+    """A replayed result needs no node, barrier or charge, even after a stop or without budget."""
 
     async def story(gateway: Gateway) -> None:
         gateway.journal.remember("step/llm", CallOutcome.RESULT, {"text": "before"})
@@ -213,7 +213,7 @@ def test_a_recorded_result_is_returned_without_a_call() -> None:
 
 
 def test_a_recorded_failure_fails_again_without_a_call() -> None:
-    """With the same words, class and count."""
+    """A replayed failure has the recorded message, class and number of attempts."""
     value = {"error_class": "ProviderBusy", "message": "Busy.", "attempts": 3}
 
     async def story(gateway: Gateway) -> None:
@@ -242,9 +242,10 @@ MADE, RETRIED, REPLAYED, REFUSED = "made", "made as the same logical call", "rep
 def test_a_recorded_call_is_replayed_repeated_or_refused(
     outcome: CallOutcome, own: str, own_of_another_request: str, imported: str, repeatable: bool
 ) -> None:
-    """An imported record counts whatever is asked now, and the run has not paid for it yet.
+    """An imported record applies to any request, and this run has not been charged for it.
 
-    Only an unknown outcome forbids to repeat a call; the lost try of this run counted it already.
+    Only an unknown outcome of a call that is not repeatable forbids another call. A repeated call
+    counts no second time, because this run has counted its lost attempt already.
     """
     failure = {"error_class": "Broken", "message": "before", "attempts": 1}
     value = failure if outcome is FAILURE else {"text": "before"}

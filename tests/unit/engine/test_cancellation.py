@@ -1,4 +1,4 @@
-"""The token through which a run learns that it must end."""
+"""The token through which a run is notified that it must end."""
 
 import asyncio
 import threading
@@ -16,7 +16,7 @@ DEADLINE = DeadlineExceededError(datetime(2025, 9, 8, tzinfo=UTC))
 
 @pytest.mark.req("000/C1")
 def test_a_fresh_token_stops_nobody() -> None:
-    """It can be checked as often as one likes."""
+    """A fresh token can be checked repeatedly without effect."""
     token = CancellationToken()
 
     token.check()
@@ -26,7 +26,7 @@ def test_a_fresh_token_stops_nobody() -> None:
 
 @pytest.mark.req("000/C1", "000/C2")
 def test_after_a_cancel_every_check_raises_our_cancelled_error() -> None:
-    """With who wanted it and why; asyncio's class is another one."""
+    """The raised error carries the requester and the reason; it is not asyncio's CancelledError."""
     token = CancellationToken()
     token.cancel("too slow", requested_by="ops")
 
@@ -38,7 +38,7 @@ def test_after_a_cancel_every_check_raises_our_cancelled_error() -> None:
 
 
 def test_a_token_that_is_checked_often_does_not_grow() -> None:
-    """The same stop is raised anew each time, without the tracebacks of all the times before."""
+    """Repeated checks raise the same stop without adding to its traceback."""
     token = CancellationToken()
     token.cancel()
 
@@ -68,7 +68,7 @@ def test_a_token_that_is_checked_often_does_not_grow() -> None:
 def test_the_first_stop_wins_but_a_wish_beats_a_hand_over(
     first: Stop, then: Stop, kept: str
 ) -> None:
-    """A run that was asked to stop must not go on elsewhere."""
+    """A cancel request replaces a hand-over, so that no other process resumes the run."""
     token = CancellationToken()
 
     token.trip(first)
@@ -79,7 +79,7 @@ def test_the_first_stop_wins_but_a_wish_beats_a_hand_over(
 
 @pytest.mark.req("000/C1")
 async def test_a_cancel_from_another_thread_wakes_whoever_waits_in_the_loop() -> None:
-    """Several of them, and also whoever begins to wait afterwards."""
+    """A cancel from another thread wakes every waiter, and later waits return at once."""
     token = CancellationToken()
     waiting = [asyncio.create_task(token.wait()) for _ in range(3)]
     await asyncio.sleep(0)
@@ -96,7 +96,7 @@ async def test_a_cancel_from_another_thread_wakes_whoever_waits_in_the_loop() ->
 
 @pytest.mark.req("000/C1")
 def test_of_many_threads_one_stop_is_kept_and_every_waiter_is_told_once() -> None:
-    """However they race."""
+    """Of eight racing cancels, one stop is kept and the callback runs once."""
     token, told, start = CancellationToken(), list[int](), threading.Barrier(8)
 
     def cancel(number: int) -> None:
@@ -115,7 +115,7 @@ def test_of_many_threads_one_stop_is_kept_and_every_waiter_is_told_once() -> Non
 
 
 async def test_a_wait_that_is_given_up_leaves_nothing_behind() -> None:
-    """A cancelled waiter is not told afterwards."""
+    """A cancelled waiter removes its callback from the token."""
     token = CancellationToken()
     waiting = asyncio.create_task(token.wait())
     await asyncio.sleep(0)
@@ -128,7 +128,7 @@ async def test_a_wait_that_is_given_up_leaves_nothing_behind() -> None:
 
 
 def test_nobody_is_told_after_the_block() -> None:
-    """Not even by a thread that was just about to: a closed loop must not be woken."""
+    """No callback runs after its block, even in a race: it could wake a closed loop."""
     token, told = CancellationToken(), list[str]()
     inside, leave = threading.Event(), threading.Event()
 
@@ -152,7 +152,7 @@ def test_nobody_is_told_after_the_block() -> None:
 
 
 def test_a_callback_may_look_at_the_token_that_calls_it() -> None:
-    """It is not locked out."""
+    """A callback may read and trip the token without a deadlock."""
     token, seen = CancellationToken(), list[Stop | None]()
     with token.on_trip(lambda: seen.append(token.stop)):
         token.cancel("now")
@@ -161,7 +161,7 @@ def test_a_callback_may_look_at_the_token_that_calls_it() -> None:
 
 
 async def test_a_task_knows_whether_it_is_cancelled_itself() -> None:
-    """What it waits for may be cancelled while nobody cancels the task."""
+    """A cancelled future that a task awaits does not count as a cancellation of the task."""
     other = asyncio.get_running_loop().create_future()
     seen: list[bool] = []
 

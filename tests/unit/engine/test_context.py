@@ -1,4 +1,4 @@
-"""What a node is handed."""
+"""The context that a node receives."""
 
 import pytest
 
@@ -20,7 +20,7 @@ from tests.unit.engine.gateway import MemoryJournal
 
 @pytest.mark.req("000/B4", "000/G5")
 def test_a_context_needs_nothing() -> None:
-    """Without budget and token, nothing is refused."""
+    """A context without budget and token refuses nothing."""
     context = ExecutionContext()
 
     context.check_budget()
@@ -48,7 +48,7 @@ def test_a_budget_is_checked_before_a_further_charge() -> None:
 
 @pytest.mark.req("000/B4", "000/C1")
 def test_a_cancel_is_checked() -> None:
-    """Whoever holds the token may have asked for it."""
+    """A cancelled token fails the check, with the reason of the cancel request."""
     token = CancellationToken()
     context = ExecutionContext(cancellation=token)
     context.check_cancelled()
@@ -60,7 +60,7 @@ def test_a_cancel_is_checked() -> None:
 
 @pytest.mark.req("000/B4")
 def test_another_input_makes_another_context_that_shares_all_the_rest() -> None:
-    """What is spent through one counts in the other."""
+    """A context with another input shares usage, session, token and budget with the original."""
     session = object()
     context = ExecutionContext(
         session=session,
@@ -83,7 +83,7 @@ def test_another_input_makes_another_context_that_shares_all_the_rest() -> None:
 
 @pytest.mark.req("000/B4")
 def test_more_results_make_another_context_and_leave_the_old_one_alone() -> None:
-    """They are added to those known before, or take their place."""
+    """New upstream results are added or replace earlier ones; the original stays unchanged."""
     context = ExecutionContext(upstream={"a": 1, "b": 1})
 
     other = context.with_upstream({"b": 2, "c": 2})
@@ -93,7 +93,7 @@ def test_more_results_make_another_context_and_leave_the_old_one_alone() -> None
 
 
 def test_two_contexts_do_not_share_their_defaults() -> None:
-    """Each counts for itself."""
+    """Each context counts its own usage."""
     one, other = ExecutionContext(), ExecutionContext()
     one.usage.api_calls += 1
     one.upstream["a"] = 1
@@ -122,7 +122,7 @@ def flow_context(**services: object) -> FlowContext:
 
 @pytest.mark.req("004/context")
 def test_services_are_found_by_their_type() -> None:
-    """The engine itself never looks at them."""
+    """A node finds a service by its type; a missing one raises LookupError."""
     stop = HandOver("a service of some type")
     context = flow_context(some=stop)
 

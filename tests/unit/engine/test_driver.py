@@ -1,4 +1,4 @@
-"""Executing a graph: the scheduler orders, the driver obeys."""
+"""The driver executes the steps that the scheduler orders."""
 
 import asyncio
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ from tests.unit.engine.driving import CHAIN, OurError, Scripted, World, drive, f
 
 
 def test_values_travel_along_flow_edges() -> None:
-    """From an output handle to an input handle; the inputs of the graph go to its entries."""
+    """Values travel from output handles to input handles; entry steps get the graph's inputs."""
 
     async def two(context: FlowContext, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
         return {"left": 1, "right": 2}
@@ -44,7 +44,7 @@ def test_values_travel_along_flow_edges() -> None:
 
 @pytest.mark.req("004/context")
 def test_the_steps_of_a_run_share_its_state() -> None:
-    """One leaves there what another finds."""
+    """A step reads a value that an earlier step stored in the shared state."""
 
     async def leaves(context: FlowContext, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
         context.state["left"] = "something"
@@ -59,7 +59,7 @@ def test_the_steps_of_a_run_share_its_state() -> None:
 
 
 def test_steps_on_dead_paths_are_reported_and_never_started() -> None:
-    """There is neither a CallNode nor a charge for them."""
+    """Steps on dead paths are skipped without a CallNode or a charge."""
 
     async def only_yes(context: FlowContext, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
         return {"yes": True}
@@ -74,7 +74,7 @@ def test_steps_on_dead_paths_are_reported_and_never_started() -> None:
 
 
 def test_a_failed_step_fails_the_graph() -> None:
-    """With its error, what it had so far, and what the others had come to."""
+    """The outcome holds the step's error, its partial outputs and the results of other steps."""
 
     async def fails(context: FlowContext, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
         context.keep(lambda: {"so": "far"})
@@ -90,7 +90,7 @@ def test_a_failed_step_fails_the_graph() -> None:
 
 
 def test_the_words_of_a_foreign_error_reach_the_trace_redacted() -> None:
-    """They say what broke, and could hold a secret or somebody's address."""
+    """The trace keeps a foreign error's message, with personal data redacted."""
 
     async def fails(context: FlowContext, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
         raise RuntimeError("key sk-123 of alice@example.org")
@@ -102,7 +102,7 @@ def test_the_words_of_a_foreign_error_reach_the_trace_redacted() -> None:
 
 @pytest.mark.parametrize("how", ["returns nothing", "returns no JSON"])
 def test_a_node_that_does_not_keep_its_promise_fails_its_step(how: str) -> None:
-    """The driver itself never raises."""
+    """A node that returns an invalid value fails its step; the driver itself never raises."""
 
     async def breaks(context: FlowContext, inputs: Mapping[str, Any]) -> Any:
         return None if how == "returns nothing" else {"default": object()}
@@ -123,7 +123,7 @@ def test_a_node_that_does_not_keep_its_promise_fails_its_step(how: str) -> None:
 
 
 def test_something_cancelled_that_a_step_waited_for_is_a_failure_of_the_step() -> None:
-    """Nobody has asked the run to end, so it must not vanish."""
+    """A cancelled future that a step awaits fails the step; the run was not cancelled."""
 
     async def waits(context: FlowContext, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
         gone = asyncio.get_running_loop().create_future()
@@ -138,14 +138,14 @@ def test_something_cancelled_that_a_step_waited_for_is_a_failure_of_the_step() -
 
 
 def test_steps_that_wait_for_one_another_fail_the_graph() -> None:
-    """It would seem completed otherwise."""
+    """Steps that depend on each other fail the graph, which would otherwise seem completed."""
     outcome, _ = drive(graph("AB", flow("A", "B"), flow("B", "A")))
 
     assert isinstance(outcome.error, GraphError)
 
 
 def test_a_step_that_an_earlier_execution_has_finished_is_not_executed_again() -> None:
-    """Its outputs are those of then, and it is not charged again."""
+    """A step that an earlier execution finished keeps its outputs and is not charged again."""
 
     def earlier(world: World) -> None:
         world.gateway.journal.remember("step:A", CallOutcome.RESULT, {"default": "then"})
@@ -159,7 +159,7 @@ def test_a_step_that_an_earlier_execution_has_finished_is_not_executed_again() -
 
 
 def test_a_step_that_an_earlier_execution_has_begun_is_executed_again_but_counted_once() -> None:
-    """Even if the limit is used up since."""
+    """A step that an earlier execution started is not counted again, even at an exhausted limit."""
 
     def earlier(world: World) -> None:
         world.gateway.journal.remember("step:A", CallOutcome.UNKNOWN)

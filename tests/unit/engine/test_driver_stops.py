@@ -19,7 +19,7 @@ from tests.unit.engine.driving import CHAIN, Scripted, World, drive, statuses
 @pytest.mark.req("000/B1")
 @pytest.mark.parametrize("limit", [0, 1, 2, 3])
 def test_a_limit_of_n_steps_executes_exactly_n(limit: int) -> None:
-    """The step that is refused is cancelled, with the reason on its node; results are kept."""
+    """The refused step is halted with the reason on its node; earlier results are kept."""
     outcome, world = drive(CHAIN, budget=Budget(max_steps=limit))
 
     done = [step for step, status in statuses(outcome).items() if status == "completed"]
@@ -40,7 +40,7 @@ def test_a_limit_of_n_steps_executes_exactly_n(limit: int) -> None:
 
 @pytest.mark.req("000/B3")
 def test_a_step_that_a_limit_stops_keeps_what_it_had_so_far() -> None:
-    """And the steps before it keep their results."""
+    """A halted step keeps its partial outputs, and earlier steps keep their results."""
 
     async def stopped(context: FlowContext, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
         found = ["first"]
@@ -58,7 +58,7 @@ def test_a_step_that_a_limit_stops_keeps_what_it_had_so_far() -> None:
 
 
 def test_an_overshoot_halts_the_next_step_and_keeps_the_finished_one() -> None:
-    """A used more tokens than there were."""
+    """A step that exceeds the token limit completes; the next one is halted."""
 
     async def greedy(context: FlowContext, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
         context.scope.add({Dimension.TOKENS: 101})
@@ -73,7 +73,7 @@ def test_an_overshoot_halts_the_next_step_and_keeps_the_finished_one() -> None:
 
 @pytest.mark.req("000/C3")
 def test_a_stop_is_heard_before_a_step() -> None:
-    """A token that was tripped before lets nothing start."""
+    """No step starts if the token was tripped before."""
     outcome, world = drive(CHAIN, before=lambda world: world.gateway.token.cancel("early"))
 
     assert isinstance(outcome.stop, stops.CancelledError)
@@ -83,7 +83,7 @@ def test_a_stop_is_heard_before_a_step() -> None:
 
 @pytest.mark.req("000/C3")
 def test_a_step_begins_only_with_a_permission_to_go_on() -> None:
-    """Whoever wants the run to stop may not be able to tell this process at once."""
+    """The barrier refuses a step when another process requested the stop."""
 
     async def refuse() -> None:
         raise stops.CancelledError("wished elsewhere")
@@ -101,7 +101,7 @@ def test_a_step_begins_only_with_a_permission_to_go_on() -> None:
 
 @pytest.mark.req("000/C3")
 def test_a_stop_is_heard_after_a_step_whose_result_is_kept() -> None:
-    """It had ended; only the next one does not begin."""
+    """A step that returns after a stop completes; only the next one does not start."""
 
     async def last_words(context: FlowContext, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
         context.token.cancel("enough")
@@ -118,7 +118,7 @@ def test_a_stop_is_heard_after_a_step_whose_result_is_kept() -> None:
 @pytest.mark.req("000/C3")
 @pytest.mark.parametrize("seed", range(20))
 def test_a_stop_reaches_a_step_in_flight(seed: int) -> None:
-    """It is cancelled at once and keeps what it had so far."""
+    """A stop cancels a running step at once; the step keeps its partial outputs."""
 
     async def waits(context: FlowContext, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
         context.keep(lambda: {"so": "far"})
@@ -137,7 +137,7 @@ def test_a_stop_reaches_a_step_in_flight(seed: int) -> None:
 
 
 def test_what_a_step_kept_may_break_without_breaking_its_end() -> None:
-    """The stop matters more."""
+    """An error in the callback for partial outputs does not replace the stop."""
 
     async def stopped(context: FlowContext, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
         context.keep(lambda: dict[str, Any]()["nothing"])
@@ -150,7 +150,7 @@ def test_what_a_step_kept_may_break_without_breaking_its_end() -> None:
 
 
 def test_a_wish_beats_a_hand_over_that_a_step_ran_into() -> None:
-    """Or the run would go on elsewhere."""
+    """A cancel request wins over a hand-over, so that no other process resumes the run."""
 
     async def handed_over(context: FlowContext, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
         context.token.cancel("stop it")
@@ -162,7 +162,7 @@ def test_a_wish_beats_a_hand_over_that_a_step_ran_into() -> None:
 
 
 def test_work_that_was_abandoned_changes_nothing_any_more() -> None:
-    """The graph stands as it stood; the late result of the step is dropped."""
+    """The graph keeps its final state; the late result of an abandoned step is dropped."""
 
     async def stubborn(context: FlowContext, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
         context.keep(lambda: {"so": "far"})

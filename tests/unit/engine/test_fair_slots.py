@@ -1,4 +1,4 @@
-"""Slots are shared by tenants: a share each, and the tenant that holds the fewest is next."""
+"""Tenants share the slots: each has a quota, and the tenant with the fewest slots is next."""
 
 import asyncio
 
@@ -6,7 +6,7 @@ from caseworker.platform.fair_slots import FairSlots, queue_of, share_of
 
 
 class Waiters:
-    """Acquires slots in tasks and records who got one."""
+    """Acquires slots in tasks and records which tenant got one."""
 
     def __init__(self, size: int) -> None:
         self.slots = FairSlots(size)
@@ -28,12 +28,12 @@ class Waiters:
 
 
 def test_a_share_is_nine_tenths_rounded_down_and_at_least_one() -> None:
-    """Of ten slots nine, of four three, of one that one."""
+    """A tenant's share of ten slots is nine, of four three, and of one that one."""
     assert [share_of(size) for size in (1, 2, 4, 10, 2000)] == [1, 1, 3, 9, 1800]
 
 
 async def test_a_tenant_gets_no_more_than_its_share() -> None:
-    """The last slot is left to another tenant, and to the service itself."""
+    """The last slot stays free for another tenant."""
     waiters = Waiters(3)
 
     await waiters.ask(*"aaa", "b")
@@ -42,7 +42,7 @@ async def test_a_tenant_gets_no_more_than_its_share() -> None:
 
 
 async def test_a_freed_slot_goes_to_the_tenant_that_holds_the_fewest() -> None:
-    """Although the other one has waited for longer."""
+    """A freed slot goes to the tenant with the fewest, even if another one has waited longer."""
     waiters = Waiters(4)
     await waiters.ask(*"aaa", *"b", *"aa", *"b", *"c")
 
@@ -52,7 +52,7 @@ async def test_a_freed_slot_goes_to_the_tenant_that_holds_the_fewest() -> None:
 
 
 async def test_tenants_alternate_where_there_is_a_single_slot() -> None:
-    """A tenant with many waiters does not keep the slot."""
+    """A tenant with many waiters does not keep a single slot."""
     waiters = Waiters(1)
     await waiters.ask(*"aaa", *"bb")
 
@@ -63,7 +63,7 @@ async def test_tenants_alternate_where_there_is_a_single_slot() -> None:
 
 
 async def test_a_cancelled_waiter_leaves_nothing_behind() -> None:
-    """Neither a slot nor a position in the queue."""
+    """A cancelled waiter keeps neither a slot nor its position in the queue."""
     waiters = Waiters(1)
     await waiters.ask("a", "b", "b")
     waiters.tasks[1].cancel()
@@ -77,7 +77,7 @@ async def test_a_cancelled_waiter_leaves_nothing_behind() -> None:
 
 
 async def test_a_tenant_at_its_share_is_refused_at_once() -> None:
-    """Only its own release could give it a slot."""
+    """A tenant at its share is refused at once: only its own release could free a slot."""
     slots = FairSlots(10)
 
     taken = [await slots.acquire_within(3600, "a") for _ in range(10)]
@@ -87,7 +87,7 @@ async def test_a_tenant_at_its_share_is_refused_at_once() -> None:
 
 
 async def test_a_request_beyond_the_queue_is_refused_at_once() -> None:
-    """A tenth as many as there are slots may wait, and nine tenths of those for one tenant."""
+    """The queue is a tenth as long as the pool, and a tenant may fill nine tenths of it."""
     slots = FairSlots(20)
     for tenant in "ab":
         for _ in range(10):
@@ -103,7 +103,7 @@ async def test_a_request_beyond_the_queue_is_refused_at_once() -> None:
 
 
 async def test_a_request_that_waits_too_long_is_refused() -> None:
-    """It leaves its position in the queue."""
+    """A request that times out leaves the queue."""
     slots = FairSlots(1)
     await slots.acquire_within(3600, "a")
 
@@ -113,7 +113,7 @@ async def test_a_request_that_waits_too_long_is_refused() -> None:
 
 
 async def test_a_slot_that_is_freed_as_its_waiter_is_cancelled_goes_to_the_next() -> None:
-    """The waiter has not run yet since it was cancelled, so it still stands in the queue."""
+    """A slot freed before its cancelled waiter has run goes to the next waiter in the queue."""
     waiters = Waiters(1)
     await waiters.ask("a", "b", "c")
 

@@ -1,4 +1,4 @@
-"""Graphs whose run goes on in another process, and graphs that come from one."""
+"""Runs that another process resumes, and runs that this process resumes."""
 
 import asyncio
 from collections.abc import Mapping
@@ -40,7 +40,7 @@ def hands_over_after(seconds: float) -> Any:
 
 @pytest.mark.req("004/lifecycle")
 def test_a_step_that_goes_on_elsewhere_has_no_end_although_a_sibling_gave_the_run_up() -> None:
-    """The database was too slow for one of them; both are resumed by another process."""
+    """Both steps are resumed elsewhere after one of them handed the run over."""
 
     async def gives_up(context: FlowContext, inputs: Inputs) -> Inputs:
         await asyncio.sleep(1)
@@ -54,7 +54,7 @@ def test_a_step_that_goes_on_elsewhere_has_no_end_although_a_sibling_gave_the_ru
 
 @pytest.mark.req("004/lifecycle")
 def test_a_step_that_ignores_a_hand_over_has_no_end_here() -> None:
-    """It is abandoned in this process and resumed in another one, with all it had begun."""
+    """A step that ignores a hand-over is abandoned without an end event and resumed elsewhere."""
     node = Scripted(A=stubborn, x=stubborn)
     node.works["B"] = nests(graph("x"), node)
     outcome, world = drive(WIDE, node, before=hands_over_after(5), after_seconds=200)
@@ -70,7 +70,7 @@ def test_a_step_that_ignores_a_hand_over_has_no_end_here() -> None:
 @pytest.mark.req("000/B3")
 @pytest.mark.parametrize("seed", range(10))
 def test_what_a_recorded_step_produced_is_kept_if_the_run_is_stopped_at_once(seed: int) -> None:
-    """Its deadline may have passed while it was queued again."""
+    """Recorded results are kept even if the deadline passed while the run was queued again."""
 
     def before(world: World) -> None:
         for step_id in "AB":
@@ -88,7 +88,7 @@ def test_what_a_recorded_step_produced_is_kept_if_the_run_is_stopped_at_once(see
 
 @pytest.mark.req("000/E2")
 def test_attempts_that_had_failed_are_not_made_again() -> None:
-    """A step goes on with the attempt that its lost worker was at."""
+    """A resumed step continues with the attempt that its lost worker was executing."""
     node = Scripted()
     began: list[str] = []
 
@@ -115,7 +115,7 @@ def test_attempts_that_had_failed_are_not_made_again() -> None:
 
 
 def test_the_pause_before_an_attempt_that_had_begun_is_not_waited_again() -> None:
-    """The wait after the last failure was over when the worker was lost."""
+    """A resumed attempt skips the retry delay that was over when the worker was lost."""
     began: list[tuple[str, float]] = []
     node = Scripted()
 
@@ -145,7 +145,7 @@ def test_the_pause_before_an_attempt_that_had_begun_is_not_waited_again() -> Non
 
 @pytest.mark.req("000/E2")
 def test_a_step_whose_attempts_were_used_up_goes_on_with_its_fallback_value() -> None:
-    """What it failed with was told then; it is not executed again."""
+    """A step with exhausted attempts returns its fallback value without another execution."""
 
     def before(world: World) -> None:
         failed = {"failed_attempts": 2, "error_class": "OurError", "message": "No."}
@@ -160,7 +160,7 @@ def test_a_step_whose_attempts_were_used_up_goes_on_with_its_fallback_value() ->
 
 
 def test_a_step_that_was_made_good_says_so_after_its_worker_was_lost_too() -> None:
-    """The result of a run does not depend on who executed which part of it."""
+    """A resumed run still reports the error and the policy that recovered the step."""
 
     async def fails(context: FlowContext, inputs: Inputs) -> Inputs:
         raise OurError("No.")
@@ -183,7 +183,7 @@ def test_a_step_that_was_made_good_says_so_after_its_worker_was_lost_too() -> No
 
 
 def test_a_nested_step_that_was_made_good_gives_what_took_its_place() -> None:
-    """Not what the step had so far when it failed."""
+    """A nested step returns its fallback value, not the partial output from before its failure."""
 
     async def fails(context: FlowContext, inputs: Inputs) -> Inputs:
         context.keep(lambda: {"default": "half"})

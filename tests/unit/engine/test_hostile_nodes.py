@@ -33,11 +33,11 @@ SKIP = {"policy": ErrorPolicy(on_error="skip", retry_count=1, fallback_value="in
 
 
 class Panic(BaseException):
-    """What a library raises that takes its own failure for the end of the world."""
+    """A BaseException, as some libraries raise for their own failures."""
 
 
 async def deaf(seconds: float) -> None:
-    """Take this long, whoever cancels."""
+    """Sleep for the given time and ignore every cancellation."""
     until = now() + seconds
     while now() < until:
         try:
@@ -54,7 +54,7 @@ async def spends_too_much(context: FlowContext) -> None:
 @pytest.mark.req("000/E2", "000/B3")
 @pytest.mark.parametrize("also_fails", [False, True])
 def test_a_stop_inside_a_task_group_of_a_node_is_a_stop(also_fails: bool) -> None:
-    """The group wraps it; no policy retries it, and the run ends by its limit."""
+    """A stop wrapped in exception groups still ends the run; no policy retries it."""
 
     async def fails() -> None:
         await asyncio.sleep(1)
@@ -93,7 +93,7 @@ def test_a_stop_inside_a_task_group_of_a_node_is_a_stop(also_fails: bool) -> Non
 def test_a_node_that_would_end_the_process_fails_its_step(
     kind: type[BaseException], timeout_ms: int | None
 ) -> None:
-    """It is a failure like any other, and its policy judges it; other runs never notice."""
+    """A node that raises SystemExit or another BaseException fails its step under its policy."""
 
     async def works(context: FlowContext, inputs: Inputs) -> Inputs:
         raise kind("password=hunter2")
@@ -111,7 +111,7 @@ def test_a_node_that_would_end_the_process_fails_its_step(
 @pytest.mark.req("000/P2")
 @pytest.mark.parametrize("cut_by", ["sibling", "timeout"])
 def test_a_nested_graph_that_was_cut_off_begins_nothing_more(cut_by: str) -> None:
-    """Although the step it was at has swallowed the cancel and ended as if nothing had been."""
+    """A cut-off nested graph starts no further step, even if a step swallowed the cancel."""
 
     async def swallows(context: FlowContext, inputs: Inputs) -> Inputs:
         try:
@@ -141,7 +141,7 @@ def test_a_nested_graph_that_was_cut_off_begins_nothing_more(cut_by: str) -> Non
 
 @pytest.mark.req("004/lifecycle")
 def test_everything_inside_an_attempt_that_is_abandoned_has_an_end() -> None:
-    """The step goes on with its policy while what it had begun ignores its cancellation."""
+    """A step inside an abandoned attempt gets its end event before the next step starts."""
 
     async def stubborn(context: FlowContext, inputs: Inputs) -> Inputs:
         await deaf(100)
@@ -174,7 +174,7 @@ def test_everything_inside_an_attempt_that_is_abandoned_has_an_end() -> None:
 
 @pytest.mark.req("000/E2")
 def test_a_limit_met_inside_an_attempt_is_not_lost_when_its_time_is_up_meanwhile() -> None:
-    """The graph inside was just ending by its limit when the step around it ran out of time."""
+    """A limit reached inside an attempt ends the run, even if the attempt then times out."""
 
     async def spends(context: FlowContext, inputs: Inputs) -> Inputs:
         held = context.scope.reserve({Dimension.TOKENS: 5})
@@ -208,7 +208,7 @@ def test_a_limit_met_inside_an_attempt_is_not_lost_when_its_time_is_up_meanwhile
 
 @pytest.mark.req("000/B5")
 def test_the_seconds_of_an_abandoned_step_end_nothing_any_more() -> None:
-    """The run has gone on without it."""
+    """The time limit of an abandoned step does not end the run, which has continued."""
 
     async def stubborn(context: FlowContext, inputs: Inputs) -> Inputs:
         await deaf(100)
@@ -236,7 +236,7 @@ def test_the_seconds_of_an_abandoned_step_end_nothing_any_more() -> None:
 
 
 def test_abandoned_work_does_not_try_its_call_again() -> None:
-    """Its attempt ignored the cancel, then failed; nobody waits for another one."""
+    """A failed attempt of abandoned work is not retried."""
     made: list[float] = []
 
     async def attempt() -> Reply:
@@ -262,7 +262,7 @@ def test_abandoned_work_does_not_try_its_call_again() -> None:
 
 
 def test_what_is_materialised_for_abandoned_work_begins_no_call() -> None:
-    """It was cut off with the step that needed it."""
+    """A linked step whose consumer was cut off makes no call."""
     made: list[float] = []
 
     async def attempt() -> Reply:

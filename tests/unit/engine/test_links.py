@@ -1,4 +1,4 @@
-"""Links: what steps depend on is made for them, once, and cycles are named."""
+"""Links: each linked step is created once for its consumers, and cycles are reported."""
 
 import asyncio
 from collections.abc import Callable, Mapping
@@ -16,7 +16,7 @@ Inputs = Mapping[str, Any]
 
 
 class Linked(Scripted):
-    """Materialises what a test says; a step of the flow gathers what is linked to its tools."""
+    """Create scripted materials; a step of the flow resolves the links of its tools handle."""
 
     def __init__(self, **materials: Callable[[str, FlowContext], Any]) -> None:
         super().__init__()
@@ -42,7 +42,7 @@ class Linked(Scripted):
 
 @pytest.mark.req("004/materialize", "004/pipeline")
 def test_a_step_gets_what_is_linked_to_it_in_the_order_of_the_edges() -> None:
-    """The linked steps are not executed; what they are linked to is made for them too."""
+    """A step's links resolve in edge order; linked steps are materialised, never executed."""
     node = Linked()
     outcome, world = drive(
         graph(
@@ -67,7 +67,7 @@ def test_a_step_gets_what_is_linked_to_it_in_the_order_of_the_edges() -> None:
 
 @pytest.mark.req("004/materialize", "004/runtime-api")
 def test_what_several_steps_need_is_made_once() -> None:
-    """Also if they need it at the same moment, and also through different steps."""
+    """A linked output is materialised once, even for concurrent and indirect consumers."""
     node = Linked()
     wide = graph(
         "ABCxy",
@@ -86,7 +86,7 @@ def test_what_several_steps_need_is_made_once() -> None:
 
 @pytest.mark.req("004/materialize")
 def test_each_output_is_made_on_its_own() -> None:
-    """A step may offer several things."""
+    """Each output handle of a linked step is materialised separately."""
 
     async def offers(handle: str, context: FlowContext) -> Any:
         return handle
@@ -103,7 +103,7 @@ def test_each_output_is_made_on_its_own() -> None:
 @pytest.mark.req("004/materialize")
 @pytest.mark.parametrize("seed", range(20))
 def test_a_cycle_of_links_is_named_and_never_waited_for(seed: int) -> None:
-    """Two steps walk into it from both sides at once."""
+    """A cycle that two steps enter at once is reported with its path instead of a deadlock."""
     node = Linked()
     outcome, world = drive(
         graph(
@@ -127,7 +127,7 @@ def test_a_cycle_of_links_is_named_and_never_waited_for(seed: int) -> None:
 
 @pytest.mark.req("004/materialize")
 def test_a_step_that_depends_on_itself_is_a_cycle() -> None:
-    """The message shows the way."""
+    """The error message shows the path of the cycle."""
     node = Linked()
     outcome, _ = drive(
         graph("Ax", link("x", "A", into="tools"), link("x", "x", into="tools")), node
@@ -137,7 +137,7 @@ def test_a_step_that_depends_on_itself_is_a_cycle() -> None:
 
 
 def test_what_fails_to_be_made_fails_the_step_and_is_tried_again_by_the_next() -> None:
-    """Only what was made is kept."""
+    """A failed materialisation is not cached, so the next request tries again."""
     attempts: list[str] = []
 
     async def fails_once(handle: str, context: FlowContext) -> Any:
@@ -165,7 +165,7 @@ def test_what_fails_to_be_made_fails_the_step_and_is_tried_again_by_the_next() -
 
 
 def test_a_step_that_makes_nothing_cannot_be_linked() -> None:
-    """It says so."""
+    """Linking to a step that materialises nothing fails with a message that names the step."""
 
     class Asks(Scripted):
         async def execute(self, data: Any, inputs: Inputs, context: FlowContext) -> Any:
@@ -178,7 +178,7 @@ def test_a_step_that_makes_nothing_cannot_be_linked() -> None:
 
 @pytest.mark.req("004/runtime-api")
 def test_a_node_can_ask_for_its_surroundings() -> None:
-    """Steps, edges by channel and handle, and a cache that the steps share."""
+    """The runtime lists steps and edges by channel and handle, and offers a cache for all steps."""
     found: dict[str, Any] = {}
 
     class Asks(Scripted):

@@ -1,4 +1,4 @@
-"""Locks of persistent nodes: taken once, never waited for without end, never leaked."""
+"""Locks of persistent nodes: one holder, a bounded wait, and no leaks."""
 
 import asyncio
 from typing import Any
@@ -17,7 +17,7 @@ async def hold(lock: NodeLock, seconds: float) -> float:
 
 @pytest.mark.req("000/P3")
 def test_one_holds_it_at_a_time() -> None:
-    """The others follow."""
+    """Three tasks hold the lock one after the other."""
 
     async def main() -> list[float]:
         lock = NodeLock("n")
@@ -31,7 +31,7 @@ def test_one_holds_it_at_a_time() -> None:
 
 @pytest.mark.req("000/P4")
 def test_a_lock_that_cannot_be_had_in_time_raises_and_stays_sound() -> None:
-    """Whoever comes later still gets it."""
+    """A wait that times out raises DeadlockError, and later tasks still acquire the lock."""
 
     async def main() -> tuple[float, bool]:
         lock = NodeLock("n", timeout_seconds=5)
@@ -49,7 +49,7 @@ def test_a_lock_that_cannot_be_had_in_time_raises_and_stays_sound() -> None:
 
 @pytest.mark.req("000/P4")
 def test_two_nodes_taken_in_opposite_orders_end_in_an_error_not_in_a_hang() -> None:
-    """One of both gives up, and with what it lets go of the other goes on."""
+    """Of two tasks that lock in opposite orders, one times out and the other then finishes."""
 
     async def both(first: NodeLock, second: NodeLock) -> str:
         try:
@@ -74,7 +74,7 @@ def test_two_nodes_taken_in_opposite_orders_end_in_an_error_not_in_a_hang() -> N
 
 @pytest.mark.req("000/P4")
 def test_work_that_holds_a_lock_does_not_wait_for_itself() -> None:
-    """It would wait for the whole time, in vain."""
+    """A task that acquires its own lock again fails at once instead of waiting for the timeout."""
 
     async def main() -> float:
         lock = NodeLock("n")
@@ -90,7 +90,7 @@ def test_work_that_holds_a_lock_does_not_wait_for_itself() -> None:
 @pytest.mark.req("000/P4")
 @pytest.mark.parametrize("seed", range(50))
 def test_a_cancel_at_any_moment_leaks_nothing(seed: int) -> None:
-    """Neither while waiting, nor just when the lock comes free, nor while holding it."""
+    """A cancel leaks no lock, whether a task waits for it, is just getting it or holds it."""
 
     async def main() -> bool:
         lock = NodeLock("n", timeout_seconds=seed % 5 + 1)
@@ -108,7 +108,7 @@ def test_a_cancel_at_any_moment_leaks_nothing(seed: int) -> None:
 
 @pytest.mark.req("000/P3")
 def test_a_lock_serves_one_event_loop_after_the_other() -> None:
-    """Also if it was waited for in both: whoever executes a graph twice may use two loops."""
+    """A lock works in two event loops in turn, with waiters in both."""
 
     async def main() -> list[float]:
         async with asyncio.TaskGroup() as group:

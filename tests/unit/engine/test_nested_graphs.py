@@ -1,4 +1,4 @@
-"""Graphs inside steps: one budget, one stop, one pool of lanes, one trace."""
+"""Graphs inside steps share one budget, one stop, one pool of step slots and one trace."""
 
 import asyncio
 from collections.abc import Mapping
@@ -35,7 +35,7 @@ INNER = graph("xyz", flow("x", "y"), flow("y", "z"))
 
 
 def nests(inner: Graph, node: Scripted, **limits: Mapping[str, Any]) -> Any:
-    """What a step does that executes a graph."""
+    """Return a step function that executes a graph."""
 
     async def work(context: FlowContext, inputs: Inputs) -> Inputs:
         nested = GraphExecution.inside(context, prepared(inner, node, **limits), inputs)
@@ -47,7 +47,7 @@ def nests(inner: Graph, node: Scripted, **limits: Mapping[str, Any]) -> Any:
 
 @pytest.mark.req("000/B5")
 def test_a_nested_graph_is_executed_inside_its_step() -> None:
-    """Its entries get what the step got; its steps stand below the step in trace and path."""
+    """A nested graph gets its step's inputs; its steps are below the step in trace and path."""
     node = Scripted()
     node.works["B"] = nests(INNER, node)
     outcome, world = drive(OUTER, node)
@@ -65,7 +65,7 @@ def test_a_nested_graph_is_executed_inside_its_step() -> None:
 @pytest.mark.req("000/B5")
 @pytest.mark.parametrize("limit", range(7))
 def test_a_nested_graph_shares_the_budget_of_its_run(limit: int) -> None:
-    """Six steps are six steps, wherever they stand."""
+    """Steps of a nested graph count against the step limit of the run."""
     node = Scripted()
     node.works["B"] = nests(INNER, node)
     outcome, world = drive(OUTER, node, budget=Budget(max_steps=limit))
@@ -86,7 +86,7 @@ def test_a_nested_graph_shares_the_budget_of_its_run(limit: int) -> None:
 def test_whichever_limit_is_met_first_stops_the_step(
     own: int | None, whole: int | None, scope: str, executed: int
 ) -> None:
-    """That of the step, or that of everything around it; the error names the scope."""
+    """The sub-budget or the run's budget stops the step; the error names the scope."""
     node = Scripted()
     node.works["B"] = nests(INNER, node)
     outcome, _ = drive(
@@ -103,7 +103,7 @@ def test_whichever_limit_is_met_first_stops_the_step(
 
 @pytest.mark.req("000/B5")
 def test_what_a_sub_budget_has_spent_counts_above_it() -> None:
-    """And does not come back for the step after it."""
+    """Spending within sub-budgets counts against the run and is not refunded for later steps."""
 
     async def spends(context: FlowContext, inputs: Inputs) -> Inputs:
         context.scope.charge({Dimension.TOKENS: 5})
@@ -124,7 +124,7 @@ def test_what_a_sub_budget_has_spent_counts_above_it() -> None:
 
 @pytest.mark.req("000/B5")
 def test_the_seconds_of_a_sub_budget_interrupt_work_in_flight() -> None:
-    """The step works for an hour and has ten seconds."""
+    """A sub-budget of ten seconds interrupts a step that takes an hour."""
 
     async def slow(context: FlowContext, inputs: Inputs) -> Inputs:
         await asyncio.sleep(3600)
@@ -143,7 +143,7 @@ def test_the_seconds_of_a_sub_budget_interrupt_work_in_flight() -> None:
 
 @pytest.mark.req("000/B5")
 def test_a_sub_budget_remembers_what_was_spent_before_its_worker_was_lost() -> None:
-    """Otherwise every restart would give it anew."""
+    """A recovered step's sub-budget keeps its earlier charges, so a restart does not reset it."""
 
     async def spends(context: FlowContext, inputs: Inputs) -> Inputs:
         context.scope.charge({Dimension.TOKENS: 5})
@@ -167,7 +167,7 @@ def test_a_sub_budget_remembers_what_was_spent_before_its_worker_was_lost() -> N
 
 
 def test_a_failure_inside_is_the_failure_of_the_step() -> None:
-    """As it was raised, so that a policy around it can judge it."""
+    """The error of a nested step reaches the policy of the outer step unchanged."""
     error = OurError("Deep inside.")
 
     async def fails(context: FlowContext, inputs: Inputs) -> Inputs:
@@ -185,7 +185,7 @@ def test_a_failure_inside_is_the_failure_of_the_step() -> None:
 
 @pytest.mark.req("000/C3")
 def test_a_wish_to_stop_reaches_the_steps_of_a_nested_graph() -> None:
-    """And what they had so far is kept."""
+    """A cancel request stops a nested step and keeps the outputs of finished nested steps."""
     node = Scripted()
     node.works["B"] = nests(INNER, node)
 
@@ -203,7 +203,7 @@ def test_a_wish_to_stop_reaches_the_steps_of_a_nested_graph() -> None:
 
 @pytest.mark.req("000/P2")
 def test_a_failing_sibling_drains_a_nested_graph_too() -> None:
-    """Its steps clean up before the graph around them ends."""
+    """After a sibling fails, nested steps clean up before the outer graph ends."""
     cleaned: list[str] = []
 
     async def fails(context: FlowContext, inputs: Inputs) -> Inputs:
@@ -230,7 +230,7 @@ def test_a_failing_sibling_drains_a_nested_graph_too() -> None:
 @pytest.mark.req("000/P1")
 @pytest.mark.parametrize(("ceiling", "seconds"), [(64, 4), (2, 8), (1, 16)])
 def test_nested_graphs_share_one_pool_of_lanes(ceiling: int, seconds: int) -> None:
-    """Four graphs of four seconds each, four steps wide: never more than four steps at once."""
+    """Four nested graphs of four steps each share one pool: at most four steps run at once."""
     most = working = 0
 
     async def inner(context: FlowContext, inputs: Inputs) -> Inputs:
@@ -261,7 +261,7 @@ def test_nested_graphs_share_one_pool_of_lanes(ceiling: int, seconds: int) -> No
 
 
 def test_the_finished_steps_of_a_nested_graph_are_not_executed_again() -> None:
-    """Its worker was lost in the middle of it."""
+    """A recovered run skips the finished steps of a nested graph."""
 
     def before(world: World) -> None:
         journal = world.gateway.journal
@@ -280,7 +280,7 @@ def test_the_finished_steps_of_a_nested_graph_are_not_executed_again() -> None:
 
 @pytest.mark.req("004/lifecycle")
 def test_a_graph_that_had_failed_is_not_taken_up_again() -> None:
-    """Its worker was lost before it could say so; what was cut off stays cut off."""
+    """A recovered run with a failed step executes nothing more and reports the recorded failure."""
 
     def before(world: World) -> None:
         journal = world.gateway.journal
@@ -303,7 +303,7 @@ def test_a_graph_that_had_failed_is_not_taken_up_again() -> None:
 
 @pytest.mark.parametrize("refuses", [False, True])
 def test_a_failure_is_journaled_with_what_the_step_had_so_far(refuses: bool) -> None:
-    """Even if that cannot be stored, the failure is."""
+    """A failure is journaled with its partial outputs, or alone if they cannot be stored."""
 
     async def fails(context: FlowContext, inputs: Inputs) -> Inputs:
         context.keep(lambda: {"so": "far"})

@@ -1,4 +1,4 @@
-"""Steps side by side: as soon as they can, as many as may, and none left over."""
+"""Parallel steps: they start early, respect the maximum and are drained at the end."""
 
 import asyncio
 from collections.abc import Mapping
@@ -20,7 +20,7 @@ WIDE = graph("ABCDEFGH", max_parallel=4)
 
 
 class Watched(Scripted):
-    """Notes when each step began and ended, and how many worked at once."""
+    """Records the start and end of each step and the peak number of concurrent steps."""
 
     def __init__(self, seconds: Mapping[str, float], **works: Any) -> None:
         super().__init__(**works)
@@ -57,7 +57,7 @@ def test_as_many_steps_work_at_once_as_the_graph_allows(width: int) -> None:
 
 @pytest.mark.req("000/P2")
 def test_a_step_starts_as_soon_as_its_own_dependencies_are_done() -> None:
-    """C follows the quick A and does not wait for the slow B beside it."""
+    """C starts after the quick A, while the independent, slow B is still running."""
     node = Watched({"A": 1, "B": 10, "C": 1})
     drive(graph("ABC", flow("A", "C"), max_parallel=2), node)
 
@@ -67,7 +67,7 @@ def test_a_step_starts_as_soon_as_its_own_dependencies_are_done() -> None:
 
 @pytest.mark.req("000/P2")
 def test_the_first_failure_cancels_the_others_and_waits_for_them() -> None:
-    """They are told, they may clean up, and nothing goes on afterwards."""
+    """Running steps are cancelled and may clean up, and no further step starts."""
     cleaned: list[str] = []
 
     async def fails(context: FlowContext, inputs: Inputs) -> Inputs:
@@ -102,7 +102,7 @@ def test_the_first_failure_cancels_the_others_and_waits_for_them() -> None:
 
 @pytest.mark.req("000/P2")
 def test_a_sibling_that_ignores_its_cancellation_is_abandoned() -> None:
-    """After the grace period; what it returns later is dropped and recorded."""
+    """After the grace period the sibling is abandoned; its late result is dropped and recorded."""
     ends: list[float] = []
 
     async def fails(context: FlowContext, inputs: Inputs) -> Inputs:
@@ -132,7 +132,7 @@ def test_a_sibling_that_ignores_its_cancellation_is_abandoned() -> None:
 
 @pytest.mark.req("000/C3")
 def test_a_wish_to_stop_reaches_every_lane() -> None:
-    """All of them are cut off at once, and the run's stop is that wish."""
+    """A cancel request cuts off all running steps at once and becomes the run's stop."""
 
     def before(world: World) -> None:
         loop = asyncio.get_running_loop()
@@ -148,7 +148,7 @@ def test_a_wish_to_stop_reaches_every_lane() -> None:
 @pytest.mark.req("000/B1")
 @pytest.mark.parametrize("limit", range(9))
 def test_lanes_do_not_overshoot_a_limit_of_steps(limit: int) -> None:
-    """However many work at once, N lets exactly N through."""
+    """Parallel steps do not exceed a step limit: N allows exactly N."""
     outcome, world = drive(WIDE, Watched({}), budget=Budget(max_steps=limit))
 
     begun = [step_id for step_id, _ in world.node.seen]
@@ -159,7 +159,7 @@ def test_lanes_do_not_overshoot_a_limit_of_steps(limit: int) -> None:
 
 @pytest.mark.req("000/B3")
 def test_a_limit_ends_the_run_and_lets_those_finish_that_it_had_let_begin() -> None:
-    """What they were allowed is paid for; nothing further begins."""
+    """Steps that started within the limit finish; no further step starts."""
     node = Watched({"A": 1, "B": 50})
     outcome, world = drive(
         graph("ABCD", flow("A", "C"), flow("B", "D"), max_parallel=2),
@@ -180,7 +180,7 @@ def test_a_limit_ends_the_run_and_lets_those_finish_that_it_had_let_begin() -> N
 
 @pytest.mark.req("000/C3", "000/B3")
 def test_a_wish_to_stop_does_not_wait_for_those_that_a_limit_lets_finish() -> None:
-    """It cuts them off at once, and is what ended the run."""
+    """A cancel request ends steps at once that a limit would let finish, and is the run's stop."""
 
     def before(world: World) -> None:
         asyncio.get_running_loop().call_later(5, world.gateway.token.cancel)
@@ -199,7 +199,7 @@ def test_a_wish_to_stop_does_not_wait_for_those_that_a_limit_lets_finish() -> No
 
 
 def test_several_values_for_one_handle_come_as_a_list_in_the_order_of_the_edges() -> None:
-    """Whoever finishes first."""
+    """Values for one handle arrive in edge order, regardless of which step finishes first."""
     node = Watched({"A": 3, "B": 1, "C": 2})
     joined = graph(
         "ABCD",
@@ -214,7 +214,7 @@ def test_several_values_for_one_handle_come_as_a_list_in_the_order_of_the_edges(
 
 
 def test_a_branch_that_is_dead_leaves_its_place_in_the_list_out() -> None:
-    """What comes is a list all the same, so that the shape is known from the graph."""
+    """A handle with several edges receives a list, even if only one branch ran."""
 
     async def only_yes(context: FlowContext, inputs: Inputs) -> Inputs:
         return {"yes": 1}
@@ -229,7 +229,7 @@ def test_a_branch_that_is_dead_leaves_its_place_in_the_list_out() -> None:
 
 
 def test_the_widest_graph_of_a_run_says_how_many_lanes_there_are() -> None:
-    """One for sure, the others from one pool that never passes its ceiling."""
+    """One slot is guaranteed; further slots come from a pool that never exceeds its ceiling."""
     woken: list[str] = []
 
     def wake() -> None:
@@ -253,6 +253,6 @@ def test_the_widest_graph_of_a_run_says_how_many_lanes_there_are() -> None:
 
 
 def test_a_run_needs_a_step_slot() -> None:
-    """None at all would wait for ever."""
+    """A pool without step slots is rejected, because its steps would wait forever."""
     with pytest.raises(ValueError, match="step slot"):
         StepSlots(0)

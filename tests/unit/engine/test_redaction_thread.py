@@ -1,4 +1,4 @@
-"""Long texts are redacted beside the event loop, one at a time."""
+"""Long texts are redacted in a thread, one at a time."""
 
 import asyncio
 import threading
@@ -10,7 +10,7 @@ from caseworker.engine.concurrency import MOST_CHARS_ON_LOOP, PAUSE, RedactionTh
 
 
 async def test_short_texts_are_redacted_at_once_and_long_ones_in_a_thread() -> None:
-    """A short one does not wait for the long one before it."""
+    """A short text is redacted on the event loop while a long one occupies the thread."""
     thread, begun, may_end = RedactionThread(), threading.Event(), threading.Event()
 
     def slow() -> int:
@@ -28,7 +28,7 @@ async def test_short_texts_are_redacted_at_once_and_long_ones_in_a_thread() -> N
 
 
 async def test_long_texts_take_turns_with_pauses() -> None:
-    """So that one tenant's texts do not take the interpreter's lock from the requests of others."""
+    """The thread pauses between long texts, so that one tenant does not hold the GIL."""
     thread = RedactionThread()
     spans: list[tuple[float, float]] = []
 

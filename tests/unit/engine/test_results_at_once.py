@@ -1,4 +1,4 @@
-"""Nodes that have their result at once, and attempts that end before their task has begun."""
+"""Nodes that return synchronously, and attempts that end before their task starts."""
 
 import asyncio
 import time
@@ -17,7 +17,7 @@ from tests.unit.engine.driving import CHAIN, OurError, Scripted, drive, graph, s
 
 
 class AtOnce:
-    """A node with nothing to wait for, which fails as often as it is told."""
+    """A synchronous node that raises the given errors, then succeeds."""
 
     def __init__(self, *errors: BaseException) -> None:
         self._errors = list(errors)
@@ -32,7 +32,7 @@ class AtOnce:
 
 @pytest.mark.req("000/E2")
 def test_a_node_that_fails_before_there_is_anything_to_wait_for_is_retried_as_well() -> None:
-    """Also where what it ends with only means a failure."""
+    """A synchronous failure is retried, including an asyncio.CancelledError without a stop."""
     node = AtOnce(OurError("no"), asyncio.CancelledError())
     policy = ErrorPolicy(on_error="retry", retry_count=2)
 
@@ -47,7 +47,7 @@ def test_a_node_that_fails_before_there_is_anything_to_wait_for_is_retried_as_we
 
 @pytest.mark.req("000/E2")
 def test_a_stop_that_a_node_meets_at_once_goes_past_its_policy() -> None:
-    """It is not tried again."""
+    """A stop raised synchronously ends the step without a retry."""
     node = AtOnce(stops.CancelledError("enough"))
     policy = ErrorPolicy(on_error="retry", retry_count=2)
 
@@ -63,7 +63,7 @@ def test_a_stop_that_a_node_meets_at_once_goes_past_its_policy() -> None:
 def test_a_node_that_has_its_result_at_once_is_judged_by_its_time_without_a_task(
     takes_ms: int, allowed_ms: int
 ) -> None:
-    """Nothing can be cut off there, so that a task would only cost."""
+    """A synchronous node runs in the caller's task; its timeout is checked after it returns."""
     tasks = []
 
     class Blocking(AtOnce):
@@ -86,7 +86,7 @@ def test_a_node_that_has_its_result_at_once_is_judged_by_its_time_without_a_task
 def test_an_attempt_that_is_cancelled_before_its_task_began_leaves_nothing_behind(
     seed: int,
 ) -> None:
-    """No coroutine that nobody ever awaited, in whatever order the loop takes its turns."""
+    """A cancelled attempt leaves no coroutine that was never awaited, for any loop order."""
 
     class Cancelling(Scripted):
         def execute(self, data: Any, inputs: Mapping[str, Any], context: FlowContext) -> Any:

@@ -1,4 +1,4 @@
-"""Which failures of a step are retried: policies name classes of errors."""
+"""Error policies select the failures that are retried, by error class."""
 
 from typing import Any
 
@@ -17,13 +17,13 @@ def policed(**rules: Any) -> dict[str, dict[str, Any]]:
 
 
 class _FinalError(OurError):
-    """A failure that a further attempt would meet again."""
+    """A failure that is declared as not retryable."""
 
     retryable = False
 
 
 class _CodedError(OurError):
-    """A failure with a class of its own beside that of the exception."""
+    """A failure with an error class other than its exception's name."""
 
     error_class = "busy"
 
@@ -49,7 +49,7 @@ class _CodedError(OurError):
 def test_the_class_of_a_failure_decides_whether_it_is_retried(
     rules: dict[str, Any], error: Exception, attempts: int
 ) -> None:
-    """Names of base classes and codes count; the policy then does what it says all the same."""
+    """Rules match base classes and error codes; after the last attempt the policy still skips."""
     node = Failing(9, error)
 
     outcome, _ = drive(
@@ -62,7 +62,7 @@ def test_the_class_of_a_failure_decides_whether_it_is_retried(
 
 @pytest.mark.parametrize(("final", "attempts"), [(True, 0), (False, 1)])
 def test_another_process_does_not_judge_a_noted_failure_again(final: bool, attempts: int) -> None:
-    """The journal holds whether it was final: base classes and codes are not known there."""
+    """A recovered run takes from the journal whether a failure was final."""
 
     def noted(world: World) -> None:
         about = {"error_class": "ToolFailedError", "message": "x", "failed_attempts": 1}

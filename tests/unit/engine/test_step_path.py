@@ -1,4 +1,4 @@
-"""Paths: what they are shown as, and what is inside of what."""
+"""Step paths: their text and their containment."""
 
 import pytest
 
@@ -8,7 +8,7 @@ STEP = StepPath("a")
 
 
 def test_a_path_is_shown_as_events_and_traces_have_it() -> None:
-    """Nested steps, attempts, fallbacks, links and calls."""
+    """The text of a path covers nested steps, attempts, fallbacks, links and calls."""
     inner = STEP.attempt(2).step("b")
 
     assert (inner.text, inner.step_id) == ("a~2/b", "b")
@@ -18,13 +18,13 @@ def test_a_path_is_shown_as_events_and_traces_have_it() -> None:
 
 
 def test_a_key_of_the_journal_is_read_back() -> None:
-    """Steps are told from calls by their keys, and both have paths."""
+    """Journal keys of steps and of calls parse back to the same paths."""
     assert StepPath.of_record(STEP.record_key) == STEP
     assert StepPath.of_record(STEP.call("plan").text) == STEP.call("plan")
 
 
 def test_a_step_holds_what_happens_in_all_of_its_attempts() -> None:
-    """It does not hold itself, nor a step whose name only begins like its own."""
+    """A step's path contains its attempts, fallback and links, but not itself or similar names."""
     inside = STEP.inside()
 
     for path in (STEP.step("b"), STEP.attempt(2), STEP.fallback().call("x"), STEP.linked("l")):
@@ -34,7 +34,7 @@ def test_a_step_holds_what_happens_in_all_of_its_attempts() -> None:
 
 
 def test_an_attempt_holds_nothing_of_another_one() -> None:
-    """What the first attempt left behind is cut off, and the second one works."""
+    """An attempt's path contains its own calls and links, and nothing of later attempts."""
     assert STEP.call("x") in STEP.inside_attempt()
     assert STEP.linked("l") in STEP.inside_attempt()
     assert STEP.attempt(2) not in STEP.inside_attempt()
@@ -44,6 +44,6 @@ def test_an_attempt_holds_nothing_of_another_one() -> None:
 
 @pytest.mark.parametrize("step_id", ["", "a/b", "a>b", "a~2"])
 def test_an_id_that_would_be_read_as_a_path_is_refused(step_id: str) -> None:
-    """Two different things would have one name otherwise."""
+    """A step ID with a path separator is rejected, because paths would become ambiguous."""
     with pytest.raises(ValueError, match="id of a step"):
         check_step_id(step_id)

@@ -1,4 +1,4 @@
-"""What becomes of a step that fails: attempts, waits, then what its policy says."""
+"""The error policy of a step: attempts, retry delays and the final outcome."""
 
 import asyncio
 from collections.abc import Mapping
@@ -26,7 +26,7 @@ INSTEAD = object()
 
 
 class Fallback:
-    """Works in the place of a step's node."""
+    """A fallback node that records its inputs, then fails or succeeds."""
 
     def __init__(self, error: Exception | None = None, seconds: float = 1) -> None:
         self.error = error
@@ -68,7 +68,7 @@ def policed(**values: Any) -> dict[str, dict[str, Any]]:
 
 
 def attempts(world: World) -> list[tuple[str, str | None, Any]]:
-    """The attempts below the first step's CallNode."""
+    """Return status, stop reason and number of each attempt in the trace."""
     nodes = world.gateway.graph.snapshot()["nodes"].values()
     return [
         (node["status"], node["stop_reason"], node["metadata"]["attempt"])
@@ -79,7 +79,7 @@ def attempts(world: World) -> list[tuple[str, str | None, Any]]:
 
 @pytest.mark.req("000/E2")
 def test_a_step_that_fails_once_is_executed_again() -> None:
-    """It counts as one step; both attempts stand below it; the second has a path of its own."""
+    """A retried step counts once; the trace shows both attempts with separate paths."""
     node = Failing(1)
     outcome, world = drive(ONE, node, limits=policed(on_error="retry", retry_count=1))
 
@@ -96,7 +96,7 @@ def test_a_step_that_fails_once_is_executed_again() -> None:
 @pytest.mark.req("000/E2")
 @pytest.mark.parametrize("on_error", ["fail", "retry"])
 def test_a_step_whose_attempts_are_used_up_fails_with_its_last_error(on_error: str) -> None:
-    """After the waits that the policy asks for: 1 s, then 2 s."""
+    """The step fails with its last error, after retry delays of 1 s and 2 s."""
     node = Failing(3)
     outcome, world = drive(CHAIN, node, limits=policed(on_error=on_error, retry_count=2))
 
@@ -108,7 +108,7 @@ def test_a_step_whose_attempts_are_used_up_fails_with_its_last_error(on_error: s
 
 @pytest.mark.req("000/E2")
 def test_a_skipped_failure_leaves_its_value_and_the_graph_goes_on() -> None:
-    """The failure is not hidden: the report and the trace show it."""
+    """The fallback value reaches the next step; report and trace still show the failure."""
     node = Failing(9)
     limits = policed(on_error="skip", retry_count=1, fallback_value={"none": True})
     outcome, world = drive(CHAIN, node, limits=limits)
@@ -126,7 +126,7 @@ def test_a_skipped_failure_leaves_its_value_and_the_graph_goes_on() -> None:
 
 
 def test_the_value_of_a_skipped_step_is_each_runs_own() -> None:
-    """A node that changes what it is given changes nothing of the graph, which others execute."""
+    """Each run gets its own copy of the fallback value, so a node cannot change the graph's."""
     limits = policed(on_error="skip", fallback_value={"items": [[]]})
     seen = []
     for _ in range(2):
@@ -141,7 +141,7 @@ def test_the_value_of_a_skipped_step_is_each_runs_own() -> None:
 
 @pytest.mark.req("000/E2")
 def test_a_skip_without_attempts_shows_its_failure_too() -> None:
-    """The one attempt stands below a step that otherwise looks like any other."""
+    """The trace shows the failed attempt below the successful step."""
     _, world = drive(ONE, Failing(9), limits=policed(on_error="skip"))
 
     assert attempts(world) == [("fail", "Not yet.", 1)]
@@ -150,7 +150,7 @@ def test_a_skip_without_attempts_shows_its_failure_too() -> None:
 
 @pytest.mark.req("000/E2")
 def test_a_fallback_works_in_the_place_of_the_node() -> None:
-    """With its own data, the same inputs, and a path of its own."""
+    """A fallback node gets its own data, the same inputs and its own path."""
     fallback = Fallback()
     outcome, world = drive(
         ONE,
@@ -168,7 +168,7 @@ def test_a_fallback_works_in_the_place_of_the_node() -> None:
 
 @pytest.mark.req("000/E2")
 def test_a_fallback_that_fails_fails_the_step_with_its_own_error() -> None:
-    """What it was to make good is the cause."""
+    """The step fails with the fallback's error, caused by the node's error."""
     node, fallback = Failing(9), Fallback(OurError("Nor do I."))
     outcome, _ = drive(ONE, node, limits=policed(on_error="fallback", fallback_node=fallback))
 
@@ -180,7 +180,7 @@ def test_a_fallback_that_fails_fails_the_step_with_its_own_error() -> None:
 
 @pytest.mark.req("000/E2")
 def test_a_timeout_is_of_one_attempt_and_handled_like_any_failure() -> None:
-    """Each attempt gets 500 ms; then comes the fallback, which gets no more."""
+    """Each attempt times out after 500 ms; the fallback, under the same timeout, then succeeds."""
     fallback = Fallback(seconds=0.4)
     outcome, world = drive(
         ONE,
@@ -201,7 +201,7 @@ def test_a_timeout_is_of_one_attempt_and_handled_like_any_failure() -> None:
 
 @pytest.mark.req("000/E2")
 def test_a_fallback_is_held_to_the_timeout_too() -> None:
-    """Otherwise a step could hang in what was to save it."""
+    """A fallback that exceeds the timeout fails its step."""
     fallback = Fallback(seconds=60)
     limits = policed(on_error="fallback", timeout_ms=500, fallback_node=fallback)
     outcome, world = drive(ONE, Failing(9), limits=limits)
@@ -212,7 +212,7 @@ def test_a_fallback_is_held_to_the_timeout_too() -> None:
 
 @pytest.mark.req("000/E2")
 def test_a_timeout_of_the_node_itself_is_not_ours() -> None:
-    """Its words are foreign, ours are our own."""
+    """A node's own TimeoutError keeps its type; the policy's timeout raises StepTimeoutError."""
 
     async def own(context: FlowContext, inputs: Inputs) -> Inputs:
         raise TimeoutError("of a library")
@@ -227,7 +227,7 @@ def test_a_timeout_of_the_node_itself_is_not_ours() -> None:
 @pytest.mark.req("000/E2")
 @pytest.mark.parametrize("returns", [True, False])
 def test_a_node_that_ignores_its_timeout_is_abandoned(returns: bool) -> None:
-    """After the grace period; what it returns afterwards is dropped and recorded."""
+    """After the grace period the node is abandoned; its late result is dropped and recorded."""
 
     async def stubborn(context: FlowContext, inputs: Inputs) -> Inputs:
         until = now() + 30
@@ -255,7 +255,7 @@ def test_a_node_that_ignores_its_timeout_is_abandoned(returns: bool) -> None:
 @pytest.mark.req("000/E2")
 @pytest.mark.parametrize("on_error", ["retry", "skip", "fallback"])
 def test_no_policy_touches_a_stop(on_error: str) -> None:
-    """A limit that is met inside a step ends the run, however lenient the step is."""
+    """A limit reached inside a step ends the run under every error policy."""
 
     async def spends(context: FlowContext, inputs: Inputs) -> Inputs:
         context.scope.charge({Dimension.TOKENS: 6})
@@ -282,7 +282,7 @@ def test_no_policy_touches_a_stop(on_error: str) -> None:
 
 @pytest.mark.req("000/E2", "000/C3")
 def test_a_stop_ends_the_wait_between_two_attempts() -> None:
-    """Nobody waits a minute for a run that is over."""
+    """A stop ends the retry delay at once."""
 
     def before(world: World) -> None:
         asyncio.get_running_loop().call_later(5, world.gateway.token.cancel)
@@ -296,7 +296,7 @@ def test_a_stop_ends_the_wait_between_two_attempts() -> None:
 
 
 def test_a_step_does_not_wait_past_the_seconds_of_its_run() -> None:
-    """It fails at once with what went wrong, which says more than that time is up."""
+    """A step fails with its error at once if the retry delay would exceed the run's time limit."""
     node = Failing(9)
     outcome, world = drive(
         ONE,
@@ -310,7 +310,7 @@ def test_a_step_does_not_wait_past_the_seconds_of_its_run() -> None:
 
 
 def test_a_step_comes_back_when_the_other_side_said_so() -> None:
-    """A provider's Retry-After counts for the step whose call failed for good."""
+    """A step whose call failed with Retry-After waits that long before its next attempt."""
     asked = CallFailedError("Busy.", error_class="X", attempts=3, retry_after_seconds=40)
     node = Failing(1, asked)
     drive(ONE, node, limits=policed(retry_count=1, retry_delay_ms=100))
@@ -320,7 +320,7 @@ def test_a_step_comes_back_when_the_other_side_said_so() -> None:
 
 @pytest.mark.req("000/P3")
 def test_a_persistent_node_is_never_executed_twice_at_once() -> None:
-    """Two steps that nothing keeps apart wait for one another at its lock."""
+    """Parallel steps that share a persistent node execute it one at a time."""
     lock = NodeLock("terminal")
     most = working = 0
 

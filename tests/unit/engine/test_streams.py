@@ -1,4 +1,4 @@
-"""Nodes that tell of their progress: a stream of events that ends in one result."""
+"""Nodes that stream progress events and end with one result."""
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
@@ -16,7 +16,7 @@ Items = list[Any]
 
 
 class Streams:
-    """Tells what a test says, an item a second."""
+    """A node that yields the given items, one per second."""
 
     def __init__(self, *items: Any) -> None:
         self.items = items
@@ -42,7 +42,7 @@ def play(*items: Any, **options: Any) -> tuple[Any, World, Streams]:
 
 @pytest.mark.req("004/execute", "004/lifecycle")
 def test_a_stream_tells_its_events_and_ends_in_a_result() -> None:
-    """They stand between the start and the end of the step, which the engine tells."""
+    """A stream's events are emitted between the step's start and end events."""
     outcome, world, node = play(
         NodeEvent("text.delta", {"text": "4"}),
         NodeEvent("text.delta", {"text": "2"}),
@@ -73,7 +73,7 @@ def test_a_stream_tells_its_events_and_ends_in_a_result() -> None:
     ],
 )
 def test_a_stream_that_does_not_end_in_one_result_fails_its_step(items: Items, said: str) -> None:
-    """Nothing is guessed."""
+    """A stream without exactly one final result fails its step."""
     outcome, _, node = play(*items)
 
     assert isinstance(outcome.error, StepBrokenError)
@@ -84,7 +84,7 @@ def test_a_stream_that_does_not_end_in_one_result_fails_its_step(items: Items, s
 @pytest.mark.req("004/lifecycle")
 @pytest.mark.parametrize("kind", ["step.started", "step.completed", "step.skipped"])
 def test_a_node_cannot_tell_of_its_own_start_and_end(kind: str) -> None:
-    """Those are the engine's words."""
+    """A node that emits an engine event such as step.started fails its step."""
     outcome, world, _ = play(NodeEvent(kind), ExecutionResult())
 
     assert str(outcome.error) == f"{kind} is for the engine to tell."
@@ -92,7 +92,7 @@ def test_a_node_cannot_tell_of_its_own_start_and_end(kind: str) -> None:
 
 
 def test_a_stream_that_fails_fails_its_step() -> None:
-    """What it has told stays told."""
+    """Events emitted before the failure remain in the event stream."""
     outcome, world, _ = play(NodeEvent("a.b"), ValueError("private"))
 
     assert isinstance(outcome.error, ValueError)
@@ -101,7 +101,7 @@ def test_a_stream_that_fails_fails_its_step() -> None:
 
 @pytest.mark.req("000/C3")
 def test_a_stop_closes_a_stream() -> None:
-    """In the middle of it."""
+    """A stop closes a running stream."""
 
     def before(world: World) -> None:
         asyncio.get_running_loop().call_later(1.5, world.gateway.token.cancel)

@@ -1,4 +1,4 @@
-"""What must outlive a cancel, and what will not be cancelled."""
+"""Shielded writes and supervised work, including work that ignores its cancellation."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -24,7 +24,7 @@ def play(main: Callable[[], Coroutine[Any, Any, Any]], seed: int) -> Story[Any]:
 
 
 async def stubborn(seconds: float, result: str = "late") -> str:
-    """Work that ignores its cancellation."""
+    """Ignore cancellation for the given time, then return."""
     until = asyncio.get_running_loop().time() + seconds
     while (left := until - asyncio.get_running_loop().time()) > 0:
         try:
@@ -36,7 +36,7 @@ async def stubborn(seconds: float, result: str = "late") -> str:
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_write_ends_although_its_task_is_cancelled(seed: int) -> None:
-    """However often; then the cancel is passed on."""
+    """A shielded write finishes despite repeated cancels; the cancellation is then re-raised."""
     written: list[float] = []
 
     async def write() -> None:
@@ -57,7 +57,7 @@ def test_a_write_ends_although_its_task_is_cancelled(seed: int) -> None:
 
 
 def test_a_write_that_hangs_is_waited_for_no_longer_than_its_grace() -> None:
-    """Counted from the first cancel; a second one does not begin it again."""
+    """The grace period starts with the first cancel; a second one does not restart it."""
 
     async def main() -> float:
         task = asyncio.create_task(shielded(asyncio.sleep(60), grace_seconds=GRACE))
@@ -75,7 +75,7 @@ def test_a_write_that_hangs_is_waited_for_no_longer_than_its_grace() -> None:
 async def test_a_write_that_fails_after_its_task_was_cancelled_complains_to_nobody(
     collect_garbage: Callable[[], int],
 ) -> None:
-    """The loop would log it as an exception that was never retrieved."""
+    """The event loop does not log the exception of an abandoned write as never retrieved."""
     complaints: list[object] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, what: complaints.append(what))
 
@@ -93,7 +93,7 @@ async def test_a_write_that_fails_after_its_task_was_cancelled_complains_to_nobo
 
 
 async def test_a_write_that_is_not_disturbed_returns_or_fails_as_it_is() -> None:
-    """Settling adds nothing of its own."""
+    """A shielded write without a cancel returns its result or raises its own error."""
 
     async def fails() -> None:
         raise RuntimeError("no")
@@ -109,7 +109,7 @@ def nobody(result: object) -> None:
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_work_that_nobody_stops_returns_its_result_or_its_failure(seed: int) -> None:
-    """The supervisor adds nothing."""
+    """The supervisor returns the result of the work or raises its own error."""
 
     async def fails() -> None:
         await asyncio.sleep(1)
@@ -127,7 +127,7 @@ def test_work_that_nobody_stops_returns_its_result_or_its_failure(seed: int) -> 
 @pytest.mark.req("000/C3")
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_stop_reaches_work_in_flight(seed: int) -> None:
-    """At once; the work may still say what it has come to."""
+    """A stop cancels the work at once; a result returned during the cancellation is kept."""
 
     async def works() -> str:
         try:
@@ -147,7 +147,7 @@ def test_a_stop_reaches_work_in_flight(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_work_that_a_stop_ends_without_a_result_raises_the_stop(seed: int) -> None:
-    """Not asyncio's cancel, which would mean that the supervisor's own task is cancelled."""
+    """The stop is raised, not asyncio's CancelledError, which would mean an external cancel."""
 
     async def main() -> None:
         supervisor, token = Supervisor(grace_seconds=GRACE), CancellationToken()
@@ -160,7 +160,7 @@ def test_work_that_a_stop_ends_without_a_result_raises_the_stop(seed: int) -> No
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_stop_that_was_given_before_is_heard_as_well(seed: int) -> None:
-    """The work may not even begin."""
+    """A token that was cancelled before the start stops the work at once."""
 
     async def main() -> None:
         token = CancellationToken()
@@ -174,7 +174,7 @@ def test_a_stop_that_was_given_before_is_heard_as_well(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_work_that_ignores_its_cancel_is_abandoned_and_its_late_result_told(seed: int) -> None:
-    """After the grace period; once."""
+    """The work is abandoned after the grace period; its late result is reported once."""
     told: list[tuple[float, str]] = []
 
     async def main() -> None:
@@ -196,7 +196,7 @@ def test_work_that_ignores_its_cancel_is_abandoned_and_its_late_result_told(seed
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_abandoned_work_that_fails_at_last_is_told_to_nobody(seed: int) -> None:
-    """There is no result to be recorded, and no noise about it."""
+    """An abandoned task's late failure causes no callback and no log message."""
 
     async def fails_late() -> None:
         await stubborn(10)
@@ -221,7 +221,7 @@ def test_abandoned_work_that_fails_at_last_is_told_to_nobody(seed: int) -> None:
 async def test_abandoned_work_is_not_forgotten_by_the_garbage_collector(
     collect_garbage: Callable[[], int],
 ) -> None:
-    """The loop itself holds its tasks only weakly."""
+    """Abandoned work survives a garbage collection, although the loop holds tasks only weakly."""
 
     async def waits_for_nobody() -> None:
         for _ in range(2):
@@ -242,7 +242,7 @@ async def test_abandoned_work_is_not_forgotten_by_the_garbage_collector(
 
 
 def test_a_wish_that_replaces_a_hand_over_during_the_grace_is_what_is_told() -> None:
-    """The run must not go on elsewhere."""
+    """A cancel during the grace period replaces the hand-over, so no process resumes the run."""
 
     async def main() -> str:
         supervisor, token = Supervisor(grace_seconds=GRACE), CancellationToken()
@@ -258,7 +258,7 @@ def test_a_wish_that_replaces_a_hand_over_during_the_grace_is_what_is_told() -> 
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_cancel_from_outside_drains_the_work(seed: int) -> None:
-    """The supervisor's own task ends after the work, however often it is cancelled."""
+    """An external cancel drains the work before the supervisor ends, even if it is repeated."""
     ended: list[float] = []
 
     async def cleans_up() -> None:
@@ -284,7 +284,7 @@ def test_a_cancel_from_outside_drains_the_work(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_cancel_from_outside_does_not_wait_for_stubborn_work(seed: int) -> None:
-    """Longer than the grace period; also when a stop was given first. It is not lost, though."""
+    """An external cancel waits at most for the grace period; a late result is still reported."""
     told: list[str] = []
 
     async def main() -> None:
@@ -307,7 +307,7 @@ def test_a_cancel_from_outside_does_not_wait_for_stubborn_work(seed: int) -> Non
 def test_a_failure_that_comes_after_a_cancel_is_no_complaint_of_the_loop(
     collect_garbage: Callable[[], int], supervised: bool
 ) -> None:
-    """Nobody waits for it any more; it used to be reported when it was collected."""
+    """The loop logs no exception of abandoned work when its task is collected."""
     complaints: list[dict[str, Any]] = []
 
     async def fails_late() -> None:

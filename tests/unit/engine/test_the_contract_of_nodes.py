@@ -1,4 +1,4 @@
-"""What a node is handed and may ask for is what seed 004 names, and nothing beside it."""
+"""The context of a node offers exactly the capabilities that seed 004 lists."""
 
 import ast
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ Inputs = Mapping[str, Any]
 
 @pytest.mark.req("004/context")
 def test_a_node_is_told_where_it_stands_and_what_it_may_use() -> None:
-    """Node, chat, run, state, runtime and services; the ids are those of its step and its run."""
+    """The context has the IDs of step, run and chat, and shares state, runtime and services."""
     seen: list[FlowContext] = []
 
     async def looks(context: FlowContext, inputs: Inputs) -> Inputs:
@@ -41,7 +41,7 @@ def test_a_node_is_told_where_it_stands_and_what_it_may_use() -> None:
 
 @pytest.mark.req("004/runtime-api", "004/kernel")
 def test_the_runtime_has_the_capabilities_of_the_document_and_no_others() -> None:
-    """Whatever a domain needs comes in services."""
+    """The runtime has no further capabilities; domain objects come from services."""
     assert {name for name in vars(Runtime) if not name.startswith("_")} == {
         "get_node",
         "incoming_edges",
@@ -55,7 +55,7 @@ def test_the_runtime_has_the_capabilities_of_the_document_and_no_others() -> Non
 
 @pytest.mark.req("004/runtime-api")
 def test_the_edges_of_a_step_are_found_by_direction_channel_and_handle() -> None:
-    """In the order of the graph; without a filter, all of them."""
+    """Edges are returned in graph order, filtered by direction, channel and handle."""
     found: dict[str, list[str]] = {}
 
     async def looks(context: FlowContext, inputs: Inputs) -> Inputs:
@@ -85,14 +85,14 @@ def test_the_edges_of_a_step_are_found_by_direction_channel_and_handle() -> None
 
 @pytest.mark.req("004/guard", "004/channel")
 def test_an_edge_has_no_channel_unless_it_is_given_one() -> None:
-    """Nothing is implied."""
+    """Creating an edge without a channel raises TypeError."""
     with pytest.raises(TypeError, match="channel"):
         Edge(source="A", target="B")  # type: ignore[call-arg]
 
 
 @pytest.mark.req("004/guard")
 def test_the_kernel_branches_on_the_name_of_no_handle_and_of_no_type() -> None:
-    """Whatever a handle or a type is called, it is scheduled and routed alike."""
+    """The engine compares no handle or type name, so all names are scheduled and routed alike."""
     folder = Path(caseworker.core.graph.__path__[0])
     compared = {
         f"{path.name}:{node.lineno}"

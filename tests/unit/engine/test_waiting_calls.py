@@ -1,4 +1,4 @@
-"""Calls that wait for budget which others have reserved."""
+"""Calls that wait for budget that other calls have reserved."""
 
 import asyncio
 from decimal import Decimal
@@ -25,7 +25,7 @@ from tests.unit.engine.gateway import (
 )
 
 ONE_ESTIMATE = Budget(max_tokens=120)
-"""Room for one estimate of 100, and for what one call of 75 leaves only if it is settled."""
+"""Fits one estimate of 100 tokens; a second call fits only after the first is settled."""
 
 
 async def slow() -> Reply:
@@ -34,7 +34,7 @@ async def slow() -> Reply:
 
 
 async def two_calls(gateway: Gateway) -> "tuple[asyncio.Task[Any], asyncio.Task[Any]]":
-    """Two calls side by side; the first one has begun before the second one."""
+    """Start two calls at the same time; the first one begins before the second one."""
     first = asyncio.create_task(gateway.perform(slow, key="a/llm"))
     await asyncio.sleep(0.5)
     return first, asyncio.create_task(gateway.perform(slow, key="b/llm"))
@@ -42,7 +42,7 @@ async def two_calls(gateway: Gateway) -> "tuple[asyncio.Task[Any], asyncio.Task[
 
 @pytest.mark.req("000/B5")
 def test_calls_that_fit_one_after_the_other_wait_for_one_another() -> None:
-    """None is refused because of what another one has only reserved; the trace shows the waits."""
+    """A reservation of another call delays a call without refusing it; the trace shows the wait."""
 
     async def story(gateway: Gateway) -> None:
         first, second = await two_calls(gateway)
@@ -58,7 +58,7 @@ def test_calls_that_fit_one_after_the_other_wait_for_one_another() -> None:
 
 
 def test_a_call_that_is_cancelled_while_it_waits_was_never_made() -> None:
-    """It cost nothing and holds nothing, and its trace says how long it waited."""
+    """A call cancelled while it waits costs and reserves nothing; the trace shows its wait."""
 
     async def story(gateway: Gateway) -> None:
         first, second = await two_calls(gateway)
@@ -76,7 +76,7 @@ def test_a_call_that_is_cancelled_while_it_waits_was_never_made() -> None:
 
 
 def test_a_call_is_refused_once_what_others_really_used_leaves_no_room_for_it() -> None:
-    """With what was used, reserved, requested and allowed, in words and in the stop."""
+    """The refusal reports the used, reserved, requested and allowed amounts."""
 
     async def uses_all() -> Reply:
         await asyncio.sleep(2)
@@ -99,7 +99,7 @@ def test_a_call_is_refused_once_what_others_really_used_leaves_no_room_for_it() 
 
 
 def test_a_refused_barrier_leaves_its_place_to_the_next_call() -> None:
-    """It gave the run up before it called; a limit of one still allows one."""
+    """A reservation ends when the barrier refuses its call, so a limit of one allows the next."""
 
     async def story(gateway: Gateway) -> None:
         asked = 0
@@ -122,7 +122,7 @@ def test_a_refused_barrier_leaves_its_place_to_the_next_call() -> None:
 
 
 def test_a_call_inside_a_call_is_refused_what_the_call_around_it_holds() -> None:
-    """It would wait for itself."""
+    """A nested call is refused at once instead of waiting for its outer call's reservation."""
 
     async def story(gateway: Gateway) -> None:
         async def outer() -> Reply:
@@ -141,7 +141,7 @@ async def hangs() -> Reply:
 
 
 def test_what_was_sent_and_not_answered_is_estimated_and_says_so() -> None:
-    """In the usage, in the journal and in the trace, which all say the same sums."""
+    """An unanswered call is charged at its estimate, marked so in usage, journal and trace."""
 
     async def story(gateway: Gateway) -> None:
         call = asyncio.create_task(gateway.perform(hangs))
@@ -165,7 +165,7 @@ def test_what_was_sent_and_not_answered_is_estimated_and_says_so() -> None:
 
 
 def test_of_a_retried_call_only_the_lost_attempt_is_estimated() -> None:
-    """The answer was counted by the provider."""
+    """Only the failed attempt is charged at its estimate; the provider reports the other one."""
     gateway = told(lambda gateway: gateway.perform(Attempts(busy())))
 
     node: Any = gateway.node()
@@ -175,7 +175,7 @@ def test_of_a_retried_call_only_the_lost_attempt_is_estimated() -> None:
 
 
 def test_a_price_that_is_not_known_is_null_and_not_zero() -> None:
-    """In the trace and in the usage; tokens are counted."""
+    """A call without a known price costs null in trace and usage; its tokens are counted."""
 
     async def attempt() -> Reply:
         return Reply("four", Spent(tokens_in=70, tokens_out=5, cost_usd=None))
@@ -190,7 +190,7 @@ def test_a_price_that_is_not_known_is_null_and_not_zero() -> None:
 
 @pytest.mark.parametrize("asked", ["2", b"2", object(), float("nan"), [1]])
 def test_a_wait_that_is_no_number_of_seconds_is_passed_over(asked: Any) -> None:
-    """The failure stays what it was, and the usual waits are kept."""
+    """An invalid Retry-After is ignored; the failure and the retry delays stay unchanged."""
     failure = busy()
     failure.retry_after_seconds = asked
 
@@ -212,7 +212,7 @@ WIDE = graph("ABC", max_parallel=3)
 def test_a_refused_lane_ends_no_run_whose_allowed_calls_are_handed_over(
     handed_over_after: float | None,
 ) -> None:
-    """Another process goes on with them; without a hand-over they end, and the limit is said."""
+    """A hand-over while allowed calls run wins over the limit, which otherwise ends the run."""
 
     async def allowed(context: Any, inputs: Any) -> Any:
         await asyncio.sleep(5)
@@ -242,7 +242,7 @@ def test_a_refused_lane_ends_no_run_whose_allowed_calls_are_handed_over(
 
 @pytest.mark.req("004/lifecycle")
 def test_what_a_limit_let_go_on_comes_to_its_end_in_another_process() -> None:
-    """Its lane had begun when the run's worker was lost; the lane that was refused had not."""
+    """A recovered run resumes the step that started before the limit, then reports the limit."""
 
     def before(world: Any) -> None:
         stop = BudgetExceededError(world.gateway.scope.usage, Budget(), "spent").cause.to_dict()

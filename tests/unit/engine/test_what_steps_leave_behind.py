@@ -1,4 +1,4 @@
-"""What a step has failed with keeps nothing of its run alive, once its policy has seen to it."""
+"""Errors of steps keep no objects of their run alive."""
 
 import asyncio
 import gc
@@ -22,7 +22,7 @@ FALLBACK = ErrorPolicy(on_error="fallback", fallback_node="other")
 
 
 class Fails:
-    """A node that fails, as often as it is told, at once or after a while."""
+    """A node that fails ``times`` times, synchronously or after a second."""
 
     def __init__(self, times: int, *, at_once: bool) -> None:
         self.times, self.at_once = times, at_once
@@ -58,7 +58,7 @@ class Fails:
 def test_what_failed_is_freed_with_the_run(
     policy: ErrorPolicy, times: int, status: str, at_once: bool
 ) -> None:
-    """Without the garbage collector, which looks for such circles too seldom."""
+    """Failed attempts leave no reference cycle that keeps the run alive."""
     node = Fails(times, at_once=at_once)
     limits = {"policy": policy, "fallback": BoundNode(Scripted())}
 

@@ -1,4 +1,4 @@
-"""Agents that are kept as files: read, put in order, registered, and what is said of a mistake."""
+"""Agents defined in files: parsing, ordering, registration and error messages."""
 
 from pathlib import Path
 
@@ -22,7 +22,7 @@ CHIEF = "name: chief\nprompt: {}\ntools: [{agent: {name: helper}}]\n"
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Two agents of which the first by name calls the second, and a file that is none."""
+    """Two agents, the first of which calls the second, and a file that is ignored."""
     (tmp_path / "a.yaml").write_text(CHIEF)
     (tmp_path / "b.yml").write_text(HELPER)
     (tmp_path / "notes.txt").write_text("name: chief")
@@ -38,7 +38,7 @@ def registry(api: Api) -> Definitions:
 async def test_the_agents_of_a_folder_are_registered_in_the_order_they_need(
     folder: Path, registry: Definitions
 ) -> None:
-    """What is there already stays; what has changed is the next version."""
+    """Dependencies are registered first; only a changed agent gets a new version."""
     await register_agents(read_agents(folder), registry, TENANT)
     await register_agents(read_agents(folder), registry, TENANT)
     (folder / "b.yml").write_text(HELPER.replace("Help.", "Help more."))
@@ -75,7 +75,7 @@ async def test_the_agents_of_a_folder_are_registered_in_the_order_they_need(
 async def test_a_wrong_file_stops_the_start_with_one_line(
     folder: Path, text: str, said: str
 ) -> None:
-    """It names the file, the field and what is wrong."""
+    """The error message names the file, the field and the problem in one line."""
     (folder / "c.yaml").write_text(text)
 
     with pytest.raises(StartupError, match=f"agents\\.folder: {said}") as refused:
@@ -87,7 +87,7 @@ async def test_a_wrong_file_stops_the_start_with_one_line(
 async def test_what_only_the_service_can_find_wrong_stops_the_start_too(
     tmp_path: Path, registry: Definitions
 ) -> None:
-    """Such as an agent that is in no file and not registered."""
+    """A reference to an agent that is neither in a file nor registered stops the start."""
     (tmp_path / "a.yaml").write_text(CHIEF)
 
     with pytest.raises(
@@ -97,7 +97,7 @@ async def test_what_only_the_service_can_find_wrong_stops_the_start_too(
 
 
 async def test_no_folder_has_no_agents(tmp_path: Path) -> None:
-    """One that was named and is not there is a mistake."""
+    """No folder or an empty one yields no agents; a folder that does not exist is an error."""
     assert read_agents(None) == ()
     assert read_agents(tmp_path) == []
     with pytest.raises(StartupError, match="does not exist"):

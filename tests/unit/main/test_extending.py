@@ -1,4 +1,4 @@
-"""What docs/extending.md shows works as it stands there."""
+"""The examples of docs/extending.md work unchanged."""
 
 import re
 import tomllib
@@ -25,7 +25,7 @@ CONTEXT = ToolContext(run_id="r", timezone="UTC", now=datetime(2025, 1, 1, tzinf
 
 @pytest.fixture
 def points(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, list[EntryPoint]]:
-    """The entry points of the guide, by group, of a package that holds its examples."""
+    """Return the guide's entry points by group, from a package with its examples."""
     package = tmp_path / "my_package"
     package.mkdir()
     (package / "__init__.py").touch()
@@ -41,7 +41,7 @@ def points(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, list[En
 
 
 async def test_the_tools_run(points: dict[str, list[EntryPoint]]) -> None:
-    """They are found, answer, and fail without raising."""
+    """The example tools are loaded, return values, and report failures without raising."""
     tool, volume = Toolbox(ToolSettings(), points["caseworker.tools"]).tools
 
     assert (tool.spec.name, tool.spec.deterministic) == ("shipping_cost", True)
@@ -52,7 +52,7 @@ async def test_the_tools_run(points: dict[str, list[EntryPoint]]) -> None:
 
 
 async def test_the_function_runs(points: dict[str, list[EntryPoint]]) -> None:
-    """With the input of its step."""
+    """The example function gets the input of its step."""
     (node,) = installed_functions(points["caseworker.functions"])
 
     prices = [{"price": 1.5}, {"price": 2}]
@@ -61,7 +61,7 @@ async def test_the_function_runs(points: dict[str, list[EntryPoint]]) -> None:
 
 
 async def test_the_node_type_executes_a_step(points: dict[str, list[EntryPoint]]) -> None:
-    """Its data has defaults, and unknown fields are errors."""
+    """The example node type has defaults and rejects unknown fields."""
     (kind,) = installed_node_types(cast("NodeParts", None), points["caseworker.node_types"])
     catalog = NodeCatalog([kind])
     step = {"id": "a", "type": "price", "data": {"currency": "USD"}}
@@ -76,7 +76,7 @@ async def test_the_node_type_executes_a_step(points: dict[str, list[EntryPoint]]
 
 
 async def test_the_provider_replies(points: dict[str, list[EntryPoint]]) -> None:
-    """With a plan that the case agent reads."""
+    """The example provider returns a plan that the case agent can parse."""
     providers = Providers(points["caseworker.providers"])
     provider = providers.make("house", ModelEndpoint(model="any", base_url="http://127.0.0.1:9"))
 

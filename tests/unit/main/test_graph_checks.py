@@ -1,4 +1,4 @@
-"""What is told of a graph without a service or a database."""
+"""Validation of a graph without a service or a database."""
 
 from typing import Any
 
@@ -17,7 +17,7 @@ def told(graph: dict[str, Any], **sections: Any) -> list[tuple[str, str]]:
 
 
 def test_a_graph_is_checked_with_the_tools_of_this_machine() -> None:
-    """Also that they are allowed; a server of tools is not started, its names are believed."""
+    """Tools are checked for existence and permission; tools of MCP servers are not looked up."""
     known = {"id": "a", "type": "tool", "data": {"tool": "calculator", "args": {"expression": "1"}}}
     served = {"id": "b", "type": "tool", "data": {"tool": "web.echo", "args": {}}}
     web = {"mcp": {"servers": {"web": {"url": "http://127.0.0.1:9/mcp"}}}}
@@ -31,7 +31,7 @@ def test_a_graph_is_checked_with_the_tools_of_this_machine() -> None:
 
 
 def test_what_is_registered_elsewhere_is_a_warning() -> None:
-    """It may be there; everything else about the step is checked."""
+    """A reference to a registered graph is a warning, and other steps are still checked."""
     named = {"id": "a", "type": "subgraph", "data": {"graph": {"name": "other"}}}
     broken = {"id": "b", "type": "subgraph", "data": {}}
 
@@ -42,7 +42,7 @@ def test_what_is_registered_elsewhere_is_a_warning() -> None:
 
 
 def test_a_graph_that_is_too_large_is_not_looked_at() -> None:
-    """By the limits that are configured."""
+    """A graph beyond the configured size is rejected before it is examined."""
     steps = [{"id": f"s{number}", "type": "approval", "data": {}} for number in range(3)]
 
     assert told(graph_of(*steps), admission={"max_graph_steps": 2}) == [(Severity.ERROR, "")]

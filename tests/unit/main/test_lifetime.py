@@ -1,4 +1,4 @@
-"""A process ends when its work has ended: in order, at once, and from its first moment on."""
+"""Shutdown of a process: after its work, in order, and with the right exit code."""
 
 import asyncio
 import signal
@@ -78,7 +78,7 @@ def python(code: str) -> ChildProcess:
 
 
 async def test_tasks_and_threads_that_do_not_end_are_left_behind() -> None:
-    """What is to be closed is closed before; the exit code is that of an orderly end."""
+    """A process exits cleanly even if tasks and threads never end."""
     with python(LEFT) as child:
         assert await child.wait(timeout_seconds=600) == 0
         assert child.stdout.splitlines()[-1] == "closed"
@@ -86,14 +86,14 @@ async def test_tasks_and_threads_that_do_not_end_are_left_behind() -> None:
 
 
 async def test_a_thread_of_the_loop_is_not_waited_for() -> None:
-    """Its task has ended by its cancel, so that nothing is left but the thread."""
+    """A blocked thread of the event loop does not delay the exit."""
     with python(BLOCKED) as child:
         assert await child.wait() == 0
         assert child.stdout.splitlines()[-1] == "closed"
 
 
 async def test_a_signal_ends_a_process_that_does_not_serve_yet() -> None:
-    """In order: what it has opened is closed."""
+    """A signal before serving starts ends the process and closes its resources."""
     with python(SIGNALLED) as child:
         await child.json_line("ready", timeout_seconds=600)
         assert await child.terminate(timeout_seconds=600) == 0
@@ -101,13 +101,13 @@ async def test_a_signal_ends_a_process_that_does_not_serve_yet() -> None:
 
 
 async def test_a_process_that_fails_says_so() -> None:
-    """With its own exit code."""
+    """A failing process keeps its exit code."""
     with python(FAILS) as child:
         assert await child.wait(timeout_seconds=600) == 3
 
 
 def test_what_fails_is_raised_when_the_other_tasks_have_ended() -> None:
-    """They are cancelled first, and may clean up."""
+    """If the main coroutine fails, other tasks are cancelled and may clean up first."""
     cleaned: list[str] = []
 
     async def cleans() -> None:
@@ -128,27 +128,27 @@ def test_what_fails_is_raised_when_the_other_tasks_have_ended() -> None:
 
 
 class Draining:
-    """A process whose runs end while its requests do."""
+    """A process whose response depends on its drain."""
 
     def __init__(self) -> None:
         self.drained = asyncio.Event()
         self.asked = asyncio.Event()
 
     def begin_closing(self) -> None:
-        """Nothing waits."""
+        """Do nothing."""
 
     async def drain(self) -> None:
         self.drained.set()
 
     async def app(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer once the runs have been looked after."""
+        """Respond after the runs are drained."""
         self.asked.set()
         await self.drained.wait()
         await PlainTextResponse("answered")(scope, receive, send)
 
 
 async def test_runs_and_requests_end_side_by_side(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A request that stays open does not hold up the hand-over of runs."""
+    """An open request does not delay the hand-over of runs."""
     monkeypatch.setattr(server_module, "collect_garbage_seldom", lambda: None)
     process = Draining()
     config = uvicorn.Config(

@@ -1,4 +1,4 @@
-"""How MCP servers are configured, and what is said of a mistake."""
+"""Configuration of MCP servers and its error messages."""
 
 import json
 from pathlib import Path
@@ -33,7 +33,7 @@ def loaded(text: str, tmp_path: Path, **environ: str) -> Settings:
     ],
 )
 def test_a_mistake_is_named_with_its_place(text: str, said: str, tmp_path: Path) -> None:
-    """The message holds the server and what to do."""
+    """The error message names the server and the required change."""
     with pytest.raises(SettingsError, match=r"tools\.mcp\.servers") as refused:
         loaded(text, tmp_path)
 
@@ -41,7 +41,7 @@ def test_a_mistake_is_named_with_its_place(text: str, said: str, tmp_path: Path)
 
 
 def test_a_variable_that_is_not_set_stops_the_start(tmp_path: Path) -> None:
-    """A server without its key would fail later, and less clearly."""
+    """A missing environment variable of a server stops the start."""
     settings = loaded("{a: {command: x, env: [MCP_KEY_THAT_IS_NOT_SET]}}", tmp_path)
 
     with pytest.raises(StartupError, match=r"servers\.a: .*MCP_KEY_THAT_IS_NOT_SET"):
@@ -49,7 +49,7 @@ def test_a_variable_that_is_not_set_stops_the_start(tmp_path: Path) -> None:
 
 
 def test_tools_of_servers_can_be_allowed_and_denied_by_their_full_names(tmp_path: Path) -> None:
-    """No server is started for that."""
+    """Tools of a server are allowed and denied by full name, without starting the server."""
     settings = loaded("{a: {command: x, allow: [one, two]}}", tmp_path)
     tools = settings.tools.model_copy(update={"deny": ("a.two",)})
     settings = settings.model_copy(update={"tools": tools})
@@ -66,7 +66,7 @@ def test_tools_of_servers_can_be_allowed_and_denied_by_their_full_names(tmp_path
 def test_a_check_of_the_configuration_knows_the_tools_of_servers(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """What the service starts with is not refused before."""
+    """The configuration check accepts tools of configured servers in tools.deny."""
     monkeypatch.setenv("TOOLS_MCP_SERVERS", json.dumps({"web": {"command": "x"}}))
     monkeypatch.setenv("TOOLS_DENY", '["web.echo"]')
     monkeypatch.setenv("RETENTION_RUNS_DAYS", "30")
@@ -80,7 +80,7 @@ def test_a_check_of_the_configuration_knows_the_tools_of_servers(
 
 
 def test_the_environment_holds_servers_as_json(tmp_path: Path) -> None:
-    """As lists of fallbacks are."""
+    """MCP servers can be configured as JSON in an environment variable."""
     text = json.dumps({"time": {"command": "uvx", "args": ["mcp-server-time"]}})
 
     settings = load_settings({"TOOLS_MCP_SERVERS": text}, tmp_path).settings

@@ -1,4 +1,4 @@
-"""How the configured models are put together."""
+"""The models that are built from the configuration."""
 
 from decimal import Decimal
 from typing import Any
@@ -16,12 +16,12 @@ OWN = "http://127.0.0.1:1/v1"
 
 
 def models(**small: Any) -> Settings:
-    """Settings whose small tier is configured so."""
+    """Return settings with this configuration of the small tier."""
     return Settings.model_validate({"models": {"small": small}})
 
 
 async def test_a_tier_is_its_model_and_those_that_stand_in_for_it() -> None:
-    """Each with its own provider, limits, form and price."""
+    """Each fallback has its own provider, limits, output format and price."""
     gateway = build_models(
         models(
             base_url=OWN,
@@ -65,7 +65,7 @@ async def test_a_tier_is_its_model_and_those_that_stand_in_for_it() -> None:
 
 
 def test_without_configuration_the_built_in_planner_stands_alone() -> None:
-    """In both tiers."""
+    """Without configuration, both tiers use only the built-in planner."""
     gateway = build_models(Settings())
 
     for tier in Tier:
@@ -77,7 +77,7 @@ def test_without_configuration_the_built_in_planner_stands_alone() -> None:
     "own", [{"base_url": OWN}, {"fallbacks": [{"base_url": OWN, "model": "x"}]}]
 )
 def test_the_demo_adds_its_recorded_model_unless_a_model_is_configured(own: Any) -> None:
-    """Failures of a configured model are never hidden by the recorded one."""
+    """The demo adds its recorded model only if no model is configured."""
     bare = with_recorded_model(Settings()).models
     configured = models(**own)
 

@@ -1,4 +1,4 @@
-"""Tools, functions and providers, the service's own and those that other packages add."""
+"""Tools, functions and providers, built in or added by other packages."""
 
 from collections.abc import Callable, Mapping
 from importlib.metadata import EntryPoint
@@ -38,7 +38,7 @@ def point(name: str, value: str) -> EntryPoint:
 
 
 def test_functions_are_found_by_name_and_plain_ones_get_a_thread() -> None:
-    """Nobody knows whether they block; a node is taken as it is."""
+    """A plain function runs in a thread, because it may block; a ready node is used unchanged."""
     found = installed_functions(
         [
             point("z", f"{HERE}:ready_made"),
@@ -65,7 +65,7 @@ def test_functions_are_found_by_name_and_plain_ones_get_a_thread() -> None:
     ],
 )
 def test_one_that_is_broken_stops_the_start(value: str, said: str) -> None:
-    """Rather than failing every graph that names it."""
+    """A broken plugin stops the start with a message."""
     with pytest.raises(StartupError, match=said):
         installed_functions([point("x", value)])
 
@@ -76,7 +76,7 @@ BUILT_IN = (
 
 
 class Weather:
-    """A tool that somebody else wrote."""
+    """A tool of another package."""
 
     spec = ToolSpec(name="weather", description="Says rain.", parameters={"type": "object"})
 
@@ -89,7 +89,7 @@ ready_tool = Weather()
 
 @pytest.mark.parametrize("name", ["Weather", "ready_tool", "make_weather"])
 def test_a_tool_is_added_by_its_dotted_name(name: str) -> None:
-    """A tool, a class of one, or a function that makes one."""
+    """A tool is configured by the dotted name of an object, a class or a factory."""
     tools = Toolbox(ToolSettings(plugins=(f"{HERE}:{name}",))).tools
 
     assert [each.spec.name for each in tools] == [*BUILT_IN, "weather"]
@@ -100,7 +100,7 @@ def make_weather() -> Weather:
 
 
 class Market(Weather):
-    """A tool that needs what the tools of a process share."""
+    """A tool that uses shared resources."""
 
     def __init__(self, resources: ToolResources, unit: str = "USD") -> None:
         self.prices = resources.shared(price_source)
@@ -108,7 +108,7 @@ class Market(Weather):
 
 
 def test_a_factory_that_requires_it_gets_what_tools_share() -> None:
-    """Parameters with a default are its own affair."""
+    """A factory with a resources parameter gets them; other parameters keep their defaults."""
     (tool,) = Toolbox(ToolSettings(), [point("weather", f"{HERE}:Market")]).tools
 
     assert isinstance(tool, Market)
@@ -117,7 +117,7 @@ def test_a_factory_that_requires_it_gets_what_tools_share() -> None:
 
 
 def test_the_tools_of_the_service_come_by_the_same_door() -> None:
-    """What is worked out again follows from their specs; a picture leaves something behind."""
+    """Built-in tools are loaded like plugins, and all but the plotter are deterministic."""
     specs = [tool.spec for tool in Toolbox(ToolSettings()).tools]
 
     assert tuple(spec.name for spec in specs) == BUILT_IN
@@ -125,7 +125,7 @@ def test_the_tools_of_the_service_come_by_the_same_door() -> None:
 
 
 async def test_what_a_live_source_says_is_not_worked_out_again() -> None:
-    """It may say something else the next time, and is paid for."""
+    """Tools with a live price source are not deterministic, because prices change."""
     toolbox = Toolbox(ToolSettings(prices=PriceSettings(api_key=SecretStr("key"))))
     await toolbox.aclose()
 
@@ -144,7 +144,7 @@ async def test_what_a_live_source_says_is_not_worked_out_again() -> None:
 def test_two_of_one_name_stop_the_start(
     kind: str, value: str, use: Callable[[list[EntryPoint]], object]
 ) -> None:
-    """The message names both, since one of them has to go."""
+    """The error for a duplicate name lists both definitions."""
     points = [point("echo", f"{HERE}:{value}") for _ in range(2)]
     with pytest.raises(
         StartupError, match=rf"Two {kind}s have the name .*: {HERE}:\w+ and {HERE}:"
@@ -153,7 +153,7 @@ def test_two_of_one_name_stop_the_start(
 
 
 class Echo:
-    """A provider that somebody else wrote."""
+    """A provider of another package."""
 
     name = "echo"
     external = False
@@ -169,7 +169,7 @@ class Echo:
 
 
 def test_a_provider_is_made_of_what_is_configured() -> None:
-    """One that cannot work with it says why."""
+    """A provider gets its configured endpoint; one that cannot use it stops the start."""
     providers = Providers([point("echo", f"{HERE}:Echo"), point("none", f"{HERE}:Weather")])
 
     provider = providers.make("echo", ModelEndpoint(model="m", base_url="http://models.test"))
@@ -194,7 +194,7 @@ def test_a_provider_is_made_of_what_is_configured() -> None:
 def test_a_provider_that_nobody_has_registered_stops_the_start(
     models: dict[str, Any], key: str
 ) -> None:
-    """With the key, what was perhaps meant, and what there is."""
+    """The error names the key, a similar provider and the available ones."""
     with pytest.raises(StartupError) as refused:
         build_models(Settings.model_validate({"models": models}))
 
@@ -213,7 +213,7 @@ def test_a_provider_that_nobody_has_registered_stops_the_start(
     ],
 )
 def test_a_tool_that_is_none_stops_the_start(value: str, said: str) -> None:
-    """With the name that was configured."""
+    """An invalid tool stops the start with its configured name."""
     with pytest.raises(StartupError, match=f"tool .*{said}"):
         Toolbox(ToolSettings(plugins=(value,)), ())
 
@@ -228,7 +228,7 @@ def test_a_tool_that_is_none_stops_the_start(value: str, said: str) -> None:
 def test_a_tool_that_does_not_exist_is_neither_allowed_nor_denied(
     settings: ToolSettings, line: str
 ) -> None:
-    """Who denies a tool by a wrong name would be left with it."""
+    """An unknown tool in allow or deny stops the start; a typo in deny would allow the tool."""
     with pytest.raises(StartupError) as refused:
         build_tools(Settings(tools=settings), Toolbox(settings).tools)
 

@@ -1,4 +1,4 @@
-"""How a process is put together: what runs may keep, and how garbage is collected."""
+"""Process setup: artifact limits and garbage collection."""
 
 import gc
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ from caseworker.settings.schema import ArtifactSettings, Settings
 
 @pytest.mark.req("002/23.3")
 def test_a_file_may_have_five_megabytes_unless_configured_otherwise() -> None:
-    """What the code takes for granted is what the configuration says; 1 MB is 1024 KB."""
+    """The default artifact limits in settings and code are equal; 1 MB is 1024 KB."""
     assert Settings().artifacts.max_artifact_mb == 5
     assert artifact_limits(Settings()) == ArtifactLimits(
         max_bytes=5 << 20, max_run_bytes=50 << 20, max_per_run=100
@@ -22,7 +22,7 @@ def test_a_file_may_have_five_megabytes_unless_configured_otherwise() -> None:
 
 @pytest.mark.req("002/23.3")
 def test_the_configured_limits_are_those_of_the_runs() -> None:
-    """Each its own."""
+    """Each configured artifact limit applies to runs."""
     chosen = ArtifactSettings(max_artifact_mb=2, max_run_mb=7, max_per_run=4)
 
     assert artifact_limits(Settings(artifacts=chosen)) == ArtifactLimits(
@@ -31,14 +31,14 @@ def test_the_configured_limits_are_those_of_the_runs() -> None:
 
 
 def test_a_run_has_room_for_one_file_at_least() -> None:
-    """Or the limit of a file would never be the one that is met."""
+    """The limit per run must be at least the limit per file."""
     with pytest.raises(ValidationError, match="must be at least artifacts"):
         Settings(artifacts=ArtifactSettings(max_artifact_mb=51))
 
 
 @pytest.fixture
 def collector() -> Iterator[None]:
-    """The collector, put back to what it was."""
+    """Restore the settings of the garbage collector."""
     before = gc.get_threshold()
     yield
     gc.unfreeze()
@@ -47,7 +47,7 @@ def collector() -> Iterator[None]:
 
 @pytest.mark.usefixtures("collector")
 def test_what_a_process_was_started_with_is_left_alone() -> None:
-    """And what comes later is looked at more rarely than usual."""
+    """Objects that exist after start-up are frozen, and later collections are rarer."""
     usual = gc.get_threshold()
     collect_garbage_seldom()
 

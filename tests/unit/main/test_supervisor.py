@@ -1,4 +1,4 @@
-"""A supervisor of several processes that the system fails, in a process of its own."""
+"""A supervisor under system failures, each in its own process."""
 
 import subprocess
 import sys
@@ -50,12 +50,12 @@ def serve(place):
 os.getppid = parent
 Supervisor("127.0.0.1", 0, count=1, serve=serve).run(grace_seconds=20)
 """
-"""The supervisor is killed before its process has looked who that is."""
+"""The supervisor is killed before its child reads the parent's process ID."""
 
 
 @pytest.mark.parametrize(("script", "shown"), [(FEW_PROCESSES, "3 forks\n"), (DIES_EARLY, "")])
 def test_processes_are_neither_given_up_nor_left_behind(script: str, shown: str) -> None:
-    """The output ends once nobody is left who could write to it."""
+    """A failed fork is retried, and no child outlives its supervisor and holds its output open."""
     command = [sys.executable, "-c", script]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
 

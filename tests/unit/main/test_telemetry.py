@@ -1,4 +1,4 @@
-"""What of its telemetry a process keeps going, and how it ends."""
+"""Background telemetry tasks of a process, and their shutdown."""
 
 import socket
 from collections.abc import Callable
@@ -22,7 +22,7 @@ RESOURCE = {"service.name": "caseworker", "service.version": "1"}
 
 
 class NotingLoops:
-    """Keeps nothing going, and notes what should be."""
+    """Records the names of background tasks without starting them."""
 
     def __init__(self) -> None:
         self.names: list[str] = []
@@ -46,7 +46,7 @@ class NotingLoops:
 async def test_metrics_are_sent_only_where_a_collector_of_them_is_configured(
     monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any], variable: str | None, sends: bool
 ) -> None:
-    """Elsewhere nothing wakes up for that."""
+    """The metric export task runs only if a metrics collector is configured."""
     for of in ("", "TRACES_", "METRICS_"):
         monkeypatch.delenv(f"OTEL_EXPORTER_OTLP_{of}ENDPOINT", raising=False)
     if variable is not None:
@@ -71,7 +71,7 @@ async def test_metrics_are_sent_only_where_a_collector_of_them_is_configured(
 async def test_a_collector_that_is_away_or_silent_does_not_hold_the_end_of_a_process(
     monkeypatch: pytest.MonkeyPatch, *, connects: bool
 ) -> None:
-    """It would be tried, or waited for, as long as the standard variable says: here for ever."""
+    """An unreachable or silent collector does not delay shutdown, even with a long timeout."""
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "1000000")
     monkeypatch.setattr(metric_export, "LAST_SECONDS", 0.1)
     registry = CollectorRegistry()

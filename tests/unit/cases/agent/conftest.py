@@ -1,4 +1,4 @@
-"""What the tests of the verifier share."""
+"""Fixtures of the verifier tests."""
 
 from datetime import UTC
 
@@ -10,5 +10,5 @@ from caseworker_cases.tools.dates.reader import DateReader
 
 @pytest.fixture(scope="module")
 def comparison() -> Comparison:
-    """Compares with the real reader of dates."""
+    """Compare answers with the real date reader."""
     return Comparison(DateReader(), UTC)

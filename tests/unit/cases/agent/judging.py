@@ -1,4 +1,4 @@
-"""Verdicts on evidence that was not gathered by a run."""
+"""Verdicts on evidence that tests create without a run."""
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -15,7 +15,7 @@ FAILED: ToolResult = {"error": "division by zero", "code": "division_by_zero"}
 
 
 def found(tool: str, result: Mapping[str, Any], step: int = 1, number: int = 1) -> Evidence:
-    """A piece of evidence."""
+    """Return a piece of evidence."""
     return Evidence(
         number=number, tier=Tier.SMALL, act_step=step, tool=tool, args={}, result=dict(result)
     )
@@ -28,9 +28,10 @@ def judged(
     agrees: bool | None = True,
     **case: Any,
 ) -> Verdict:
-    """The verdict on a case in which calculators find ``again`` when they are asked again.
+    """Return the verdict on a case.
 
-    ``agrees`` is what another way of working out what tools find says.
+    ``again`` is the result of recomputing a calculator's evidence. ``agrees`` is the result of the
+    second computation for every tool.
     """
     return verify(
         case_of(question="?", timezone="UTC", now=NOW, **case),

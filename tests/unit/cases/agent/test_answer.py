@@ -1,4 +1,4 @@
-"""Which of several findings is the answer."""
+"""The answer composed of several findings."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ DAY = {"value": "2012-09-19", "text": "Wednesday, September 19, 2012", "iso": "2
 
 
 def answer_of(*results: dict[str, Any]) -> str | None:
-    """The answer of one pass with these results."""
+    """Return the answer of one pass with these results."""
     basis = [
         Evidence(
             number=number, tier=Tier.SMALL, act_step=1, tool=f"t{number}", args={}, result=result
@@ -41,7 +41,7 @@ def answer_of(*results: dict[str, Any]) -> str | None:
 def test_what_describes_rows_and_pictures_stays_evidence_beside_a_value(
     results: list[dict[str, Any]], answer: str
 ) -> None:
-    """The answer rests on all of the pass all the same."""
+    """Descriptions of rows and pictures are left out of the answer but stay in its basis."""
     assert answer_of(*results) == answer
 
 
@@ -56,10 +56,10 @@ def test_what_describes_rows_and_pictures_stays_evidence_beside_a_value(
 def test_a_description_is_the_answer_where_nothing_else_was_found(
     results: list[dict[str, Any]], answer: str
 ) -> None:
-    """Somebody asked for the picture."""
+    """A description is the answer if no tool returned a value."""
     assert answer_of(*results) == answer
 
 
 def test_words_that_are_a_finding_of_their_own_are_part_of_the_answer() -> None:
-    """A tool that answers in words holds nothing that they would describe."""
+    """A text result without rows or a picture is part of the answer."""
     assert answer_of({"value": "2"}, {"text": "Tim Cook"}, PICTURE) == "2; Tim Cook"

@@ -31,7 +31,7 @@ def case(data: dict[str, Any], defaults: CaseDefaults = DEFAULTS, **facts: Any) 
 
 @pytest.mark.req("002/9.1", "002/17.4")
 def test_what_the_data_leaves_out_takes_its_default() -> None:
-    """Also what it says is null."""
+    """A field that is missing or null takes its default."""
     short = case(DATA)
 
     assert short == case({**DATA, "mode": None, "gold_answer": None})
@@ -50,7 +50,7 @@ def test_what_the_data_leaves_out_takes_its_default() -> None:
 
 
 def test_what_the_data_says_comes_before_the_run_and_the_run_before_the_defaults() -> None:
-    """Limit by limit."""
+    """Step data overrides the run, and the run overrides the defaults, limit by limit."""
     others = case_defaults(timezone="UTC", act=act_limits(max_steps=9), pass_metric=0.5)
     said = {"timezone": "Asia/Tokyo", "seed": 3, "pass_metric": 0, "mode": "fallback_only"}
     act = {"min_improvement": 1, "escalate_when": "fail"}
@@ -67,7 +67,7 @@ def test_what_the_data_says_comes_before_the_run_and_the_run_before_the_defaults
 
 
 def test_the_default_mode_has_a_short_name() -> None:
-    """Both mean the same."""
+    """The short mode ``escalate`` selects the default mode."""
     assert case({**DATA, "mode": "escalate"}).mode is Mode.HRM_SMALL_THEN_ESCALATE
 
 
@@ -98,7 +98,7 @@ def test_the_default_mode_has_a_short_name() -> None:
 def test_data_that_is_no_case_is_refused_by_the_name_of_its_field(
     wrong: dict[str, Any], named: str
 ) -> None:
-    """In a graph with such data, that is the place of the problem."""
+    """Invalid data is rejected with the name of the field, which becomes the problem's place."""
     with pytest.raises(ValidationError) as refused:
         case({**DATA, **wrong})
 
@@ -116,7 +116,7 @@ def test_data_that_is_no_case_is_refused_by_the_name_of_its_field(
 def test_what_only_shows_once_the_run_is_known_is_refused_too(
     wrong: dict[str, Any], facts: dict[str, Any], named: str
 ) -> None:
-    """By its name, and never by its value: a refusal may be shown to anybody."""
+    """A case that is invalid only in its run is rejected by field name, without its value."""
     with pytest.raises(CaseDataError, match=named) as refused:
         case({**DATA, **wrong}, **facts)
 
@@ -125,7 +125,7 @@ def test_what_only_shows_once_the_run_is_known_is_refused_too(
 
 @pytest.mark.req("002/24.2", "002/24.5")
 def test_each_mode_has_its_own_limit_of_steps() -> None:
-    """That of fallback_only is never above the other."""
+    """The step limit of ``fallback_only`` never exceeds the general limit."""
     assert act_limits().max_steps_in(Mode.HRM_SMALL_THEN_ESCALATE) == 3
     assert act_limits().max_steps_in(Mode.FALLBACK_ONLY) == 1
     assert act_limits(max_steps=0).max_steps_in(Mode.FALLBACK_ONLY) == 0
@@ -133,5 +133,5 @@ def test_each_mode_has_its_own_limit_of_steps() -> None:
 
 @pytest.mark.req("002/17.1")
 def test_a_case_ends_for_one_of_three_reasons() -> None:
-    """The seed's values and no others."""
+    """The finish reasons are exactly those of the seed."""
     assert [reason.value for reason in FinishReason] == ["success", "budget", "big_fail"]

@@ -1,4 +1,4 @@
-"""What confirms an answer: something that does not depend on the plan it comes from."""
+"""An answer is confirmed by a check that does not depend on its plan."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -18,7 +18,7 @@ from tests.unit.cases.agent.world import plan, result_of, world
 
 @pytest.mark.req("002/6.1")
 def test_nothing_is_verified_that_nothing_independent_confirms(comparison: Comparison) -> None:
-    """A tool that finds the same when it is asked again is deterministic, and may be beside it."""
+    """Recomputing a deterministic tool gives the same result and does not confirm the answer."""
     evidence = found("weather", {"value": "12"})
 
     verdict = judged(comparison, evidence, again={"value": "12"}, agrees=None)
@@ -42,7 +42,7 @@ def test_nothing_is_verified_that_nothing_independent_confirms(comparison: Compa
 def test_the_check_that_confirms_an_answer_is_named(
     comparison: Comparison, agrees: bool | None, case: dict[str, Any], confirmed_by: Check | None
 ) -> None:
-    """The strongest one; one that is false outweighs all."""
+    """The strongest check confirms the answer; a single failed check prevents that."""
     verdict = judged(comparison, found("calculator", {"value": "1"}), agrees=agrees, **case)
 
     assert verdict.confirmed_by is confirmed_by
@@ -50,7 +50,7 @@ def test_the_check_that_confirms_an_answer_is_named(
 
 
 def test_what_a_planner_says_in_its_own_words_is_not_confirmed(comparison: Comparison) -> None:
-    """Unless a tool has found the same, or the caller named the tool that found its numbers."""
+    """A written answer needs a tool with the same result, or the expected tool's numbers."""
     calculated = found("calculator", {"value": "1234.5"})
 
     def confirmed(text: str, **case: Any) -> Check | None:
@@ -66,7 +66,7 @@ def test_what_a_planner_says_in_its_own_words_is_not_confirmed(comparison: Compa
 
 
 def test_what_an_answer_was_made_of_must_be_confirmed_too(comparison: Comparison) -> None:
-    """A chain is as good as its weakest link, and only its last result is the answer."""
+    """Every result that the answer was computed from must be confirmed, not only the last one."""
     days = replace(found("calendar", {"value": "7"}), used=True)
     product = found("calculator", {"value": "343"}, number=2)
 
@@ -89,7 +89,7 @@ def test_what_an_answer_was_made_of_must_be_confirmed_too(comparison: Comparison
 
 @pytest.mark.req("002/6.1")
 async def test_a_tool_that_answers_another_question_verifies_nothing() -> None:
-    """Neither by itself nor by being expected: it was not asked what the question asks."""
+    """A tool whose arguments do not match the question confirms nothing, even if it is expected."""
 
     class Weather:
         spec = ToolSpec(

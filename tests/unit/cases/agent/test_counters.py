@@ -1,4 +1,4 @@
-"""The counters of a case agree with what its run was charged, whatever happened to its calls."""
+"""The counters of a case match the charges of its run."""
 
 from typing import Any
 
@@ -20,7 +20,7 @@ BUSY = failure("The source is busy.", "source_unavailable")
     [([{"value": "42"}], 1), ([BUSY, BUSY, {"value": "42"}], 3), ([BUSY] * 3, 3)],
 )
 def test_every_attempt_of_a_tool_is_counted(results: list[ToolResult], attempts: int) -> None:
-    """In the result as in the budget; a limit of the run is about attempts."""
+    """Each attempt of a tool counts, in the result and in the budget."""
     here = world(
         [plan(("source", {}), calculate("6 * 7"))],
         more_tools=[Source(*results)],
@@ -36,7 +36,7 @@ def test_every_attempt_of_a_tool_is_counted(results: list[ToolResult], attempts:
 
 @pytest.mark.req("002/7.3")
 async def test_what_other_steps_of_the_run_call_is_none_of_the_cases_calls() -> None:
-    """They share the limit and not the counter."""
+    """Tool calls of other steps count for the shared limit, not for the case."""
     others: dict[Dimension, Any] = {Dimension.TOOL_CALLS: 3}
     here = world([plan(calculate("6 * 7"))], used_by_others=others)
 

@@ -1,4 +1,4 @@
-"""The big tier, and the mode that asks the small one only once."""
+"""Escalation to the big tier, and the mode with a single small attempt."""
 
 from typing import Any
 
@@ -23,7 +23,7 @@ RIGHT = plan(calculate("6 * 7"))
 
 @pytest.mark.req("002/3.3", "002/4.5", "002/8.4", "002/13.3")
 async def test_the_big_tier_has_a_second_attempt_that_is_told_what_was_wrong() -> None:
-    """The previous plan and the failure are in its prompt."""
+    """The prompt of the second big attempt contains the previous plan and its failure."""
     here = world([cannot()], big=[WRONG, RIGHT])
 
     result = result_of(await here.run())
@@ -36,7 +36,7 @@ async def test_the_big_tier_has_a_second_attempt_that_is_told_what_was_wrong() -
 
 @pytest.mark.req("002/8.4")
 async def test_the_first_big_attempt_is_told_how_the_small_tier_failed() -> None:
-    """It starts from what was tried."""
+    """The first big attempt's prompt contains the small tier's last plan and its failure."""
     here = world([WRONG], big=[RIGHT])
 
     await here.run(mode="fallback_only")
@@ -47,7 +47,7 @@ async def test_the_first_big_attempt_is_told_how_the_small_tier_failed() -> None
 
 @pytest.mark.req("002/3.4", "002/17.1")
 async def test_a_big_tier_that_fails_twice_fails_the_case_with_big_fail() -> None:
-    """The step fails, and what was found is kept."""
+    """After two failed big attempts the step fails with big_fail and keeps its evidence."""
     here = world([cannot()], big=[WRONG, WRONG, RIGHT])
 
     outcome = await here.run()
@@ -64,7 +64,7 @@ async def test_a_big_tier_that_fails_twice_fails_the_case_with_big_fail() -> Non
 
 
 async def test_a_wrong_answer_of_the_big_tier_is_shown_but_not_verified() -> None:
-    """The caller sees what the agent would have said."""
+    """A wrong answer of the big tier is returned as unverified."""
     here = world([cannot()], big=[plan(calculate("6 * 8")), plan(calculate("6 * 9"))])
 
     result = result_of(await here.run(gold_answer="42"))
@@ -77,7 +77,7 @@ async def test_a_wrong_answer_of_the_big_tier_is_shown_but_not_verified() -> Non
 
 
 async def test_a_big_planner_that_gives_up_is_not_asked_again() -> None:
-    """It has answered; one attempt is made."""
+    """A big planner that replies ``cannot`` gets no second attempt."""
     here = world([cannot()], big=[cannot()])
 
     outcome = await here.run()
@@ -88,7 +88,7 @@ async def test_a_big_planner_that_gives_up_is_not_asked_again() -> None:
 
 @pytest.mark.req("002/13.5")
 async def test_a_big_provider_that_is_down_has_its_second_attempt_too() -> None:
-    """And then the case ends in a reported failure."""
+    """A failing big provider gets a second attempt; then the case fails with big_fail."""
     here = world([provider_down()], big=[provider_down(), provider_down()])
 
     result = result_of(await here.run())
@@ -104,7 +104,7 @@ async def test_a_big_provider_that_is_down_has_its_second_attempt_too() -> None:
 
 @pytest.mark.req("002/2.2")
 async def test_big_reprompts_count_and_use_up_the_second_attempt() -> None:
-    """Two calls are two calls; a big tier without calls has failed."""
+    """A reprompt of the big tier counts as a call; without calls left, the case fails."""
     here = world([cannot()], big=["no plan", WRONG, RIGHT], budget=Budget(max_llm_calls_big=2))
 
     outcome = await here.run()
@@ -114,7 +114,7 @@ async def test_big_reprompts_count_and_use_up_the_second_attempt() -> None:
 
 
 async def test_one_big_call_is_one_attempt() -> None:
-    """It may succeed."""
+    """With one big call allowed, its single attempt decides the case."""
     budget = Budget(max_llm_calls_big=1)
 
     failed = await world([cannot()], big=[WRONG, RIGHT], budget=budget).run()
@@ -125,7 +125,7 @@ async def test_one_big_call_is_one_attempt() -> None:
 
 
 async def test_nothing_escalates_to_a_big_tier_that_may_not_be_asked() -> None:
-    """The run ends with the limit that forbids it."""
+    """Without big calls in the budget, the run ends with that limit instead of escalating."""
     here = world([cannot()], budget=Budget(max_llm_calls_big=0))
 
     outcome = await here.run()
@@ -137,7 +137,7 @@ async def test_nothing_escalates_to_a_big_tier_that_may_not_be_asked() -> None:
 
 
 async def test_the_small_tier_never_draws_on_the_calls_of_the_big_one() -> None:
-    """However long it works, the big tier's allowance is whole when it is needed."""
+    """Small calls do not reduce the big tier's call limit."""
     here = world(
         [WRONG, WRONG],
         big=[WRONG, RIGHT],
@@ -153,7 +153,7 @@ async def test_the_small_tier_never_draws_on_the_calls_of_the_big_one() -> None:
 @pytest.mark.req("002/3.2", "002/24.1", "002/24.5")
 @pytest.mark.parametrize("max_steps", [0, 1])
 async def test_fallback_only_makes_one_small_pass_before_it_escalates(max_steps: int) -> None:
-    """Whether the gate rules on it or it is only verified."""
+    """In mode fallback_only, one small pass precedes the escalation."""
     here = world([WRONG, RIGHT], big=[RIGHT])
 
     result = result_of(
@@ -167,7 +167,7 @@ async def test_fallback_only_makes_one_small_pass_before_it_escalates(max_steps:
 
 @pytest.mark.parametrize("max_steps", [0, 1])
 async def test_fallback_only_ends_with_the_small_pass_if_that_is_verified(max_steps: int) -> None:
-    """The usual end of an easy case."""
+    """A verified small pass ends a fallback_only case without a big call."""
     here = world([RIGHT])
 
     result = result_of(
@@ -184,7 +184,7 @@ async def test_fallback_only_ends_with_the_small_pass_if_that_is_verified(max_st
 async def test_under_fail_a_gated_pass_ends_with_budget_and_a_verified_one_escalates(
     max_steps: int, ruling: str
 ) -> None:
-    """Without a gate there is no limit that could be reached, only a failure."""
+    """With escalate_when=fail, a step limit stops the case; without one, the failure escalates."""
     here = world([WRONG], big=[RIGHT])
 
     act: dict[str, Any] = {"max_steps_fallback_only": max_steps, "escalate_when": "fail"}
@@ -195,7 +195,7 @@ async def test_under_fail_a_gated_pass_ends_with_budget_and_a_verified_one_escal
 
 
 async def test_without_a_big_model_a_case_stops_after_the_small_one() -> None:
-    """The reason says that there is no big model, and the result names none."""
+    """Without a big model, the stop names the missing model, and the result lists no big one."""
     here = world([cannot()], big=[RIGHT], has_big=False)
 
     outcome = await here.run()

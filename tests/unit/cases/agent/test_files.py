@@ -1,4 +1,4 @@
-"""A case whose tool makes files: what planners are told, what is verified, what is kept."""
+"""Cases whose tools create files: prompts, verification and results."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -17,7 +17,7 @@ PLOT: dict[str, Any] = {
 
 
 class PlottingTool:
-    """A Tool whose results list a file as the dispatch writes it; it counts its uses."""
+    """A tool whose results list a file as the dispatch does; it counts its calls."""
 
     spec = ToolSpec(
         name="plot",
@@ -38,7 +38,7 @@ PLOTTED: tuple[str, dict[str, Any]] = ("plot", {})
 
 
 async def test_files_are_not_made_again_to_verify_them() -> None:
-    """Not even where all else that the tool finds could be worked out again."""
+    """A tool that created files is not run again for verification."""
     tool = PlottingTool()
     here = world([plan(PLOTTED)], more_tools=[tool], recomputed=[tool])
 
@@ -50,7 +50,7 @@ async def test_files_are_not_made_again_to_verify_them() -> None:
 
 
 async def test_a_planner_is_told_the_names_of_the_files_and_no_more() -> None:
-    """Digests and URLs would cost tokens and tell it nothing."""
+    """Prompts contain the file names, but no digests or URLs, which would only cost tokens."""
     here = world(
         [plan(PLOTTED), plan(respond("a plot"))],
         more_tools=[PlottingTool()],
@@ -65,7 +65,7 @@ async def test_a_planner_is_told_the_names_of_the_files_and_no_more() -> None:
 
 
 async def test_the_files_of_a_case_that_is_cut_off_stay_in_its_result() -> None:
-    """Like its evidence."""
+    """A halted case keeps its files in the result, like its evidence."""
     here = world(
         [plan(PLOTTED), cannot()],
         more_tools=[PlottingTool()],

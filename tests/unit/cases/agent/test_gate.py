@@ -15,7 +15,7 @@ HRM, FALLBACK = Mode.HRM_SMALL_THEN_ESCALATE, Mode.FALLBACK_ONLY
 
 
 def decided(mode: Mode = HRM, act: dict[str, Any] | None = None, **given: Any) -> str:
-    """The decision and its reason."""
+    """Return the decision and its reason."""
     made = decide(GateInput(**given), mode, act_limits(**(act or {})))
     return f"{made.decision}: {made.reason}"
 
@@ -43,7 +43,7 @@ def decided(mode: Mode = HRM, act: dict[str, Any] | None = None, **given: Any) -
     ],
 )
 def test_the_small_tier_by_default(given: dict[str, Any], expected: str) -> None:
-    """Failures and limits of the tier escalate, limits of the run stop."""
+    """By default, the small tier's failures and limits escalate, and the run's limits stop."""
     assert decided(**given) == expected
 
 
@@ -62,7 +62,7 @@ def test_the_small_tier_by_default(given: dict[str, Any], expected: str) -> None
     ],
 )
 def test_the_small_tier_under_fail(given: dict[str, Any], expected: str) -> None:
-    """Limits of the tier stop, failures still escalate."""
+    """With escalate_when=fail, the small tier's limits stop and its failures escalate."""
     assert decided(act={"escalate_when": EscalateWhen.FAIL}, **given) == expected
 
 
@@ -76,7 +76,7 @@ def test_the_small_tier_under_fail(given: dict[str, Any], expected: str) -> None
     ],
 )
 def test_a_stop_names_the_limit_that_ends_the_run(given: dict[str, Any], dimension: str) -> None:
-    """Nothing escalates to a big tier that may not be asked."""
+    """Without big calls left, the gate stops the case and names the exhausted limit."""
     made = decide(GateInput(big_calls_left=0, **given), HRM, act_limits())
 
     assert (made.decision, made.dimension) == ("stop", dimension)
@@ -94,14 +94,14 @@ def test_a_stop_names_the_limit_that_ends_the_run(given: dict[str, Any], dimensi
     ],
 )
 def test_fallback_only(max_steps: int, given: dict[str, Any], expected: str) -> None:
-    """One pass always runs where a call is left for it."""
+    """In mode fallback_only, one small pass runs if a call is left for it."""
     act = {"max_steps_fallback_only": max_steps}
 
     assert decided(FALLBACK, act, **given) == expected
 
 
 def test_no_act_steps_leave_everything_to_the_big_tier() -> None:
-    """Zero allows nothing."""
+    """With max_steps 0, the small tier makes no ACT step."""
     assert decided(act={"max_steps": 0}) == "escalate: act_max_steps"
 
 
@@ -128,12 +128,12 @@ def test_no_act_steps_leave_everything_to_the_big_tier() -> None:
     ],
 )
 def test_the_big_tier(given: dict[str, Any], expected: str) -> None:
-    """Two attempts, bound by its own calls and by the limits of the run."""
+    """The big tier has two attempts, within its own calls and the run's limits."""
     assert decided(tier=Tier.BIG, **given) == expected
 
 
 def test_patience_of_zero_bears_no_stalled_round() -> None:
-    """More than patience, not as much."""
+    """With patience 0, the first stalled round escalates."""
     assert decided(act={"no_progress_patience": 0}, stalled_rounds=1) == "escalate: no_progress"
     assert decide(GateInput(), HRM, act_limits()).reason is Reason.WITHIN_LIMITS
     assert isinstance(decide(GateInput(), HRM, act_limits()), GateDecision)

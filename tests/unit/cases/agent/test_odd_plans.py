@@ -1,4 +1,4 @@
-"""Replies that planners should not give: the case ends well with what it has."""
+"""Unusable replies of planners; the case still ends properly."""
 
 import json
 from typing import Any
@@ -30,7 +30,7 @@ NO_PLANS = {
 @pytest.mark.req("002/8.1", "002/8.2", "002/8.5", "002/10.2", "002/18.2", "002/18.4")
 @pytest.mark.parametrize("reply", NO_PLANS.values(), ids=NO_PLANS.keys())
 async def test_no_plan_is_mended_by_one_reprompt(reply: str) -> None:
-    """Two calls, one pass, and nothing was executed before."""
+    """An unusable reply costs one reprompt within the same pass."""
     here = world([reply, GOOD])
 
     result = result_of(await here.run())
@@ -45,7 +45,7 @@ async def test_no_plan_is_mended_by_one_reprompt(reply: str) -> None:
 @pytest.mark.req("002/8.5", "002/18.4", "002/13.5")
 @pytest.mark.parametrize("reply", NO_PLANS.values(), ids=NO_PLANS.keys())
 async def test_a_case_that_never_gets_a_plan_ends_with_what_it_had(reply: str) -> None:
-    """The evidence of the round before stays, and every call is counted."""
+    """A case without a usable plan keeps its earlier evidence and counts every call."""
     first = plan(calculate("7 * 7"))
     here = world([first, reply, reply], budget=Budget(max_llm_calls_big=0))
 
@@ -65,7 +65,7 @@ async def test_a_case_that_never_gets_a_plan_ends_with_what_it_had(reply: str) -
 @pytest.mark.req("002/4.4", "002/8.3", "002/10.3", "002/23.2")
 @pytest.mark.parametrize("deny", [frozenset(), frozenset({"respond"})])
 async def test_a_plan_of_tools_that_may_not_be_used_ends_well(deny: frozenset[str]) -> None:
-    """Unknown or denied: warned of, never run, not counted."""
+    """Unknown and denied tools lead to a warning; they are neither run nor counted."""
     name = "respond" if deny else "abacus"
     stubborn = plan((name, {"answer": "42"}))
     here = world([stubborn] * 4, budget=Budget(max_llm_calls_big=0), deny=deny)
@@ -90,7 +90,7 @@ async def test_a_plan_of_tools_that_may_not_be_used_ends_well(deny: frozenset[st
 async def test_an_action_that_is_planned_twice_is_answered_once(
     actions: list[Any], answer: str, verified: bool
 ) -> None:
-    """It is run as planned, and counted; what it finds is said once."""
+    """A duplicate action runs and counts as planned, but its result appears once in the answer."""
     result = result_of(await world([plan(*actions)]).run())
 
     assert (result["answer"], result["verified"]) == (answer, verified)
@@ -100,7 +100,7 @@ async def test_an_action_that_is_planned_twice_is_answered_once(
 @pytest.mark.req("cw/13.incomplete")
 @pytest.mark.parametrize("why", list(Incomplete))
 async def test_a_plan_that_is_not_complete_is_not_executed(why: Incomplete) -> None:
-    """The model is told why and asked once more; without a complete plan there is no success."""
+    """An incomplete plan is not executed; the reprompt names the reason."""
     usage = TokenUsage(tokens_in=1, tokens_out=1)
     half = ModelReply(text=plan(calculate("6 * 7")), model="m", usage=usage, incomplete=why)
     whole = plan(calculate("6 * 8"))

@@ -1,4 +1,4 @@
-"""What confirms the operation of a model's plan, and what its confirmation may cost."""
+"""A second plan or the built-in planner confirms the operation of a model's plan."""
 
 import json
 from decimal import Decimal
@@ -37,7 +37,7 @@ NO_BIG = Budget(max_llm_calls_big=0)
 
 
 def second(*calls: tuple[str, dict[str, Any]]) -> str:
-    """A second plan."""
+    """Return a reply with a second plan."""
     named = [{"function": tool, "arguments": args} for tool, args in calls]
     return json.dumps({"steps": "First this, then that.", "calls": named})
 
@@ -47,7 +47,7 @@ def expression(text: str) -> tuple[str, dict[str, Any]]:
 
 
 def checked(*small: Reply, **settings: Any) -> World:
-    """A world whose cases need their operation confirmed."""
+    """Return a world whose cases need their operation confirmed."""
     return world(list(small), **{"defaults": DEFAULTS, **settings})
 
 
@@ -57,12 +57,12 @@ def operation(result: dict[str, Any]) -> bool | None:
 
 
 def reading(*actions: Action) -> Any:
-    """A built-in planner with one plan."""
+    """Return a built-in planner with one plan for every question."""
     return lambda question, expected: Plan(actions)
 
 
 async def test_a_replay_does_not_ask_for_the_second_plan_again() -> None:
-    """Its reply is in the journal, like that of any other call."""
+    """A replay takes the second plan from the journal, without a new call."""
     here = checked(RIGHT, second(expression("7 * 6")))
 
     results = [result_of(await here.run()), result_of(await here.run_again())]
@@ -94,7 +94,7 @@ async def test_a_replay_does_not_ask_for_the_second_plan_again() -> None:
 async def test_a_second_plan_is_compared_by_the_calls_that_its_answer_rests_on(
     first: str, other: str, holds: bool
 ) -> None:
-    """Intermediate results count by what is made of them; the last call must be the same."""
+    """Plans are compared by the calls their answers rest on; the last call must be equal."""
     result = result_of(await checked(first, other, RIGHT, RIGHT, budget=NO_BIG).run())
 
     verified = [entry for entry in result["logs"] if entry["step_type"] == "verify"]
@@ -154,7 +154,7 @@ YEAR = {"metric": "mean", "start": "2010-01-01", "end": "2010-12-31"}
 async def test_calls_are_the_same_if_the_tool_gets_or_finds_the_same(
     one: tuple[str, dict[str, Any]], other: tuple[str, dict[str, Any]], holds: bool
 ) -> None:
-    """Notation does not matter; another unit, direction, date or metric does."""
+    """Different notations of one call match; other units, directions, dates or metrics do not."""
     tools = [Calculator(), Calendar(), NumericAnalysis(PackagedPrices())]
     replies = [plan(one), second(other), plan(one), plan(one)]
     here = checked(*replies, more_tools=tools[1:], recomputed=tools, budget=NO_BIG)
@@ -168,7 +168,7 @@ async def test_calls_are_the_same_if_the_tool_gets_or_finds_the_same(
 async def test_calls_of_a_tool_that_is_not_asked_again_are_compared_by_their_arguments(
     city: str, holds: bool
 ) -> None:
-    """Without regard to case and spacing; nothing outside is called for the second plan."""
+    """Calls that are not recomputed are compared by arguments, ignoring case and spacing."""
 
     class Weather:
         spec = ToolSpec(
@@ -197,14 +197,14 @@ async def test_calls_of_a_tool_that_is_not_asked_again_are_compared_by_their_arg
 
 
 async def test_a_case_that_is_not_verified_anyway_needs_no_second_plan() -> None:
-    """Nothing confirms the answer that a planner wrote down, so its plan does not matter."""
+    """An answer that fails verification anyway costs no second plan."""
     result = result_of(await checked(*[plan(respond("42"))] * 3, budget=NO_BIG).run())
 
     assert (operation(result), result["verified"]) == (None, False)
 
 
 async def test_a_low_pass_metric_does_not_replace_the_operation() -> None:
-    """It is no share of checks: an answer to another question is never verified."""
+    """A pass metric of 0 does not verify an answer whose operation is refuted."""
     replies = [RIGHT, second(expression("6 + 7")), RIGHT, RIGHT]
     result = result_of(await checked(*replies, budget=NO_BIG).run(pass_metric=0.0))
 
@@ -222,7 +222,7 @@ async def test_a_low_pass_metric_does_not_replace_the_operation() -> None:
 async def test_a_limit_of_the_run_that_refuses_the_second_plan_halts_it_unconfirmed(
     budget: Budget, dimension: str
 ) -> None:
-    """The answer is kept, and no call was made."""
+    """A limit that refuses the second plan halts the case with an unverified answer."""
     here = checked(RIGHT, second(expression("6 * 7")), budget=budget, external=True)
     here.small.usage = TokenUsage(tokens_in=1000, tokens_out=200)
     outcome = await here.run()
@@ -237,7 +237,7 @@ async def test_a_limit_of_the_run_that_refuses_the_second_plan_halts_it_unconfir
 
 
 async def test_a_provider_that_fails_on_the_second_plan_confirms_nothing() -> None:
-    """The failed call counts and the case escalates."""
+    """A provider error during the second plan counts as a call and escalates the case."""
     here = checked(
         *(RIGHT, provider_down(), RIGHT, RIGHT), big=[RIGHT, second(expression("6 * 7"))]
     )
@@ -260,7 +260,7 @@ async def test_a_provider_that_fails_on_the_second_plan_confirms_nothing() -> No
 async def test_the_built_in_planner_confirms_the_plan_that_it_would_have_made(
     read: Action, holds: bool | None
 ) -> None:
-    """Where it reads the question with the tools of the case; a refused question has no answer."""
+    """The built-in planner decides if it can read the question; else a second plan is requested."""
     replies = [RIGHT, second(expression("1")), RIGHT, RIGHT]
     here = checked(*replies, budget=NO_BIG, reading=reading(read))
 
@@ -274,7 +274,7 @@ async def test_the_built_in_planner_confirms_the_plan_that_it_would_have_made(
 
 
 async def test_expected_evidence_does_not_outweigh_the_built_in_planner() -> None:
-    """The expected tool was used, and asked something else than the question asks."""
+    """A matching expected tool does not verify an answer that the built-in planner refutes."""
     read = reading(Action("calculator", {"expression": "6 + 7"}))
     here = checked(RIGHT, RIGHT, RIGHT, budget=NO_BIG, reading=read)
 
@@ -285,7 +285,7 @@ async def test_expected_evidence_does_not_outweigh_the_built_in_planner() -> Non
 
 
 async def test_another_way_to_the_answer_of_the_built_in_planner_is_confirmed() -> None:
-    """Its answer is right, however it was found."""
+    """Another calculation with the built-in planner's answer is confirmed."""
     days = Action("calendar", {"operation": "days_in_year", "year": 2024})
     tools = [Calculator(), Calendar()]
     replies = [plan(calculate("365 + 1"))]
@@ -297,7 +297,7 @@ async def test_another_way_to_the_answer_of_the_built_in_planner_is_confirmed() 
 
 
 async def test_a_question_without_words_has_no_operation_to_confirm() -> None:
-    """It asks for nothing, so two equal plans confirm nothing, and none is asked for."""
+    """A question without words has no operation, so no second plan is requested."""
     here = checked(RIGHT, second(expression("6 * 7")), budget=NO_BIG)
 
     result = result_of(await here.run("?!"))

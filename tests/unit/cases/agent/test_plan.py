@@ -19,14 +19,14 @@ ACT: dict[str, Any] = {"tool": "calculator", "args": {"expression": "1 + 1"}}
 @pytest.mark.req("002/8.1", "002/10.1", "002/10.4", "002/18.1")
 @pytest.mark.parametrize("count", [1, 2, 3])
 def test_one_to_three_actions_are_a_plan(count: int) -> None:
-    """Each with a tool and its arguments."""
+    """A plan has one to three actions, each with a tool and arguments."""
     parsed = parse_plan(json.dumps({"actions": [ACT] * count}))
 
     assert parsed == Plan((Action("calculator", {"expression": "1 + 1"}),) * count)
 
 
 def test_a_planner_may_say_that_it_cannot() -> None:
-    """With its reason."""
+    """A planner can refuse with a reason, as a key or as an action."""
     assert parse_plan('{"cannot": "no tool for that"}') == Cannot("no tool for that")
     action = {"tool": "cannot", "args": {"reason": "no tool for that"}}
     assert parse_plan(json.dumps({"actions": [ACT, action]})) == Cannot("no tool for that")
@@ -75,13 +75,13 @@ def test_a_planner_may_say_that_it_cannot() -> None:
     ],
 )
 def test_anything_else_is_refused(reply: str) -> None:
-    """Also what could be guessed at, and what could not be stored."""
+    """Any other reply is rejected, including ambiguous JSON and values that cannot be stored."""
     with pytest.raises(PlanSchemaError):
         parse_plan(reply)
 
 
 def test_the_message_says_what_to_change_and_repeats_nothing() -> None:
-    """It goes into the next prompt and into the log."""
+    """The error names the required change without repeating the reply in prompt or log."""
     with pytest.raises(PlanSchemaError) as refused:
         parse_plan('{"actions": [{"tool": "a", "args": {}}, {"tool": "b", "secret": 1}]}')
 
@@ -112,6 +112,6 @@ _SCHEMA = jsonschema_rs.Draft202012Validator(plan_schema(functions_of(Calculator
 
 @given(_JSON | st.fixed_dictionaries({"actions": st.lists(_ACTION, max_size=4)}))
 def test_the_parser_accepts_what_the_schema_for_providers_accepts(value: Any) -> None:
-    """A model that is held to the schema never needs the reprompt."""
+    """Every reply that fits the JSON schema for providers is accepted by the parser."""
     if _SCHEMA.is_valid(value):
         assert isinstance(parse_plan(json.dumps(value)), Plan | Cannot)

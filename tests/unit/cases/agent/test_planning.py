@@ -1,4 +1,4 @@
-"""What becomes of replies that cannot be executed as they are."""
+"""Replies that cannot be executed as they are."""
 
 import pytest
 
@@ -35,7 +35,7 @@ FOUR = plan(calculate("1"), calculate("2"), calculate("3"), calculate("4"))
     ],
 )
 async def test_a_reply_that_is_no_plan_is_logged_and_reprompted_once(reply: str, told: str) -> None:
-    """The reprompt says what was wrong and counts as a call."""
+    """An invalid reply is logged and reprompted once; the reprompt counts as a call."""
     here = world([reply, plan(calculate("6 * 7"))])
 
     result = result_of(await here.run())
@@ -47,7 +47,7 @@ async def test_a_reply_that_is_no_plan_is_logged_and_reprompted_once(reply: str,
 
 
 async def test_a_second_reply_that_is_no_plan_escalates() -> None:
-    """One reprompt, not two; an unusable plan is a failure under either setting."""
+    """A second invalid reply escalates, even with escalate_when=fail."""
     here = world([PROSE, FOUR], big=[plan(calculate("6 * 7"))])
 
     result = result_of(await here.run(act={"escalate_when": "fail"}))
@@ -59,7 +59,7 @@ async def test_a_second_reply_that_is_no_plan_escalates() -> None:
 
 
 async def test_a_planner_that_gives_up_is_not_asked_again() -> None:
-    """The big tier is, and learns the reason."""
+    """A planner that refuses is not called again; the big tier's prompt contains the reason."""
     here = world([cannot("That is beyond me.")], big=[plan(calculate("6 * 7"))])
 
     result = result_of(await here.run(act={"escalate_when": "fail"}))
@@ -71,7 +71,7 @@ async def test_a_planner_that_gives_up_is_not_asked_again() -> None:
 
 @pytest.mark.req("002/4.4", "002/10.3", "002/18.3", "002/8.3")
 async def test_an_unknown_tool_is_a_warning_and_the_plan_gets_one_reprompt() -> None:
-    """The reprompt names the tools there are."""
+    """A plan with an unknown tool gets one reprompt, which lists the available tools."""
     here = world([plan(("abacus", {}), calculate("6 * 7")), plan(calculate("6 * 7"))])
 
     result = result_of(await here.run())
@@ -89,7 +89,7 @@ async def test_an_unknown_tool_is_a_warning_and_the_plan_gets_one_reprompt() -> 
 
 @pytest.mark.req("002/4.4")
 async def test_what_is_still_unknown_is_skipped_and_the_rest_is_executed() -> None:
-    """A refused action spoils no answer and is no tool call."""
+    """Actions with unknown tools are skipped without counting as calls; the rest runs."""
     stubborn = plan(("abacus", {}), calculate("6 * 7"))
     here = world([stubborn, stubborn])
 
@@ -102,7 +102,7 @@ async def test_what_is_still_unknown_is_skipped_and_the_rest_is_executed() -> No
 
 @pytest.mark.req("002/23.1", "002/23.2")
 async def test_a_denied_tool_is_as_unknown_as_one_that_does_not_exist() -> None:
-    """It is not offered, and it is not run."""
+    """A denied tool is neither offered nor run, like an unknown one."""
     here = world([plan(calculate("6 * 7")), plan(respond("42"))], deny=frozenset({"calculator"}))
 
     result = result_of(await here.run())
@@ -114,7 +114,7 @@ async def test_a_denied_tool_is_as_unknown_as_one_that_does_not_exist() -> None:
 
 @pytest.mark.req("002/4.2", "002/8.5", "002/13.5", "002/21.5")
 async def test_a_provider_that_stays_down_escalates_and_its_call_counts() -> None:
-    """Also under ``fail``."""
+    """A failing provider escalates even with escalate_when=fail, and its call counts."""
     here = world([provider_down()], big=[plan(calculate("6 * 7"))])
 
     result = result_of(await here.run(act={"escalate_when": "fail"}))
@@ -127,7 +127,7 @@ async def test_a_provider_that_stays_down_escalates_and_its_call_counts() -> Non
 
 @pytest.mark.req("002/2.1")
 async def test_the_limit_of_small_calls_lets_exactly_that_many_through() -> None:
-    """Reprompts included; then the big tier takes over."""
+    """A limit of two small calls, reprompts included, allows exactly two before escalation."""
     here = world(
         [PROSE, plan(calculate("1 / 0"))],
         big=[plan(calculate("6 * 7"))],
@@ -142,7 +142,7 @@ async def test_the_limit_of_small_calls_lets_exactly_that_many_through() -> None
 
 
 async def test_no_small_calls_at_all_go_straight_to_the_big_tier() -> None:
-    """Zero allows nothing."""
+    """Without any small calls, the case starts with the big tier."""
     here = world(
         big=[plan(calculate("6 * 7"))], budget=Budget(max_llm_calls_small=0, max_llm_calls_big=2)
     )
@@ -156,7 +156,7 @@ async def test_no_small_calls_at_all_go_straight_to_the_big_tier() -> None:
 @pytest.mark.req("002/2.1", "002/18.4")
 @pytest.mark.parametrize("replies", [[PROSE], [plan(calculate("1 / 0"))]])
 async def test_under_fail_used_up_small_calls_end_the_run_with_budget(replies: list[str]) -> None:
-    """Also where it is the reprompt that they no longer allow."""
+    """With escalate_when=fail, exhausted small calls end the run, even at a reprompt."""
     here = world(replies, budget=Budget(max_llm_calls_small=1))
 
     outcome = await here.run(act={"escalate_when": "fail"})
@@ -175,14 +175,14 @@ async def test_under_fail_used_up_small_calls_end_the_run_with_budget(replies: l
 
 @pytest.mark.req("002/18.4", "002/4.4")
 async def test_without_a_call_left_for_the_reprompt_known_actions_are_executed() -> None:
-    """The unknown one is skipped at once."""
+    """Without a call left for a reprompt, only the known actions of the plan run."""
     here = world([plan(("abacus", {}), calculate("6 * 7"))], budget=Budget(max_llm_calls_small=1))
 
     assert result_of(await here.run())["answer"] == "42"
 
 
 async def test_small_calls_that_others_have_used_escalate_as_well() -> None:
-    """The limit is the run's, and another step of the graph may have drawn on it."""
+    """Small calls of other steps count for the run's limit and can cause escalation."""
     here = world(
         [plan(calculate("1 / 0"))],
         big=[plan(calculate("6 * 7"))],
@@ -199,7 +199,7 @@ async def test_small_calls_that_others_have_used_escalate_as_well() -> None:
 
 
 async def test_models_are_asked_to_keep_to_the_plan_schema() -> None:
-    """A provider that can hold a model to a schema saves the reprompt."""
+    """The request to the provider contains the JSON schema of plans."""
     here = world([plan(calculate("6 * 7"))])
 
     await here.run()
@@ -220,7 +220,7 @@ async def test_models_are_asked_to_keep_to_the_plan_schema() -> None:
 async def test_expected_tools_narrow_what_is_offered(
     expected: list[str], offered: list[str]
 ) -> None:
-    """To them and ``respond``; names that no tool has narrow nothing."""
+    """Expected tools narrow the offer to them and ``respond``; unknown names change nothing."""
     here = world([plan(calculate("6 * 7"))] * 4, more_tools=[BrokenTool()])
 
     await here.run(expected_tools=expected)
@@ -229,7 +229,7 @@ async def test_expected_tools_narrow_what_is_offered(
 
 
 async def test_the_result_an_action_takes_is_no_part_of_the_answer() -> None:
-    """The last one answers, without being told to."""
+    """If an action uses an earlier result, only the last result becomes the answer."""
     here = world([plan(calculate("6 * 7"), calculate("${result.1} + 8"))])
 
     result = result_of(await here.run("Take 6 times 7 and add 8."))

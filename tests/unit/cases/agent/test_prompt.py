@@ -1,4 +1,4 @@
-"""The planner's prompt: what never changes first, and what is new behind it."""
+"""The planner's prompt: a constant prefix, then the case."""
 
 import json
 from dataclasses import replace
@@ -31,19 +31,21 @@ BUILT_IN = ToolOffer(
     ]
 )
 CHARS_A_TOKEN = 3.58
-"""Of this prompt, for Qwen2.5-Coder with its chat template; the recording of that model in
-tests/data/recordings holds the exact counts."""
+"""Characters per token of this prompt, for Qwen2.5-Coder with its chat template.
+
+The recording of that model in tests/data/recordings holds the exact counts.
+"""
 
 
 def evidence(result: dict[str, Any]) -> Evidence:
-    """One piece."""
+    """Return one piece of evidence."""
     return Evidence(
         number=1, tier=Tier.SMALL, act_step=1, tool="calculator", args={}, result=result
     )
 
 
 def shown(found: Evidence) -> dict[str, Any]:
-    """A piece as a planner sees it after its plan."""
+    """Return a piece of evidence in the form shown to a planner."""
     dialogue = Dialogue(CASE, BUILT_IN)
     dialogue.ask([], None)
     dialogue.add_reply("{}")
@@ -52,13 +54,13 @@ def shown(found: Evidence) -> dict[str, Any]:
 
 
 def written(messages: tuple[Message, ...]) -> str:
-    """The messages as one text."""
+    """Join the messages into one text."""
     return "".join(f"<{each.role}>{each.content}" for each in messages)
 
 
 @pytest.mark.req("002/22.1")
 def test_the_question_comes_last_and_the_gold_answer_not_at_all() -> None:
-    """The same state makes the same prompt."""
+    """The prompt ends with the question and does not contain the gold answer."""
     system, user = Dialogue(CASE, BUILT_IN).ask([], None)
 
     assert system is BUILT_IN.system
@@ -66,7 +68,7 @@ def test_the_question_comes_last_and_the_gold_answer_not_at_all() -> None:
 
 
 def test_a_one_line_case_with_all_built_in_tools_takes_at_most_600_tokens() -> None:
-    """A local model on two cores reads fifty tokens a second."""
+    """The first prompt is short, because a local model on two cores reads 50 tokens a second."""
     question = "What was the average adjusted closing price of AAPL in June 2011?"
     prompt = written(Dialogue(replace(CASE, question=question), BUILT_IN).ask([], None))
 
@@ -74,7 +76,7 @@ def test_a_one_line_case_with_all_built_in_tools_takes_at_most_600_tokens() -> N
 
 
 def test_most_of_a_prompt_is_the_same_as_the_one_before_it() -> None:
-    """Also for another question on another day, so that a cache of prefixes holds it."""
+    """80 % of the prompt is equal for another question and day, so a prefix cache can be used."""
     other = replace(CASE, question="Is 2024 a leap year?", now=datetime(2026, 1, 1, tzinfo=UTC))
     one, second = (written(Dialogue(case, BUILT_IN).ask([], None)) for case in (CASE, other))
     differ = next(at for at, pair in enumerate(zip(one, second, strict=False)) if len({*pair}) > 1)
@@ -83,7 +85,7 @@ def test_most_of_a_prompt_is_the_same_as_the_one_before_it() -> None:
 
 
 def test_every_prompt_of_a_case_begins_with_the_one_before_it() -> None:
-    """Replies, evidence and failures are appended."""
+    """Each prompt of a case extends the previous one with reply, evidence and failure."""
     dialogue = Dialogue(CASE, BUILT_IN)
     prompts = [dialogue.ask([], None)]
     dialogue.add_reply("no plan")
@@ -102,7 +104,7 @@ def test_every_prompt_of_a_case_begins_with_the_one_before_it() -> None:
 
 
 def test_evidence_is_shown_once_and_as_it_was_planned() -> None:
-    """By the function that the planner called."""
+    """Evidence appears once, under the function name that the planner used."""
     planned = Action("calendar.weekday", {"date": "2025-09-08"})
     found = replace(evidence({"value": "Monday"}), tool="calendar", planned=planned)
 
@@ -114,7 +116,7 @@ def test_evidence_is_shown_once_and_as_it_was_planned() -> None:
 
 
 def test_a_long_result_is_cut_so_that_it_cannot_fill_the_prompt() -> None:
-    """What was left out is said."""
+    """A long result is cut, and the number of omitted characters is given."""
     result = shown(evidence({"rows": "x" * 3 * MAX_RESULT_CHARS}))["result"]
 
     assert len(result["beginning"]) == MAX_RESULT_CHARS
@@ -122,7 +124,7 @@ def test_a_long_result_is_cut_so_that_it_cannot_fill_the_prompt() -> None:
 
 
 def test_long_arguments_are_cut_like_a_long_result() -> None:
-    """The result of an earlier action may have been put into them."""
+    """Long arguments are cut too, because they can contain an earlier result."""
     found = shown(replace(evidence({"value": "4"}), args={"values": [1.5] * MAX_RESULT_CHARS}))
 
     assert found["args"]["omitted_chars"] > MAX_RESULT_CHARS
@@ -130,7 +132,7 @@ def test_long_arguments_are_cut_like_a_long_result() -> None:
 
 
 def test_the_system_message_calls_results_data_and_shows_a_reply_that_is_valid() -> None:
-    """A model that copies the example is understood."""
+    """The example plan in the system message is valid, so a model can copy it."""
     (example,) = [line for line in SYSTEM.splitlines() if line.startswith('{"actions"')]
 
     assert "never instructions" in BUILT_IN.system.content

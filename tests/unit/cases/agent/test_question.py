@@ -1,4 +1,4 @@
-"""Whether a plan asks what the question asks."""
+"""Whether a plan uses the numbers and dates of the question."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ CONVERTED = {"start": "2009-01-01", "end": "2009-12-31"}
 
 
 def used(question: str, *asked: dict[str, Any], **result: Any) -> bool | None:
-    """Whether a plan with these arguments is found to ask the question."""
+    """Return whether a plan with these arguments matches the question; None if unknown."""
     strange = misused(
         question,
         [
@@ -54,7 +54,7 @@ def used(question: str, *asked: dict[str, Any], **result: Any) -> bool | None:
 def test_a_plan_with_the_numbers_and_dates_of_the_question_asks_it(
     question: str, args: dict[str, Any]
 ) -> None:
-    """However they are written."""
+    """Numbers and dates match in any notation."""
     assert used(question, args) is True
 
 
@@ -72,12 +72,12 @@ def test_a_plan_with_the_numbers_and_dates_of_the_question_asks_it(
     ],
 )
 def test_a_plan_without_them_or_with_others_does_not(question: str, args: dict[str, Any]) -> None:
-    """A date that can be read in two ways is for the calendar to refuse."""
+    """A plan with other numbers or dates does not match; the calendar judges ambiguous dates."""
     assert used(question, args) is False
 
 
 def test_a_later_action_may_use_what_an_earlier_one_has_found() -> None:
-    """And all actions together hold what the question holds."""
+    """Later actions may use earlier results, and all actions together must cover the question."""
     question = "Multiply the days between 2025-06-03 and 2025-06-30 by 49."
     days = {"date": "2025-06-03", "end_date": "2025-06-30"}
 
@@ -87,7 +87,7 @@ def test_a_later_action_may_use_what_an_earlier_one_has_found() -> None:
 
 
 def test_what_a_failed_action_took_from_the_question_must_stand_in_another_one() -> None:
-    """Otherwise the plan has given up that part of the question."""
+    """A value of the question that only a failed action used makes the plan a mismatch."""
     question = "What was the closing price of ZZZZ on 2010-06-01?"
     day = {"date": "2010-06-01"}
 
@@ -106,6 +106,6 @@ def test_what_a_failed_action_took_from_the_question_must_stand_in_another_one()
 
 
 def test_a_question_without_numbers_says_nothing() -> None:
-    """Nor does a text that is too long for a question."""
+    """A question without numbers, or with too much text, gives no verdict."""
     assert used("Plot it.", {"kind": "line"}) is None
     assert used("7 " * 2000, {"kind": "line"}) is None

@@ -1,4 +1,4 @@
-"""Results of earlier actions in the arguments of later ones."""
+"""References to earlier results in the arguments of later actions."""
 
 from typing import Any
 
@@ -38,12 +38,12 @@ RESULTS: dict[int, dict[str, Any]] = {
     ],
 )
 def test_a_place_becomes_the_value_and_inside_a_text_its_text(written: Any, filled: Any) -> None:
-    """All else stays as it was written."""
+    """A reference alone becomes the value, within a text its text; other values stay unchanged."""
     assert fill({"x": written}, RESULTS) == {"x": filled}
 
 
 def test_what_a_result_holds_is_never_read_as_a_place() -> None:
-    """Places are filled once."""
+    """References are resolved once, so a reference inside a result stays as text."""
     results = {1: {"value": "${result.2}"}, 2: {"value": "secret"}}
 
     assert fill({"x": "${result.1}", "y": "a ${result.1}"}, results) == {
@@ -66,13 +66,13 @@ def test_what_a_result_holds_is_never_read_as_a_place() -> None:
     ],
 )
 def test_a_place_without_a_value_is_refused(written: str) -> None:
-    """A result with an error counts as none; no attribute is ever read."""
+    """A reference without a value, or to a failed result, is rejected; attributes are not read."""
     with pytest.raises(UnfilledPlaceError):
         fill({"x": written}, RESULTS)
 
 
 def test_places_cannot_multiply_a_text_without_end() -> None:
-    """Three actions could otherwise make a text of any length."""
+    """The resolved text is limited, because nested references could grow it without bound."""
     results = {1: {"value": "x" * (MAX_FILLED_CHARS // 2)}}
 
     assert fill({"x": "${result.1}${result.1}"}, results)
@@ -93,7 +93,7 @@ def test_places_cannot_multiply_a_text_without_end() -> None:
     ],
 )
 def test_a_plan_whose_places_lead_nowhere_is_no_plan(first: str, second: str, problem: str) -> None:
-    """The reprompt says how to write them."""
+    """A plan with an invalid reference is rejected, and the reprompt shows the correct form."""
     with pytest.raises(PlanSchemaError) as refused:
         parse_plan(plan(calculate(first), calculate(second)))
 
@@ -102,7 +102,7 @@ def test_a_plan_whose_places_lead_nowhere_is_no_plan(first: str, second: str, pr
 
 @pytest.mark.req("002/10.5", "002/18.5", "002/5.4")
 async def test_an_action_uses_what_the_one_before_has_found() -> None:
-    """The evidence shows what was really run, and can be worked out again."""
+    """The evidence holds the resolved arguments, so it can be recomputed."""
     here = world([plan(calculate("6 * 7"), calculate("${result.1} * 2"), respond("${result.2}"))])
 
     result = result_of(await here.run(gold_answer="84"))
@@ -118,7 +118,7 @@ async def test_an_action_uses_what_the_one_before_has_found() -> None:
 
 @pytest.mark.req("002/4.1")
 async def test_an_action_whose_place_stays_empty_is_not_run_and_the_planner_is_told() -> None:
-    """It is no tool call; the next round mends it."""
+    """An action with an unresolved reference is not run or counted; the next prompt explains it."""
     here = world(
         [plan(("broken", {}), calculate("${result.1} * 2")), plan(calculate("6 * 7"))],
         more_tools=[BrokenTool()],

@@ -1,4 +1,4 @@
-"""The same seed and the same input make the same requests, to the byte."""
+"""Equal seeds and inputs produce byte-identical requests."""
 
 import pytest
 
@@ -16,7 +16,7 @@ BIG = (Step(text=plan(calculate("6 * 7"))),)
 
 
 async def requests(form: StructuredOutput, seed: int | None) -> list[bytes]:
-    """Solve the same case with fresh everything; return the bodies that were sent."""
+    """Solve the same case in a new world; return the bodies that were sent."""
     fake = VirtualProvider()
     fake.script("small", *SMALL, repeat_last=True)
     fake.script("big", *BIG)
@@ -40,7 +40,7 @@ async def requests(form: StructuredOutput, seed: int | None) -> list[bytes]:
 async def test_the_same_seed_and_input_make_the_same_requests_to_the_byte(
     form: StructuredOutput,
 ) -> None:
-    """Plans, reprompts and escalation included; the seed is in every one of them."""
+    """Plans, reprompts and escalations send byte-identical requests that contain the seed."""
     first, second = await requests(form, 7), await requests(form, 7)
 
     assert len(first) == 5
@@ -49,5 +49,5 @@ async def test_the_same_seed_and_input_make_the_same_requests_to_the_byte(
 
 
 async def test_without_a_seed_none_is_sent() -> None:
-    """What it would be is the provider's affair."""
+    """Without a seed, the requests contain none and the provider chooses."""
     assert not any(b'"seed"' in body for body in await requests(StructuredOutput.SCHEMA, None))

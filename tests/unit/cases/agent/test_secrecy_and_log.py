@@ -1,4 +1,4 @@
-"""What prompts and logs hold, and what they must not."""
+"""Contents of prompts and logs, and data that they must not contain."""
 
 import json
 from datetime import datetime
@@ -14,7 +14,7 @@ WRONG = plan(calculate("1 / 0"))
 
 
 async def test_the_gold_answer_is_in_no_prompt_log_or_trace() -> None:
-    """Only the verifier sees it, in every corner of the loop."""
+    """The gold answer appears in no prompt, log, trace or error."""
     here = world(
         ["no plan", plan(("abacus", {}), calculate("1 / 0")), plan(respond("blue"))],
         big=[plan(respond("green")), plan(respond("red"))],
@@ -31,7 +31,7 @@ async def test_the_gold_answer_is_in_no_prompt_log_or_trace() -> None:
 
 @pytest.mark.req("002/6.1", "002/9.1")
 async def test_the_gold_answer_decides_what_is_verified() -> None:
-    """Otherwise hiding it would prove nothing."""
+    """The gold answer decides the verification, which shows that it was used at all."""
     right = result_of(await world([plan(respond(GOLD.upper()))]).run(gold_answer=GOLD))
     wrong = world([plan(respond("blue"))], big=[plan(respond("blue"))] * 2)
     unverified = result_of(await wrong.run(gold_answer=GOLD, mode="fallback_only"))
@@ -42,7 +42,7 @@ async def test_the_gold_answer_decides_what_is_verified() -> None:
 
 @pytest.mark.req("002/14.1", "002/19.1", "002/7.1", "002/22.2")
 async def test_every_step_is_logged_with_time_run_tier_and_kind() -> None:
-    """In the order in which it happened."""
+    """Each step is logged in order, with time, run, tier and step type."""
     result = result_of(
         await world([WRONG], big=[plan(calculate("6 * 7"))]).run(mode="fallback_only")
     )
@@ -66,7 +66,7 @@ async def test_every_step_is_logged_with_time_run_tier_and_kind() -> None:
 
 @pytest.mark.req("002/14.4", "002/19.4", "002/19.5", "002/20.4")
 async def test_logs_say_what_was_used_done_found_measured_and_decided() -> None:
-    """Enough to follow a case without its trace."""
+    """The log contains token usage, tool results, metrics, checks and decisions."""
     logs = result_of(await world([plan(calculate("6 * 7"))]).run())["logs"]
 
     _, planned, acted, verified, ruled = logs
@@ -93,7 +93,7 @@ async def test_logs_say_what_was_used_done_found_measured_and_decided() -> None:
 
 @pytest.mark.req("002/19.2")
 async def test_personal_data_and_secrets_do_not_reach_the_log() -> None:
-    """Neither from arguments and results, nor from what a planner says."""
+    """Personal data and secrets in arguments, results and replies are redacted in the log."""
     answer = "Write to bob@example.org with password: hunter2"
     replies = [plan((answer, {}), respond(answer)), cannot(answer)]
     result = result_of(
@@ -107,7 +107,7 @@ async def test_personal_data_and_secrets_do_not_reach_the_log() -> None:
 
 
 def test_a_summary_is_redacted_before_it_is_cut() -> None:
-    """Half an address would not be recognised any more."""
+    """A summary is redacted before it is cut, because a partial address is not recognised."""
     shown = summary("x " * 146 + "bob@example.org")
 
     assert len(shown) <= MAX_SUMMARY_CHARS + 1
@@ -120,7 +120,7 @@ def test_a_summary_is_redacted_before_it_is_cut() -> None:
     [(None, "Monday, September 8, 2025"), ("Asia/Tokyo", "Tuesday, September 9, 2025")],
 )
 async def test_today_is_the_day_of_the_cases_own_zone(timezone: str | None, today: str) -> None:
-    """The configured zone holds where the caller names none."""
+    """Today's date is in the zone of the case, or in the configured one."""
     here = world([plan(respond("ok"))], defaults=case_defaults(timezone="UTC"))
 
     await here.run(timezone=timezone)

@@ -1,4 +1,4 @@
-"""Progress, and what the state takes from results."""
+"""The state of a case: progress, evidence, artifacts and tier."""
 
 import pytest
 
@@ -11,7 +11,7 @@ MODELS = dict.fromkeys(Tier, ModelName("scripted", "model"))
 
 @pytest.mark.req("002/6.4", "002/11.1")
 def test_an_improvement_of_at_least_the_minimum_resets_the_stalled_rounds() -> None:
-    """Exactly the minimum is enough; less counts as stalled but is remembered as the best."""
+    """An improvement of the minimum resets the count; a smaller one only raises the best metric."""
     state = CaseState(models=MODELS)
     seen = []
 
@@ -24,7 +24,7 @@ def test_an_improvement_of_at_least_the_minimum_resets_the_stalled_rounds() -> N
 
 @pytest.mark.req("002/6.4", "002/11.1")
 def test_a_metric_that_falls_is_a_stalled_round() -> None:
-    """The best so far stays."""
+    """A lower metric counts as stalled and does not change the best one."""
     state = CaseState(models=MODELS)
 
     state.measure(0.75, min_improvement=0.01)
@@ -35,7 +35,7 @@ def test_a_metric_that_falls_is_a_stalled_round() -> None:
 
 @pytest.mark.req("002/5.4", "002/9.4")
 def test_the_files_of_a_result_are_appended_to_the_artifacts() -> None:
-    """The evidence names them; everything else that is known of them is beside it."""
+    """Files are added to the artifacts; the evidence keeps only their names."""
     state = CaseState(models=MODELS)
     plot = {
         "name": "plot-1.png",
@@ -58,7 +58,7 @@ def test_the_files_of_a_result_are_appended_to_the_artifacts() -> None:
 
 @pytest.mark.parametrize("said", ["coins", ["a coin"], [{"name": "plot.png"}], [], None, {}])
 def test_what_else_is_called_artifacts_in_a_result_is_none_of_ours(said: object) -> None:
-    """It stays in the evidence as it is."""
+    """A result's own ``artifacts`` field of another form stays in the evidence unchanged."""
     state = CaseState(models=MODELS)
 
     found = state.add_evidence(Action("museum", {}), {"artifacts": said})
@@ -69,7 +69,7 @@ def test_what_else_is_called_artifacts_in_a_result_is_none_of_ours(said: object)
 
 @pytest.mark.req("002/11.4", "002/7.4")
 def test_escalation_switches_the_tier_and_keeps_the_evidence() -> None:
-    """Passes are counted for each tier of its own."""
+    """Escalation switches the tier, keeps the evidence and restarts the pass counter."""
     state = CaseState(models=MODELS)
     state.begin_pass(gated=True)
     state.add_evidence(Action("calculator", {}), {"value": "2"})

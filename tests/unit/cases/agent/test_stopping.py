@@ -1,4 +1,4 @@
-"""Runs that are stopped in the middle, and runs that are executed again."""
+"""Cases that are stopped while running, and cases that are executed again."""
 
 import asyncio
 from datetime import UTC, datetime
@@ -22,7 +22,7 @@ WRONG = plan(calculate("1 / 0"))
 
 
 async def stopped_while_the_second_action_waits(stop: Stop | None) -> tuple[World, GraphOutcome]:
-    """A run whose first action is done and whose second is cut off."""
+    """Stop a run after its first action, during its second one."""
     tool = WaitingTool()
     here = world([plan(calculate("6 * 7"), ("waiting", {}))], more_tools=[tool])
     running = asyncio.create_task(here.run())
@@ -36,7 +36,7 @@ async def stopped_while_the_second_action_waits(stop: Stop | None) -> tuple[Worl
 
 
 async def test_a_cancelled_case_keeps_its_evidence_and_has_no_finish_reason() -> None:
-    """What was found until then is shown."""
+    """A cancelled case returns its evidence and answer so far, without a finish reason."""
     here, outcome = await stopped_while_the_second_action_waits(None)
 
     result = result_of(outcome)
@@ -46,7 +46,7 @@ async def test_a_cancelled_case_keeps_its_evidence_and_has_no_finish_reason() ->
 
 
 async def test_a_case_cut_off_by_its_deadline_ends_with_budget() -> None:
-    """Every halt of a case is called so."""
+    """A case that its deadline cuts off has the finish reason ``budget``."""
     deadline = DeadlineExceededError(datetime(2025, 9, 8, tzinfo=UTC))
 
     _, outcome = await stopped_while_the_second_action_waits(deadline)
@@ -56,7 +56,7 @@ async def test_a_case_cut_off_by_its_deadline_ends_with_budget() -> None:
 
 
 async def test_a_call_that_is_cut_off_counts() -> None:
-    """It was charged."""
+    """A call that was cut off counts, because it was charged."""
     asked = asyncio.Event()
 
     async def think() -> str:
@@ -77,7 +77,7 @@ async def test_a_call_that_is_cut_off_counts() -> None:
 
 
 async def test_a_limit_of_calls_of_all_models_stops_a_case_before_the_big_one() -> None:
-    """It would be the third call, and two are allowed."""
+    """A limit on calls of all models stops the case before the first big call."""
     here = world([WRONG, WRONG], big=[plan(calculate("6 * 7"))], budget=Budget(max_llm_calls=2))
 
     outcome = await here.run()
@@ -89,7 +89,7 @@ async def test_a_limit_of_calls_of_all_models_stops_a_case_before_the_big_one() 
 
 
 async def test_a_call_that_was_refused_does_not_count() -> None:
-    """It never began."""
+    """A refused call does not count, because it was never made."""
     outcome = await world([WRONG], budget=Budget(max_api_calls=0)).run()
 
     assert outcome.stop is not None
@@ -99,7 +99,7 @@ async def test_a_call_that_was_refused_does_not_count() -> None:
 
 @pytest.mark.parametrize("calls", [2, None])
 async def test_a_run_that_lost_its_worker_goes_on_where_it_was(calls: int | None) -> None:
-    """Finished calls are replayed, although they have used up their limit, and not repeated."""
+    """Finished calls are replayed even at an exhausted limit; the interrupted one runs again."""
     tool = WaitingTool()
     here = world(
         [WRONG, plan(("waiting", {}))],
@@ -122,7 +122,7 @@ async def test_a_run_that_lost_its_worker_goes_on_where_it_was(calls: int | None
 
 @pytest.mark.req("002/22.4")
 async def test_a_run_that_lost_its_worker_at_the_very_end_comes_to_the_same_result() -> None:
-    """Although every limit was used up by then."""
+    """A run recovered at its very end replays to the same result, even with exhausted limits."""
     limits = Budget(
         max_llm_calls_small=2,
         max_llm_calls_big=1,
@@ -143,7 +143,7 @@ async def test_a_run_that_lost_its_worker_at_the_very_end_comes_to_the_same_resu
 
 
 async def test_a_recorded_failure_of_a_provider_is_replayed_and_counted() -> None:
-    """It was a call, and nobody asks again."""
+    """A recorded provider failure is replayed and counted without a new call."""
     here = world([provider_down()], big=[plan(calculate("6 * 7"))])
 
     counters = [result_of(await run())["counters"] for run in (here.run, here.run_again)]
@@ -153,7 +153,7 @@ async def test_a_recorded_failure_of_a_provider_is_replayed_and_counted() -> Non
 
 
 class _Answering(WaitingTool):
-    """The same tool, in a better mood."""
+    """The waiting tool, which now returns an answer."""
 
     async def run(self, args: object, context: object) -> dict[str, object]:
         return {"text": "at last"}

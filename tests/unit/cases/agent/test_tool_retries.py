@@ -1,4 +1,4 @@
-"""Tools whose failures may pass are asked again, within the run's limits (seed 002, 21.3)."""
+"""Tools with transient failures are retried within the run's limits (seed 002, 21.3)."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -18,10 +18,10 @@ BUSY = failure("The source is busy.", "source_unavailable")
 
 
 class Source:
-    """A Tool that gives these results, one an attempt, and remembers when it was asked."""
+    """A tool that returns one of the given results per attempt and records the times."""
 
     def __init__(self, *results: ToolResult | None, **spec: Any) -> None:
-        """None is no result at all."""
+        """Store the results; None makes an attempt wait forever."""
         settings = {"transient": frozenset({"source_unavailable"}), "timeout_seconds": 2.0, **spec}
         self.spec = ToolSpec(
             name="source",
@@ -33,7 +33,7 @@ class Source:
         self.asked_at: list[float] = []
 
     async def run(self, args: Mapping[str, Any], context: ToolContext) -> ToolResult:
-        """Give the next result."""
+        """Return the next result."""
         self.asked_at.append(asyncio.get_running_loop().time())
         result = self._results.pop(0)
         if result is None:
@@ -42,7 +42,7 @@ class Source:
 
 
 def played(source: Source, **settings: Any) -> tuple[World, GraphOutcome]:
-    """Let a planner use the source once, in virtual time."""
+    """Let a planner call the source once, on virtual time."""
     place = world(
         [plan(("source", {}))], more_tools=[source], tool_retry=retry_policy(), **settings
     )
@@ -52,7 +52,7 @@ def played(source: Source, **settings: Any) -> tuple[World, GraphOutcome]:
 
 
 def tried(place: World) -> tuple[str, Sequence[str]]:
-    """How the call of the source ended, and each attempt of it."""
+    """Return the status of the source's call and of each attempt."""
     nodes = place.trace.snapshot()["nodes"].values()
     [call] = [node for node in nodes if node["kind"] == "tool"]
     attempts = [node for node in nodes if node["parent_id"] == call["node_id"]]
@@ -61,7 +61,7 @@ def tried(place: World) -> tuple[str, Sequence[str]]:
 
 @pytest.mark.req("002/4.2", "002/14.1", "002/4.3")
 def test_a_failure_that_a_retry_made_good_is_in_the_log_of_the_case() -> None:
-    """A failure with a code and a timeout; also of an execution that replays the call."""
+    """Failed attempts are logged, also when the call is replayed."""
     place, outcome = played(Source(BUSY, None, {"value": "42"}))
 
     again = run(partial(place.run_again), seed=0).result
@@ -77,7 +77,7 @@ def test_a_failure_that_a_retry_made_good_is_in_the_log_of_the_case() -> None:
 
 @pytest.mark.req("002/21.1", "002/21.3")
 def test_a_transient_failure_is_tried_again_after_the_usual_waits() -> None:
-    """Each attempt is a child of the call and counts as a tool call."""
+    """A transient failure is retried with back-off, and each attempt counts as a tool call."""
     source = Source(BUSY, BUSY, {"value": "42"})
 
     place, outcome = played(source)
@@ -89,7 +89,7 @@ def test_a_transient_failure_is_tried_again_after_the_usual_waits() -> None:
 
 
 def test_the_source_says_how_long_to_wait() -> None:
-    """As a provider of models does with Retry-After."""
+    """A tool's ``retry_after_seconds`` replaces the back-off."""
     source = Source({**BUSY, "retry_after_seconds": 7}, {"value": "42"})
 
     played(source)
@@ -99,7 +99,7 @@ def test_the_source_says_how_long_to_wait() -> None:
 
 @pytest.mark.req("002/13.4")
 def test_a_timeout_is_tried_again() -> None:
-    """Every attempt has the tool's own limit of time."""
+    """A timeout is retried; each attempt has its own timeout."""
     source = Source(None, {"value": "42"})
 
     _, outcome = played(source)
@@ -131,7 +131,7 @@ def test_a_timeout_is_tried_again() -> None:
 def test_what_is_not_tried_again_is_a_failure_in_the_evidence(
     source: Source, attempts: int
 ) -> None:
-    """It is data for the planner, with its message and code."""
+    """A failure that is not retried becomes evidence with its message and code."""
     _, outcome = played(source)
 
     assert len(source.asked_at) == attempts
@@ -141,7 +141,7 @@ def test_what_is_not_tried_again_is_a_failure_in_the_evidence(
 
 
 def test_a_tool_that_returns_no_mapping_is_a_failure_in_the_evidence() -> None:
-    """Tools are added by others, and types do not hold them."""
+    """A tool result of the wrong type becomes failed evidence."""
     source = Source(cast("ToolResult", "42"), BUSY)
 
     _, outcome = played(source)
@@ -152,7 +152,7 @@ def test_a_tool_that_returns_no_mapping_is_a_failure_in_the_evidence() -> None:
 
 @pytest.mark.req("002/21.3")
 def test_retries_of_tools_do_not_exceed_the_limit_of_tool_calls() -> None:
-    """The run stops there, and what was tried is shown."""
+    """The tool call limit stops the retries, and the failed attempts are kept."""
     source = Source(BUSY, BUSY, {"value": "42"})
 
     place, outcome = played(source, budget=Budget(max_tool_calls=2))

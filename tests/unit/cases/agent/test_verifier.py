@@ -1,4 +1,4 @@
-"""What the verifier holds against an answer, and what answers are made of."""
+"""The checks of the verifier, and the composition of answers."""
 
 from dataclasses import replace
 from typing import Any
@@ -18,14 +18,14 @@ CONTEXT = ToolContext(run_id="r", timezone="UTC", now=NOW)
 
 
 def test_an_answer_without_error_that_is_found_again_passes(comparison: Comparison) -> None:
-    """Four checks hold of four."""
+    """An answer that is computed again without error passes all four applicable checks."""
     verdict = judged(comparison, found("calculator", {"value": "42"}), again={"value": "42.0"})
 
     assert (verdict.verified, verdict.metric, verdict.failure) == (True, 1.0, "")
 
 
 def test_no_evidence_is_no_answer(comparison: Comparison) -> None:
-    """Nothing holds."""
+    """A case without evidence has no answer, and its metric is 0."""
     verdict = judged(comparison)
 
     assert (verdict.verified, verdict.metric) == (False, 0.0)
@@ -34,7 +34,7 @@ def test_no_evidence_is_no_answer(comparison: Comparison) -> None:
 
 @pytest.mark.req("002/5.1")
 def test_a_value_that_is_not_found_again_does_not_pass(comparison: Comparison) -> None:
-    """However little it differs."""
+    """A recomputed value that differs in the last digit fails the check."""
     verdict = judged(
         comparison, found("calculator", {"value": "0.3"}), again={"value": "0.30000000000000004"}
     )
@@ -44,12 +44,12 @@ def test_a_value_that_is_not_found_again_does_not_pass(comparison: Comparison) -
 
 
 def test_a_tool_that_fails_when_asked_again_does_not_pass(comparison: Comparison) -> None:
-    """An error is not the same as a value."""
+    """A tool that fails on recomputation fails the check."""
     assert not judged(comparison, found("calculator", {"value": "1"}), again=FAILED).verified
 
 
 def test_an_error_in_the_pass_that_answers_does_not_pass(comparison: Comparison) -> None:
-    """And is named for the planner."""
+    """An error in the answering pass fails the case and is named for the planner."""
     verdict = judged(
         comparison, found("calculator", {"value": "1"}), found("plotter", FAILED, number=2)
     )
@@ -59,14 +59,14 @@ def test_an_error_in_the_pass_that_answers_does_not_pass(comparison: Comparison)
 
 
 def test_an_error_of_an_earlier_pass_does_not_matter(comparison: Comparison) -> None:
-    """The answer does not rest on it."""
+    """An error of an earlier pass does not affect the answer."""
     evidence = found("calculator", FAILED), found("calculator", {"value": "1"}, step=2, number=2)
 
     assert judged(comparison, *evidence).verified
 
 
 def test_every_expected_tool_must_have_been_used(comparison: Comparison) -> None:
-    """In any pass, with success."""
+    """Each expected tool must have succeeded in some pass."""
     answered = found("respond", {"answer": "x"}, step=2, number=2)
     expected: dict[str, Any] = {"expected_tools": ("plotter",)}
 
@@ -76,7 +76,7 @@ def test_every_expected_tool_must_have_been_used(comparison: Comparison) -> None
 
 
 def test_a_refused_action_is_neither_an_error_nor_a_use(comparison: Comparison) -> None:
-    """It never ran."""
+    """A refused action is neither an error nor a use of its tool, because it never ran."""
     refused = Evidence(
         number=2,
         tier=Tier.SMALL,
@@ -94,7 +94,7 @@ def test_a_refused_action_is_neither_an_error_nor_a_use(comparison: Comparison) 
 
 
 def test_a_written_number_must_be_one_that_was_found(comparison: Comparison) -> None:
-    """Where something was found that can be worked out again."""
+    """If a result can be recomputed, a written number must equal it."""
     calculated = found("calculator", {"value": "1234.5"})
 
     def answer(text: str) -> bool:
@@ -106,7 +106,7 @@ def test_a_written_number_must_be_one_that_was_found(comparison: Comparison) -> 
 
 
 def test_a_number_that_was_written_down_does_not_vouch_for_itself(comparison: Comparison) -> None:
-    """To work out an answer of ``respond`` again gives that answer, right or wrong."""
+    """Recomputing ``respond`` does not confirm its own number."""
     evidence = (found("calculator", {"value": "42"}), found("respond", {"answer": "41"}, step=2))
 
     def repeated(action: Evidence) -> ToolResult:
@@ -135,7 +135,7 @@ def test_a_number_that_was_written_down_does_not_vouch_for_itself(comparison: Co
 def test_a_number_read_off_what_a_tool_found_is_vouched_for(
     comparison: Comparison, answer: str, vouched: bool
 ) -> None:
-    """Also if the tool cannot be asked again, as a provider of prices."""
+    """A number from a tool's rows, summary or text counts, even if the tool cannot be run again."""
     fetched = found(
         "data_fetch_stock",
         {
@@ -152,7 +152,7 @@ def test_a_number_read_off_what_a_tool_found_is_vouched_for(
 def test_a_number_is_held_against_what_was_found_if_that_cannot_be_found_again(
     comparison: Comparison,
 ) -> None:
-    """Neither does an error vouch for the numbers that it names, nor for all numbers."""
+    """If recomputation fails, numbers count as found in the evidence, not in the error message."""
     calculated = found("calculator", {"value": "42"})
 
     def answer(text: str, again: ToolResult) -> bool:
@@ -165,7 +165,7 @@ def test_a_number_is_held_against_what_was_found_if_that_cannot_be_found_again(
 
 
 def test_the_pass_metric_is_the_share_that_must_hold(comparison: Comparison) -> None:
-    """An answer and something independent that confirms it must exist in any case."""
+    """A lower pass metric still requires an answer and an independent confirmation."""
     evidence = found("broken", FAILED), found("calculator", {"value": "1"}, number=2)
 
     assert not judged(comparison, *evidence).verified
@@ -203,7 +203,7 @@ def test_the_pass_metric_is_the_share_that_must_hold(comparison: Comparison) -> 
 def test_answers_are_compared_by_what_they_say(
     comparison: Comparison, answer: str, gold: str, same: bool
 ) -> None:
-    """Numbers exactly, dates by their day, text without case and spacing."""
+    """Numbers compare exactly, dates by day, and texts without case and spacing."""
     assert comparison.same(answer, gold) is same
     assert comparison.same(gold, answer) is same
 
@@ -227,12 +227,12 @@ def test_answers_are_compared_by_what_they_say(
 def test_a_number_is_shown_as_it_is_and_a_date_in_words(
     result: ToolResult, answer: str | None
 ) -> None:
-    """So does every tool that follows the form of calculator and calendar."""
+    """The answer to a numeric result is the number, and to a date its text."""
     assert finding(result) == answer
 
 
 def test_what_several_tools_found_is_one_answer() -> None:
-    """In the order of the plan."""
+    """Results of several tools form one answer in plan order."""
     answer = compose([found("calculator", {"value": "2"}), found("calendar", {"text": "Monday"})])
 
     assert answer is not None
@@ -240,7 +240,7 @@ def test_what_several_tools_found_is_one_answer() -> None:
 
 
 def test_the_answer_of_respond_is_the_whole_answer() -> None:
-    """Whatever else the pass found."""
+    """The text of ``respond`` replaces all other results as the answer."""
     answer = compose([found("respond", {"answer": "two"}), found("calculator", {"value": "2"})])
 
     assert answer is not None
@@ -248,7 +248,7 @@ def test_the_answer_of_respond_is_the_whole_answer() -> None:
 
 
 def test_a_pass_that_finds_nothing_leaves_the_earlier_answer() -> None:
-    """A plot adds to an answer and is none."""
+    """A pass without a value keeps the earlier answer; a plot adds none."""
     answer = compose([found("calculator", {"value": "2"}), found("plotter", {"uri": "x"}, step=2)])
 
     assert answer is not None
@@ -256,7 +256,7 @@ def test_a_pass_that_finds_nothing_leaves_the_earlier_answer() -> None:
 
 
 async def test_a_deterministic_tool_is_asked_again_and_no_other() -> None:
-    """None says that there is nothing to compare with."""
+    """Only deterministic tools are recomputed; other tools give None."""
     tools = DeterministicTools([Calculator()])
 
     again = await tools.again("calculator", {"expression": "6 * 7"}, CONTEXT)
@@ -267,7 +267,7 @@ async def test_a_deterministic_tool_is_asked_again_and_no_other() -> None:
 
 
 async def test_a_tool_that_breaks_when_asked_again_is_an_error_dict() -> None:
-    """Which no value equals."""
+    """A tool that raises on recomputation gives an error result, which equals no value."""
     tool = BrokenTool()
     tool.spec = replace(BrokenTool.spec, deterministic=True)
     again = await DeterministicTools([tool]).again("broken", {}, CONTEXT)
@@ -279,7 +279,7 @@ async def test_a_tool_that_breaks_when_asked_again_is_an_error_dict() -> None:
 
 
 async def test_working_an_answer_out_again_is_no_tool_call() -> None:
-    """It is neither charged nor traced."""
+    """A recomputation is neither charged nor traced."""
     here = world([plan(calculate("6 * 7"))])
 
     result = result_of(await here.run())

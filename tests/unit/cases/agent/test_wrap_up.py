@@ -27,7 +27,7 @@ CALLS = Budget(max_llm_calls_small=2, max_llm_calls_big=0)
 
 
 class Rows:
-    """A tool that finds what is no answer by itself."""
+    """A tool that returns rows, which are no answer alone."""
 
     spec = ToolSpec(
         name="rows",
@@ -40,19 +40,19 @@ class Rows:
 
 
 class Signs(Rows):
-    """A tool that finds a sign outside ASCII, the en dash, whose number is 2013 in hexadecimal."""
+    """A tool that returns an en dash, whose code point is 2013 in hexadecimal."""
 
     async def run(self, args: Mapping[str, Any], context: ToolContext) -> ToolResult:
         return {"rows": ["Monday \N{EN DASH} Friday"]}
 
 
 def looking(*replies: Any, **settings: Any) -> World:
-    """A world in which there are rows to be found."""
+    """Return a world with the rows tool."""
     return world(list(replies), more_tools=[Rows()], **{"budget": CALLS, **settings})
 
 
 async def test_a_case_that_halts_puts_what_it_found_into_words() -> None:
-    """With the call kept back for that; it stays unverified, and halted."""
+    """The reserved call summarises the evidence; the case stays halted and unverified."""
     here = looking(LOOK, ANSWER)
 
     outcome = await here.run()
@@ -70,7 +70,7 @@ async def test_a_case_that_halts_puts_what_it_found_into_words() -> None:
 
 
 async def test_the_model_is_shown_the_question_and_the_evidence_and_nothing_else() -> None:
-    """No tools, and nothing of the gold answer."""
+    """The summary prompt contains question and evidence, but no tools and no gold answer."""
     here = looking(LOOK, ANSWER)
 
     await here.run(question="How many units?", gold_answer="seventeen")
@@ -107,7 +107,7 @@ async def test_the_model_is_shown_the_question_and_the_evidence_and_nothing_else
 async def test_a_number_that_no_tool_has_found_or_a_reply_that_is_no_answer_is_dropped(
     reply: str,
 ) -> None:
-    """Better no answer than an invented one; the evidence stays."""
+    """A summary with a number outside the evidence, or an invalid reply, is dropped."""
     result = result_of(await looking(LOOK, reply).run())
 
     assert "answer" not in result
@@ -115,7 +115,7 @@ async def test_a_number_that_no_tool_has_found_or_a_reply_that_is_no_answer_is_d
 
 
 async def test_the_number_of_a_sign_in_the_evidence_is_no_number_that_was_found() -> None:
-    """The evidence is searched as it reads, and not in the escapes of its JSON."""
+    """Numbers are looked up in the evidence's text, not in the escapes of its JSON form."""
     reply = json.dumps({"answer": "It was in 2013."})
 
     result = result_of(await world([LOOK, reply], more_tools=[Signs()], budget=CALLS).run())
@@ -125,7 +125,7 @@ async def test_the_number_of_a_sign_in_the_evidence_is_no_number_that_was_found(
 
 
 async def test_planning_leaves_the_reserve_alone_only_where_it_is_wanted() -> None:
-    """Evidence that is an answer needs no words, so the whole limit goes into planning."""
+    """If the evidence is already an answer, planning uses the whole limit."""
     here = world([plan(calculate("7 * 7")), plan(calculate("7 * 8"))], budget=CALLS)
 
     result = result_of(await here.run(gold_answer="42", act={"no_progress_patience": 5}))
@@ -136,7 +136,7 @@ async def test_planning_leaves_the_reserve_alone_only_where_it_is_wanted() -> No
 
 
 async def test_a_case_that_can_escalate_keeps_nothing_back() -> None:
-    """It does not halt: the big tier has an allowance of its own."""
+    """A case that can escalate reserves no call, because the big tier has its own limit."""
     here = looking(LOOK, LOOK, budget=Budget(max_llm_calls_small=2, max_llm_calls_big=1))
     here.big.replies = [plan(calculate("6 * 7"))]
 
@@ -156,7 +156,7 @@ async def test_a_case_that_can_escalate_keeps_nothing_back() -> None:
 async def test_a_limit_of_one_or_a_reserve_of_none_is_for_planning(
     budget: Budget, reserve: int
 ) -> None:
-    """Every allowed call is made, and none of them for words."""
+    """With a limit of one or a reserve of zero, every call is for planning."""
     defaults = case_defaults(timezone="UTC", wrap_up_reserve=reserve)
     here = looking(LOOK, LOOK, budget=budget, defaults=defaults)
 
@@ -167,7 +167,7 @@ async def test_a_limit_of_one_or_a_reserve_of_none_is_for_planning(
 
 
 async def test_the_reserve_is_out_of_the_limit_and_never_beyond_it() -> None:
-    """A limit of N allows exactly N, whatever they are for."""
+    """The reserve is part of the limit: a limit of three allows exactly three calls."""
     here = looking(LOOK, LOOK, ANSWER, budget=Budget(max_llm_calls_small=3, max_llm_calls_big=0))
 
     result = result_of(await here.run(act={"no_progress_patience": 5}))
@@ -177,7 +177,7 @@ async def test_the_reserve_is_out_of_the_limit_and_never_beyond_it() -> None:
 
 
 async def test_a_limit_of_tool_calls_in_the_middle_of_a_plan_is_wrapped_up_too() -> None:
-    """The limit that stopped the run is still the one it is about."""
+    """A tool call limit reached within a plan leads to a summary, and the stop names it."""
     here = looking(plan(("rows", {}), ("rows", {})), ANSWER, budget=Budget(max_tool_calls=1))
 
     outcome = await here.run()
@@ -188,7 +188,7 @@ async def test_a_limit_of_tool_calls_in_the_middle_of_a_plan_is_wrapped_up_too()
 
 
 async def test_a_case_without_any_finding_halts_without_a_word() -> None:
-    """There is nothing to be said."""
+    """A case without findings halts without a summary call."""
     here = world([plan(calculate("1 / 0")), plan(calculate("2 / 0"))], budget=CALLS)
 
     result = result_of(await here.run(act={"no_progress_patience": 5}))
@@ -198,7 +198,7 @@ async def test_a_case_without_any_finding_halts_without_a_word() -> None:
 
 
 async def test_a_provider_that_fails_leaves_the_case_as_it_was() -> None:
-    """It halts for what it halted for."""
+    """A provider error during the summary does not change why the case halted."""
     outcome = await looking(LOOK, provider_down()).run()
 
     assert outcome.stop is not None
@@ -208,7 +208,7 @@ async def test_a_provider_that_fails_leaves_the_case_as_it_was() -> None:
 
 
 async def test_a_limit_that_forbids_the_call_leaves_the_case_as_it_was() -> None:
-    """The reserve is a share of one limit; the others still hold."""
+    """The reserve does not override other limits, so one of them can refuse the summary."""
     budget = Budget(max_llm_calls_small=2, max_llm_calls_big=0, max_api_calls=1)
 
     outcome = await looking(LOOK, ANSWER, budget=budget).run()
@@ -219,7 +219,7 @@ async def test_a_limit_that_forbids_the_call_leaves_the_case_as_it_was() -> None
 
 
 async def test_a_stop_wins_over_the_last_words() -> None:
-    """A cancelled run asks nobody for them, and one that is asking is cut off."""
+    """A cancel stops a running summary call."""
     asked = asyncio.Event()
 
     async def think() -> str:
@@ -239,7 +239,7 @@ async def test_a_stop_wins_over_the_last_words() -> None:
 
 
 async def test_a_run_that_is_executed_again_says_the_same_words() -> None:
-    """They come from the journal."""
+    """A second execution takes the summary from the journal."""
     here = looking(LOOK, ANSWER)
 
     results = [result_of(await here.run()), result_of(await here.run_again())]

@@ -45,39 +45,39 @@ from tests.support.planning import told
 NOW = "2025-09-08T23:30:00+00:00"
 TOKENS_IN, TOKENS_OUT = 100, 20
 PRICE = TokenPrice(usd_per_million_in=Decimal(1000), usd_per_million_out=Decimal(1000))
-"""A call costs 0.12 dollars."""
+"""At this price, a scripted call costs 0.12 dollars."""
 
 Reply = str | ModelReply | Exception | Callable[[], Awaitable[str]]
 
 
 def plan(*actions: tuple[str, Mapping[str, Any]]) -> str:
-    """A planner's reply with these actions."""
+    """Return a planner's reply with these actions."""
     return json.dumps({"actions": [{"tool": tool, "args": args} for tool, args in actions]})
 
 
 def calculate(expression: str) -> tuple[str, Mapping[str, Any]]:
-    """An action."""
+    """Return a calculator action."""
     return "calculator", {"expression": expression}
 
 
 def respond(answer: str) -> tuple[str, Mapping[str, Any]]:
-    """An action."""
+    """Return a respond action."""
     return "respond", {"answer": answer}
 
 
 def cannot(reason: str = "I do not understand the question.") -> str:
-    """A planner's refusal."""
+    """Return a planner's refusal."""
     return json.dumps({"cannot": reason})
 
 
 def provider_down() -> ModelError:
-    """An attempt that failed and would fail again."""
+    """Return a permanent failure of an attempt."""
     return ModelError("The provider refused.", retryable=False, status=500)
 
 
 @dataclass
 class ScriptedModel:
-    """A ModelProvider that says its lines and remembers what it was asked."""
+    """A ModelProvider that returns scripted replies and records its requests."""
 
     replies: list[Reply]
     external: bool = False
@@ -98,20 +98,20 @@ class ScriptedModel:
         return ModelReply(text=text, model=model, usage=self.usage)
 
     async def aclose(self) -> None:
-        """Nothing to close."""
+        """Do nothing; the model has no connection to close."""
 
     def document(self, index: int) -> dict[str, Any]:
-        """What a request tells the planner."""
+        """Return the JSON document that a request shows to the planner."""
         return told((message.role, message.content) for message in self.requests[index].messages)
 
     @property
     def prompts(self) -> str:
-        """Everything that was ever said to it."""
+        """All message texts that were sent to the model."""
         return "\n".join(m.content for request in self.requests for m in request.messages)
 
 
 class Journal:
-    """The memory of one run, kept beyond one execution of it."""
+    """The journal of one run; it survives a second execution."""
 
     def __init__(self) -> None:
         self.requests: dict[str, Mapping[str, Any]] = {}
@@ -122,7 +122,7 @@ class Journal:
         return self._earlier.get(call_key)
 
     def remember(self, key: str, outcome: CallOutcome, value: Any) -> None:
-        """Have an earlier execution left this."""
+        """Store a record of an earlier execution."""
         self._earlier[key] = Recorded(
             node_id="n000009", outcome=outcome, request_hash="", value=value
         )
@@ -137,13 +137,13 @@ class Journal:
         self.requests[node_id] = request
 
     def touch(self) -> None:
-        """Everything is stored already."""
+        """Do nothing; all entries are stored already."""
 
     async def barrier(self, *, external: bool) -> None:
         await asyncio.sleep(0)
 
     def reopen(self) -> None:
-        """Go on as after the loss of the worker just before the step's end was noted."""
+        """Prepare a second execution, as after losing the worker just before the step's end."""
         self._earlier = {
             key: Recorded(
                 node_id=node_id,
@@ -155,7 +155,7 @@ class Journal:
         }
 
     def spent(self) -> ResourceUsage:
-        """What everything noted has cost."""
+        """Return the usage of all recorded calls."""
         usage = ResourceUsage()
         for _, entry in self._entries.values():
             usage.add(entry.charge)
@@ -169,7 +169,7 @@ def _outcome(key: str, entry: Entry) -> CallOutcome:
 
 
 class BrokenTool:
-    """A Tool that breaks."""
+    """A tool that raises."""
 
     spec = ToolSpec(
         name="broken",
@@ -182,7 +182,7 @@ class BrokenTool:
 
 
 class WaitingTool:
-    """A Tool that says that it was called, and then waits for ever."""
+    """A tool that signals its call and then waits forever."""
 
     spec = ToolSpec(
         name="waiting",
@@ -201,16 +201,16 @@ class WaitingTool:
 
 @dataclass
 class World:
-    """One run and what surrounds it."""
+    """One run with its models, tools, limits and journal."""
 
     small: ScriptedModel
     big: ScriptedModel
     fallback: ScriptedModel | None = None
-    """Stands in for the small tier's model."""
+    """The fallback of the small tier's model."""
     has_big: bool = True
     price: TokenPrice = PRICE
     models: ModelGateway | None = None
-    """Asked in the place of all of these."""
+    """Replaces the scripted models and their prices."""
     budget: Budget = field(default_factory=Budget)
     view: Budget | None = None
     """The budget of a scope around the run's."""
@@ -218,17 +218,17 @@ class World:
     more_tools: Sequence[Tool] = ()
     deny: frozenset[str] = frozenset()
     tool_retry: RetryPolicy = ONE_ATTEMPT
-    """For tools that name transient failures."""
+    """The retry policy of tools with transient failures."""
     recomputed: Sequence[Tool] = field(default_factory=lambda: [Calculator()])
     reading: Reading = lambda question, expected: None
-    """The built-in planner's plan, by default of no question."""
+    """The built-in planner; by default it reads no question."""
     defaults: CaseDefaults = field(default_factory=lambda: case_defaults(timezone="UTC"))
     journal: Journal = field(default_factory=Journal)
     token: CancellationToken = field(default_factory=CancellationToken)
     trace: ExecutionGraph = field(default_factory=lambda: ExecutionGraph("run-1"))
     facts: RunFacts = field(default_factory=lambda: RunFacts(now=datetime.fromisoformat(NOW)))
     toolsets: Sequence[Sequence[str]] = ()
-    """The names of the tools of each toolset that is linked to the case."""
+    """The tool names of each toolset that is linked to the case."""
     scope: Scope = field(init=False)
 
     async def run(
@@ -237,9 +237,9 @@ class World:
         inputs: Mapping[str, Any] | None = None,
         **data: Any,
     ) -> GraphOutcome:
-        """Execute the run; ``data`` is what the case's step holds beside the question.
+        """Execute the run; ``data`` holds further fields of the case's step.
 
-        With ``inputs``, which the step gets, the question is a template.
+        With ``inputs``, the inputs of the step, the question is a template.
         """
         asked = question.replace("${", "$${") if inputs is None else question
         view = Scope("around", self.view) if self.view else None
@@ -268,7 +268,7 @@ class World:
         return outcome
 
     async def run_again(self, question: str = "What is 6 times 7?", **data: Any) -> GraphOutcome:
-        """Execute the run once more, after the loss of its worker."""
+        """Execute the run again, as after losing its worker."""
         self.journal.reopen()
         self.trace.close_open(WORKER_LOST)
         self.trace = reopened(self.trace, str(self.trace.root_id))
@@ -322,7 +322,7 @@ class World:
 
 
 def world(small: Sequence[Reply] = (), big: Sequence[Reply] = (), **settings: Any) -> World:
-    """A world in which the two models say these lines."""
+    """Return a world in which the two models give these replies."""
     external = settings.pop("external", False)
     return World(
         small=ScriptedModel(list(small), external=external),
@@ -332,19 +332,19 @@ def world(small: Sequence[Reply] = (), big: Sequence[Reply] = (), **settings: An
 
 
 def result_of(outcome: GraphOutcome) -> dict[str, Any]:
-    """The result of the case, or what it had come to."""
+    """Return the result of the case, complete or partial."""
     result: dict[str, Any] = outcome.steps["answer"].outputs["result"]
-    json.dumps(result)  # it is stored
+    json.dumps(result)  # raises unless it can be stored
     return result
 
 
 def events(result: Mapping[str, Any]) -> list[str]:
-    """The events of the log, in order."""
+    """Return the events of the log, in order."""
     return [entry["event"] for entry in result["logs"] if "event" in entry]
 
 
 def decisions(result: Mapping[str, Any]) -> list[str]:
-    """What the gate ruled and why, in order."""
+    """Return the gate's decisions with their reasons, in order."""
     return [
         f"{entry['decision']}: {entry['reason']}" for entry in result["logs"] if "decision" in entry
     ]

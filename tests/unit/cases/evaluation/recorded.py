@@ -1,4 +1,4 @@
-"""Runs, traces and a service as the API would show them."""
+"""Runs, traces and a service as the API returns them."""
 
 import asyncio
 import json
@@ -17,7 +17,7 @@ Answering = Callable[[Mapping[str, Any]], dict[str, Any]]
 
 
 def a_case(**fields: Any) -> EvalCase:
-    """A case; the question does not matter unless it is given."""
+    """Return a case with a default question."""
     return EvalCase.model_validate({"id": "sum", "input": "What is 20 + 22?", **fields})
 
 
@@ -33,7 +33,7 @@ def a_run(
     seconds: int = 1,
     stop: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """A finished run of a case."""
+    """Return a finished run of a case."""
     tier = {"input": 100, "output": 10, "cost_usd": cost_usd, "another_figure": 1}
     none = {"input": 0, "output": 0, "cost_usd": 0.0}
     return {
@@ -62,7 +62,7 @@ def a_run(
 
 
 def a_trace(*tools: str, status: str = "success") -> dict[str, Any]:
-    """A trace with a root, a step and a call of each tool, the root told last."""
+    """Return a trace with a step and one call per tool; the root node is last."""
     names = [("n000002", "llm", "plan", "success")]
     names += [(f"n{number:06}", "tool", tool, status) for number, tool in enumerate(tools, 9)]
     names.append(("n000001", "system", "case", "success"))
@@ -74,7 +74,7 @@ def a_trace(*tools: str, status: str = "success") -> dict[str, Any]:
 
 
 def a_trial(case: EvalCase | None = None, **fields: Any) -> Trial:
-    """A trial whose run was right, unless ``fields`` say otherwise."""
+    """Return a trial with a correct run, modified by ``fields``."""
     known: dict[str, Any] = {
         "case": case or a_case(gold_answer="42"),
         "repeat": 1,
@@ -87,15 +87,15 @@ def a_trial(case: EvalCase | None = None, **fields: Any) -> Trial:
 
 
 def a_result(case: EvalCase | None = None, **fields: Any) -> Result:
-    """The result of a trial."""
+    """Return the result of a trial."""
     return result_of(a_trial(case, **fields))
 
 
 class RecordedService(AsyncCaseworkerClient):
-    """A client of a service whose runs are made by ``answering``; it keeps what it was sent."""
+    """A client whose service answers with runs of ``answering``; records each request."""
 
     def __init__(self, answering: Answering | None = None) -> None:
-        """Send nothing anywhere."""
+        """Replace the HTTP transport, so that nothing is sent."""
         self._answering = answering or (lambda body: a_run(run_id=body["run_id"]))
         self.provider = "offline"
         self.posted: list[dict[str, Any]] = []
@@ -132,20 +132,20 @@ class RecordedService(AsyncCaseworkerClient):
 
 
 class HangingService(RecordedService):
-    """A service whose runs end only when they are cancelled; those of ``quick`` end at once."""
+    """A service whose runs end only when cancelled; runs in ``quick`` end at once."""
 
     def __init__(self, *quick: str, waits: int = 1, cancels: bool = True) -> None:
-        """With ``cancels`` false, a request to cancel is taken and not followed."""
+        """With ``cancels`` false, cancel requests are accepted but have no effect."""
         super().__init__()
         self._waits = waits
         self._quick = quick
         self._cancels = cancels
         self._ended: dict[str, asyncio.Event] = {}
         self.waiting = asyncio.Event()
-        """Set as soon as ``waits`` runs are waited for."""
+        """Set as soon as ``waits`` runs are pending."""
 
     async def run_of(self, body: Mapping[str, Any]) -> dict[str, Any]:
-        """Keep the request, and wait for the end of the run unless it is a quick one."""
+        """Record the request, and wait for the end of the run unless it is a quick one."""
         run = await super().run_of(body)
         if body["metadata"]["case"] in self._quick:
             return run

@@ -1,4 +1,4 @@
-"""The committed cases, and their right answers."""
+"""The committed cases and their gold answers."""
 
 import pytest
 
@@ -10,7 +10,7 @@ from tests.data.gold.answers import ANSWERS, FILES, load
 @pytest.mark.req("002/16.1", "002/16.5")
 @pytest.mark.parametrize("name", FILES)
 def test_every_right_answer_is_worked_out_without_the_service(name: str) -> None:
-    """What stands in the file is what plain Python finds; nothing is missing and nothing left."""
+    """The gold answers in the file equal those computed in plain Python, without gaps."""
     committed = {case["id"]: case["gold_answer"] for case in load(name) if "gold_answer" in case}
 
     assert committed == ANSWERS[name]
@@ -18,7 +18,7 @@ def test_every_right_answer_is_worked_out_without_the_service(name: str) -> None
 
 @pytest.mark.parametrize("name", FILES)
 def test_every_case_has_a_right_answer_or_a_refusal_or_a_picture(name: str) -> None:
-    """Pictures have no text to compare; their tool is expected instead."""
+    """Each case has a gold answer, expects a refusal, or expects the plotter."""
     for case in load_dataset(FILES[name]).cases:
         wants_refusal = case.expect == "refused"
         assert (case.gold_answer is None) == (wants_refusal or "plotter" in case.expected_tools)
@@ -26,7 +26,7 @@ def test_every_case_has_a_right_answer_or_a_refusal_or_a_picture(name: str) -> N
 
 @pytest.mark.parametrize("name", FILES)
 def test_every_right_answer_is_right_in_the_harness_own_eyes(name: str) -> None:
-    """No gold answer is written in a way that the comparison cannot read."""
+    """Each gold answer can be parsed by the comparison and differs from an inexact text."""
     for case in load_dataset(FILES[name]).cases:
         if case.gold_answer is not None:
             assert same_answer(case.gold_answer, case.gold_answer)
@@ -34,7 +34,7 @@ def test_every_right_answer_is_right_in_the_harness_own_eyes(name: str) -> None:
 
 
 def test_there_are_enough_cases_of_every_kind() -> None:
-    """At least 120, and at least 60 that nobody prepared for; few of them to be refused."""
+    """There are at least 120 cases and 60 unseen ones, in all five families."""
     cases, unseen = (load_dataset(FILES[name]).cases for name in ("cases", "unseen"))
     families = {case.family for case in cases}
 
@@ -45,7 +45,7 @@ def test_there_are_enough_cases_of_every_kind() -> None:
 
 
 def test_the_two_files_share_no_question() -> None:
-    """What was prepared for says nothing about what was not."""
+    """The prepared and the unseen file share no question."""
     cases, unseen = (
         {" ".join(case["input"].casefold().split()) for case in load(name)} - {""}
         for name in ("cases", "unseen")

@@ -1,4 +1,4 @@
-"""What the command's options do, and how it ends."""
+"""Options and exit codes of the evaluation command."""
 
 import asyncio
 import json
@@ -36,7 +36,7 @@ def dataset(tmp_path: Path) -> str:
 
 
 def called(service: RecordedService, *arguments: str) -> Result:
-    """Call the command on a service; where it is asked to look does not matter."""
+    """Call the command with a given service instead of a URL."""
 
     def with_client(use: Callable[[AsyncCaseworkerClient], Awaitable[T]], **_: Any) -> T:
         async def used() -> T:
@@ -55,7 +55,7 @@ def out(folder: Path) -> tuple[str, str]:
 
 @pytest.mark.req("002/12.3", "002/16.3", "002/26.1", "002/26.3")
 def test_a_missed_target_ends_with_1_and_a_line_for_each(tmp_path: Path, dataset: str) -> None:
-    """Each reason stands on a line of its own, on standard error."""
+    """Each missed target is a line on standard error, and the exit code is 1."""
 
     def costly(body: Mapping[str, Any]) -> dict[str, Any]:
         return a_run(run_id=body["run_id"], cost_usd=0.02)
@@ -74,7 +74,7 @@ def test_a_missed_target_ends_with_1_and_a_line_for_each(tmp_path: Path, dataset
 
 
 def test_without_a_gate_the_same_ends_with_0(tmp_path: Path, dataset: str) -> None:
-    """The reasons are told all the same."""
+    """With --no-gate, missed targets are printed and the exit code is 0."""
     ended = called(RecordedService(), dataset, *out(tmp_path), "--no-gate")
 
     assert ended.exit_code == 0
@@ -83,7 +83,7 @@ def test_without_a_gate_the_same_ends_with_0(tmp_path: Path, dataset: str) -> No
 
 @pytest.mark.req("002/7.5")
 def test_met_targets_end_with_0_and_the_figures(tmp_path: Path, dataset: str) -> None:
-    """Success, mean use of resources, and where the report is."""
+    """If no target is missed, the exit code is 0 and the figures are printed."""
     ended = called(RecordedService(), dataset, *out(tmp_path), "--min-success", "0.5", *ALLOWED)
 
     assert ended.exit_code == 0
@@ -104,7 +104,7 @@ def test_met_targets_end_with_0_and_the_figures(tmp_path: Path, dataset: str) ->
 def test_cases_can_be_chosen(
     tmp_path: Path, dataset: str, option: tuple[str, str], cases: int
 ) -> None:
-    """And the metrics say how they were."""
+    """The chosen cases are run, and the metrics contain their number."""
     service = RecordedService()
 
     called(service, dataset, *out(tmp_path), *option)
@@ -115,7 +115,7 @@ def test_cases_can_be_chosen(
 
 
 def test_options_reach_the_service(tmp_path: Path, dataset: str) -> None:
-    """Mode, seed and repeats; gold answers are sent if that is asked for alone."""
+    """Mode, seed and repeats are sent; gold answers only with --with-gold."""
     service = RecordedService()
     options = ("--mode", "fallback_only", "--seed", "5", "--repeat", "3", "--limit", "1")
 
@@ -142,7 +142,7 @@ def test_options_reach_the_service(tmp_path: Path, dataset: str) -> None:
     ],
 )
 def test_what_cannot_be_measured_ends_with_2(dataset: str, arguments: tuple[str, ...]) -> None:
-    """Nothing is sent to anyone."""
+    """Invalid arguments lead to exit code 2 before any request is sent."""
     service = RecordedService()
 
     ended = called(service, *(argument.replace("{}", dataset) for argument in arguments))
@@ -153,7 +153,7 @@ def test_what_cannot_be_measured_ends_with_2(dataset: str, arguments: tuple[str,
 
 
 def test_a_service_that_does_not_answer_ends_with_2(tmp_path: Path, dataset: str) -> None:
-    """Nothing was measured, so nothing was missed."""
+    """An unreachable service leads to exit code 2 without a missed target."""
 
     class Absent(RecordedService):
         async def service_version(self) -> str:
@@ -165,7 +165,7 @@ def test_a_service_that_does_not_answer_ends_with_2(tmp_path: Path, dataset: str
 
 
 def test_a_folder_that_cannot_be_written_ends_with_2(tmp_path: Path, dataset: str) -> None:
-    """It is a file."""
+    """An output path that is a file leads to exit code 2."""
     (tmp_path / "out").write_text("")
 
     ended = called(RecordedService(), dataset, *out(tmp_path))
@@ -176,7 +176,7 @@ def test_a_folder_that_cannot_be_written_ends_with_2(tmp_path: Path, dataset: st
 
 @pytest.fixture
 def interruptible() -> Iterator[None]:
-    """What starts the tests may ignore SIGINT, as a shell does for its background jobs."""
+    """Restore SIGINT handling, which the parent process may have disabled."""
     inherited = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, inherited)
@@ -186,7 +186,7 @@ def interruptible() -> Iterator[None]:
 def test_an_interruption_ends_with_130_and_says_where_the_rest_is(
     tmp_path: Path, dataset: str
 ) -> None:
-    """The run under way is cancelled; no target is said to be missed."""
+    """An interruption cancels the current run and reports no missed target."""
 
     class Interrupting(HangingService):
         async def run_of(self, body: Mapping[str, Any]) -> dict[str, Any]:
@@ -206,7 +206,7 @@ def test_an_interruption_ends_with_130_and_says_where_the_rest_is(
 
 @pytest.mark.req("002/26.5")
 def test_an_earlier_evaluation_bars_a_worse_one(tmp_path: Path, dataset: str) -> None:
-    """More of a drop can be allowed."""
+    """A lower success rate than before misses the target, unless that drop is allowed."""
     called(RecordedService(), dataset, *out(tmp_path), "--no-gate")
     earlier = tmp_path / "earlier.json"
     (tmp_path / "out" / "metrics.json").rename(earlier)

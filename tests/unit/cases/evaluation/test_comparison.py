@@ -1,4 +1,4 @@
-"""The harness judges answers itself."""
+"""The evaluation's own comparison of answers."""
 
 import pytest
 
@@ -30,7 +30,7 @@ from caseworker_cases.evaluation.comparison import same_answer
     ],
 )
 def test_the_same_said_differently_is_right(answer: str, gold: str) -> None:
-    """Numbers by value, dates by the day, text without regard to case and spacing."""
+    """Equal numbers, days and texts match in different notations."""
     assert same_answer(answer, gold)
 
 
@@ -57,5 +57,5 @@ def test_the_same_said_differently_is_right(answer: str, gold: str) -> None:
     ],
 )
 def test_what_says_something_else_is_wrong(answer: str, gold: str) -> None:
-    """No tolerance, no units stripped, no guess at a date that can be read in two ways."""
+    """Different values do not match, without any tolerance or guesses at units and dates."""
     assert not same_answer(answer, gold)

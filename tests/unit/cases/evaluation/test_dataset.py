@@ -1,4 +1,4 @@
-"""Data sets are checked before anything runs."""
+"""Data sets are validated before any case runs."""
 
 import json
 from pathlib import Path
@@ -25,7 +25,7 @@ def loaded(folder: Path, *cases: Any) -> Dataset:
 
 @pytest.mark.req("002/16.1")
 def test_a_case_needs_no_more_than_an_id_and_an_input(tmp_path: Path) -> None:
-    """The four fields of document 002 and nothing else."""
+    """A case needs only an ID and an input; the other fields have defaults."""
     (bare, full) = loaded(
         tmp_path, BARE, {**BARE, "id": "b", "expected_tools": ["calculator"], "gold_answer": "2"}
     ).cases
@@ -36,7 +36,7 @@ def test_a_case_needs_no_more_than_an_id_and_an_input(tmp_path: Path) -> None:
 
 @pytest.mark.req("002/16.5")
 def test_a_case_of_a_kind_nobody_has_heard_of_is_taken_and_measured(tmp_path: Path) -> None:
-    """Families, tags and tools are words of the data set, not of the program."""
+    """Families, tags and tools may have any name, and are measured alike."""
     (case,) = loaded(
         tmp_path,
         {**BARE, "family": "astronomy", "tags": ["moons"], "expected_tools": ["telescope"]},
@@ -63,7 +63,7 @@ def test_a_case_of_a_kind_nobody_has_heard_of_is_taken_and_measured(tmp_path: Pa
     ],
 )
 def test_a_case_that_does_not_fit_is_named(tmp_path: Path, case: Any, complaint: str) -> None:
-    """Which case it is, which field, and what is wrong with it."""
+    """The error names the case, the field and the problem."""
     with pytest.raises(DatasetError) as refused:
         loaded(tmp_path, {**BARE, "id": "first"}, case)
 
@@ -72,19 +72,19 @@ def test_a_case_that_does_not_fit_is_named(tmp_path: Path, case: Any, complaint:
 
 @pytest.mark.parametrize("content", ["[]", "{}", "[", "null", "[" * 100_000])
 def test_what_is_no_list_of_cases_is_refused(tmp_path: Path, content: str) -> None:
-    """Empty, no array, no JSON, or nested without end."""
+    """A file that is empty, no JSON list or nested too deeply is rejected by name."""
     with pytest.raises(DatasetError, match=r"set\.json"):
         load_dataset(written(tmp_path, content))
 
 
 def test_a_missing_file_is_refused(tmp_path: Path) -> None:
-    """With its name."""
+    """A missing file is rejected by name."""
     with pytest.raises(DatasetError, match="absent"):
         load_dataset(tmp_path / "absent.json")
 
 
 def test_many_mistakes_are_told_at_once_but_not_all(tmp_path: Path) -> None:
-    """Twenty lines, and how many more there are."""
+    """At most twenty problems are listed, with the number of further ones."""
     with pytest.raises(DatasetError) as refused:
         loaded(tmp_path, *({"id": f"c{number}"} for number in range(50)))
 
@@ -93,7 +93,7 @@ def test_many_mistakes_are_told_at_once_but_not_all(tmp_path: Path) -> None:
 
 
 def test_cases_are_chosen_by_id_family_difficulty_or_tag(tmp_path: Path) -> None:
-    """What fits --only, without what fits --skip, up to the limit."""
+    """--only, --skip and the limit select cases by ID, family, difficulty or tag."""
     dataset = loaded(
         tmp_path,
         {**BARE, "id": "m1", "family": "math", "difficulty": "easy"},
@@ -115,7 +115,7 @@ def test_cases_are_chosen_by_id_family_difficulty_or_tag(tmp_path: Path) -> None
 
 
 def test_the_checksum_is_that_of_the_file(tmp_path: Path) -> None:
-    """So two evaluations can tell whether they ran the same cases, whatever was selected."""
+    """The checksum is that of the file and does not depend on the selection."""
     one = loaded(tmp_path, BARE, {**BARE, "id": "b"})
     other = loaded(tmp_path, BARE)
 
@@ -124,7 +124,7 @@ def test_the_checksum_is_that_of_the_file(tmp_path: Path) -> None:
 
 
 def test_a_sample_is_drawn_by_its_seed_and_keeps_the_order_of_the_file(tmp_path: Path) -> None:
-    """The same seed draws the same cases; a sample larger than what is left is all of it."""
+    """A sample is deterministic per seed, in file order, and at most all cases."""
     cases = [{"id": f"c{number}", "input": "?"} for number in range(50)]
     (tmp_path / "cases.json").write_text(json.dumps(cases))
     dataset = load_dataset(tmp_path / "cases.json")

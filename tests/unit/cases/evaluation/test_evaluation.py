@@ -1,4 +1,4 @@
-"""An evaluation from its cases to the folder that it leaves."""
+"""An evaluation, from its cases to its output folder."""
 
 import asyncio
 import json
@@ -48,7 +48,7 @@ def lines_of(path: Path) -> list[dict[str, Any]]:
 
 @pytest.mark.req("002/19.2")
 async def test_the_report_shows_no_personal_data_of_a_question(tmp_path: Path) -> None:
-    """Also where a long question is cut."""
+    """The report redacts personal data of questions, also in shortened ones."""
     mail = "jane.doe@example.org"
     asked = (f"Who is {mail}?", "why " * 20 + mail)
     cases = [
@@ -65,7 +65,7 @@ async def test_the_report_shows_no_personal_data_of_a_question(tmp_path: Path) -
 
 @pytest.mark.req("002/26.2", "002/14.2")
 async def test_the_folder_holds_metrics_a_report_and_a_trace_for_each_case(tmp_path: Path) -> None:
-    """And nothing of the evaluation before."""
+    """The folder contains metrics, report and one trace per case, without earlier traces."""
     (tmp_path / "gone.trace.jsonl").write_text("old")
     (tmp_path / "mine.txt").write_text("kept")
 
@@ -83,7 +83,7 @@ async def test_the_folder_holds_metrics_a_report_and_a_trace_for_each_case(tmp_p
 
 @pytest.mark.req("002/14.2", "002/14.5", "002/22.2", "002/22.5")
 async def test_a_trace_is_the_run_then_its_log_then_every_call_in_order(tmp_path: Path) -> None:
-    """One JSON object a line, each with the run's id; repeats follow one another."""
+    """A trace file has one JSON object per line, grouped by repeat: run, log, then calls."""
     await evaluated(tmp_path, RIGHT, run=RunOptions(repeat=2, concurrency=1))
 
     lines = lines_of(tmp_path / "right.trace.jsonl")
@@ -102,7 +102,7 @@ async def test_a_trace_is_the_run_then_its_log_then_every_call_in_order(tmp_path
 
 @pytest.mark.req("002/22.5", "002/26.4")
 async def test_metrics_say_what_was_measured_and_how(tmp_path: Path) -> None:
-    """Enough to know whether two evaluations can be compared, and which runs they made."""
+    """The metrics record data set, version, mode, seed, protocol and run IDs."""
     options = RunOptions(mode="fallback_only", seed=7, concurrency=2)
 
     metrics = (await evaluated(tmp_path, RIGHT, WRONG, run=options)).metrics
@@ -116,7 +116,7 @@ async def test_metrics_say_what_was_measured_and_how(tmp_path: Path) -> None:
 
 @pytest.mark.req("002/16.2", "002/26.3")
 async def test_the_report_shows_what_failed_and_why(tmp_path: Path) -> None:
-    """The input, what was expected, what came, and the run to look at."""
+    """The report lists each failed case with input, expected and actual answer, and run ID."""
     await evaluated(tmp_path, RIGHT, WRONG)
 
     report = (tmp_path / "report.md").read_text()
@@ -133,7 +133,7 @@ async def test_the_report_shows_what_failed_and_why(tmp_path: Path) -> None:
 
 
 async def test_a_good_evaluation_says_so(tmp_path: Path) -> None:
-    """All targets are met, and there is no list of failures."""
+    """If no target is missed, the report has no list of failures."""
     evaluation = await evaluated(tmp_path, RIGHT)
 
     assert evaluation.misses == []
@@ -144,7 +144,7 @@ async def test_a_good_evaluation_says_so(tmp_path: Path) -> None:
 
 @pytest.mark.req("002/26.4", "002/26.5")
 async def test_an_evaluation_is_compared_with_an_earlier_one(tmp_path: Path) -> None:
-    """What fails now and did not, by how much the figures changed, and what else is different."""
+    """The comparison lists new failures, new successes, changed figures and changed settings."""
     steady = a_case(id="steady")
     before = await evaluated(tmp_path / "before", RIGHT, WRONG, steady)
 
@@ -172,7 +172,7 @@ async def test_an_evaluation_is_compared_with_an_earlier_one(tmp_path: Path) -> 
 
 
 async def test_cases_that_need_a_model_are_left_out_where_there_is_none(tmp_path: Path) -> None:
-    """And the metrics and the report say how many; a service with a model is asked all."""
+    """Cases that need a model are skipped for a service without one, and counted."""
     cases = (RIGHT, a_case(id="story", gold_answer="42", needs_model=True))
     with_model = RecordedService()
     with_model.provider = "openai"
@@ -194,7 +194,7 @@ async def test_cases_that_need_a_model_are_left_out_where_there_is_none(tmp_path
 
 @pytest.mark.parametrize("content", ["", "[]", "null", '{"format": 99}', '{"format": 1}'])
 def test_what_are_no_metrics_is_refused(tmp_path: Path, content: str) -> None:
-    """Another format, or another file."""
+    """A metrics file of another format is rejected."""
     path = tmp_path / "metrics.json"
     path.write_text(content)
 
@@ -203,7 +203,7 @@ def test_what_are_no_metrics_is_refused(tmp_path: Path, content: str) -> None:
 
 
 def test_ids_of_evaluations_fit_into_run_ids() -> None:
-    """With the id of the case and the number of the repeat, at most 64 characters."""
+    """A run ID with evaluation, case and repeat has at most 64 characters."""
     one, other = new_evaluation_id(), new_evaluation_id()
 
     assert one != other
@@ -215,7 +215,7 @@ def test_ids_of_evaluations_fit_into_run_ids() -> None:
 async def test_an_interrupted_evaluation_writes_what_it_has_and_judges_nothing(
     tmp_path: Path, quick: str, ended: int
 ) -> None:
-    """Its metrics say so, and no later evaluation can be compared with them."""
+    """An interrupted evaluation writes partial metrics, which cannot be compared later."""
     service = HangingService(quick)
     running = asyncio.create_task(evaluated(tmp_path, RIGHT, WRONG, service=service))
     await service.waiting.wait()

@@ -1,4 +1,4 @@
-"""What an evaluation must reach."""
+"""The targets of an evaluation."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -22,7 +22,7 @@ MET: dict[str, Any] = {
     "mean_tokens_per_case": 500.0,
 }
 ANYTHING = Targets(min_success=0, max_p95_latency_easy_seconds=99)
-"""Met by whatever is no worse than before."""
+"""Targets that only a worse result than before can miss."""
 
 
 def misses(targets: Targets | None = None, **figures: Any) -> list[str]:
@@ -31,7 +31,7 @@ def misses(targets: Targets | None = None, **figures: Any) -> list[str]:
 
 @pytest.mark.req("002/26.1")
 def test_targets_that_are_just_reached_are_met() -> None:
-    """95 % success, 15 % escalation and 2.0 seconds are good enough."""
+    """A figure equal to its target does not miss it."""
     assert misses() == []
 
 
@@ -45,7 +45,7 @@ def test_targets_that_are_just_reached_are_met() -> None:
     ],
 )
 def test_each_target_that_is_missed_says_so(figure: str, value: float, message: str) -> None:
-    """Which figure, what it is, and what it should be."""
+    """The message names the figure, its value and its target."""
     figures: dict[str, Any] = {figure: value}
 
     assert misses(**figures) == [message]
@@ -53,7 +53,7 @@ def test_each_target_that_is_missed_says_so(figure: str, value: float, message: 
 
 @pytest.mark.req("002/12.3")
 def test_cost_is_limited_where_a_limit_is_given() -> None:
-    """By money or by tokens, on the mean of a case."""
+    """Mean cost and mean tokens per case are checked if a limit is given."""
     assert misses(Targets(max_mean_cost_usd=0.01, max_mean_tokens=500)) == []
     assert misses(Targets(max_mean_cost_usd=0.009)) == [
         "mean_cost_usd_per_case is 0.01 USD, above the target of 0.009"
@@ -64,7 +64,7 @@ def test_cost_is_limited_where_a_limit_is_given() -> None:
 
 
 def test_a_wrong_answer_that_is_passed_off_as_verified_misses_the_target() -> None:
-    """One is too many, however good the rest is; more can be allowed."""
+    """A single falsely verified answer misses the target, unless one is allowed."""
     wrong: dict[str, Any] = {"success@1": 0.99, "counts": {"falsely_verified": 1}}
 
     assert misses(**wrong) == [
@@ -74,7 +74,7 @@ def test_a_wrong_answer_that_is_passed_off_as_verified_misses_the_target() -> No
 
 
 def test_what_was_not_measured_misses_no_target() -> None:
-    """Without easy cases there is no latency of easy cases."""
+    """A figure that was not measured misses no target."""
     assert misses(p95_latency_easy=None, escalation_rate=None) == []
 
 
@@ -99,7 +99,7 @@ def test_what_was_not_measured_misses_no_target() -> None:
 def test_what_became_worse_is_told_if_it_is_more_than_noise(
     before: dict[str, Any], now: dict[str, Any], reasons: list[str]
 ) -> None:
-    """Two points of success and half the latency again are allowed."""
+    """A drop of two points, or a latency 1.5 times as high, is tolerated."""
     found = missed({**MET, **now}, ANYTHING, {**MET, **before})
 
     assert len(found) == len(reasons)
@@ -107,7 +107,7 @@ def test_what_became_worse_is_told_if_it_is_more_than_noise(
 
 
 def test_nothing_may_become_worse_if_nothing_is_allowed() -> None:
-    """Not by one case in a thousand."""
+    """With no allowed drop, any lower success rate misses the target."""
     strict = replace(ANYTHING, max_success_drop=0)
 
     assert missed({**MET, "success@1": 0.999}, strict, {**MET, "success@1": 1.0})
@@ -116,7 +116,7 @@ def test_nothing_may_become_worse_if_nothing_is_allowed() -> None:
 
 @pytest.fixture
 def logged() -> Iterator[list[Any]]:
-    """What is logged, however the process was configured before."""
+    """Capture the log with the default configuration."""
     known = structlog.get_config()
     structlog.reset_defaults()
     with capture_logs() as lines:
@@ -126,7 +126,7 @@ def logged() -> Iterator[list[Any]]:
 
 @pytest.mark.req("002/12.5")
 def test_every_missed_target_is_logged_as_a_warning(logged: list[Any]) -> None:
-    """With the figure and the reason."""
+    """Each missed target is logged as a warning with figure and reason."""
     log_warnings([Miss("success@1", "too low")], "eval-1")
 
     assert logged == [

@@ -1,4 +1,4 @@
-"""The figures of an evaluation."""
+"""The metrics of an evaluation."""
 
 from typing import Any
 
@@ -22,7 +22,7 @@ def easy(seconds: float, **fields: Any) -> Result:
 
 @pytest.mark.req("002/7.5", "002/12.2", "002/12.3", "002/16.2", "002/16.4")
 def test_success_calls_and_cost_are_means() -> None:
-    """One of four is wrong, one escalates, one is not taken and costs nothing."""
+    """Success, calls, tokens and cost are means; a refused case has no calls or cost."""
     metrics = measured(
         a_result(a_case(id="right", gold_answer="42"), run=a_run(cost_usd=0.01)),
         a_result(a_case(id="wrong", gold_answer="41"), run=a_run(cost_usd=0.02)),
@@ -56,7 +56,7 @@ def test_success_calls_and_cost_are_means() -> None:
 
 @pytest.mark.req("002/12.1", "002/16.4")
 def test_the_latency_of_easy_questions_is_that_of_nothing_else() -> None:
-    """Harder ones, and those that should be refused, do not count."""
+    """The easy latency excludes harder questions and those that should be refused."""
     metrics = measured(
         *(easy(seconds) for seconds in range(1, 21)),
         easy(99, expect="refused"),
@@ -69,7 +69,7 @@ def test_the_latency_of_easy_questions_is_that_of_nothing_else() -> None:
 
 
 def test_a_figure_that_cannot_be_measured_is_null() -> None:
-    """No easy case, no run."""
+    """Without an easy case and without a run, their figures are null."""
     metrics = measured(a_result(run=None, error="no answer"))
 
     assert metrics["p95_latency_easy"] is None
@@ -79,7 +79,7 @@ def test_a_figure_that_cannot_be_measured_is_null() -> None:
 
 
 def test_families_and_difficulties_are_told_apart() -> None:
-    """Each with its own share."""
+    """Success is measured separately per family and per difficulty."""
     metrics = measured(
         a_result(a_case(id="a", family="math", gold_answer="42")),
         a_result(a_case(id="b", family="calendar", gold_answer="1")),
@@ -93,7 +93,7 @@ def test_families_and_difficulties_are_told_apart() -> None:
 
 @pytest.mark.req("002/22.4", "002/22.5")
 def test_a_case_whose_repeats_differ_is_not_stable() -> None:
-    """Nor one whose answers do; every repeat can be found by its run id."""
+    """A case is unstable if its repeats differ in success or answer."""
     case, other = a_case(id="a", gold_answer="42"), a_case(id="b", gold_answer="42")
     free = a_case(id="free")
     metrics = measured(
@@ -114,7 +114,7 @@ def test_a_case_whose_repeats_differ_is_not_stable() -> None:
 
 @pytest.mark.req("002/26.4")
 def test_the_keys_are_those_of_the_format() -> None:
-    """A change here needs a new format number, or metrics can no longer be compared."""
+    """The keys match format 1; a change needs a new format number."""
     metrics = measured(a_result())
 
     assert metrics["format"] == 1
@@ -127,7 +127,7 @@ def test_the_keys_are_those_of_the_format() -> None:
 
 
 def test_a_percentile_is_a_value_that_was_measured() -> None:
-    """The smallest that so many percent do not exceed."""
+    """The p-th percentile is the smallest measured value that p percent do not exceed."""
     assert percentile([], 95) is None
     assert percentile([3.0], 95) == 3
     assert percentile([4.0, 1.0, 3.0, 2.0], 50) == 2
@@ -136,7 +136,7 @@ def test_a_percentile_is_a_value_that_was_measured() -> None:
 
 
 def test_a_cost_that_is_not_known_makes_the_sum_unknown_and_not_zero() -> None:
-    """A model without a price was not free."""
+    """An unknown cost makes the sum null, not zero."""
     metrics = measured(
         a_result(run=a_run(cost_usd=None)),
         a_result(a_case(id="b"), run=a_run(cost_usd=0.02)),

@@ -1,4 +1,4 @@
-"""Whether a trial was right is judged by the harness, not by the run's own word."""
+"""The outcome of a trial, judged independently of the run's own verdict."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ REFUSED: dict[str, Any] = {
 
 
 def test_a_verified_right_answer_is_a_success() -> None:
-    """The plain case."""
+    """A verified, correct answer is a success with all its figures."""
     result = a_result()
 
     assert result.succeeded
@@ -60,7 +60,7 @@ def test_a_verified_right_answer_is_a_success() -> None:
 def test_an_answer_is_right_only_if_everything_holds(
     case: dict[str, Any], trial: dict[str, Any], outcome: Outcome
 ) -> None:
-    """Completed, verified, equal to the gold answer, by the tools that were expected."""
+    """Success requires a completed, verified, correct run that used the expected tools."""
     assert a_result(a_case(**case), **trial).outcome is outcome
 
 
@@ -81,12 +81,12 @@ def test_an_answer_is_right_only_if_everything_holds(
 def test_what_should_be_refused_is_right_if_nothing_is_claimed(
     trial: dict[str, Any], outcome: Outcome
 ) -> None:
-    """A service that breaks has not refused."""
+    """A case that should be refused succeeds without a verified answer, but not on an error."""
     assert a_result(a_case(expect="refused"), **trial).outcome is outcome
 
 
 def test_a_run_without_a_result_has_no_figures() -> None:
-    """It ended before it began."""
+    """A run that ended before it began has an outcome but no figures."""
     run = {**a_run(status="halted", finish_reason="budget"), "result": None}
     result = a_result(run=run)
 
@@ -95,7 +95,7 @@ def test_a_run_without_a_result_has_no_figures() -> None:
 
 
 def test_a_failure_says_what_stopped_the_run() -> None:
-    """The typed stop comes first; without one, the last tool error."""
+    """The detail of a failure is the typed stop, else the last tool error."""
     stop = {"kind": "budget", "dimension": "seconds", "reason": None}
     stopped = a_run(status="halted", finish_reason="budget", verified=False, stop=stop)
     failed = a_run(**REFUSED)
@@ -106,7 +106,7 @@ def test_a_failure_says_what_stopped_the_run() -> None:
 
 
 def test_a_case_without_an_answer_says_why_the_last_model_did_not_reply() -> None:
-    """Such as an exchange that a recording does not hold."""
+    """Without an answer, the detail is the error of the last model call."""
     trace = a_trace()
     failed = {"status": "fail", "stop_reason": "openai: too many requests (HTTP 429)"}
     trace["snapshot"]["nodes"]["n000002"].update(failed)

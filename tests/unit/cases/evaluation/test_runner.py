@@ -1,4 +1,4 @@
-"""Cases are run like any caller would run them."""
+"""The runner sends cases through the public API."""
 
 import asyncio
 from collections.abc import Callable, Mapping
@@ -37,7 +37,7 @@ def raising(*errors: Exception) -> Callable[[Mapping[str, Any]], dict[str, Any]]
 
 
 async def test_a_case_is_posted_with_what_it_says_and_nothing_else() -> None:
-    """Its own mode goes before that of the evaluation; what nobody gave is left out."""
+    """The request contains the case's fields; its mode overrides that of the evaluation."""
     service = RecordedService()
     full = a_case(
         gold_answer="42", expected_tools=["calculator"], mode="fallback_only", timezone="UTC"
@@ -60,7 +60,7 @@ async def test_a_case_is_posted_with_what_it_says_and_nothing_else() -> None:
 
 @pytest.mark.req("002/22.2", "002/22.4")
 async def test_every_trial_has_a_run_id_of_its_own_and_the_same_seed() -> None:
-    """Each case as often as wanted."""
+    """Each repeat has its own run ID and the same seed."""
     service = RecordedService()
 
     trials = await run(service, a_case(id="a"), a_case(id="b"), repeat=2, seed=11)
@@ -75,7 +75,7 @@ async def test_every_trial_has_a_run_id_of_its_own_and_the_same_seed() -> None:
 
 
 async def test_a_run_that_takes_longer_is_asked_for_again_under_its_id() -> None:
-    """Posting a run again repeats nothing; it waits for its end."""
+    """A run that is not finished is posted again under its ID, which waits for its end."""
     runs = [{**a_run(), "finished_at": None}, {**a_run(), "finished_at": None}, a_run()]
     service = RecordedService(lambda body: runs.pop(0))
 
@@ -86,7 +86,7 @@ async def test_a_run_that_takes_longer_is_asked_for_again_under_its_id() -> None
 
 
 async def test_a_case_that_takes_too_long_is_cancelled_and_is_an_error() -> None:
-    """Nothing that costs money goes on behind an evaluation."""
+    """A case that times out is cancelled, so that it causes no further cost."""
     service = RecordedService(lambda body: {**a_run(), "finished_at": None})
 
     (trial,) = await run(service, timeout_seconds=0.01)
@@ -97,7 +97,7 @@ async def test_a_case_that_takes_too_long_is_cancelled_and_is_an_error() -> None
 
 @pytest.mark.parametrize("error", [Passing, httpx.ConnectError("no answer")])
 async def test_what_passes_is_tried_again(error: Exception) -> None:
-    """Overload and lost answers; the run id makes that safe."""
+    """Overload and lost responses are retried, which the run ID makes safe."""
     service = RecordedService(raising(error))
 
     (trial,) = await run(service)
@@ -107,7 +107,7 @@ async def test_what_passes_is_tried_again(error: Exception) -> None:
 
 
 async def test_what_does_not_pass_is_an_error() -> None:
-    """After six tries, with what was said."""
+    """After six attempts, a failure is reported with the service's message."""
     service = RecordedService(raising(*[Passing] * 9))
 
     (trial,) = await run(service)
@@ -117,7 +117,7 @@ async def test_what_does_not_pass_is_an_error() -> None:
 
 
 async def test_input_that_the_service_does_not_take_is_a_refusal() -> None:
-    """The problem is about the input alone."""
+    """A 422 about the input alone counts as a refusal."""
     service = RecordedService(raising(ApiError(422, IN_INPUT)))
 
     (trial,) = await run(service)
@@ -130,7 +130,7 @@ async def test_input_that_the_service_does_not_take_is_a_refusal() -> None:
     "error", [ApiError(422, IN_TOOLS), ApiError(400, {}), ApiError(500, {}), ApiError(401, {})]
 )
 async def test_any_other_refusal_is_an_error(error: ApiError) -> None:
-    """It says nothing about the question."""
+    """Any other error response counts as an error, not as a refusal."""
     (trial,) = await run(RecordedService(raising(error)))
 
     assert trial.refusal is None
@@ -138,7 +138,7 @@ async def test_any_other_refusal_is_an_error(error: ApiError) -> None:
 
 
 async def test_no_more_cases_run_at_a_time_than_wanted() -> None:
-    """Workers take one case after the other."""
+    """At most ``concurrency`` cases run at the same time."""
     service = CountingService()
 
     await run(service, *(a_case(id=f"c{number}") for number in range(9)), concurrency=3)
@@ -148,7 +148,7 @@ async def test_no_more_cases_run_at_a_time_than_wanted() -> None:
 
 
 async def test_what_the_listener_raises_cancels_what_is_under_way() -> None:
-    """Nobody would wait for those runs any more."""
+    """An error in the listener cancels the running cases."""
     service = HangingService("quick")
 
     def full(trial: Trial) -> None:
@@ -162,7 +162,7 @@ async def test_what_the_listener_raises_cancels_what_is_under_way() -> None:
 
 
 async def test_an_interruption_cancels_the_runs_under_way_and_begins_no_other() -> None:
-    """What had ended was reported; what was cut off says nothing about the service."""
+    """An interruption cancels running cases, starts no other and reports only finished ones."""
     service = HangingService("quick", waits=2)
     reported: list[Trial] = []
     runner = Runner(service, RunOptions(concurrency=2), evaluation_id="eval-1")
@@ -180,7 +180,7 @@ async def test_an_interruption_cancels_the_runs_under_way_and_begins_no_other() 
 
 
 async def test_an_interruption_does_not_wait_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A service that does not stop its runs keeps nobody."""
+    """An interruption ends even if the service does not cancel its runs."""
     monkeypatch.setattr("caseworker_cases.evaluation.runner._LAST_SECONDS", 0)
     service = HangingService(cancels=False)
     runner = Runner(service, RunOptions(), evaluation_id="eval-1")
@@ -195,7 +195,7 @@ async def test_an_interruption_does_not_wait_for_ever(monkeypatch: pytest.Monkey
 
 
 class CountingService(RecordedService):
-    """Counts how many requests it holds at once."""
+    """Counts the number of concurrent requests."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Asking the offline planner and carrying out what it plans."""
+"""Fixtures that ask the offline planner and execute its plans."""
 
 import pytest
 
@@ -7,5 +7,5 @@ from tests.unit.cases.planner.desk import Desk
 
 @pytest.fixture(scope="session")
 def desk() -> Desk:
-    """One desk for all questions; its tools keep nothing between calls."""
+    """Share one desk; its tools keep no state between calls."""
     return Desk()

@@ -44,11 +44,11 @@ class Desk:
             ]
         )
         self.checks = {spec.name: ArgumentCheck(spec) for spec in self._registry.specs()}
-        """Tell whether the arguments of an action fit its tool."""
+        """Checks of the arguments, by tool name."""
         self._provider = OfflineProvider()
 
     async def plan(self, question: str, **more: Any) -> dict[str, Any]:
-        """Return the planner's reply to a question; ``more`` joins or replaces what it is told."""
+        """Return the planner's reply; ``more`` adds or replaces fields of the prompt document."""
         tools = more.pop("tools", None)
         specs = [one for one in self._registry.specs() if tools is None or one.name in tools]
         document = {"question": question, "today": in_words(NOW.date())} | more
@@ -59,14 +59,14 @@ class Desk:
         return plan
 
     async def refusal(self, question: str) -> str:
-        """Return why the planner gives up on a question; it must not plan anything besides."""
+        """Return the reason of a refusal; fail if the planner returns a plan."""
         plan = await self.plan(question)
         assert list(plan) == ["cannot"], plan
         reason: str = plan["cannot"]
         return reason
 
     async def actions(self, question: str, **more: Any) -> list[dict[str, Any]]:
-        """Return the actions of a plan; there must be one, and its arguments must fit the tools."""
+        """Return the one to three actions of a plan; fail on a refusal."""
         plan = await self.plan(question, **more)
         assert "actions" in plan, plan
         actions: list[dict[str, Any]] = plan["actions"]
@@ -74,11 +74,11 @@ class Desk:
         return actions
 
     async def results(self, question: str, **more: Any) -> Sequence[Mapping[str, Any]]:
-        """Return what the tools find, one after the other."""
+        """Return the results of the planned actions, in order."""
         return [found.result for found in await self.evidence(question, **more)]
 
     async def evidence(self, question: str, **more: Any) -> list[Evidence]:
-        """Plan and carry out, as a case does; arguments must fit the tools."""
+        """Plan and execute as a case does; check that the arguments fit the tools."""
         context = ToolContext(run_id="run-1", timezone="UTC", now=NOW, artifacts=MemorySink())
         results: dict[int, ToolResult] = {}
         evidence = []

@@ -1,4 +1,4 @@
-"""The offline provider as a ModelProvider: its prompt, its reply, its second try."""
+"""The offline provider as a ModelProvider: prompts, replies and second plans."""
 
 import json
 from typing import Any
@@ -36,12 +36,12 @@ async def reply(*messages: tuple[Role, str]) -> dict[str, Any]:
 
 @pytest.mark.req("002/8.1", "002/10.1", "002/18.1")
 async def test_the_reply_is_a_json_plan_of_tools_and_arguments(desk: Desk) -> None:
-    """And nothing else."""
+    """The reply is a JSON plan and nothing else."""
     assert await desk.plan("What is 2 + 2?") == {"actions": [SUM]}
 
 
 async def test_it_costs_nothing_and_leaves_the_process_never() -> None:
-    """It counts no tokens, because it has none."""
+    """The provider reports zero tokens, no cost and no external calls."""
     provider: ModelProvider = OfflineProvider()
     prompt = Message(role="user", content=json.dumps(TODAY | {"question": "2 + 2"}))
     answer = await provider.complete("offline-small", ModelRequest(messages=(prompt,)))
@@ -55,14 +55,14 @@ async def test_it_costs_nothing_and_leaves_the_process_never() -> None:
 
 @pytest.mark.req("002/22.1", "002/22.4")
 async def test_the_same_prompt_always_gets_the_same_reply(desk: Desk) -> None:
-    """There is no chance in it, with or without a seed."""
+    """The reply is deterministic."""
     plans = [json.dumps(await desk.plan("the sum of 3, 4 and 5")) for _ in range(5)]
 
     assert len(set(plans)) == 1
 
 
 async def test_the_first_message_of_the_user_asks_and_later_ones_say_what_came_of_it() -> None:
-    """System prompts and its own replies are passed over."""
+    """The first user message is the question; system and assistant messages are ignored."""
     asked = json.dumps(TODAY | {"question": "2 + 2"})
     failed = json.dumps({"failure": "the sky fell"})
 
@@ -72,7 +72,7 @@ async def test_the_first_message_of_the_user_asks_and_later_ones_say_what_came_o
 
 
 async def test_keys_that_it_does_not_know_are_passed_over(desk: Desk) -> None:
-    """The prompt may grow."""
+    """Unknown keys of the prompt document are ignored."""
     assert await desk.plan("2 + 2", previous_plan=None, hints=["x"], budget={}) == {
         "actions": [SUM]
     }
@@ -87,7 +87,7 @@ async def test_keys_that_it_does_not_know_are_passed_over(desk: Desk) -> None:
     ],
 )
 async def test_a_prompt_that_is_not_the_document_is_refused(content: str) -> None:
-    """What is no case is nothing for it: it says so, and what to do, instead of guessing."""
+    """A prompt that is not a case document is refused with the advice to configure a model."""
     with pytest.raises(ModelError, match="configure a model") as refused:
         await reply(("user", content))
 
@@ -96,13 +96,13 @@ async def test_a_prompt_that_is_not_the_document_is_refused(content: str) -> Non
 
 
 async def test_no_message_at_all_is_refused() -> None:
-    """A conversation of system prompts asks nothing."""
+    """A conversation without a user message is refused."""
     with pytest.raises(ModelError, match="no question"):
         await reply(("system", "Plan."))
 
 
 async def test_the_prompt_of_a_case_is_understood() -> None:
-    """What the case agent really sends, with evidence and a failure on the second try."""
+    """The prompts of the case agent, including evidence and failures, are understood."""
     case = case_of(question="What is 2 + 2?", timezone="Asia/Tokyo", now=NOW)
     specs = [Calculator().spec, Calendar().spec]
     failed = Evidence(
@@ -134,7 +134,7 @@ async def test_the_prompt_of_a_case_is_understood() -> None:
 
 @pytest.mark.req("002/8.3", "002/23.1")
 async def test_a_tool_that_may_not_be_used_is_not_planned(desk: Desk) -> None:
-    """The reason names it."""
+    """The refusal names the tool that is needed but not offered."""
     plan = await desk.plan("What is 2 + 2?", tools=["calendar"])
 
     assert "calculator" in plan["cannot"]
@@ -150,7 +150,7 @@ async def test_a_tool_that_may_not_be_used_is_not_planned(desk: Desk) -> None:
     ],
 )
 async def test_a_plan_that_failed_is_not_made_again(desk: Desk, failed: dict[str, Any]) -> None:
-    """The reply names the error."""
+    """A plan that failed is not repeated, and the refusal names the error."""
     plan = await desk.plan("What is 2 + 2?", **failed)
 
     assert list(plan) == ["cannot"]
@@ -158,14 +158,14 @@ async def test_a_plan_that_failed_is_not_made_again(desk: Desk, failed: dict[str
 
 
 async def test_an_action_that_was_carried_out_is_not_asked_for_again(desk: Desk) -> None:
-    """If its result was not enough, the same result is not either."""
+    """An action with a result is not repeated, because its result would be the same."""
     plan = await desk.plan("What is 2 + 2?", evidence=[SUM | {"result": {"value": "4"}}])
 
     assert "already" in plan["cannot"]
 
 
 async def test_evidence_of_something_else_does_not_keep_it_from_planning(desk: Desk) -> None:
-    """Only its own actions count."""
+    """Evidence of other actions does not prevent a plan."""
     other = {"tool": "calculator", "args": {"expression": "3 + 3"}, "result": {"value": "6"}}
 
     assert await desk.plan("2 + 2", evidence=[other, "noise", 5]) == {"actions": [SUM]}
@@ -173,7 +173,7 @@ async def test_evidence_of_something_else_does_not_keep_it_from_planning(desk: D
 
 @pytest.mark.parametrize("strange", ["\0", "\ud800", "\u202e", "\x1b[31m", "\x7f"])
 async def test_a_reply_holds_only_characters_that_print(desk: Desk, strange: str) -> None:
-    """What cannot be stored or spoils a terminal is not repeated."""
+    """The reply contains only printable characters."""
     for plan in (
         await desk.plan(f"what is {strange}"),
         await desk.plan("2 + 2", failure=f"no {strange}"),
@@ -187,7 +187,7 @@ YEAR = {"symbol": "AAPL", "start": "2012-01-01", "end": "2012-12-31"}
 
 @pytest.mark.req("002/5.3", "002/8.2", "002/9.1")
 async def test_expected_tools_that_show_the_prices_of_a_figure_are_used(desk: Desk) -> None:
-    """In the order in which they follow one another; the figure stays the answer."""
+    """Expected tools for the same prices are added in their usual order; the answer stays."""
     expected = ["plotter", "data_fetch_stock", "numeric_analysis"]
 
     assert await desk.actions(RETURN, expected_tools=expected) == [
@@ -211,20 +211,20 @@ async def test_expected_tools_that_show_the_prices_of_a_figure_are_used(desk: De
 async def test_expected_tools_that_have_nothing_to_do_with_it_are_not_used(
     desk: Desk, question: str, expected: Any
 ) -> None:
-    """An action without a meaning would only look like a use."""
+    """Expected tools that do not fit the question are ignored."""
     assert await desk.actions(question, expected_tools=expected) == await desk.actions(question)
 
 
 @pytest.mark.req("002/8.3")
 async def test_an_expected_tool_that_may_not_be_used_is_named(desk: Desk) -> None:
-    """Without it the wish cannot be met."""
+    """An expected tool that is not offered is named in the refusal."""
     plan = await desk.plan(RETURN, expected_tools=["plotter"], tools=["numeric_analysis"])
 
     assert "plotter" in plan["cannot"]
 
 
 async def second_plan(desk: Desk, question: str) -> dict[str, Any]:
-    """Plan, carry out, and plan again with what that brought."""
+    """Plan, execute the plan, and plan again with its evidence."""
     evidence = [found.to_dict() for found in await desk.evidence(question)]
     return await desk.plan(question, evidence=evidence, failure="There is no answer yet.")
 
@@ -241,7 +241,7 @@ async def second_plan(desk: Desk, question: str) -> dict[str, Any]:
 async def test_a_period_is_cut_to_the_days_from_the_first_price_on(
     desk: Desk, question: str
 ) -> None:
-    """The source says since when there are prices; the first plan asked for all of the period."""
+    """A named period is shortened to the first available price after a failed plan."""
     plan = await second_plan(desk, question)
 
     assert plan["actions"][0]["args"]["start"] == "2012-05-18"
@@ -259,14 +259,14 @@ async def test_a_period_is_cut_to_the_days_from_the_first_price_on(
 async def test_days_that_were_given_or_end_too_late_are_never_changed(
     desk: Desk, question: str
 ) -> None:
-    """The failure stands."""
+    """Explicit dates, and periods that end too late, are not changed."""
     plan = await second_plan(desk, question)
 
     assert plan["cannot"].startswith("My plan failed")
 
 
 async def test_another_failure_keeps_the_days_as_they_are(desk: Desk) -> None:
-    """Cutting the days would not mend it."""
+    """Another failure in the evidence prevents shortening the period."""
     question = "What was the total return of FB in 2012?"
     broken = {"tool": "plotter", "args": {}, "result": {"error": "no room", "code": "x"}}
     evidence = [*(found.to_dict() for found in await desk.evidence(question)), broken]

@@ -1,4 +1,4 @@
-"""The table of sentences: each is read as documented, and its calls bring the right answer."""
+"""Each sentence of the table is read as documented and answered correctly."""
 
 import re
 from pathlib import Path
@@ -94,16 +94,16 @@ EXAMPLES = {
         "drawdown picture of AAPL from 2008-01-02 to 2008-12-31: plot-aapl-drawdown-1.png"
     ),
 }
-"""The answer to the example of each row, worked out without the planner."""
+"""The answer to the example of each row, determined without the planner."""
 
 _OPTION = re.compile(r"\[([^][()]*)\]|\(([^][()]*)\)")
-"""An innermost part that may be left out, or one of several."""
+"""Matches an innermost optional part or a group of alternatives."""
 
 
 @pytest.mark.req("002/5.1", "002/5.2", "002/5.3", "002/8.1", "002/10.1")
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.example)
 async def test_the_example_of_a_row_is_answered_by_its_tools(desk: Desk, row: Row) -> None:
-    """The answer is right, and it comes from the documented calls, in their order."""
+    """Each example is answered correctly by the documented calls."""
     found = await desk.evidence(row.example)
 
     assert [one.tool for one in found if one.tool != "respond"] == [
@@ -114,7 +114,7 @@ async def test_the_example_of_a_row_is_answered_by_its_tools(desk: Desk, row: Ro
 
 @st.composite
 def spelled(draw: st.DrawFn, sentence: str) -> str:
-    """Return a question that a sentence of the table describes."""
+    """Return a question that matches a sentence of the table."""
     for short, long in BEGINNINGS.items():
         sentence = sentence.replace(short, long)
     while option := _OPTION.search(sentence):
@@ -130,7 +130,7 @@ def spelled(draw: st.DrawFn, sentence: str) -> str:
 
 @given(data=st.data())
 def test_every_sentence_is_read_in_each_of_its_forms_and_in_one_way(data: st.DataObject) -> None:
-    """Whatever words are left out; rows that read the same question mean the same by it."""
+    """Every variant of a sentence is read, and all matching rows give the same calls."""
     row = data.draw(st.sampled_from(ROWS))
     question = data.draw(spelled(data.draw(st.sampled_from(row.sentences))))
 
@@ -144,7 +144,7 @@ def test_every_sentence_is_read_in_each_of_its_forms_and_in_one_way(data: st.Dat
 
 @pytest.mark.parametrize("name", FILES)
 def test_the_cases_that_need_a_model_are_those_that_are_no_sentence_of_the_table(name: str) -> None:
-    """No case leaves the gate by its mark; a refusal is expected of the planner as of a model."""
+    """Exactly the cases that the planner cannot read are marked as needing a model."""
     for case in load_dataset(FILES[name]).cases:
         is_read = next(readings(ROWS, case.input), None) is not None
 
@@ -152,12 +152,12 @@ def test_the_cases_that_need_a_model_are_those_that_are_no_sentence_of_the_table
 
 
 def test_the_page_of_the_planner_is_current() -> None:
-    """``python -m caseworker_cases.planner.documentation`` writes it."""
+    """The page is equal to the output of ``python -m caseworker_cases.planner.documentation``."""
     assert PAGE.read_text(encoding="utf-8") == "\n".join(pages()) + "\n"
 
 
 def test_a_line_that_stands_in_no_row_is_an_error() -> None:
-    """A sentence without an example or a call would silently never be read."""
+    """A line outside a row is an error, because its sentence would never be read."""
     with pytest.raises(ValueError, match="in no row"):
         rows_of('a sentence\n    "An example" -> calculator 1\nanother sentence\n')
 
@@ -190,7 +190,7 @@ def test_a_line_that_stands_in_no_row_is_an_error() -> None:
 async def test_arithmetic_is_passed_on_in_the_notation_of_the_calculator(
     desk: Desk, question: str, expression: str
 ) -> None:
-    """Signs for words, no thousands separators, and nothing worked out."""
+    """Words become operators and separators are removed; nothing is calculated."""
     assert await desk.actions(question) == [
         {"tool": "calculator", "args": {"expression": expression}}
     ]
@@ -213,7 +213,7 @@ async def test_arithmetic_is_passed_on_in_the_notation_of_the_calculator(
 async def test_a_date_is_passed_on_for_the_calendar_to_judge(
     desk: Desk, written: str, passed_on: str
 ) -> None:
-    """Only a month by name leaves nothing to judge, if there is such a day."""
+    """Dates reach the calendar unchanged, except unambiguous dates with a month name."""
     (action,) = await desk.actions(f"What day of the week is {written}?")
 
     assert action["args"] == {"operation": "weekday", "date": passed_on}
@@ -235,19 +235,19 @@ async def test_a_date_is_passed_on_for_the_calendar_to_judge(
 async def test_what_has_no_answer_is_refused_by_the_tool(
     desk: Desk, question: str, code: str
 ) -> None:
-    """The planner knows no dates, numbers or stocks of its own."""
+    """Invalid dates, numbers and symbols are rejected by the tools, not by the planner."""
     (result,) = await desk.results(question)
 
     assert result["code"] == code
 
 
 def test_rounding_a_date_is_not_understood() -> None:
-    """It is no number, so the words behind the sentence cannot belong to it."""
+    """A date cannot be rounded, so the sentence does not match."""
     assert list(readings(ROWS, "What is the day after 2024-02-28, rounded to 2 decimals?")) == []
 
 
 async def test_a_price_is_rounded_by_the_calculator(desk: Desk) -> None:
-    """The tool that finds it does not round."""
+    """A rounded price is rounded by the calculator, not by the price tool."""
     question = "adjusted close of GOOG on 2012-10-18, to two decimals"
 
     assert [action["tool"] for action in await desk.actions(question)] == [
@@ -258,7 +258,7 @@ async def test_a_price_is_rounded_by_the_calculator(desk: Desk) -> None:
 
 @pytest.mark.parametrize("place", PLACES)
 def test_a_place_gives_nothing_back(place: str) -> None:
-    """All that its pattern repeats without a bound is possessive, so it takes linear time."""
+    """Patterns of places use possessive quantifiers only, so they match in linear time."""
     plain = re.sub(r"\\.|\[[^]]*\]", "", PLACES[place].pattern.pattern)
     repeats = re.findall(r"[*+]\+?|,\}", re.sub(r"[?}]\+", "", plain))
 
@@ -266,7 +266,7 @@ def test_a_place_gives_nothing_back(place: str) -> None:
 
 
 def test_a_question_of_any_length_is_cut_short() -> None:
-    """One character more than the limit is not read."""
+    """A question longer than the limit is not read."""
     longest = "1" + " + 1" * ((MAX_CHARS - 1) // 4)
 
     assert list(readings(ROWS, longest))

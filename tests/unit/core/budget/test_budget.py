@@ -1,4 +1,4 @@
-"""What a budget accepts, and how two of them are joined."""
+"""The limits that a budget accepts, and merging two budgets."""
 
 from decimal import Decimal
 from typing import Any
@@ -22,14 +22,14 @@ FRACTIONS = ["max_time_seconds", "max_cost_dollars"]
 
 @pytest.mark.req("000/B1")
 def test_a_budget_without_limits_is_unlimited() -> None:
-    """None is the default of every limit."""
+    """A budget without arguments has no limits."""
     assert Budget().limits() == {}
 
 
 @pytest.mark.req("000/B1")
 @pytest.mark.parametrize("name", [*WHOLE, *FRACTIONS])
 def test_every_limit_may_be_zero_or_more(name: str) -> None:
-    """Zero is a limit, not the absence of one."""
+    """Zero is a valid limit and does not mean unlimited."""
     for limit in (0, 1, 10**9):
         assert list(Budget(**{name: limit}).limits().values()) == [limit]
 
@@ -42,7 +42,7 @@ def test_every_limit_may_be_zero_or_more(name: str) -> None:
     ids=lambda limit: repr(limit)[:8],
 )
 def test_what_is_no_limit_is_refused_by_name(name: str, limit: Any) -> None:
-    """Negative, not finite, boolean, text, or beyond every number of seconds and tokens."""
+    """A negative, infinite, boolean, textual or oversized limit is rejected by name."""
     with pytest.raises(ValueError, match=name):
         Budget(**{name: limit})
 
@@ -50,7 +50,7 @@ def test_what_is_no_limit_is_refused_by_name(name: str, limit: Any) -> None:
 @pytest.mark.req("000/B1")
 @pytest.mark.parametrize("name", WHOLE)
 def test_what_is_counted_is_limited_by_whole_numbers(name: str) -> None:
-    """Half a call is not a limit."""
+    """A counted limit must be an integer; half a call is rejected."""
     half: Any = 1.5
     with pytest.raises(ValueError, match=f"{name} must be a whole number"):
         Budget(**{name: half})
@@ -59,20 +59,20 @@ def test_what_is_counted_is_limited_by_whole_numbers(name: str) -> None:
 @pytest.mark.req("000/B1")
 @pytest.mark.parametrize("limit", ["NaN", "sNaN", "-sNaN", "Infinity", "-0.01"])
 def test_money_that_is_no_limit_is_refused(limit: str) -> None:
-    """Decimals have their own ways of not being a number."""
+    """A Decimal cost limit that is NaN, infinite or negative is rejected."""
     with pytest.raises(ValueError, match="max_cost_dollars"):
         Budget(max_cost_dollars=Decimal(limit))
 
 
 def test_seconds_are_no_money() -> None:
-    """A decimal number of seconds could not be subtracted from a clock."""
+    """A Decimal time limit is rejected, because it cannot be subtracted from a float clock."""
     limit: Any = Decimal(5)
     with pytest.raises(ValueError, match="max_time_seconds"):
         Budget(max_time_seconds=limit)
 
 
 def test_the_names_of_json_are_accepted_too() -> None:
-    """A limit has two names in Python, and is the same limit under both."""
+    """Both names of a limit are accepted, but only one of them at a time."""
     budget = Budget(max_seconds=5, max_cost_usd=0.1)
 
     assert budget == Budget(max_time_seconds=5, max_cost_dollars=Decimal("0.1"))
@@ -82,7 +82,7 @@ def test_the_names_of_json_are_accepted_too() -> None:
 
 
 def test_a_budget_is_read_from_json_by_its_annotations() -> None:
-    """Strictly: an unknown name, text, true and what is not finite are refused by name."""
+    """Budgets are parsed strictly: an unknown name or an invalid value is rejected by name."""
     reader = TypeAdapter(Budget)
 
     assert reader.validate_json('{"max_seconds": 5, "max_cost_usd": 0.1}') == Budget(
@@ -103,12 +103,12 @@ def test_a_budget_is_read_from_json_by_its_annotations() -> None:
 
 
 def test_money_is_exact() -> None:
-    """A limit of 0.1 dollars is a tenth of a dollar."""
+    """A cost limit of 0.1 dollars is exactly a tenth of a dollar."""
     assert Budget(max_cost_dollars=0.1).limits() == {Dimension.COST_USD: Decimal("0.1")}
 
 
 def test_of_two_budgets_the_smaller_limit_counts() -> None:
-    """In each dimension by itself; what is unlimited yields to any limit, also to zero."""
+    """Each dimension keeps the smaller limit, and any limit, even zero, replaces an absent one."""
     caller = Budget(max_tokens=100, max_steps=5, max_cost_dollars=0.5, max_tool_calls=7)
     ceiling = Budget(max_tokens=10, max_steps=9, max_cost_dollars=Decimal("0.25"), max_turns=0)
 

@@ -1,4 +1,4 @@
-"""What a step's policy accepts, and how the verdict on a failed step follows from it."""
+"""The values that an error policy accepts, and its retry decisions."""
 
 import math
 from typing import Any
@@ -14,7 +14,7 @@ SOME_NODE = object()
 
 @pytest.mark.req("000/E1")
 def test_the_defaults_are_those_of_the_source_document() -> None:
-    """A step without words of its own fails at its first failure."""
+    """By default, a step fails at its first failure."""
     policy = ErrorPolicy()
 
     assert (policy.on_error, policy.retry_count, policy.retry_delay_ms) == ("fail", 0, 1000)
@@ -55,7 +55,7 @@ def test_the_defaults_are_those_of_the_source_document() -> None:
 def test_what_makes_no_sense_is_refused_when_it_is_built(
     values: dict[str, Any], named: str
 ) -> None:
-    """The message names the field."""
+    """The message names the invalid field."""
     with pytest.raises(ValueError, match=named):
         ErrorPolicy(**values)
 
@@ -73,13 +73,13 @@ def test_what_makes_no_sense_is_refused_when_it_is_built(
     ],
 )
 def test_what_makes_sense_is_accepted(values: dict[str, Any]) -> None:
-    """Every on_error may have attempts of its own before it decides."""
+    """Every ``on_error`` mode may be combined with retries."""
     assert ErrorPolicy(**values).retry_count == values.get("retry_count", 0)
 
 
 @pytest.mark.req("000/E2")
 def test_the_waits_grow_by_the_backoff() -> None:
-    """100 ms, 300 ms, 900 ms; the fourth failure is the last."""
+    """The delays are 100, 300 and 900 ms; the fourth failure is final."""
     policy = ErrorPolicy(retry_count=3, retry_delay_ms=100, retry_backoff=3)
     waits = [verdict(policy.retry, failed_attempts=n, jitter=0) for n in (1, 2, 3)]
 
@@ -90,7 +90,7 @@ def test_the_waits_grow_by_the_backoff() -> None:
 @pytest.mark.req("000/E2")
 @pytest.mark.parametrize("on_error", ["fail", "retry", "skip"])
 def test_retries_come_before_every_decision(on_error: Any) -> None:
-    """One further attempt, whatever comes after it."""
+    """Each ``on_error`` mode applies only after the retries."""
     policy = ErrorPolicy(on_error=on_error, retry_count=1)
 
     assert verdict(policy.retry, failed_attempts=1, jitter=0) is not None
@@ -99,7 +99,7 @@ def test_retries_come_before_every_decision(on_error: Any) -> None:
 
 @pytest.mark.parametrize("left", [0.0, 0.5, 1.0])
 def test_no_wait_goes_past_a_limit_of_time(left: float) -> None:
-    """There would be nothing to do afterwards."""
+    """A retry whose delay would end after the time limit is skipped."""
     policy = ErrorPolicy(retry_count=1, retry_delay_ms=1000)
 
     assert verdict(policy.retry, failed_attempts=1, jitter=0, seconds_left=left) is None
@@ -115,7 +115,7 @@ def test_no_wait_goes_past_a_limit_of_time(left: float) -> None:
 def test_no_wait_is_longer_than_a_day(
     attempts: int, backoff: float, delay_ms: int, jitter: float
 ) -> None:
-    """However often it fails and however fast the waits grow."""
+    """The delay stays below a day for any number of failures and any back-off."""
     policy = ErrorPolicy(retry_count=1000, retry_delay_ms=delay_ms, retry_backoff=backoff)
 
     ruling = verdict(policy.retry, failed_attempts=attempts, jitter=jitter)

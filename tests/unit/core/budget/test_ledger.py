@@ -25,7 +25,7 @@ COUNTED = {
 
 
 class SetClock:
-    """Tells the seconds that a test sets."""
+    """A clock that returns the seconds a test sets."""
 
     def __init__(self) -> None:
         self.now = 50.0
@@ -42,7 +42,7 @@ def one_of(dimension: Dimension) -> dict[Dimension, Amount]:
 @pytest.mark.parametrize(("name", "dimension"), COUNTED.items())
 @pytest.mark.parametrize("limit", [0, 1, 3])
 def test_a_limit_of_n_lets_exactly_n_through(name: str, dimension: Dimension, limit: int) -> None:
-    """N fit, the next one does not; 0 allows nothing."""
+    """A limit of N allows exactly N charges and refuses the next one."""
     scope = Scope("run", Budget(**{name: limit}))
     for _ in range(limit):
         scope.charge(one_of(dimension))
@@ -57,7 +57,7 @@ def test_a_limit_of_n_lets_exactly_n_through(name: str, dimension: Dimension, li
 @pytest.mark.req("000/B1")
 @pytest.mark.parametrize("dimension", COUNTED.values())
 def test_no_limit_lets_everything_through(dimension: Dimension) -> None:
-    """None is unlimited."""
+    """A scope without limits allows any number of charges."""
     scope = Scope("run")
     for _ in range(1000):
         scope.charge(one_of(dimension))
@@ -66,7 +66,7 @@ def test_no_limit_lets_everything_through(dimension: Dimension) -> None:
 
 
 def test_what_is_reserved_cannot_be_spent_by_others() -> None:
-    """Until it is settled: then the rest is free again."""
+    """Reserved tokens are unavailable to other calls until the reservation is settled."""
     scope = Scope("run", Budget(max_tokens=100))
     first = scope.reserve({Dimension.TOKENS: 60})
 
@@ -82,7 +82,7 @@ def test_what_is_reserved_cannot_be_spent_by_others() -> None:
 
 
 def test_a_reservation_is_settled_once() -> None:
-    """A second settlement neither charges nor gives back again."""
+    """A second settlement neither charges nor releases anything."""
     scope = Scope("run", Budget(max_tokens=100))
     reservation = scope.reserve({Dimension.TOKENS: 60})
 
@@ -96,7 +96,7 @@ def test_a_reservation_is_settled_once() -> None:
 def test_the_end_of_a_reservation_grants_the_next_pending_one(
     end: Callable[[Reservation], None],
 ) -> None:
-    """Budget that is released, as a step that ends does, wakes a waiter as settled budget does."""
+    """Settling and releasing a reservation both grant the next waiter its budget."""
     scope, woken = Scope("run", Budget(max_tokens=100)), list[str]()
     held = scope.reserve({Dimension.TOKENS: 60})
     waiter = Context().run(scope.ask, {Dimension.TOKENS: 41})
@@ -111,7 +111,7 @@ def test_the_end_of_a_reservation_grants_the_next_pending_one(
 
 @pytest.mark.req("000/B5")
 def test_a_charge_counts_in_its_scope_and_in_all_around_it() -> None:
-    """Whoever shares an ancestor shares its limit."""
+    """A charge counts in its scope and in every ancestor, so siblings share limits."""
     run = Scope("run", Budget(max_tokens=100))
     graph = run.child("graph", Budget(max_tokens=80))
     agent, other = graph.child("agent", Budget(max_tokens=50)), graph.child("other", None)
@@ -129,7 +129,7 @@ def test_a_charge_counts_in_its_scope_and_in_all_around_it() -> None:
     [((9, 5, 7), "run/graph"), ((5, 9, 7), "run"), ((9, 7, 5), "run/graph/agent")],
 )
 def test_whichever_limit_is_hit_first_is_named(limits: tuple[int, ...], tripped: str) -> None:
-    """With its scope, its dimension, the limit and what was used."""
+    """The error names the scope, the dimension, the limit and the amount used."""
     run = Scope("run", Budget(max_tool_calls=limits[0]))
     graph = run.child("graph", Budget(max_tool_calls=limits[1]))
     agent = graph.child("agent", Budget(max_tool_calls=limits[2]))
@@ -148,7 +148,7 @@ def test_whichever_limit_is_hit_first_is_named(limits: tuple[int, ...], tripped:
 
 @pytest.mark.parametrize("next_charge", [{Dimension.STEPS: 1}, {Dimension.TOOL_CALLS: 1}, {}])
 def test_after_an_overshoot_nothing_more_is_let_through(next_charge: dict[Dimension, int]) -> None:
-    """What a call really used may pass a limit once; whatever comes next is refused."""
+    """A call's real usage may exceed a limit once; every later reservation is refused."""
     scope = Scope("run", Budget(max_tokens=100))
     scope.reserve({Dimension.TOKENS: 90}).settle({Dimension.TOKENS: 101})
 
@@ -161,7 +161,7 @@ def test_after_an_overshoot_nothing_more_is_let_through(next_charge: dict[Dimens
 
 
 def test_late_costs_are_counted_whatever_the_limit_says() -> None:
-    """They were spent."""
+    """Costs that arrive late count even beyond the limit, because the money was spent."""
     run = Scope("run", Budget(max_cost_dollars=1))
     run.child("agent", None).add({Dimension.COST_USD: Decimal(3)})
 
@@ -169,7 +169,7 @@ def test_late_costs_are_counted_whatever_the_limit_says() -> None:
 
 
 def test_what_is_still_in_flight_is_shown_as_if_it_were_spent() -> None:
-    """Nobody waits for abandoned work, but it may cost what was reserved for it."""
+    """The displayed usage includes reservations, which abandoned calls may still cost."""
     clock = SetClock()
     scope = Scope("run", usage=ResourceUsage(api_calls=1, before_seconds=2, clock=clock))
     reservation = scope.reserve({Dimension.API_CALLS: 1, Dimension.COST_USD: Decimal("0.5")})
@@ -185,7 +185,7 @@ def test_what_is_still_in_flight_is_shown_as_if_it_were_spent() -> None:
 
 
 def test_before_a_further_charge_one_can_ask_whether_anything_is_left() -> None:
-    """The scope's own limits and those around it, seconds included."""
+    """The check covers the limits of the scope and its ancestors, including seconds."""
     clock = SetClock()
     run = Scope("run", Budget(max_time_seconds=10), usage=ResourceUsage(clock=clock))
     agent = run.child("agent", Budget(max_turns=2))
@@ -202,7 +202,7 @@ def test_before_a_further_charge_one_can_ask_whether_anything_is_left() -> None:
 
 @pytest.mark.req("000/B2")
 def test_the_shortest_time_counts_and_is_named() -> None:
-    """A child's time begins with the child, on the clock of its parent."""
+    """A child's time limit starts with the child; the error names the scope that ran out."""
     clock = SetClock()
     run = Scope("run", Budget(max_time_seconds=10), usage=ResourceUsage(clock=clock))
     assert run.remaining_seconds() == 10
@@ -223,7 +223,7 @@ def test_the_shortest_time_counts_and_is_named() -> None:
 
 
 def test_a_warning_is_given_once_at_seventy_and_at_ninety_percent() -> None:
-    """By the scope whose limit it is, also when a child spends."""
+    """The scope that owns the limit warns once per threshold, also when a child spends."""
     told: list[tuple[Any, ...]] = []
     run = Scope(
         "run",
@@ -243,7 +243,7 @@ def test_a_warning_is_given_once_at_seventy_and_at_ninety_percent() -> None:
 
 @pytest.mark.req("000/B5")
 def test_what_nodes_write_into_a_usage_is_seen_by_the_next_charge_here_and_above() -> None:
-    """Also by scopes that have found nothing overshot before, whatever is charged."""
+    """Direct changes of a usage count in the next charge of the scope and of its ancestors."""
     run = Scope("run", Budget(max_tokens=10, max_steps=100))
     step = run.child("step", Budget(max_steps=100))
     step.charge({Dimension.STEPS: 1})
@@ -259,7 +259,7 @@ def test_what_nodes_write_into_a_usage_is_seen_by_the_next_charge_here_and_above
 
 @pytest.mark.req("000/B1")
 def test_what_a_node_writes_into_a_usage_is_seen_by_the_next_charge_of_its_scope() -> None:
-    """Also if the scope has found nothing overshot before."""
+    """A direct change of a usage is noticed after an earlier charge found nothing exceeded."""
     scope = Scope("run", Budget(max_tokens=10))
     scope.charge({Dimension.STEPS: 1})
 
@@ -272,7 +272,7 @@ def test_what_a_node_writes_into_a_usage_is_seen_by_the_next_charge_of_its_scope
 @pytest.mark.req("000/B1")
 @pytest.mark.parametrize("allowed", [Budget(max_steps=9), Budget()])
 def test_scopes_that_share_a_usage_each_see_what_the_others_charge(allowed: Budget) -> None:
-    """What the one allows may be more than the other does."""
+    """A scope notices charges that another scope makes on their shared usage."""
     usage = ResourceUsage()
     strict = Scope("strict", Budget(max_steps=1, max_turns=9), usage=usage)
     strict.charge({Dimension.TURNS: 1})
@@ -285,7 +285,7 @@ def test_scopes_that_share_a_usage_each_see_what_the_others_charge(allowed: Budg
 
 
 class ReadMeanwhile(dict[Dimension, Any]):
-    """Amounts into which a thread writes, through their usage, just after they were read."""
+    """Amounts that a concurrent thread changes just after they were read."""
 
     def __init__(self, usage: ResourceUsage) -> None:
         super().__init__(usage.amounts)
@@ -302,7 +302,7 @@ class ReadMeanwhile(dict[Dimension, Any]):
 
 @pytest.mark.req("000/B4")
 def test_what_a_thread_writes_into_a_usage_while_it_is_looked_at_is_seen_next() -> None:
-    """A node in a thread may do so at any moment; one charge slips through, and no second one."""
+    """A concurrent change of the usage lets at most one charge through."""
     scope = Scope("run", Budget(max_tokens=10))
     amounts = ReadMeanwhile(scope.usage)
     scope.usage.amounts = amounts

@@ -1,4 +1,4 @@
-"""When a failed call is tried again, and how long to wait before."""
+"""Whether a failed call is retried, and after which delay."""
 
 import math
 
@@ -24,7 +24,7 @@ def _delay(
 
 @pytest.mark.req("002/21.1", "002/13.2")
 def test_the_first_wait_is_half_a_second_and_each_further_one_twice_as_long() -> None:
-    """Base 0.5 s, factor 2."""
+    """The back-off starts at 0.5 s and doubles with each failure."""
     patient = retry_policy(max_retries=4)
 
     assert [_delay(n, policy=patient) for n in (1, 2, 3, 4)] == [0.5, 1.0, 2.0, 4.0]
@@ -32,14 +32,14 @@ def test_the_first_wait_is_half_a_second_and_each_further_one_twice_as_long() ->
 
 @pytest.mark.req("002/21.2", "002/13.2")
 def test_there_are_two_retries_by_default() -> None:
-    """The third failure is the last word."""
+    """By default, the third failure is final."""
     assert _delay(2) is not None
     assert _delay(3) is None
 
 
 @pytest.mark.req("002/21.1", "002/21.4")
 def test_jitter_is_a_fifth_in_both_directions() -> None:
-    """The draw decides where between -20 % and +20 %."""
+    """The random draw scales the delay by -20 % to +20 %."""
     assert _delay(1, draw=-1) == pytest.approx(0.4)
     assert _delay(1, draw=0.5) == pytest.approx(0.55)
     assert _delay(1, draw=1) == pytest.approx(0.6)
@@ -47,14 +47,14 @@ def test_jitter_is_a_fifth_in_both_directions() -> None:
 
 @pytest.mark.req("002/4.3")
 def test_retry_after_is_honoured_when_it_is_longer_than_the_backoff() -> None:
-    """The provider is never asked again before it said so; a shorter wish changes nothing."""
+    """A Retry-After longer than the back-off replaces it; a shorter one has no effect."""
     assert _delay(1, asked=7) == 7
     assert _delay(1, asked=0.1) == 0.5
 
 
 @pytest.mark.req("002/4.3", "002/21.4")
 def test_jitter_lengthens_retry_after_and_never_shortens_it() -> None:
-    """Clients that were told the same time do not come back together, nor too early."""
+    """Jitter spreads clients with the same Retry-After, and none retries too early."""
     assert _delay(1, asked=10, draw=-1) == pytest.approx(12)
     assert _delay(1, asked=10, draw=1) == pytest.approx(12)
     assert _delay(1, asked=10, draw=-0.5) == pytest.approx(11)
@@ -62,7 +62,7 @@ def test_jitter_lengthens_retry_after_and_never_shortens_it() -> None:
 
 @pytest.mark.req("002/21.5")
 def test_a_provider_that_wants_more_patience_than_there_is_is_not_asked_again() -> None:
-    """A wait cut short would only be refused again."""
+    """A Retry-After beyond the maximum delay ends the retries instead of being shortened."""
     assert _delay(1, asked=30) == 30
     assert _delay(1, asked=30.1) is None
     assert _delay(1, asked=math.inf) is None
@@ -70,7 +70,7 @@ def test_a_provider_that_wants_more_patience_than_there_is_is_not_asked_again() 
 
 @pytest.mark.parametrize("nonsense", [-5.0, 0.0, math.nan])
 def test_a_meaningless_retry_after_is_ignored(nonsense: float) -> None:
-    """The backoff applies as if nothing had been said."""
+    """An invalid Retry-After leaves the back-off unchanged."""
     assert _delay(1, asked=nonsense) == 0.5
 
 
@@ -92,7 +92,7 @@ def test_no_wait_is_negative_or_longer_than_the_maximum(
     jitter: float,
     highest: float,
 ) -> None:
-    """Whatever the policy, the draw and the provider say."""
+    """The delay stays between zero and the maximum for any policy, draw and Retry-After."""
     policy = retry_policy(
         max_retries=5000,
         base_seconds=base,
@@ -120,13 +120,13 @@ def test_no_wait_is_negative_or_longer_than_the_maximum(
     ],
 )
 def test_a_policy_that_makes_no_sense_is_refused(wrong: dict[str, float]) -> None:
-    """At start-up, not at the first failure."""
+    """An invalid policy is rejected when it is created, not at the first failure."""
     with pytest.raises(ValueError, match=r"must be"):
         retry_policy(**wrong)
 
 
 def test_a_ruling_needs_a_failure_and_a_fair_draw() -> None:
-    """Mistakes of the caller are not turned into waits."""
+    """An attempt count of zero or a draw outside [-1, 1] raises ValueError."""
     with pytest.raises(ValueError, match="failed attempt"):
         _delay(0)
     with pytest.raises(ValueError, match="draw"):

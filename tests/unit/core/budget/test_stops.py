@@ -1,4 +1,4 @@
-"""Stops: what no policy overrides."""
+"""Stops, which no error policy overrides."""
 
 import asyncio
 from datetime import UTC, datetime
@@ -31,7 +31,7 @@ EVERY_STOP = [
 @pytest.mark.req("000/C2")
 @pytest.mark.parametrize("stop", EVERY_STOP, ids=lambda stop: type(stop).__name__)
 def test_an_except_exception_does_not_swallow_a_stop(stop: Stop) -> None:
-    """Neither a node's nor a library's."""
+    """A stop passes through ``except Exception`` in nodes and libraries."""
 
     def swallows() -> None:
         try:
@@ -45,7 +45,7 @@ def test_an_except_exception_does_not_swallow_a_stop(stop: Stop) -> None:
 
 @pytest.mark.req("000/C2")
 def test_our_cancelled_error_is_not_asyncios() -> None:
-    """They are told apart by the module they are imported through."""
+    """Our CancelledError and asyncio's are unrelated classes."""
     assert not issubclass(stops.CancelledError, asyncio.CancelledError)
     assert not issubclass(asyncio.CancelledError, stops.CancelledError)
     assert issubclass(stops.CancelledError, BaseException)
@@ -53,7 +53,7 @@ def test_our_cancelled_error_is_not_asyncios() -> None:
 
 @pytest.mark.req("000/C2")
 def test_a_cancel_says_who_wanted_it_and_why() -> None:
-    """Without a reason it says what it is."""
+    """A cancel carries its requester and reason; the default reason is ``cancelled``."""
     assert str(CancelledError()) == "cancelled"
     assert CancelledError("late", requested_by="ops").cause == StopCause(
         kind=StopKind.CANCELLED, reason="late", requested_by="ops"
@@ -61,7 +61,7 @@ def test_a_cancel_says_who_wanted_it_and_why() -> None:
 
 
 def test_a_cause_is_shown_without_what_is_not_known() -> None:
-    """As JSON: money as a number, instants in ISO form."""
+    """The JSON form of a cause omits unknown fields and has numbers and ISO times."""
     cause = StopCause(
         kind=StopKind.BUDGET,
         dimension="cost_usd",
@@ -80,7 +80,7 @@ def test_a_cause_is_shown_without_what_is_not_known() -> None:
 
 
 def test_a_deadline_names_its_instant() -> None:
-    """A caller sees which of its deadlines it was."""
+    """The message of a deadline error contains the deadline."""
     cause = DeadlineExceededError(AT).cause
 
     assert cause.kind is StopKind.DEADLINE

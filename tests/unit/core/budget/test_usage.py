@@ -1,4 +1,4 @@
-"""What was spent, and what that says about a budget."""
+"""Resource usage and its check against a budget."""
 
 from decimal import Decimal
 
@@ -30,7 +30,7 @@ SPENT: dict[str, tuple[Charge, str]] = {
 
 
 class SetClock:
-    """Tells the seconds that a test sets."""
+    """A clock that returns the seconds a test sets."""
 
     def __init__(self) -> None:
         self.now = 1000.0
@@ -42,7 +42,7 @@ class SetClock:
 @pytest.mark.req("000/B2")
 @pytest.mark.parametrize("name", SPENT)
 def test_a_limit_that_is_used_up_exactly_counts_as_exceeded(name: str) -> None:
-    """As in seed 000: it is asked before a further charge, and then nothing is left."""
+    """An exhausted limit counts as exceeded, because the check precedes a further charge."""
     charge, reason = SPENT[name]
     usage = ResourceUsage()
     usage.add(charge)
@@ -55,13 +55,13 @@ def test_a_limit_that_is_used_up_exactly_counts_as_exceeded(name: str) -> None:
 @pytest.mark.req("000/B1", "000/B2")
 @pytest.mark.parametrize("name", [*SPENT, "max_time_seconds"])
 def test_a_limit_of_zero_is_exceeded_before_anything_is_spent(name: str) -> None:
-    """Zero allows nothing; seed 000's own check took it for unlimited."""
+    """A limit of zero allows nothing; the check of seed 000 treated it as unlimited."""
     assert ResourceUsage().exceeds(Budget(**{name: 0}))[0]
 
 
 @pytest.mark.req("000/B1", "000/B2")
 def test_without_a_limit_nothing_is_exceeded() -> None:
-    """None is unlimited, however much was spent."""
+    """A budget without limits is never exceeded."""
     usage = ResourceUsage(10**9, 10**9, 10**9, 10**9, before_seconds=1e9)
 
     assert usage.exceeds(Budget()) == (False, None)
@@ -69,7 +69,7 @@ def test_without_a_limit_nothing_is_exceeded() -> None:
 
 @pytest.mark.req("000/B2")
 def test_time_is_measured_with_a_clock_that_nobody_corrects() -> None:
-    """Also the time of earlier executions counts; the start in UTC is for people."""
+    """Elapsed time is monotonic and includes earlier executions; the start time has a zone."""
     clock = SetClock()
     usage = ResourceUsage(before_seconds=5, clock=clock)
     budget = Budget(max_time_seconds=7.5)
@@ -85,7 +85,7 @@ def test_time_is_measured_with_a_clock_that_nobody_corrects() -> None:
 
 @pytest.mark.req("000/B2")
 def test_a_node_may_count_what_it_used_itself() -> None:
-    """The counters of seed 000 can be written to."""
+    """A node may change the counters of seed 000 directly."""
     usage = ResourceUsage(tokens_used=1, steps_executed=2, api_calls=3, cost_dollars=0.1)
 
     usage.tokens_used += 10
@@ -99,7 +99,7 @@ def test_a_node_may_count_what_it_used_itself() -> None:
 
 
 def test_money_adds_up_exactly() -> None:
-    """Ten times ten cents are a dollar."""
+    """Ten charges of 10 cents add up to exactly one dollar."""
     usage = ResourceUsage()
     for _ in range(10):
         usage.add({Dimension.COST_USD: Decimal("0.1")})
@@ -112,7 +112,7 @@ def test_money_adds_up_exactly() -> None:
 
 
 def test_usage_is_shown_as_json_numbers() -> None:
-    """Money and seconds as fractions, counts as they are."""
+    """Cost and seconds become JSON fractions, and counts stay integers."""
     clock = SetClock()
     usage = ResourceUsage(api_calls=2, cost_dollars=Decimal("0.25"), clock=clock)
     usage.add({Dimension.TOOL_CALLS: 3})
@@ -132,7 +132,7 @@ def test_usage_is_shown_as_json_numbers() -> None:
 
 @pytest.mark.req("000/B3")
 def test_the_error_carries_usage_budget_and_reason() -> None:
-    """As in seed 000; the cause names what a caller of the service sees."""
+    """The error has the fields of seed 000, plus a cause for the clients of the service."""
     usage, budget = ResourceUsage(api_calls=3), Budget(max_api_calls=3)
 
     error = BudgetExceededError(
@@ -154,7 +154,7 @@ def test_the_error_carries_usage_budget_and_reason() -> None:
 
 @pytest.mark.req("000/B3")
 def test_the_error_of_seed_000_needs_no_more_than_three_arguments() -> None:
-    """Whoever raises it alone may not know a scope."""
+    """The error can be created without scope and dimension, as in seed 000."""
     error = BudgetExceededError(ResourceUsage(), Budget(), "Enough.")
 
     assert isinstance(error, Stop)

@@ -1,4 +1,4 @@
-"""Graphs drawn in few words: steps are single letters, unless their names are given as a list."""
+"""Short notation for graphs: steps are single letters or a list of names."""
 
 from collections.abc import Iterable
 from itertools import pairwise

@@ -1,4 +1,4 @@
-"""Which steps lead to one another."""
+"""Strongly connected components of the steps of a graph."""
 
 from collections.abc import Sequence
 
@@ -8,7 +8,7 @@ KNOT = {"A": ["B"], "B": ["C"], "C": ["B", "D"], "D": ["E"], "E": ["D"]}
 
 
 class Watched(dict[str, Sequence[str]]):
-    """Successors that remember of which steps they were asked for."""
+    """Successors that record the steps they are looked up for."""
 
     def __init__(self, successors: dict[str, list[str]]) -> None:
         super().__init__(successors)
@@ -20,19 +20,19 @@ class Watched(dict[str, Sequence[str]]):
 
 
 def test_components_come_in_topological_order() -> None:
-    """Their members come in the order of the steps."""
+    """Components are in topological order; their members keep the order of the steps."""
     assert components("EDCBA", KNOT) == [["A"], ["C", "B"], ["E", "D"]]
 
 
 def test_a_cycle_begins_and_ends_with_the_first_step() -> None:
-    """A step alone is none unless it leads to itself."""
+    """A cycle starts and ends with the first step; a single step needs an edge to itself."""
     assert cycle_in(["C", "B"], KNOT) == ("C", "B", "C")
     assert cycle_in(["A"], KNOT) is None
     assert cycle_in(["A"], {"A": ["A"]}) == ("A", "A")
 
 
 def test_the_search_for_a_cycle_does_not_leave_its_component() -> None:
-    """Otherwise every step of a large graph would be walked to the end."""
+    """The search looks up only steps of its component, which keeps it fast in large graphs."""
     watched = Watched(KNOT)
 
     cycle_in(["A"], watched)

@@ -1,4 +1,4 @@
-"""Which step runs next: conversations with the scheduler."""
+"""The order in which the scheduler starts and skips steps."""
 
 import pytest
 
@@ -23,7 +23,7 @@ DIAMOND = graph("ABCD", flow("A", "B"), flow("A", "C"), flow("B", "D"), flow("C"
 
 
 def test_no_more_steps_run_at_once_than_are_allowed() -> None:
-    """The others wait in line, in the order in which they became ready."""
+    """Steps beyond max_parallel are queued in the order in which they became ready."""
     scheduler = scheduler_of(graph("ABC", max_parallel=2))
 
     assert scheduler.begin() == [StartStep("A"), StartStep("B")]
@@ -31,7 +31,7 @@ def test_no_more_steps_run_at_once_than_are_allowed() -> None:
 
 
 def test_the_keys_of_the_outputs_will_do_as_handles() -> None:
-    """Whoever drives the graph need not copy them."""
+    """The keys view of the outputs is accepted as the set of handles, without a copy."""
     scheduler = scheduler_of(graph("ABC", flow("A", "B", "x"), flow("A", "C", "y")))
     scheduler.begin()
 
@@ -39,7 +39,7 @@ def test_the_keys_of_the_outputs_will_do_as_handles() -> None:
 
 
 def test_one_topology_serves_many_executions() -> None:
-    """They do not disturb one another."""
+    """Two executions of one topology do not affect each other."""
     topology = Topology(DIAMOND)
     first, second = Scheduler(topology), Scheduler(topology)
     first.begin()
@@ -53,7 +53,7 @@ def test_one_topology_serves_many_executions() -> None:
 
 
 def test_a_graph_without_steps_is_done_at_once() -> None:
-    """There is nothing to order."""
+    """A graph without steps is done at once and orders nothing."""
     scheduler = scheduler_of(graph(""))
 
     assert scheduler.begin() == []
@@ -64,7 +64,7 @@ def test_a_graph_without_steps_is_done_at_once() -> None:
     "fact", [finished("A"), StepFailed("A"), finished("D"), finished("Z")], ids=str
 )
 def test_a_fact_about_a_step_that_does_not_run_is_refused(fact: StepFinished) -> None:
-    """It was not ordered, or ended before."""
+    """A fact about a step that was not started or has ended is rejected."""
     scheduler = scheduler_of(DIAMOND)
     scheduler.begin()
     scheduler.tell(finished("A"))
@@ -74,7 +74,7 @@ def test_a_fact_about_a_step_that_does_not_run_is_refused(fact: StepFinished) ->
 
 
 def test_a_graph_is_begun_once() -> None:
-    """A second time would start its entries again."""
+    """A second begin is rejected, because it would start the entry steps again."""
     scheduler = scheduler_of(DIAMOND)
     scheduler.begin()
 
@@ -84,13 +84,13 @@ def test_a_graph_is_begun_once() -> None:
 
 @pytest.mark.parametrize("limit", [0, -1])
 def test_a_limit_that_lets_no_step_run_is_refused(limit: int) -> None:
-    """Otherwise the graph would never begin and never end."""
+    """A max_parallel below 1 is rejected, because the graph would never start or end."""
     with pytest.raises(GraphError, match="max_parallel"):
         scheduler_of(graph("A", max_parallel=limit))
 
 
 def test_steps_that_wait_for_one_another_are_never_ordered() -> None:
-    """And the graph is never done, so whoever drives it can tell."""
+    """Steps of a cycle never start, and the scheduler does not report the graph as done."""
     scheduler = scheduler_of(graph("ABC", flow("A", "B"), flow("B", "C"), flow("C", "B")))
 
     assert scheduler.begin() == [StartStep("A")]
@@ -99,7 +99,7 @@ def test_steps_that_wait_for_one_another_are_never_ordered() -> None:
 
 
 def test_a_dead_path_of_any_length_is_skipped_without_a_deep_stack() -> None:
-    """10,000 steps in a row."""
+    """A dead path of 10,000 steps is skipped without recursion."""
     scheduler = scheduler_of(row(10_000))
     scheduler.begin()
 
@@ -111,7 +111,7 @@ def test_a_dead_path_of_any_length_is_skipped_without_a_deep_stack() -> None:
 
 @pytest.mark.parametrize("lanes", [1_000, pytest.param(10_000, marks=pytest.mark.proof)])
 def test_a_wide_graph_is_joined_once(lanes: int) -> None:
-    """Its last step starts after all lanes, of which ten run at a time."""
+    """The last step starts once, after all parallel steps, of which ten run at a time."""
     scheduler = scheduler_of(fan(lanes, max_parallel=10))
     scheduler.begin()
     running = scheduler.tell(finished("first"))
@@ -125,7 +125,7 @@ def test_a_wide_graph_is_joined_once(lanes: int) -> None:
 
 
 def test_a_finished_step_can_be_told_without_a_fact() -> None:
-    """The orders are the same, and so is the refusal of what was not running."""
+    """``finished`` returns the same orders as a fact and rejects a step that is not running."""
     told, plain = scheduler_of(DIAMOND), scheduler_of(DIAMOND)
     told.begin()
     plain.begin()
@@ -139,7 +139,7 @@ def test_a_finished_step_can_be_told_without_a_fact() -> None:
 
 
 def test_a_link_of_a_chain_leaves_its_place_to_the_next_only_if_nobody_waits_for_it() -> None:
-    """Steps that became ready earlier go first."""
+    """Steps that became ready earlier start before the next step of a chain."""
     two_chains = graph("ABCD", flow("A", "C"), flow("B", "D"), max_parallel=1)
     scheduler = scheduler_of(two_chains)
 
@@ -150,7 +150,7 @@ def test_a_link_of_a_chain_leaves_its_place_to_the_next_only_if_nobody_waits_for
 
 
 def test_a_link_of_a_chain_that_produces_nothing_for_the_next_skips_it() -> None:
-    """And all that comes after it."""
+    """A chain whose first step produces other handles is skipped to its end."""
     scheduler = scheduler_of(graph("ABC", flow("A", "B"), flow("B", "C")))
     scheduler.begin()
 

@@ -1,4 +1,4 @@
-"""The way through a graph."""
+"""Active steps, links and execution order of a graph."""
 
 from itertools import pairwise
 
@@ -11,7 +11,7 @@ from tests.unit.core.graph.drawing import fan, flow, graph, link, row
 
 @pytest.mark.req("004/subgraph")
 def test_links_materialise_through_other_links() -> None:
-    """K is needed by L, which is needed by A; N is needed by M alone, which nobody needs."""
+    """Links are followed through other links, starting from the active steps only."""
     topology = Topology(graph("AKLMN", link("L", "A"), link("K", "L"), link("N", "M"), entry="A"))
 
     assert topology.active == ("A",)
@@ -25,12 +25,12 @@ def test_links_materialise_through_other_links() -> None:
 
 
 def test_an_empty_entry_activates_nothing() -> None:
-    """It is not the same as none."""
+    """An empty entry list activates no step, unlike a missing one."""
     assert Topology(graph("AB", entry="")).active == ()
 
 
 def test_the_order_puts_each_step_after_all_that_lead_to_it() -> None:
-    """Independent ones stay in the order of the edges."""
+    """The order is topological; independent steps keep the order of the edges."""
     diamond = graph("DCBA", flow("A", "B"), flow("A", "C"), flow("B", "D"), flow("C", "D"))
 
     assert Topology(diamond).order() == ("A", "B", "C", "D")
@@ -38,7 +38,7 @@ def test_the_order_puts_each_step_after_all_that_lead_to_it() -> None:
 
 @pytest.mark.parametrize("entry", ["A", "B", "BC"])
 def test_a_circle_has_no_order(entry: str) -> None:
-    """Also where an entry breaks it."""
+    """A cycle is rejected with its path, even if an entry step breaks it."""
     circle = graph("ABC", flow("A", "B"), flow("B", "C"), flow("C", "B"), entry=entry)
 
     with pytest.raises(GraphError, match="B -> C -> B"):
@@ -57,7 +57,7 @@ def test_a_circle_has_no_order(entry: str) -> None:
     ],
 )
 def test_a_graph_with_loose_ends_is_refused(broken: Graph, said: str) -> None:
-    """Before anything is made of it."""
+    """A topology rejects duplicate step IDs and edges or entries that name no step."""
     with pytest.raises(GraphError, match=said):
         Topology(broken)
 
@@ -65,7 +65,7 @@ def test_a_graph_with_loose_ends_is_refused(broken: Graph, said: str) -> None:
 @pytest.mark.req("004/channel")
 @pytest.mark.parametrize("channel", [None, "", "values"])
 def test_an_edge_on_no_channel_is_refused(channel: str | None) -> None:
-    """It is not taken for flow because the field is empty."""
+    """An edge without a valid channel is rejected, not treated as flow."""
     edge = Edge(source="A", target="B", channel=channel)  # type: ignore[arg-type]
 
     with pytest.raises(GraphError, match="flow or link"):
@@ -73,12 +73,12 @@ def test_an_edge_on_no_channel_is_refused(channel: str | None) -> None:
 
 
 def test_every_channel_has_a_place() -> None:
-    """What is neither flow nor link cannot be added without thinking of it here."""
+    """There are exactly two channels; a new one requires changes in the topology."""
     assert set(Channel) == {Channel.FLOW, Channel.LINK}
 
 
 def test_a_deep_graph_needs_no_deep_stack() -> None:
-    """10,000 steps in a row, of which the last is linked by as many."""
+    """A chain of 10,000 steps or links is processed without recursion."""
     deep = row(10_000)
 
     assert Topology(deep).order() == tuple(step.id for step in deep.steps)
@@ -89,7 +89,7 @@ def test_a_deep_graph_needs_no_deep_stack() -> None:
 
 @pytest.mark.parametrize("width", [1_000, pytest.param(10_000, marks=pytest.mark.proof)])
 def test_a_wide_graph_is_ordered(width: int) -> None:
-    """All steps side by side lie between the first and the last one."""
+    """A graph with thousands of parallel steps is ordered between its first and last step."""
     topology = Topology(fan(width))
 
     assert topology.undecided["last"] == width

@@ -1,4 +1,4 @@
-"""What is wrong with the parts of a graph, and how it is said."""
+"""Problems in the parts of a graph, and their messages."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -25,7 +25,7 @@ def problems(
 
 
 def test_nothing_is_wrong_with_a_graph_that_can_be_executed() -> None:
-    """Edges on other handles, a step that is executed and linked, and one that is only linked."""
+    """A valid graph with several handles, linked steps and link-only steps has no problems."""
     whole = graph(
         "ABCL",
         flow("A", "B", "x"),
@@ -40,7 +40,7 @@ def test_nothing_is_wrong_with_a_graph_that_can_be_executed() -> None:
 
 
 def test_all_problems_are_told_at_once_each_with_its_place() -> None:
-    """None of them hides another."""
+    """All problems are reported at once, each with its place."""
     broken = Graph(
         id="g",
         steps=(
@@ -75,7 +75,7 @@ def test_all_problems_are_told_at_once_each_with_its_place() -> None:
 
 @pytest.mark.req("004/subgraph")
 def test_what_is_broken_is_refused_wherever_it_stands() -> None:
-    """X and Y take no part, and are errors all the same."""
+    """Steps that are not executed are validated too."""
     checked = graph("AXX", flow("X", "Y"), entry="A")
 
     found = problems_of(checked, lambda step: Traits() if step.id == "A" else None)
@@ -89,7 +89,7 @@ def test_what_is_broken_is_refused_wherever_it_stands() -> None:
 
 
 def test_an_edge_of_an_id_that_is_taken_twice_belongs_to_the_first_step() -> None:
-    """So what the second has does not matter until it has an id of its own."""
+    """An edge of a duplicate ID is checked against the first step with that ID."""
     one = Traits(Handles(flow_outputs=frozenset({"x"})))
     both = (Step(id="A", type="one"), Step(id="A", type="any"), Step(id="B", type="any"))
     twice = Graph(id="g", steps=both, edges=(flow("A", "B", "y"),))
@@ -100,12 +100,12 @@ def test_an_edge_of_an_id_that_is_taken_twice_belongs_to_the_first_step() -> Non
 
 
 def test_edges_without_an_id_do_not_repeat_one() -> None:
-    """It is a name for people; most have none."""
+    """Missing edge IDs are not reported as duplicates."""
     assert problems(graph("ABC", flow("A", "B"), flow("A", "C"))) == {}
 
 
 def test_a_handle_that_a_step_does_not_have_is_refused() -> None:
-    """The message names those that it has."""
+    """The message for an unknown handle lists the existing ones."""
     traits = {
         "A": Traits(Handles(flow_outputs=frozenset({"yes", "no"}))),
         "B": Traits(Handles(flow_inputs=frozenset({"default"}), link_inputs=frozenset({"parts"}))),
@@ -123,7 +123,7 @@ def test_a_handle_that_a_step_does_not_have_is_refused() -> None:
 
 @pytest.mark.req("004/channel")
 def test_an_edge_on_a_channel_that_a_step_does_not_serve_is_refused() -> None:
-    """The trouble is the channel then, whatever the handle."""
+    """The message names the channel if the step has no handles on it."""
     none: frozenset[str] = frozenset()
     traits = {"A": Traits(Handles(link_outputs=none)), "C": Traits(Handles(flow_inputs=none))}
     checked = graph("ABC", flow("A", "B"), link("A", "B"), flow("B", "C"))
@@ -139,7 +139,7 @@ def test_an_edge_on_a_channel_that_a_step_does_not_serve_is_refused() -> None:
 @pytest.mark.req("004/channel")
 @pytest.mark.parametrize("channel", [None, "", "values"])
 def test_a_channel_that_is_none_is_refused(channel: str | None) -> None:
-    """Nothing is taken for flow silently, and the other problems are still found."""
+    """An invalid channel is reported, not treated as flow, and hides no other problem."""
     edge = Edge(source="A", target="Z", channel=channel)  # type: ignore[arg-type]
 
     assert problems(graph("A", edge)) == {
@@ -150,22 +150,22 @@ def test_a_channel_that_is_none_is_refused(channel: str | None) -> None:
 
 
 def test_a_graph_without_steps_is_refused() -> None:
-    """It has no other problem."""
+    """A graph without steps has exactly one problem."""
     assert problems(graph("")) == {"steps": "The graph has no steps. Add at least one."}
 
 
 def test_an_empty_entry_is_refused() -> None:
-    """It is not the same as none, and nothing is said of the steps it leaves out."""
+    """An empty entry list is the only problem reported; it is not treated as a missing one."""
     assert list(problems(graph("AB", flow("A", "B"), entry=""))) == ["entry"]
 
 
 def test_steps_are_not_called_left_out_while_an_entry_is_missing() -> None:
-    """Naming the right one may reach them."""
+    """An unknown entry hides warnings about unreachable steps, which the right one may reach."""
     assert list(problems(graph("AB", entry="AC"))) == ["entry.1"]
 
 
 def test_a_graph_in_which_nothing_would_begin_is_refused() -> None:
-    """L is only linked, and A waits for B as B waits for A."""
+    """A graph in which no step can start is an error at its list of steps."""
     found = problems_of(
         graph("ABL", flow("A", "B"), flow("B", "A"), link("L", "A")), lambda _: Traits()
     )
@@ -178,7 +178,7 @@ def test_a_graph_in_which_nothing_would_begin_is_refused() -> None:
 
 
 def test_a_step_that_can_only_be_linked_is_not_executed() -> None:
-    """Neither as an entry, named or not, nor where flow leads to it."""
+    """A link-only step that would be executed is reported, as a named entry or by flow."""
     only_linked = {name: Traits(executes=False) for name in "LMN"}
 
     reached = problems(graph("ALM", flow("A", "M")), only_linked)
@@ -190,7 +190,7 @@ def test_a_step_that_can_only_be_linked_is_not_executed() -> None:
 
 
 def test_long_and_strange_names_are_cut_and_escaped() -> None:
-    """A message stays one readable line."""
+    """Long and non-printable names are shortened and escaped, so a message stays one line."""
     checked = graph(
         ["a" * 5_000, "b\n\ud800"], flow("a" * 5_000, "c" * 5_000), flow("b\n\ud800", "d")
     )
@@ -206,12 +206,12 @@ def test_long_and_strange_names_are_cut_and_escaped() -> None:
 
 
 def test_a_problem_is_an_error_unless_it_says_otherwise() -> None:
-    """Whoever adds one later refuses by default."""
+    """A problem is an error by default, so a new check rejects graphs."""
     assert Problem("steps.0", "It is wrong.").severity is Severity.ERROR
 
 
 def test_handles_are_asked_for_by_channel() -> None:
-    """None lets every name pass."""
+    """Handles are returned by direction and channel; None accepts every name."""
     a, b, c = frozenset("a"), frozenset("b"), frozenset("c")
     handles = Handles(a, b, c)
 

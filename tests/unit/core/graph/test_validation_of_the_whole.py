@@ -1,4 +1,4 @@
-"""What is wrong with a graph as a whole: circles, shared nodes, steps left out."""
+"""Problems of a graph as a whole: cycles, shared persistent nodes and unreachable steps."""
 
 from collections.abc import Mapping
 
@@ -12,7 +12,7 @@ ERROR, WARNING = Severity.ERROR, Severity.WARNING
 
 
 def problems(checked: Graph, holders: Mapping[str, str] | None = None) -> tuple[Problem, ...]:
-    """``holders`` says which persistent nodes, single letters, a step uses."""
+    """Return the problems; ``holders`` maps a step to its persistent nodes, one letter each."""
     held = holders or {}
     return problems_of(checked, lambda step: Traits(holds=frozenset(held.get(step.id, ""))))
 
@@ -22,7 +22,7 @@ def said(checked: Graph, holders: Mapping[str, str] | None = None) -> list[tuple
 
 
 def test_a_circle_of_flow_is_refused_with_its_path() -> None:
-    """At the edge that closes it."""
+    """A flow cycle is reported with its path, at the edge that closes it."""
     circle = graph("ABCD", flow("A", "B"), flow("B", "C"), flow("C", "D"), flow("D", "B"))
 
     (problem,) = problems(circle)
@@ -35,7 +35,7 @@ def test_a_circle_of_flow_is_refused_with_its_path() -> None:
 
 
 def test_circles_that_touch_are_told_once_and_others_apart() -> None:
-    """The shortest way round, through the step that the graph lists first."""
+    """Overlapping cycles are reported once, by the shortest path; separate ones separately."""
     knot = [flow("A", "B"), flow("B", "C"), flow("C", "B"), flow("C", "D"), flow("D", "B")]
     other = [flow("A", "E"), flow("E", "E")]
 
@@ -46,7 +46,7 @@ def test_circles_that_touch_are_told_once_and_others_apart() -> None:
 
 
 def test_an_edge_into_an_entry_is_a_warning() -> None:
-    """B starts at once, so what A gives would be lost."""
+    """An edge into an entry is a warning: the entry does not wait, so the value is lost."""
     (problem,) = problems(graph("AB", flow("A", "B"), entry="AB"))
 
     assert (problem.place, problem.severity) == ("edges.0", WARNING)
@@ -55,7 +55,7 @@ def test_an_edge_into_an_entry_is_a_warning() -> None:
 
 @pytest.mark.req("000/P4")
 def test_two_parallel_steps_on_one_persistent_node_are_refused() -> None:
-    """The message names the steps and the node, and says what to do."""
+    """The message names both steps and the persistent node, and suggests two fixes."""
     (problem,) = problems(graph("ABC", flow("A", "B"), flow("A", "C")), {"B": "n", "C": "n"})
 
     assert (problem.place, problem.severity) == ("steps.2", ERROR)
@@ -67,7 +67,7 @@ def test_two_parallel_steps_on_one_persistent_node_are_refused() -> None:
 
 @pytest.mark.req("000/P4")
 def test_an_edge_into_an_entry_keeps_no_steps_apart() -> None:
-    """The entry does not wait."""
+    """An edge into an entry does not order two steps that share a persistent node."""
     both = graph("BC", flow("B", "C"), entry="BC")
 
     assert said(both, {"B": "n", "C": "n"}) == [("edges.0", WARNING), ("steps.1", ERROR)]
@@ -75,7 +75,7 @@ def test_an_edge_into_an_entry_keeps_no_steps_apart() -> None:
 
 @pytest.mark.req("004/subgraph")
 def test_a_step_that_takes_no_part_is_a_warning() -> None:
-    """L does: it is linked."""
+    """An unreachable step is a warning; a linked step is reachable."""
     (problem,) = problems(graph("ALX", link("L", "A"), entry="A"))
 
     assert (problem.place, problem.severity) == ("steps.2", WARNING)
@@ -83,7 +83,7 @@ def test_a_step_that_takes_no_part_is_a_warning() -> None:
 
 
 def test_places_are_those_of_the_graph_that_was_given() -> None:
-    """Although what is broken is set aside before the whole is looked at."""
+    """Places refer to the original graph, although broken parts are removed before the check."""
     circle = (flow("B", "C"), flow("C", "B", "x"), flow("C", "B", "y"))
     broken = graph("ABCDB", flow("A", "Z"), flow("A", "B"), *circle)
 
@@ -98,7 +98,7 @@ def test_places_are_those_of_the_graph_that_was_given() -> None:
 
 @pytest.mark.parametrize("count", [2_000, pytest.param(10_000, marks=pytest.mark.proof)])
 def test_a_large_graph_is_checked_without_a_deep_stack(count: int) -> None:
-    """Thousands of steps in a row, in a circle, and side by side."""
+    """Chains, cycles and fans of thousands of steps are checked without recursion."""
     deep, wide = row(count), fan(count)
     circle = graph([s.id for s in deep.steps], *deep.edges, flow(str(count - 1), "0"), entry="0")
     every_step = dict.fromkeys([*(s.id for s in deep.steps), *(s.id for s in wide.steps)], "n")

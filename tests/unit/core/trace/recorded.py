@@ -1,4 +1,4 @@
-"""An execution whose clock a test sets: steps with records, calls below them."""
+"""An execution with a manual clock that creates step records and their calls."""
 
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -11,12 +11,12 @@ from tests.support.manual_clock import ManualClock
 START_MS = 1_740_000_000_000
 START = datetime.fromtimestamp(START_MS / 1000, UTC)
 START_NS = 5_000_000
-"""What the clock of the records showed then."""
+"""The reading of the record clock at the start."""
 
 
 @dataclass
 class Execution:
-    """Stands for the engine: begins and ends steps, and appends their records."""
+    """Replaces the engine: begins and ends steps and appends their records."""
 
     clock: ManualClock = field(default_factory=lambda: ManualClock(START_MS))
     records: list[StepRecord] = field(default_factory=list)
@@ -31,7 +31,7 @@ class Execution:
         self.clock.now = START_MS + ms
 
     def begin(self, step_id: str, parent: str | None = None, **record: Any) -> "RunningStep":
-        """Begin a step; ``record`` are fields of its record."""
+        """Begin a step; ``record`` holds fields of its record."""
         node = self.graph.begin_node(
             parent or self.root, "system", step_id, metadata={"step_type": "function"}
         )
@@ -47,13 +47,13 @@ class Execution:
         return step.node
 
     def call(self, parent: str, *, tokens: int = 0, cost_usd: float | None = 0.0) -> str:
-        """Make an LLM call at this very moment."""
+        """Make an LLM call that takes no time."""
         node = self.graph.begin_node(parent, "llm", "plan", "nano")
         self.graph.mark_success(node, cost_usd, tokens, 0)
         return node
 
     def reading(self) -> int:
-        """Return what the clock of the records shows."""
+        """Return the current reading of the record clock in nanoseconds."""
         return START_NS + (self.clock.now - START_MS) * 1_000_000
 
 
@@ -68,7 +68,7 @@ class RunningStep:
     record: dict[str, Any]
 
     def end(self, stop: str | None = None) -> None:
-        """End the step as its record says, or halt it."""
+        """Halt the step for ``stop``, or end it with the status that its record implies."""
         graph, error = self.execution.graph, self.record.get("error")
         if stop is not None:
             graph.mark_halt(self.node, stop)

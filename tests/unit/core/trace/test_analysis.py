@@ -1,4 +1,4 @@
-"""Where time and money went, and what stopped the run."""
+"""Critical path, time shares, costs and the cause of a stop."""
 
 import pytest
 
@@ -22,7 +22,7 @@ from tests.support.manual_clock import ManualClock
 
 
 class Script:
-    """Builds a graph whose times are milliseconds after the root's begin, at 0."""
+    """Builds a graph with times in milliseconds after the root's start."""
 
     def __init__(self, graph: ExecutionGraph, clock: ManualClock) -> None:
         self._graph, self._clock, self._zero = graph, clock, clock.now
@@ -61,7 +61,7 @@ def script(graph: ExecutionGraph, clock: ManualClock) -> Script:
 
 
 def test_the_critical_path_of_a_sequence_is_every_call(script: Script) -> None:
-    """And the run itself in between."""
+    """The critical path of a sequence contains every call, and the run in the gaps."""
     script.call(10, 30)
     script.call(40, 90)
 
@@ -75,7 +75,7 @@ def test_the_critical_path_of_a_sequence_is_every_call(script: Script) -> None:
 
 
 def test_the_critical_path_follows_the_branch_that_ended_last(script: Script) -> None:
-    """A parallel call that was over earlier held up nothing."""
+    """A parallel call that ended earlier is not on the critical path."""
     script.call(0, 40)
     slow = script.call(0, 100)
     script.call(20, 95, slow)
@@ -88,7 +88,7 @@ def test_the_critical_path_follows_the_branch_that_ended_last(script: Script) ->
 
 
 def test_overlapping_calls_share_the_path(script: Script) -> None:
-    """Before the last one began, the one that was still at work is on it."""
+    """Before the last call began, the path follows the call that was still running."""
     script.call(0, 60)
     script.call(50, 100)
 
@@ -96,7 +96,7 @@ def test_overlapping_calls_share_the_path(script: Script) -> None:
 
 
 def test_a_child_may_outlast_its_parent(script: Script) -> None:
-    """A tool call stands below the LLM call that asked for it and begins when that has ended."""
+    """A tool call below an LLM call may start after it; both are on the critical path."""
     plan = script.call(0, 30, kind="llm", name="plan")
     script.call(40, 100, plan)
     snapshot = script.done(100)
@@ -112,9 +112,10 @@ def test_a_child_may_outlast_its_parent(script: Script) -> None:
 def test_a_call_of_a_replayed_answer_belongs_to_the_later_try_of_its_step(
     script: Script, graph: ExecutionGraph
 ) -> None:
-    """The tool call is a child of the LLM call of the lost try; its time is that of the later one.
+    """A tool call of a replayed answer counts for the later attempt of its step.
 
-    A limit that refuses a call there is what stopped the run.
+    It is a child of the LLM call in the lost attempt. If a limit refuses such a call, that call is
+    reported as the one that stopped the run.
     """
     lost = script.call(0, None, kind="system", name="a")
     plan = script.call(0, 30, lost, kind="llm", name="plan")
@@ -138,7 +139,7 @@ def test_a_call_of_a_replayed_answer_belongs_to_the_later_try_of_its_step(
 
 
 def test_what_is_still_open_lasts_until_the_snapshot(script: Script, graph: ExecutionGraph) -> None:
-    """A run can be asked while it works."""
+    """An open call lasts until the snapshot, so a running run can be analysed."""
     script.call(10, None)
     script.at(50)
 
@@ -146,14 +147,14 @@ def test_what_is_still_open_lasts_until_the_snapshot(script: Script, graph: Exec
 
 
 def test_an_empty_graph_has_no_critical_path(graph: ExecutionGraph) -> None:
-    """Nor has a run of no duration."""
+    """An empty graph and a run of no duration have no critical path."""
     assert critical_path(graph.snapshot()) == []
     graph.mark_success(graph.create_root("run"), 0)
     assert critical_path(graph.snapshot()) == []
 
 
 def test_a_chain_of_thousands_is_no_problem(graph: ExecutionGraph, clock: ManualClock) -> None:
-    """Depth costs no stack."""
+    """A chain of 3000 nodes is analysed without recursion."""
     node_id = graph.create_root("run")
     for _ in range(3000):
         clock.advance(1)
@@ -166,7 +167,7 @@ def test_a_chain_of_thousands_is_no_problem(graph: ExecutionGraph, clock: Manual
 def test_attempts_are_part_of_their_call(
     script: Script, graph: ExecutionGraph, clock: ManualClock
 ) -> None:
-    """Neither shares of time nor the critical path name them."""
+    """Attempts are part of their call and appear in neither time shares nor critical path."""
     call = script.call(0, None, kind="llm", name="plan")
     graph.add_ended(
         call, "system", "attempt", status="fail", start_ts_ms=clock.now, end_ts_ms=clock.now + 40
@@ -183,7 +184,7 @@ def test_attempts_are_part_of_their_call(
 
 
 def test_time_is_shared_between_calls_of_one_sort(script: Script) -> None:
-    """Own time leaves out what children did, overlapping ones once; the longest comes first."""
+    """Own time excludes children and counts overlaps once; the longest share is first."""
     outer = script.call(0, 100, kind="llm", name="plan")
     script.call(10, 60, outer, name="search")
     script.call(20, 40, outer, name="search")
@@ -197,7 +198,7 @@ def test_time_is_shared_between_calls_of_one_sort(script: Script) -> None:
 
 
 def test_the_items_of_a_map_are_one_sort(graph: ExecutionGraph, root: str) -> None:
-    """Also what is nested in them, and what is tried again; other steps keep their names."""
+    """All items of a map, including nested steps and retries, share one row."""
 
     def step(parent: str, name: str, kind: str) -> str:
         return graph.begin_node(parent, "system", name, metadata={"step_type": kind})
@@ -216,7 +217,7 @@ def test_the_items_of_a_map_are_one_sort(graph: ExecutionGraph, root: str) -> No
 
 
 def test_cost_is_grouped_by_model_and_tier(graph: ExecutionGraph, root: str) -> None:
-    """Failed calls included, the dearest first; calls without a model cost nothing."""
+    """Costs per model and tier include failed calls, with the most expensive first."""
     for model, tier, cost in [("nano", "small", 0.25), ("gpt", "big", 2), ("nano", "small", 0.5)]:
         node_id = graph.begin_node(root, "llm", "plan", model, {"tier": tier})
         graph.mark_success(node_id, cost, 10, 5)
@@ -233,7 +234,7 @@ def test_cost_is_grouped_by_model_and_tier(graph: ExecutionGraph, root: str) -> 
 
 
 def test_a_tier_costs_what_its_models_cost(graph: ExecutionGraph, root: str) -> None:
-    """The dearest tier first; sums are exact; what belongs to no tier is not left out."""
+    """Costs per tier are exact, with the most expensive first; calls without a tier are kept."""
     calls = [("nano", "small", 0.1), ("mini", "small", 0.2), ("gpt", "big", 2), ("old", None, 0.5)]
     for model, tier, cost in calls:
         node_id = graph.begin_node(root, "llm", "plan", model, {"tier": tier} if tier else None)
@@ -252,7 +253,7 @@ def test_a_tier_costs_what_its_models_cost(graph: ExecutionGraph, root: str) -> 
 def test_the_refused_call_is_the_one_that_hit_the_limit(
     graph: ExecutionGraph, root: str, clock: ManualClock
 ) -> None:
-    """Not its neighbours, which were halted in the same millisecond because of it."""
+    """The refused call is reported, not its neighbours that were halted in the same millisecond."""
     graph.begin_node(root, "llm", "parallel")
     clock.advance(100)
     refused = graph.begin_node(root, "llm", "one too many")
@@ -265,7 +266,7 @@ def test_the_refused_call_is_the_one_that_hit_the_limit(
 def test_of_halts_within_one_millisecond_the_youngest_node_is_the_refused_call(
     graph: ExecutionGraph, root: str
 ) -> None:
-    """Steps around a refused call may start, and halt, in the same millisecond as the call."""
+    """Of several halts in one millisecond, the youngest node is the refused call."""
     step = graph.begin_node(root, "system", "step")
     refused = graph.begin_node(step, "tool", "refused")
     graph.mark_halt(refused, "budget")
@@ -278,7 +279,7 @@ def test_of_halts_within_one_millisecond_the_youngest_node_is_the_refused_call(
 def test_a_node_that_ended_with_its_run_did_not_stop_it(
     graph: ExecutionGraph, root: str, clock: ManualClock
 ) -> None:
-    """Even if it began last."""
+    """A node that was halted because its run ended did not stop it, even if it began last."""
     limit = graph.begin_node(root, "llm", "plan")
     clock.advance(5)
     graph.begin_node(root, "tool", "bystander")
@@ -292,7 +293,7 @@ def test_a_node_that_ended_with_its_run_did_not_stop_it(
 def test_a_call_that_was_lost_with_its_worker_and_made_again_stopped_nothing(
     graph: ExecutionGraph, root: str, clock: ManualClock
 ) -> None:
-    """Nor did what stood below it; calls side by side are no tries of one another."""
+    """A call that was lost and retried did not stop the run; parallel calls are not retries."""
     lost = graph.begin_node(root, "system", "slow")
     graph.begin_node(lost, "tool", "calculator")
     clock.advance(5)
@@ -312,7 +313,7 @@ def test_a_call_that_was_lost_with_its_worker_and_made_again_stopped_nothing(
 def test_what_waits_for_a_person_is_what_was_given_up_last(
     graph: ExecutionGraph, root: str, clock: ManualClock
 ) -> None:
-    """Not what was given up for an earlier question and begun anew; and it has stopped nothing."""
+    """Only nodes of the current question wait; nodes of an answered question are halted."""
     assert str(Suspended(frozenset())) == WAITS
     before = graph.begin_node(root, "system", "first")
     graph.begin_node(before, "system", "approval of note")
@@ -340,7 +341,7 @@ def test_what_waits_for_a_person_is_what_was_given_up_last(
 
 
 def test_a_halted_root_alone_stopped_by_itself(graph: ExecutionGraph, root: str) -> None:
-    """A run that was cancelled before its first call; and nothing halted is None."""
+    """A run that was cancelled before its first call has its root as the first halted node."""
     assert first_halted(graph.snapshot()) is None
     graph.mark_halt(root, "cancelled")
 
@@ -348,7 +349,7 @@ def test_a_halted_root_alone_stopped_by_itself(graph: ExecutionGraph, root: str)
 
 
 def test_segments_name_nodes(script: Script) -> None:
-    """By their ids, with UTC milliseconds."""
+    """A segment holds the node ID and UTC times in milliseconds."""
     snapshot = script.done(5)
     start = snapshot["nodes"][script.root]["start_ts_ms"]
 
@@ -360,7 +361,7 @@ def test_segments_name_nodes(script: Script) -> None:
 def test_the_time_of_a_person_belongs_to_the_question(
     script: Script, graph: ExecutionGraph
 ) -> None:
-    """A run that is suspended for 10 s has a question that lasts as long, on the path and alone."""
+    """Time in which a run is suspended counts for its approval, not for run or agent."""
     question = {"approval_id": "q"}
 
     def asks(start: int) -> tuple[str, str]:

@@ -1,4 +1,4 @@
-"""Reading what changed, for a journal that only appends."""
+"""Incremental changes of a graph, for an append-only journal."""
 
 import pytest
 
@@ -6,7 +6,7 @@ from caseworker.core.trace.execution_graph import ExecutionGraph
 
 
 def test_every_change_is_told_once(graph: ExecutionGraph, root: str) -> None:
-    """From one revision to the next, each changed node as it is at the end."""
+    """Each revision range returns a changed node once, in its final state."""
     revision, nodes = graph.changed_since(0)
     assert [node["node_id"] for node in nodes] == [root]
 
@@ -26,7 +26,7 @@ def test_every_change_is_told_once(graph: ExecutionGraph, root: str) -> None:
 
 
 def test_a_parent_is_told_before_its_children(graph: ExecutionGraph, root: str) -> None:
-    """So that a journal row never refers to one that is not there."""
+    """Parents are returned before their children, so a journal row never lacks its parent."""
     child = graph.begin_node(root, "llm", "plan")
     grandchild = graph.begin_node(child, "tool", "search")
     graph.mark_running(grandchild)
@@ -36,7 +36,7 @@ def test_a_parent_is_told_before_its_children(graph: ExecutionGraph, root: str) 
 
 
 def test_a_closed_branch_is_told_whole(graph: ExecutionGraph, root: str) -> None:
-    """Nodes that ended because the root did are changes like any other."""
+    """Nodes that ended with the root are returned as changes."""
     graph.begin_node(root, "llm", "plan")
     revision = graph.revision
     graph.mark_halt(root)
@@ -47,7 +47,7 @@ def test_a_closed_branch_is_told_whole(graph: ExecutionGraph, root: str) -> None
 def test_a_small_change_of_a_large_graph_is_a_small_answer(
     graph: ExecutionGraph, root: str
 ) -> None:
-    """A node that began thousands of nodes ago is told alone."""
+    """A change of an old node returns only that node, even in a large graph."""
     for _ in range(3000):
         graph.mark_success(graph.begin_node(root, "llm", "plan"), 0)
     revision = graph.revision
@@ -60,6 +60,6 @@ def test_a_small_change_of_a_large_graph_is_a_small_answer(
 def test_a_revision_that_never_was_is_refused(
     graph: ExecutionGraph, root: str, revision: int
 ) -> None:
-    """Better than silently telling nothing."""
+    """An unknown revision is rejected instead of returning nothing."""
     with pytest.raises(ValueError, match="revision 1"):
         graph.changed_since(revision)

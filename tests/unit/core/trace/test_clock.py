@@ -14,7 +14,7 @@ def now_ms(ticks: Ticks) -> int:
 def test_it_tells_utc_milliseconds_and_ignores_corrections_of_the_time_of_day(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A jump of the system clock is no jump of durations; only the monotonic clock moves it."""
+    """A jump of the system clock changes no timestamp; only the monotonic clock advances it."""
     monotonic = [5_000_000_000]
     monkeypatch.setattr(time, "time_ns", lambda: 1_740_000_000_000_000_000)
     monkeypatch.setattr(time, "monotonic_ns", lambda: monotonic[0])
@@ -28,5 +28,5 @@ def test_it_tells_utc_milliseconds_and_ignores_corrections_of_the_time_of_day(
 
 
 def test_a_clock_of_a_caller_is_used_as_it_is() -> None:
-    """Its milliseconds go through unchanged."""
+    """The graph returns the milliseconds of a caller's clock unchanged."""
     assert ExecutionGraph(now_ms=lambda: 1_740_000_000_123).now_ms() == 1_740_000_000_123

@@ -13,7 +13,7 @@ from tests.support.manual_clock import ManualClock
 NORMAL, HALTED = json.loads(
     Path(__file__).with_name("documented_snapshots.json").read_text("utf-8")
 )
-"""A chain of three nodes that succeeded, and one that a cost ceiling has halted."""
+"""A chain of three successful nodes, and one that a cost limit halted."""
 
 
 def replayed(example: dict[str, Any]) -> Any:
@@ -48,7 +48,7 @@ def replayed(example: dict[str, Any]) -> Any:
 @pytest.mark.parametrize(
     ("example", "tokens"),
     [
-        # The document sums 80 tokens to 820; total_tokens_in is an addition of ours.
+        # The document states 820 tokens where its nodes sum to 80; total_tokens_in is our addition.
         pytest.param(NORMAL, {"total_tokens_in": 120, "total_tokens_out": 80}, id="normal"),
         pytest.param(HALTED, {"total_tokens_in": 5000, "total_tokens_out": 3000}, id="halted"),
     ],
@@ -56,7 +56,7 @@ def replayed(example: dict[str, Any]) -> Any:
 def test_the_calls_of_an_example_give_its_snapshot(
     example: dict[str, Any], tokens: dict[str, int]
 ) -> None:
-    """Every field of every node, and the totals."""
+    """The snapshot equals the documented one in every field of every node and in the totals."""
     snapshot = replayed(example)
 
     assert_sound(snapshot)

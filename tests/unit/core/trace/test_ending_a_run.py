@@ -1,4 +1,4 @@
-"""No open node is left under a closed root."""
+"""A closed root has no open nodes below it."""
 
 from collections.abc import Callable
 
@@ -26,7 +26,7 @@ def statuses(graph: ExecutionGraph) -> list[str]:
 
 
 def test_closing_halts_what_is_open_deepest_first(deep: ExecutionGraph, clock: ManualClock) -> None:
-    """The root itself stays open, what had ended stays as it was."""
+    """Open nodes are halted deepest first; the root stays open and ended nodes stay unchanged."""
     clock.advance(70)
 
     assert deep.close_open("cancelled") == ["n000004", "n000006", "n000002", "n000005"]
@@ -38,7 +38,7 @@ def test_closing_halts_what_is_open_deepest_first(deep: ExecutionGraph, clock: M
 
 
 def test_one_branch_can_be_closed(deep: ExecutionGraph) -> None:
-    """Also through a node of it that has ended; the other branch goes on."""
+    """Closing one branch, even below an ended node, leaves the other branch open."""
     assert deep.close_open("timeout", below="n000002") == ["n000004"]
     assert statuses(deep) == ["created", "created", "success", "halt", "created", "created"]
     assert deep.close_open("timeout", below="n000005") == ["n000006"]
@@ -46,7 +46,7 @@ def test_one_branch_can_be_closed(deep: ExecutionGraph) -> None:
 
 
 def test_an_empty_graph_has_nothing_to_close() -> None:
-    """Not even a root."""
+    """Closing an empty graph halts nothing."""
     assert ExecutionGraph().close_open("cancelled") == []
 
 
@@ -61,7 +61,7 @@ def test_an_empty_graph_has_nothing_to_close() -> None:
 def test_ending_the_root_ends_all_below_it(
     deep: ExecutionGraph, end: Callable[[ExecutionGraph], bool]
 ) -> None:
-    """In the same step: no snapshot ever shows an open node under a closed root."""
+    """Ending the root ends all nodes below it atomically, so no snapshot shows an open one."""
     assert end(deep)
 
     snapshot = deep.snapshot()
@@ -71,7 +71,7 @@ def test_ending_the_root_ends_all_below_it(
 
 
 def test_nothing_begins_below_a_closed_root(deep: ExecutionGraph) -> None:
-    """Neither a call nor an attempt that is over already."""
+    """After the root ended, neither a call nor an ended attempt can be added."""
     deep.mark_halt("n000001")
     before = deep.snapshot()
 
@@ -84,7 +84,7 @@ def test_nothing_begins_below_a_closed_root(deep: ExecutionGraph) -> None:
 
 
 def test_late_usage_still_reaches_a_closed_run(deep: ExecutionGraph) -> None:
-    """The bill for an abandoned call may come after the end."""
+    """Late usage of an abandoned call is added after the root ended."""
     deep.mark_halt("n000001")
 
     deep.add_late_usage("n000006", cost_usd=0.25)

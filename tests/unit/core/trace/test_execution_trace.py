@@ -24,7 +24,7 @@ def execution() -> Execution:
 
 
 def step(step_id: str = "s", start: int = 0, end: int = 5, **more: object) -> StepTrace:
-    """Return a step that somebody adds by hand."""
+    """Return a step that a caller adds manually."""
     made = StepTrace(
         step_id, "n", "FunctionNode", None, None, None, START + start * MS, START + end * MS,
         float(end - start),
@@ -38,7 +38,7 @@ def ids(trace: ExecutionTrace) -> list[str]:
 
 @pytest.mark.req("000/O2")
 def test_a_trace_has_the_fields_and_defaults_of_the_document(trace: ExecutionTrace) -> None:
-    """In its order; a new one is running and empty."""
+    """The fields have the documented order and defaults; a new trace is running and empty."""
     assert [(f.name, f.default is not MISSING) for f in fields(ExecutionTrace)] == [
         ("graph_id", False),
         ("start_time", False),
@@ -63,7 +63,7 @@ def test_a_trace_has_the_fields_and_defaults_of_the_document(trace: ExecutionTra
 
 @pytest.mark.req("000/O2")
 def test_a_trace_takes_all_of_its_fields() -> None:
-    """By place or by name; totals are taken as given, and equal traces are equal."""
+    """All fields can be given by position or by name, and equal traces compare equal."""
     given = ("main", START, START + MS, "failed", [step()], 7, 0.5, "broke")
     trace = ExecutionTrace(*given)  # type: ignore[arg-type]
 
@@ -74,7 +74,7 @@ def test_a_trace_takes_all_of_its_fields() -> None:
 
 @pytest.mark.req("000/O2")
 def test_added_steps_are_kept_and_summed(trace: ExecutionTrace) -> None:
-    """Tokens by their field, cost by their metadata."""
+    """Totals sum the tokens field and the cost in the metadata of the added steps."""
     trace.add_step(step("a", tokens_used=3, metadata={"cost_usd": 0.1}))
     trace.add_step(step("b", tokens_used=4, metadata={"cost_usd": 0.2}))
     trace.add_step(step("c", metadata={"cost_usd": True}))
@@ -85,7 +85,7 @@ def test_added_steps_are_kept_and_summed(trace: ExecutionTrace) -> None:
 
 @pytest.mark.req("000/O2")
 def test_totals_and_steps_may_be_set(trace: ExecutionTrace, execution: Execution) -> None:
-    """As with any field; what the sources tell comes on top of steps, and is within totals."""
+    """Totals and steps can be assigned; recorded steps are listed first and stay in the totals."""
     recorded = execution.begin("recorded")
     execution.call(recorded.node, tokens=5, cost_usd=0.5)
     recorded.end()
@@ -102,7 +102,7 @@ def test_totals_and_steps_may_be_set(trace: ExecutionTrace, execution: Execution
 def test_a_trace_tells_of_the_steps_it_follows_while_they_work(
     trace: ExecutionTrace, execution: Execution
 ) -> None:
-    """Each step as soon as it has ended, with its tokens and cost."""
+    """A trace shows each step of a running execution when it ends, with tokens and cost."""
     trace.follow(execution.source)
     assert (trace.steps, trace.total_tokens) == ([], 0)
 
@@ -120,7 +120,7 @@ def test_a_trace_tells_of_the_steps_it_follows_while_they_work(
 
 @pytest.mark.req("000/D12")
 def test_recording_asks_nothing_of_the_trace(trace: ExecutionTrace, execution: Execution) -> None:
-    """An execution appends to a list of its own; the graph of calls is there without any trace."""
+    """Recording steps does not touch the trace, which reads them only on access."""
     trace.follow(execution.source)
     for number in range(100):
         execution.run(f"s{number}", number, number + 1)
@@ -133,7 +133,7 @@ def test_recording_asks_nothing_of_the_trace(trace: ExecutionTrace, execution: E
 def test_steps_are_read_again_only_if_something_changed(
     trace: ExecutionTrace, execution: Execution
 ) -> None:
-    """The steps are the same objects until then; the list is the caller's own."""
+    """Steps are built again only after a change; the returned list is the caller's own copy."""
     node = execution.run("a", 0, 1)
     trace.follow(execution.source)
     before = trace.steps
@@ -149,7 +149,7 @@ def test_steps_are_read_again_only_if_something_changed(
 def test_totals_are_those_of_the_run_with_nested_steps(
     trace: ExecutionTrace, execution: Execution
 ) -> None:
-    """Nothing counts twice, and the sums are exact."""
+    """Nested steps are not counted twice, and the totals equal those of the graph."""
     outer = execution.begin("outer")
     for tokens, cost_usd in ((1, 0.1), (2, 0.2), (4, 0.7)):
         inner = execution.begin(f"outer/{tokens}", parent=outer.node)
@@ -166,7 +166,7 @@ def test_totals_are_those_of_the_run_with_nested_steps(
 
 
 def test_a_trace_of_two_executions_holds_both(trace: ExecutionTrace) -> None:
-    """One after the other, each with its own graph; the node ids of both are the same."""
+    """A trace combines two executions in time order, although their node IDs are equal."""
     for at in (10, 0):
         execution = Execution()
         execution.at(at)
@@ -181,7 +181,7 @@ def test_a_trace_of_two_executions_holds_both(trace: ExecutionTrace) -> None:
 
 
 def test_any_source_can_be_followed(trace: ExecutionTrace) -> None:
-    """Also one that never changes."""
+    """A trace accepts any source, even one whose revision never changes."""
 
     class Fixed:
         revision = 0
@@ -197,7 +197,7 @@ def test_any_source_can_be_followed(trace: ExecutionTrace) -> None:
 @pytest.mark.req("000/O2")
 @pytest.mark.parametrize("status", ["completed", "failed", "cancelled"])
 def test_a_trace_is_finished_with_its_execution(trace: ExecutionTrace, status: str) -> None:
-    """At the moment that is given, or now."""
+    """A trace ends at the given time, or now."""
     trace.finish(status, "why", at=START + MS)  # type: ignore[arg-type]
     assert (trace.status, trace.error, trace.end_time) == (status, "why", START + MS)
 
@@ -209,7 +209,7 @@ def test_a_trace_is_finished_with_its_execution(trace: ExecutionTrace, status: s
 
 @pytest.mark.req("000/O2")
 def test_a_trace_on_a_clock_without_a_zone_stays_on_it(execution: Execution) -> None:
-    """Document 000 begins traces with ``datetime.now()``: all times of one trace compare."""
+    """A trace started without a zone has only local times; document 000 uses ``datetime.now()``."""
     local = START.astimezone().replace(tzinfo=None)
     trace = ExecutionTrace(graph_id="main", start_time=local)
     execution.run("a", 1, 2)
@@ -224,7 +224,7 @@ def test_a_trace_on_a_clock_without_a_zone_stays_on_it(execution: Execution) -> 
 
 @pytest.mark.req("000/O2")
 def test_a_trace_is_json(trace: ExecutionTrace, execution: Execution) -> None:
-    """All fields by their names, payloads that are no JSON by their types."""
+    """The JSON form has all fields; a payload that is not JSON is replaced by its type."""
     execution.run("a", 10, 15, input={"x": (1, 2)}, output=object(), error="no luck")
     trace.follow(execution.source)
     trace.finish("failed", "a failed", at=START + 20 * MS)
@@ -265,7 +265,7 @@ def test_a_trace_is_json(trace: ExecutionTrace, execution: Execution) -> None:
 
 
 def test_impossible_numbers_become_null(trace: ExecutionTrace) -> None:
-    """JSON has none that are not finite."""
+    """NaN and infinity become null, because JSON does not have them."""
     trace.total_cost = float("nan")
     trace.add_step(step(duration_ms=float("inf")))
 
@@ -280,7 +280,7 @@ def test_impossible_numbers_become_null(trace: ExecutionTrace) -> None:
 
 @pytest.mark.req("000/O2")
 def test_an_explanation_begins_as_in_the_document(trace: ExecutionTrace) -> None:
-    """Its lines are there as they stand; more follows."""
+    """The explanation starts with the lines that the document specifies."""
     trace.add_step(step("fetch", duration_ms=12.4))
     trace.add_step(step("parse", duration_ms=0.6, error="bad input"))
     trace.status = "failed"
@@ -296,7 +296,7 @@ def test_an_explanation_begins_as_in_the_document(trace: ExecutionTrace) -> None
 
 @pytest.mark.req("000/O2")
 def test_an_explanation_is_read_at_a_glance(trace: ExecutionTrace, execution: Execution) -> None:
-    """Totals, the slowest steps, what the end waited for, what stopped it."""
+    """The explanation shows totals, slowest steps, critical path and the cause of the stop."""
     execution.run("load", 0, 20)
     quick = execution.begin("quick", error="no luck", recovered_by="skip")
     slow = execution.begin("slow")
@@ -336,7 +336,7 @@ def test_an_explanation_is_read_at_a_glance(trace: ExecutionTrace, execution: Ex
 def test_a_sequence_has_no_critical_path_to_tell(
     trace: ExecutionTrace, execution: Execution
 ) -> None:
-    """It would be every step once more."""
+    """A sequence shows no critical path, because it would list every step again."""
     for number in range(3):
         execution.run(f"s{number}", number, number + 1)
     trace.follow(execution.source)
@@ -345,14 +345,14 @@ def test_a_sequence_has_no_critical_path_to_tell(
 
 
 def test_a_trace_without_steps_is_explained(trace: ExecutionTrace) -> None:
-    """Before anything has happened."""
+    """A trace without steps is explained with zero totals."""
     assert (
         trace.explain() == "Graph: main\nStatus: running\nTotal: 0 steps in 0ms, 0 tokens, $0.0000"
     )
 
 
 def test_no_text_can_forge_a_line_of_the_explanation(trace: ExecutionTrace) -> None:
-    """Nor steer a terminal."""
+    """Control characters in names and errors cannot forge a line or steer a terminal."""
     trace.add_step(step("a\nStatus: completed", error="x\n\x1b[2J"))
 
     lines = trace.explain().splitlines()
@@ -361,7 +361,7 @@ def test_no_text_can_forge_a_line_of_the_explanation(trace: ExecutionTrace) -> N
 
 
 def test_payloads_are_compared_by_nobody_who_reads(trace: ExecutionTrace) -> None:
-    """Arrays and the like refuse to be compared or to be true."""
+    """Payloads that refuse comparison or truth tests, such as arrays, can be traced."""
 
     class Array:
         def __eq__(self, other: object) -> bool:

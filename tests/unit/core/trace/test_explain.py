@@ -1,4 +1,4 @@
-"""The text that tells a person what a run did."""
+"""The explanation of a run for people."""
 
 import pytest
 
@@ -75,12 +75,12 @@ def halted(graph: ExecutionGraph, root: str, clock: ManualClock) -> ExecutionGra
 
 
 def test_a_run_is_told_at_a_glance(halted: ExecutionGraph) -> None:
-    """Outcome, totals, trouble, tree, time, critical path, cost."""
+    """The explanation shows outcome, totals, failures, tree, times, critical path and costs."""
     assert explain(halted.snapshot()) == WHOLE
 
 
 def test_tiers_of_several_models_are_summed(graph: ExecutionGraph, root: str) -> None:
-    """A tier of one model has its cost in the line of that model."""
+    """Costs per tier are listed if a tier has several models."""
     for model, tier in (("nano", "small"), ("mini", "small"), ("gpt", "big")):
         node_id = graph.begin_node(root, "llm", "plan", model, {"tier": tier})
         graph.mark_success(node_id, 0.1, 10, 5)
@@ -98,7 +98,7 @@ def test_tiers_of_several_models_are_summed(graph: ExecutionGraph, root: str) ->
 
 
 def test_every_line_fits_a_terminal(graph: ExecutionGraph, root: str) -> None:
-    """Long names and reasons are cut, numbers never."""
+    """Long names and reasons are shortened to the line width; numbers stay complete."""
     node_id = graph.begin_node(root, "llm", "n" * 200, "m" * 200)
     graph.mark_failure(
         node_id, "E" * 50, "r" * 500, cost_usd=123.45, tokens_in=10**6, tokens_out=10**6
@@ -123,7 +123,7 @@ def test_every_line_fits_a_terminal(graph: ExecutionGraph, root: str) -> None:
 def test_the_first_line_tells_the_outcome(
     graph: ExecutionGraph, root: str, clock: ManualClock, status: str, headline: str
 ) -> None:
-    """For every status of the root."""
+    """The first line states the outcome for every status of the root."""
     clock.advance(2500)
     marks = {
         "running": lambda: graph.mark_running(root),
@@ -138,7 +138,7 @@ def test_the_first_line_tells_the_outcome(
 
 
 def test_what_a_cancel_ended_is_called_cancelled(graph: ExecutionGraph, root: str) -> None:
-    """A call that a limit had halted before stays halted."""
+    """Nodes that a cancel ended are shown as cancelled; a call halted earlier stays halted."""
     graph.mark_halt(graph.begin_node(root, "llm", "refused"), "cost ceiling exceeded")
     graph.begin_node(root, "llm", "plan")
     graph.close_open("Cancelled by alice.")
@@ -152,7 +152,7 @@ def test_what_a_cancel_ended_is_called_cancelled(graph: ExecutionGraph, root: st
 
 
 def test_a_run_without_calls_is_told_too(graph: ExecutionGraph) -> None:
-    """Before and after its root was created, also if it was cancelled at once."""
+    """A run without calls is explained before and after its root exists."""
     assert explain(graph.snapshot()) == "Run chain-1 has not begun yet.\n"
     graph.mark_halt(graph.create_root("run"), "cancelled")
 
@@ -160,7 +160,7 @@ def test_a_run_without_calls_is_told_too(graph: ExecutionGraph) -> None:
 
 
 def test_a_large_tree_is_cut_and_says_so(graph: ExecutionGraph, root: str) -> None:
-    """The rest is counted, not shown."""
+    """A large tree is cut, and the number of omitted calls is shown."""
     for _ in range(30):
         graph.mark_success(graph.begin_node(root, "tool", "search"), 0)
 
@@ -174,7 +174,7 @@ def test_a_large_tree_is_cut_and_says_so(graph: ExecutionGraph, root: str) -> No
 def test_failures_after_the_fifth_are_only_counted(
     graph: ExecutionGraph, root: str, failures: int, counted: list[str]
 ) -> None:
-    """An explanation names five failures, and mentions others only if there are any."""
+    """An explanation lists five failures, and the number of further ones if there are any."""
     for number in range(failures):
         graph.mark_failure(graph.begin_node(root, "tool", f"t{number}"), "E", f"no {number}")
 
@@ -185,7 +185,7 @@ def test_failures_after_the_fifth_are_only_counted(
 
 
 def test_a_chain_of_thousands_is_no_problem_to_explain(graph: ExecutionGraph, root: str) -> None:
-    """Depth costs no stack."""
+    """A chain of 3000 nodes is explained without recursion."""
     node_id = root
     for _ in range(3000):
         node_id = graph.begin_node(node_id, "system", "deeper")
@@ -194,7 +194,7 @@ def test_a_chain_of_thousands_is_no_problem_to_explain(graph: ExecutionGraph, ro
 
 
 def test_control_characters_cannot_reach_a_terminal(graph: ExecutionGraph, root: str) -> None:
-    """Tool names and error texts may come from outside."""
+    """Control characters in tool names and error texts are replaced."""
     node_id = graph.begin_node(root, "tool", "a\x1b[31mb", "m\r\n")
     graph.mark_failure(node_id, "E\x00", "line\nline\u202e")
 
@@ -212,14 +212,14 @@ def test_control_characters_cannot_reach_a_terminal(graph: ExecutionGraph, root:
 def test_durations_have_a_unit_that_fits(
     graph: ExecutionGraph, root: str, clock: ManualClock, milliseconds: int, text: str
 ) -> None:
-    """From milliseconds to hours."""
+    """Durations are shown in units from milliseconds to hours."""
     clock.advance(milliseconds)
 
     assert explain(graph.snapshot()).startswith(f"Run chain-1 has not begun yet, after {text}.")
 
 
 def test_an_error_is_told_once_where_it_began(graph: ExecutionGraph, root: str) -> None:
-    """Not again for its attempts, the step around it and the run."""
+    """An error that propagates is shown once, at the call where it began."""
     step = graph.begin_node(root, "system", "fetch", metadata={"step_type": "tool"})
     call = graph.begin_node(step, "tool", "search")
     for number in (1, 2, 3):
@@ -236,7 +236,7 @@ def test_an_error_is_told_once_where_it_began(graph: ExecutionGraph, root: str) 
 
 
 def test_a_long_error_is_told_whole(graph: ExecutionGraph, root: str) -> None:
-    """Over several lines, none of them too long."""
+    """A long error is shown completely, wrapped to the line width."""
     reason = " ".join(f"word{number}" for number in range(60))
     graph.mark_failure(graph.begin_node(root, "tool", "search"), "E", reason)
 
@@ -247,7 +247,7 @@ def test_a_long_error_is_told_whole(graph: ExecutionGraph, root: str) -> None:
 
 
 def test_equal_failures_are_told_together(graph: ExecutionGraph, root: str) -> None:
-    """Five items that failed for one reason are one line."""
+    """Five calls that failed for the same reason are shown in one line."""
     for _ in range(5):
         graph.mark_failure(graph.begin_node(root, "tool", "search"), "busy", "Try again later.")
 
@@ -260,7 +260,7 @@ def test_equal_failures_are_told_together(graph: ExecutionGraph, root: str) -> N
 def test_what_calls_asked_and_got_is_quoted(
     graph: ExecutionGraph, root: str, clock: ManualClock
 ) -> None:
-    """The last message of a prompt, the arguments of a tool, the outputs of a step."""
+    """The explanation quotes the last prompt message, tool arguments and results."""
     ask = graph.begin_node(root, "llm", "ask", "nano")
     use = graph.begin_node(root, "tool", "calculator")
     messages = [{"content": "Be brief."}, {"content": "Why is\nthat?"}]
@@ -280,7 +280,7 @@ def test_what_calls_asked_and_got_is_quoted(
 def test_waits_and_skipped_steps_are_told(
     graph: ExecutionGraph, root: str, clock: ManualClock
 ) -> None:
-    """In the queue, and between the attempts of a call."""
+    """The explanation shows queue time, retry delays and skipped steps."""
     call = graph.begin_node(root, "llm", "ask", "nano")
     for number in (1, 2):
         attempt = graph.begin_node(call, "system", "attempt", metadata={"attempt": number})
@@ -295,7 +295,7 @@ def test_waits_and_skipped_steps_are_told(
 
 
 def test_a_turn_that_only_calls_tools_shows_the_calls(graph: ExecutionGraph, root: str) -> None:
-    """With what it says beside them, if it says something."""
+    """A reply with tool calls is explained by the calls and by its text, if any."""
     calls = [{"id": "c1", "name": "calculator", "arguments": '{"expression": "6 * 7"}'}]
     silent, talking = (graph.begin_node(root, "llm", "turn", "nano") for _ in range(2))
     replies = {silent: "", talking: "Let me see."}

@@ -1,4 +1,4 @@
-"""Values are measured before they are written, and written once."""
+"""JSON values are measured before they are serialized, and serialized once."""
 
 import json
 from typing import Any
@@ -37,7 +37,7 @@ def written(value: Any) -> bytes:
 
 @given(JSON)
 def test_the_limit_is_exact_to_the_byte(value: Any) -> None:
-    """What has as many bytes as allowed passes, and what has one more does not."""
+    """A value passes at a limit of exactly its size in bytes, and fails at one byte less."""
     value = json.loads(json.dumps(value).replace("\\u0000", "x"))
     size = len(written(value))
 
@@ -48,7 +48,7 @@ def test_the_limit_is_exact_to_the_byte(value: Any) -> None:
 
 
 def test_shared_parts_count_each_time_and_are_visited_once() -> None:
-    """Ten to the sixtieth bytes of JSON are refused at once; a shared value that fits is not."""
+    """Shared parts count each time, so a value of 10^60 bytes is rejected without expanding it."""
     value: Any = "x"
     for _ in range(60):
         value = [value] * 10
@@ -61,7 +61,7 @@ def test_shared_parts_count_each_time_and_are_visited_once() -> None:
 
 @pytest.mark.parametrize("value", ["endless", "deep", "deep by sharing"])
 def test_what_is_nested_too_deeply_is_refused(value: str) -> None:
-    """Whether it ends or not, and also where a part that was visited before makes it deep."""
+    """A value nested too deeply is rejected, even if it is cyclic or deep only through sharing."""
     found: Any = []
     if value == "endless":
         found.append(found)
@@ -78,7 +78,7 @@ def test_what_is_nested_too_deeply_is_refused(value: str) -> None:
 
 
 def test_numbers_count_as_the_database_writes_them() -> None:
-    """It has no exponents: 1e308 comes back with 309 digits."""
+    """Numbers count in the form Postgres stores: 1e308 has 309 digits."""
     assert frozen([1e308, 1e-308, 0.5]).size_bytes > 600
     with pytest.raises(ValueTooLargeError):
         frozen([1e308] * 1000, 100_000)
@@ -88,18 +88,18 @@ def test_numbers_count_as_the_database_writes_them() -> None:
 
 @pytest.mark.parametrize("value", [object(), {"x": {1, 2}}, float("nan"), [float("inf")]])
 def test_what_is_not_json_is_refused(value: Any) -> None:
-    """Nothing is coerced."""
+    """A value that is not JSON is rejected, not coerced."""
     with pytest.raises(ValueError, match="JSON"):
         frozen(value)
 
 
 def test_nul_is_replaced_and_its_name_is_not() -> None:
-    """No database text holds the character; six characters that spell it are harmless."""
+    """NUL is replaced, because Postgres text cannot hold it; an escaped spelling stays."""
     assert frozen("a\0b\\u0000").value() == "a\ufffdb\\u0000"
 
 
 def test_frozen_parts_are_joined_without_being_written_again() -> None:
-    """The size is that of the whole."""
+    """Frozen parts are joined as text, and the size is that of the whole object."""
     whole = frozen_object({"a": frozen([1, "\u00e4"]), "b": frozen(None)})
 
     assert thawed(whole) == {"a": [1, "\u00e4"], "b": None}

@@ -1,4 +1,4 @@
-"""The checker finds what it is there to find."""
+"""The invariant checker finds every kind of broken snapshot."""
 
 import copy
 from typing import Any
@@ -23,7 +23,7 @@ def sound(graph: ExecutionGraph, root: str) -> dict[str, Any]:
 
 
 def test_a_sound_snapshot_has_no_violations(sound: dict[str, Any]) -> None:
-    """Nor has an empty one."""
+    """A sound snapshot and an empty one have no violations."""
     assert violations(sound) == []
     assert violations(ExecutionGraph().snapshot()) == []
 
@@ -64,14 +64,14 @@ def test_a_sound_snapshot_has_no_violations(sound: dict[str, Any]) -> None:
 def test_a_broken_node_is_found(
     sound: dict[str, Any], node_id: str, change: dict[str, Any], sentence: str
 ) -> None:
-    """Every rule has its sentence, which names the node."""
+    """Each violated rule is reported in a sentence that names the node."""
     sound["nodes"][node_id] |= change
 
     assert sentence in violations(sound)
 
 
 def test_missing_parts_are_found(sound: dict[str, Any]) -> None:
-    """Of a node, of the aggregates, of the snapshot."""
+    """Missing fields of a node, of the aggregates or of the snapshot are reported."""
     broken = copy.deepcopy(sound)
     del broken["nodes"]["n000002"]["model"]
     assert "n000002 lacks model" in violations(broken)
@@ -85,7 +85,7 @@ def test_missing_parts_are_found(sound: dict[str, Any]) -> None:
 
 
 def test_a_wrong_root_is_found(sound: dict[str, Any]) -> None:
-    """It must be the node without a parent, and there must be one."""
+    """The root must exist and be the only node without a parent."""
     assert violations({**sound, "root_id": None}) == ["root_id is None, but the root is n000001"]
     sound["nodes"].pop("n000001")
     assert "there are 0 roots" in violations(sound)
@@ -106,7 +106,7 @@ def test_a_wrong_root_is_found(sound: dict[str, Any]) -> None:
 def test_a_step_backwards_is_found(
     sound: dict[str, Any], node_id: str, change: dict[str, Any], sentence: str
 ) -> None:
-    """Between two snapshots of one graph."""
+    """A change that no later snapshot may have, such as a lower cost, is reported."""
     later = copy.deepcopy(sound)
     assert regressions(sound, later) == []
     later["nodes"][node_id] |= change
@@ -115,7 +115,7 @@ def test_a_step_backwards_is_found(
 
 
 def test_lost_nodes_and_shrinking_totals_are_found(sound: dict[str, Any]) -> None:
-    """They are steps backwards too."""
+    """A missing node and a smaller total are reported as regressions."""
     later = copy.deepcopy(sound)
     del later["nodes"]["n000005"]
     later["aggregates"]["total_cost_usd"] = 0.5

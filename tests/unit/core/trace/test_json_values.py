@@ -1,4 +1,4 @@
-"""Strict copies of JSON, and any value as JSON."""
+"""Strict copies of JSON, and conversion of any value to JSON."""
 
 import json
 from collections import OrderedDict, namedtuple
@@ -35,12 +35,12 @@ class Tier(StrEnum):
 
 @given(st.dictionaries(st.text(), JSON))
 def test_a_copy_equals_its_original(values: dict[str, Any]) -> None:
-    """Whatever JSON can hold, types included."""
+    """A copy of any JSON object serializes to the same text."""
     assert json.dumps(copy_object(values)) == json.dumps(values)
 
 
 def test_a_copy_shares_no_container() -> None:
-    """At any depth."""
+    """A copy shares no list or dict with its original, at any depth."""
     values: dict[str, Any] = {"a": [{"b": [1]}]}
     copied: Any = copy_object(values)
     values["a"][0]["b"].append(2)
@@ -49,7 +49,7 @@ def test_a_copy_shares_no_container() -> None:
 
 
 def test_what_json_would_coerce_becomes_plain() -> None:
-    """Tuples are lists; enums of str and int are what they hold."""
+    """Tuples become lists, and enum members become their plain values."""
     copied = copy_object({"pair": (1, 2), "size": Size.BIG, "tier": Tier.SMALL})
 
     assert copied == {"pair": [1, 2], "size": 2, "tier": "small"}
@@ -81,7 +81,7 @@ def deep(levels: int) -> dict[str, Any]:
 def test_metadata_that_is_not_json_is_refused(
     graph: ExecutionGraph, root: str, bad: dict[str, Any]
 ) -> None:
-    """Before anything changes."""
+    """Metadata that is not JSON is rejected before the graph changes."""
     with pytest.raises(ValueError):  # noqa: PT011
         graph.begin_node(root, "llm", "plan", metadata=bad)
     with pytest.raises(ValueError):  # noqa: PT011
@@ -91,7 +91,7 @@ def test_metadata_that_is_not_json_is_refused(
 
 
 def test_an_endless_structure_is_refused() -> None:
-    """Not with a stack overflow."""
+    """A cyclic value is rejected with an error, not a stack overflow."""
     endless: dict[str, Any] = {}
     endless["self"] = [endless]
 
@@ -101,7 +101,7 @@ def test_an_endless_structure_is_refused() -> None:
 
 
 def test_a_refusal_does_not_repeat_the_value() -> None:
-    """It could be a secret."""
+    """The error names the key but not the value, which may be a secret."""
     with pytest.raises(ValueError, match="'token' is not a JSON value but bytes") as refusal:
         copy_object({"token": b"hunter2"})
 
@@ -109,7 +109,7 @@ def test_a_refusal_does_not_repeat_the_value() -> None:
 
 
 class Hostile:
-    """Breaks whoever asks it anything."""
+    """An object that raises on every access."""
 
     def __getattribute__(self, name: str) -> Any:
         raise RuntimeError(name)
@@ -124,7 +124,7 @@ class Hostile:
 
 
 class HostileDict(dict[str, Any]):
-    """A dict whose own methods are traps."""
+    """A dict whose overridden methods raise."""
 
     def items(self) -> Any:
         raise RuntimeError("items")
@@ -180,7 +180,7 @@ HALF_PAST = datetime(2025, 1, 2, 3, 30, tzinfo=timezone(timedelta(hours=1)))
     ids=lambda value: type(value).__name__,
 )
 def test_every_value_has_a_form_in_json(value: object, shown: object) -> None:
-    """And none of its own code is run."""
+    """Every value converts to JSON without running its own code."""
     found = as_json(value)
 
     assert found == shown
@@ -189,12 +189,12 @@ def test_every_value_has_a_form_in_json(value: object, shown: object) -> None:
 
 
 def test_the_instant_is_what_counts_and_not_its_zone() -> None:
-    """Everything in UTC, to the microsecond."""
+    """Datetimes are converted to UTC with microseconds."""
     assert as_json(datetime(2025, 1, 2, 0, 0, 0, 5, UTC)) == "2025-01-02T00:00:00.000005Z"
 
 
 def test_json_of_a_value_shares_nothing_mutable_with_it() -> None:
-    """A trace that was written down does not change."""
+    """Later changes of a value do not change its JSON form."""
     inner = [1]
     found = as_json({"a": inner})
     inner.append(2)
@@ -204,7 +204,7 @@ def test_json_of_a_value_shares_nothing_mutable_with_it() -> None:
 
 @pytest.mark.req("000/O2")
 def test_what_contains_itself_ends() -> None:
-    """The same list twice side by side is no cycle."""
+    """A cyclic reference is replaced by its type; a repeated list is not a cycle."""
     cycle: list[Any] = [1]
     cycle.append({"again": cycle})
     twice = [1]
@@ -214,7 +214,7 @@ def test_what_contains_itself_ends() -> None:
 
 
 def test_depth_is_bounded() -> None:
-    """A thousand lists inside one another are not followed."""
+    """A value is converted down to the maximum depth."""
     deep: list[Any] = []
     for _ in range(1000):
         deep = [deep]
@@ -227,7 +227,7 @@ def test_depth_is_bounded() -> None:
 
 @pytest.mark.req("000/O2")
 def test_size_is_bounded() -> None:
-    """Thirty lists, each ten times in the next, would be more than the memory of the world."""
+    """A value that expands exponentially is cut at the maximum number of values."""
     bomb: list[Any] = ["x"]
     for _ in range(30):
         bomb = [bomb] * 10
@@ -236,7 +236,7 @@ def test_size_is_bounded() -> None:
 
 
 def test_what_is_left_out_is_counted() -> None:
-    """In lists and in objects."""
+    """Omitted items are counted, in lists and in objects."""
     rows = as_json(list(range(MAX_VALUES + 50)))
     table = as_json({str(number): number for number in range(MAX_VALUES + 50)})
 
@@ -247,5 +247,5 @@ def test_what_is_left_out_is_counted() -> None:
 
 
 def test_long_type_names_are_cut() -> None:
-    """They can be made by whoever makes the value."""
+    """Type names are shortened, because a caller can make them arbitrarily long."""
     assert as_json(type("T" * 5000, (), {})()) == {"type": "T" * 100}

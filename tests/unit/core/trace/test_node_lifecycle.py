@@ -1,4 +1,4 @@
-"""How nodes come, change and end."""
+"""Creation, changes and end of nodes."""
 
 import re
 from collections.abc import Callable
@@ -26,7 +26,7 @@ def node_of(graph: ExecutionGraph, node_id: str) -> Node:
 
 @pytest.mark.req("001/inv1")
 def test_node_ids_count_up_from_n000001(graph: ExecutionGraph, root: str) -> None:
-    """Six digits, in the order of creation, whatever became of earlier nodes."""
+    """Node IDs have six digits and count up in the order of creation."""
     first = graph.begin_node(root, "llm", "plan")
     graph.mark_halt(first)
 
@@ -39,7 +39,7 @@ def test_node_ids_count_up_from_n000001(graph: ExecutionGraph, root: str) -> Non
 
 @pytest.mark.req("001/inv1")
 def test_node_ids_grow_longer_after_six_digits() -> None:
-    """A graph that reached the last six-digit id goes on with seven digits."""
+    """After n999999, node IDs continue with seven digits."""
     graph = ExecutionGraph("long")
     root: dict[str, Any] = {**node_of_new_root(), "node_id": "n999998"}
 
@@ -57,7 +57,7 @@ def node_of_new_root() -> Node:
 
 @pytest.mark.req("001/create_root")
 def test_the_root_is_a_system_node_without_parent_at_depth_0(graph: ExecutionGraph) -> None:
-    """It stands in the snapshot as root_id and counts for no depth."""
+    """The root is the snapshot's root_id and has depth 0."""
     root = graph.create_root("agent_run", {"request_id": "req-1"})
 
     node = node_of(graph, root)
@@ -69,7 +69,7 @@ def test_the_root_is_a_system_node_without_parent_at_depth_0(graph: ExecutionGra
 
 @pytest.mark.req("001/create_root")
 def test_a_second_root_is_refused(graph: ExecutionGraph, root: str) -> None:
-    """The first stays the only one."""
+    """Creating a second root fails and leaves the first one."""
     with pytest.raises(RuntimeError, match=root):
         graph.create_root("another")
 
@@ -78,7 +78,7 @@ def test_a_second_root_is_refused(graph: ExecutionGraph, root: str) -> None:
 
 @pytest.mark.req("001/begin_node", "001/inv2")
 def test_a_node_needs_a_parent_that_exists(graph: ExecutionGraph, root: str) -> None:
-    """So every chain of parents ends at the root and no cycle can be built."""
+    """An unknown parent raises KeyError, so every node descends from the root."""
     with pytest.raises(KeyError, match="n000099"):
         graph.begin_node("n000099", "llm", "plan")
 
@@ -88,14 +88,14 @@ def test_a_node_needs_a_parent_that_exists(graph: ExecutionGraph, root: str) -> 
 
 @pytest.mark.req("001/inv2")
 def test_nothing_begins_in_a_graph_without_root(graph: ExecutionGraph) -> None:
-    """There is no parent yet."""
+    """Beginning a node before the root exists raises KeyError."""
     with pytest.raises(KeyError):
         graph.begin_node("n000001", "llm", "plan")
 
 
 @pytest.mark.req("001/begin_node")
 def test_a_child_stands_one_deeper_than_its_parent(graph: ExecutionGraph, root: str) -> None:
-    """max_depth follows the deepest node and does not fall when a shallow one comes."""
+    """max_depth is the depth of the deepest node ever added."""
     plan = graph.begin_node(root, "llm", "plan")
     graph.begin_node(graph.begin_node(plan, "tool", "search"), "system", "fetch")
     graph.begin_node(root, "llm", "compose")
@@ -105,7 +105,7 @@ def test_a_child_stands_one_deeper_than_its_parent(graph: ExecutionGraph, root: 
 
 @pytest.mark.req("001/begin_node")
 def test_an_unknown_kind_is_refused(graph: ExecutionGraph, root: str) -> None:
-    """Only llm, tool and system are known; nothing is created."""
+    """A kind other than llm, tool or system is rejected, and no node is created."""
     with pytest.raises(ValueError, match="memory"):
         graph.begin_node(root, "memory", "read")  # type: ignore[arg-type]
 
@@ -116,7 +116,7 @@ def test_an_unknown_kind_is_refused(graph: ExecutionGraph, root: str) -> None:
 def test_a_node_has_the_15_fields_of_the_document(
     graph: ExecutionGraph, root: str, clock: ManualClock
 ) -> None:
-    """Names, order and the values a new node starts with."""
+    """A new node has the documented fields, order and initial values."""
     clock.now = 1_740_000_000_050
     node_id = graph.begin_node(root, "llm", "plan_step", "claude-sonnet-4-6", {"tier": "big"})
 
@@ -146,7 +146,7 @@ def test_a_node_has_the_15_fields_of_the_document(
 def test_success_records_end_cost_and_tokens(
     graph: ExecutionGraph, root: str, clock: ManualClock
 ) -> None:
-    """The example of the document, end to end."""
+    """The documented example yields its end time, cost and tokens."""
     node_id = graph.begin_node(root, "llm", "plan_step")
     clock.advance(50)
     assert graph.mark_running(node_id)
@@ -164,7 +164,7 @@ def test_success_records_end_cost_and_tokens(
 def test_failure_and_halt_may_come_before_running(
     graph: ExecutionGraph, root: str, running: bool
 ) -> None:
-    """A refused call never ran; both keep their reasons."""
+    """A node may fail or halt before it ran, and keeps its reasons."""
     failed, halted = graph.begin_node(root, "tool", "a"), graph.begin_node(root, "tool", "b")
     if running:
         assert graph.mark_running(failed)
@@ -186,7 +186,7 @@ def test_failure_and_halt_may_come_before_running(
 def test_a_terminal_node_stays_as_it_ended(
     graph: ExecutionGraph, root: str, clock: ManualClock, first: str, then: str
 ) -> None:
-    """Whatever is marked afterwards changes neither the node nor the totals nor the revision."""
+    """Later marks change neither the ended node nor the totals nor the revision."""
     node_id = graph.begin_node(root, "llm", "plan")
     ENDS[first](graph, node_id)
     before, revision = graph.snapshot(), graph.revision
@@ -204,7 +204,7 @@ def test_a_terminal_node_stays_as_it_ended(
 
 @pytest.mark.req("001/mark")
 def test_running_twice_is_running_once(graph: ExecutionGraph, root: str) -> None:
-    """The second mark says that it changed nothing."""
+    """A second ``mark_running`` returns False and changes nothing."""
     assert graph.mark_running(root)
     assert not graph.mark_running(root)
     assert node_of(graph, root)["status"] == "running"
@@ -214,7 +214,7 @@ def test_running_twice_is_running_once(graph: ExecutionGraph, root: str) -> None
 def test_a_success_that_was_never_marked_running_passes_through_it(
     graph: ExecutionGraph, root: str
 ) -> None:
-    """The end is recorded, and nothing leads back to running."""
+    """A success without ``mark_running`` is recorded, and the node cannot run afterwards."""
     node_id = graph.begin_node(root, "tool", "add")
 
     assert graph.mark_success(node_id, 0)
@@ -241,7 +241,7 @@ def test_a_success_that_was_never_marked_running_passes_through_it(
 def test_an_unknown_node_is_a_key_error(
     graph: ExecutionGraph, root: str, call: Callable[[ExecutionGraph], object]
 ) -> None:
-    """Every method that takes a node says so, naming it."""
+    """Every method that takes a node ID raises KeyError with an unknown one."""
     with pytest.raises(KeyError, match="n000042"):
         call(graph)
 
@@ -251,7 +251,7 @@ def test_an_unknown_node_is_a_key_error(
 def test_a_node_never_ends_before_it_starts(
     graph: ExecutionGraph, root: str, clock: ManualClock
 ) -> None:
-    """Even if the clock it is given goes backwards."""
+    """A node's end is never before its start, even if the clock goes backwards."""
     node_id = graph.begin_node(root, "llm", "plan")
     clock.advance(-5_000)
     graph.mark_success(node_id, 0)
@@ -263,7 +263,7 @@ def test_a_node_never_ends_before_it_starts(
 def test_an_attempt_can_be_added_with_its_real_times(
     graph: ExecutionGraph, root: str, clock: ManualClock
 ) -> None:
-    """The first try becomes a node only when the second begins."""
+    """The first attempt is added with its own times when the second one begins."""
     call = graph.begin_node(root, "llm", "plan")
     start = clock.now
     clock.advance(900)
@@ -299,7 +299,7 @@ def test_an_attempt_can_be_added_with_its_real_times(
 def test_an_added_node_must_have_ended(
     graph: ExecutionGraph, root: str, bad: dict[str, Any]
 ) -> None:
-    """A status that is not terminal, and times in the wrong order, are refused."""
+    """An added node needs a terminal status, ordered times and valid metadata."""
     good: dict[str, Any] = {"kind": "system", "status": "fail", "start_ts_ms": 1, "end_ts_ms": 2}
     with pytest.raises(ValueError, match=r"not"):
         graph.add_ended(root, name="attempt", **{**good, **bad})
@@ -308,7 +308,7 @@ def test_an_added_node_must_have_ended(
 
 
 def test_a_chain_is_named_by_a_random_uuid_unless_told() -> None:
-    """Two graphs never share a name by accident."""
+    """Chain IDs are random UUIDs by default, so two graphs do not collide."""
     first, second = ExecutionGraph(), ExecutionGraph()
 
     assert re.fullmatch(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", first.chain_id)
@@ -319,7 +319,7 @@ def test_a_chain_is_named_by_a_random_uuid_unless_told() -> None:
 def test_a_step_begins_and_ends_as_any_running_system_node_that_used_nothing(
     graph: ExecutionGraph, root: str
 ) -> None:
-    """The short way leaves the same node, the same totals and as many changes."""
+    """``begin_step`` and ``end_step`` leave the same node and totals as the general methods."""
     details = Metadata({"step_type": "function"})
     before = graph.revision
     node = graph.begin_node(root, "system", "step", None, details, running=True)
@@ -336,7 +336,7 @@ def test_a_step_begins_and_ends_as_any_running_system_node_that_used_nothing(
 
 
 def test_the_retries_of_a_step_count_when_it_ends(graph: ExecutionGraph, root: str) -> None:
-    """As those of any node, although it used nothing itself."""
+    """Retries of a step count when it ends."""
     step = graph.begin_step(root, "step", Metadata({}))
     graph.increment_retries(step)
 
@@ -346,7 +346,7 @@ def test_the_retries_of_a_step_count_when_it_ends(graph: ExecutionGraph, root: s
 
 
 def test_a_step_is_refused_where_any_node_would_be(graph: ExecutionGraph, root: str) -> None:
-    """Below a parent that does not exist, and below a root that has ended."""
+    """A step is rejected below an unknown parent and below an ended root."""
     details = Metadata({"step_type": "function"})
     with pytest.raises(KeyError):
         graph.begin_step("n999999", "step", details)

@@ -1,4 +1,4 @@
-"""What a trace keeps and shows of requests and replies."""
+"""The requests and replies that a trace stores and shows."""
 
 import json
 from typing import Any
@@ -15,7 +15,7 @@ ASKED = [
 
 @pytest.mark.req("002/19.2")
 def test_a_redacted_prompt_has_its_words_and_no_personal_data() -> None:
-    """Messages in their order, and the parameters that were set."""
+    """A redacted prompt keeps its messages and set parameters, without personal data."""
     kept = Payloads().prompt(ASKED, {"max_output_tokens": 100, "seed": None})
 
     assert kept == {
@@ -28,7 +28,7 @@ def test_a_redacted_prompt_has_its_words_and_no_personal_data() -> None:
 
 
 def test_payloads_are_shown_as_they_are_or_not_at_all_where_that_is_configured() -> None:
-    """Nothing is kept of a request of which nothing may be shown."""
+    """Mode ``full`` shows payloads unchanged; mode ``none`` stores nothing."""
     full, none = Payloads("full"), Payloads("none")
 
     assert full.prompt(ASKED, {})["messages"][1]["content"] == "Write to alice@example.org."  # type: ignore[index]
@@ -46,7 +46,7 @@ def test_payloads_are_shown_as_they_are_or_not_at_all_where_that_is_configured()
     ],
 )
 def test_what_is_shown_of_a_value_has_a_length(value: Any) -> None:
-    """However it is built; a text that is cut says how much is missing."""
+    """A shown value has a bounded length, and a cut text states the missing amount."""
     shown = Payloads(max_chars=2_000).shown(value)
 
     assert len(json.dumps(shown)) < 4_000
@@ -54,7 +54,7 @@ def test_what_is_shown_of_a_value_has_a_length(value: Any) -> None:
 
 
 def test_a_prompt_of_many_messages_has_a_length() -> None:
-    """The first ones are kept; of the others there is the role."""
+    """The first messages of a long prompt are kept, and only the roles of the rest."""
     many = [{"role": "user", "content": "word " * 100}] * 50
     kept = Payloads(max_chars=1_000).prompt(many, {})
 

@@ -14,7 +14,7 @@ Nodes = dict[str, dict[str, Any]]
 
 @pytest.fixture
 def stored(graph: ExecutionGraph, root: str) -> Nodes:
-    """Nodes as a database returns them: a run in the middle of its work."""
+    """Nodes of an unfinished run as a database returns them."""
     graph.mark_running(root)
     plan = graph.begin_node(root, "llm", "plan", "gpt-5", {"tier": "big", "tags": ["x"]})
     graph.increment_retries(plan)
@@ -30,7 +30,7 @@ def stored(graph: ExecutionGraph, root: str) -> Nodes:
 def test_a_restored_graph_equals_the_lost_one(
     graph: ExecutionGraph, stored: Nodes, clock: ManualClock
 ) -> None:
-    """Whatever the order of the rows."""
+    """A restored graph equals the original one, for any order of the rows."""
     restored = ExecutionGraph.restore("chain-1", reversed(stored.values()), now_ms=clock)
 
     assert restored.snapshot() == graph.snapshot()
@@ -39,7 +39,7 @@ def test_a_restored_graph_equals_the_lost_one(
 
 @pytest.mark.req("001/inv1")
 def test_a_restored_graph_goes_on_where_the_lost_one_stopped(stored: Nodes) -> None:
-    """Ids continue, open nodes can end, and only what is new is a change."""
+    """A restored graph continues the IDs, can end open nodes, and reports only new changes."""
     restored = ExecutionGraph.restore("chain-1", stored.values())
     revision = restored.revision
     assert [node["node_id"] for node in restored.changed_since(0).nodes] == list(stored)
@@ -56,7 +56,7 @@ def test_a_restored_graph_goes_on_where_the_lost_one_stopped(stored: Nodes) -> N
 
 
 def test_ids_continue_after_a_gap(stored: Nodes) -> None:
-    """Rows that were never written leave a hole, and no id is used again."""
+    """A gap in the stored IDs is kept, and no ID is used again."""
     stored["n000003"]["node_id"] = "n000009"
 
     restored = ExecutionGraph.restore("chain-1", stored.values())
@@ -66,14 +66,14 @@ def test_ids_continue_after_a_gap(stored: Nodes) -> None:
 
 
 def test_restoring_nothing_is_an_empty_graph() -> None:
-    """A run that crashed before its first row."""
+    """Restoring no nodes, as after an early crash, gives an empty graph."""
     graph = ExecutionGraph.restore("chain-1", [])
 
     assert graph.create_root("run") == "n000001"
 
 
 def test_a_restored_graph_shares_nothing_with_its_input(stored: Nodes) -> None:
-    """The rows may be changed afterwards."""
+    """Later changes of the rows do not change the restored graph."""
     restored = ExecutionGraph.restore("chain-1", stored.values())
     stored["n000002"]["metadata"]["tags"].append("y")
     stored["n000002"]["name"] = "spoilt"
@@ -83,7 +83,7 @@ def test_a_restored_graph_shares_nothing_with_its_input(stored: Nodes) -> None:
 
 
 def test_a_closed_root_stays_closed(graph: ExecutionGraph, stored: Nodes) -> None:
-    """A finished run that is read again takes no new calls."""
+    """A restored graph with an ended root accepts no new calls."""
     graph.mark_halt("n000001")
 
     restored = ExecutionGraph.restore("chain-1", graph.snapshot()["nodes"].values())
@@ -93,7 +93,7 @@ def test_a_closed_root_stays_closed(graph: ExecutionGraph, stored: Nodes) -> Non
 
 
 def test_a_cost_is_a_float_again(stored: Nodes) -> None:
-    """A database may give back 0.0 as 0."""
+    """A cost that the database returns as an integer becomes a float again."""
     stored["n000003"]["cost_usd"] = 0
 
     restored = ExecutionGraph.restore("chain-1", stored.values())
@@ -120,7 +120,7 @@ def test_a_cost_is_a_float_again(stored: Nodes) -> None:
 def test_nodes_that_are_no_graph_are_refused(
     stored: Nodes, node_id: str, change: dict[str, Any], complaint: str
 ) -> None:
-    """With a sentence that says what is wrong."""
+    """Invalid nodes are rejected with a message that names the violation."""
     stored[node_id] |= change
 
     with pytest.raises(ValueError, match=complaint):

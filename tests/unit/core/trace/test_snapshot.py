@@ -1,4 +1,4 @@
-"""What ``snapshot`` and ``capture`` promise."""
+"""The guarantees of ``snapshot`` and ``capture``."""
 
 import json
 
@@ -13,7 +13,7 @@ from tests.support.manual_clock import ManualClock
 def test_a_snapshot_has_the_form_of_the_document(
     graph: ExecutionGraph, root: str, clock: ManualClock
 ) -> None:
-    """Chain, root, nodes by id, aggregates and the moment it was taken."""
+    """A snapshot has chain, root, nodes by ID, aggregates and its timestamp."""
     graph.begin_node(root, "llm", "plan")
     clock.advance(200)
 
@@ -28,7 +28,7 @@ def test_a_snapshot_has_the_form_of_the_document(
 
 @pytest.mark.req("001/snapshot")
 def test_an_empty_graph_has_a_snapshot_too(graph: ExecutionGraph) -> None:
-    """No root and no nodes."""
+    """An empty graph has a valid snapshot without root and nodes."""
     snapshot = graph.snapshot()
 
     assert (snapshot["root_id"], snapshot["nodes"]) == (None, {})
@@ -37,7 +37,7 @@ def test_an_empty_graph_has_a_snapshot_too(graph: ExecutionGraph) -> None:
 
 @pytest.mark.req("001/snapshot")
 def test_a_snapshot_shares_nothing_with_the_graph(graph: ExecutionGraph) -> None:
-    """Neither what went in nor what comes out is an open door to the graph."""
+    """Changing the metadata passed in or the snapshot returned does not change the graph."""
     metadata = {"query": {"words": ["a", "b"]}}
     graph.create_root("run", metadata)
     graph.mark_running("n000001")
@@ -58,7 +58,7 @@ def test_a_snapshot_shares_nothing_with_the_graph(graph: ExecutionGraph) -> None
 
 @pytest.mark.req("001/snapshot")
 def test_a_capture_stays_as_it_was_taken(graph: ExecutionGraph, root: str) -> None:
-    """Nodes that run, end, begin or get late usage afterwards do not show in it."""
+    """Later changes of the graph do not change a capture."""
     ended, opened = graph.begin_node(root, "llm", "a"), graph.begin_node(root, "llm", "b")
     graph.mark_success(ended, 0.5)
     graph.add_late_usage(ended, cost_usd=0.25)
@@ -79,7 +79,7 @@ def test_a_capture_stays_as_it_was_taken(graph: ExecutionGraph, root: str) -> No
 @pytest.mark.req("001/snapshot")
 @pytest.mark.parametrize("count", [0, 1, 99, 100, 101, 250])
 def test_the_parts_of_the_json_text_make_up_the_snapshot(graph: ExecutionGraph, count: int) -> None:
-    """At every size, and no part is larger than a batch of nodes."""
+    """The JSON parts join to the snapshot at every size, and each part has a bounded length."""
     for number in range(count):
         if number == 0:
             graph.create_root('"quoted" \u2028 name', {"n": [1, {"x": None}]})
@@ -93,7 +93,7 @@ def test_the_parts_of_the_json_text_make_up_the_snapshot(graph: ExecutionGraph, 
 
 
 def test_a_capture_knows_the_revision_it_shows(graph: ExecutionGraph, root: str) -> None:
-    """What changed since can be asked from there."""
+    """A capture holds its revision, from which later changes can be read."""
     capture = graph.capture()
     graph.mark_running(root)
 

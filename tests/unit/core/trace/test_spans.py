@@ -1,4 +1,4 @@
-"""A graph as spans, read by the protocol's own messages and named as the conventions do."""
+"""OTLP spans of a graph, parsed as protobuf and named by the GenAI conventions."""
 
 import base64
 import inspect
@@ -28,7 +28,7 @@ CALLER = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 
 
 def graph() -> ExecutionGraph:
-    """A run in which an agent has asked a model twice and failed with a tool."""
+    """Build a run in which an agent called a model and failed with a tool."""
     clock = ManualClock()
     work = ExecutionGraph("r-1", now_ms=clock)
     root = work.create_root("agent", {"run_id": "r-1"})
@@ -63,7 +63,7 @@ def document(traceparent: str | None = None) -> str:
 
 
 def parsed(text: str) -> list[ProtoSpan]:
-    """Read a document as a collector does: the ids of OTLP in JSON are hexadecimal."""
+    """Parse a document as a collector does; OTLP in JSON has hexadecimal IDs."""
 
     def with_bytes(value: Any) -> Any:
         if isinstance(value, list):
@@ -95,7 +95,7 @@ def attributes(span: ProtoSpan) -> dict[str, Any]:
 
 
 def test_a_collector_understands_every_node_that_has_ended() -> None:
-    """With the time, the parent and the usage of each; what is open has no span yet."""
+    """Each ended node becomes a span with times, parent and usage; open nodes have none."""
     step, call, tool = parsed(document(CALLER))
 
     assert [step.name, call.name, tool.name] == [
@@ -124,7 +124,7 @@ def test_a_collector_understands_every_node_that_has_ended() -> None:
 
 
 def test_the_root_stands_below_the_caller() -> None:
-    """And is called like the registered agent."""
+    """The root span has the caller's span as parent and the registered agent's name."""
     work = graph()
     work.close_open("over")
     work.mark_success(work.snapshot()["root_id"] or "", 0)
@@ -135,14 +135,14 @@ def test_the_root_stands_below_the_caller() -> None:
 
 
 def test_the_same_run_has_the_same_ids_whenever_it_is_asked_for() -> None:
-    """Without a caller's context too; those of another tenant's run differ."""
+    """A run's span IDs are deterministic and differ between tenants."""
     assert document() == document()
     assert context_of_run("acme", "r-1", None) != context_of_run("other", "r-1", None)
     assert spans.span_id_of("a", "r", "n1") != spans.span_id_of("a", "r", "n2")
 
 
 def test_no_content_is_in_a_span() -> None:
-    """No message, reason, argument, prompt."""
+    """Spans contain no message, reason, argument or prompt."""
     assert "secret" not in document(CALLER)
 
 
@@ -158,12 +158,12 @@ def test_no_content_is_in_a_span() -> None:
     ],
 )
 def test_a_header_that_means_nothing_is_not_used(header: str) -> None:
-    """The run has a trace of its own then."""
+    """An invalid traceparent is ignored, so the run gets its own trace."""
     assert TraceContext.parse(header) is None
 
 
 def test_what_a_caller_does_not_keep_is_known() -> None:
-    """The flag says so; and the context is passed on as it came."""
+    """The sampled flag is parsed, and the header is passed on unchanged."""
     context = TraceContext.parse(f"{CALLER[:-2]}00")
 
     assert context is not None
@@ -171,7 +171,7 @@ def test_what_a_caller_does_not_keep_is_known() -> None:
 
 
 def test_the_names_are_those_of_the_conventions() -> None:
-    """As the package of the conventions has them now."""
+    """All span and attribute names exist in the current package of the conventions."""
     known = {value for _, value in inspect.getmembers(gen_ai_attributes) if isinstance(value, str)}
     known |= {operation.value for operation in gen_ai_attributes.GenAiOperationNameValues}
     used = [

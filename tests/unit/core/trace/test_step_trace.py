@@ -1,4 +1,4 @@
-"""Steps of a trace, read from records and from the graph of calls."""
+"""Step traces, built from records and from the graph of calls."""
 
 from dataclasses import MISSING, fields
 from datetime import timedelta, timezone
@@ -32,7 +32,7 @@ def only(execution: Execution) -> StepTrace:
 
 @pytest.mark.req("000/O1")
 def test_a_step_trace_has_the_fields_of_the_document() -> None:
-    """In its order, the last two with defaults."""
+    """The fields have the documented order; only the last two have defaults."""
     names = [each.name for each in fields(StepTrace)]
 
     assert names == [
@@ -58,7 +58,7 @@ def test_a_step_trace_has_the_fields_of_the_document() -> None:
 
 @pytest.mark.req("000/O1")
 def test_a_recorded_step_fills_every_field(execution: Execution) -> None:
-    """What the engine noted, the time on the wall, and what its calls used."""
+    """A step trace has the recorded payloads, UTC times and the usage of its calls."""
     given, produced = {"default": "2+2"}, {"default": object()}
     execution.at(10)
     step = execution.begin("add", node_id="n1", node_type="case", input=given, output=produced)
@@ -87,7 +87,7 @@ def test_a_recorded_step_fills_every_field(execution: Execution) -> None:
 
 
 def test_times_are_in_utc_whatever_zone_the_start_was_given_in() -> None:
-    """An instant is an instant."""
+    """Times are in UTC for any zone of the start time."""
     execution = Execution()
     execution.run("a", 0, 1)
     berlin = START.astimezone(timezone(timedelta(hours=2)))
@@ -99,7 +99,7 @@ def test_times_are_in_utc_whatever_zone_the_start_was_given_in() -> None:
 
 
 def test_a_step_shorter_than_a_millisecond_keeps_its_duration(execution: Execution) -> None:
-    """Steps of microseconds are the common ones."""
+    """A duration below a millisecond is kept."""
     execution.run("a", 0, 0)
     execution.records[0].ended_ns += 2_500
 
@@ -108,7 +108,7 @@ def test_a_step_shorter_than_a_millisecond_keeps_its_duration(execution: Executi
 
 @pytest.mark.req("000/O1")
 def test_a_failed_step_tells_its_error_and_where_it_stopped(execution: Execution) -> None:
-    """In words, and as its CallNode has it."""
+    """A failed step has its error message and the status and reason of its CallNode."""
     execution.run("a", 0, 1, error="no luck")
 
     trace = only(execution)
@@ -118,7 +118,7 @@ def test_a_failed_step_tells_its_error_and_where_it_stopped(execution: Execution
 
 
 def test_a_recovered_step_says_how_often_and_by_what(execution: Execution) -> None:
-    """Attempts of calls below it are not its own, and cost nothing a second time."""
+    """Only the step's own attempts count, not those of calls below it."""
     step = execution.begin("a", error="no luck", recovered_by="fallback")
     for number in (1, 2, 3):
         execution.graph.begin_node(step.node, "system", "attempt", metadata={"attempt": number})
@@ -135,7 +135,7 @@ def test_a_recovered_step_says_how_often_and_by_what(execution: Execution) -> No
 
 
 def test_calls_below_calls_count_for_the_step(execution: Execution) -> None:
-    """Tool calls stand below the plan that asked for them; late usage counts too."""
+    """Nested calls and late usage count for the step."""
     step = execution.begin("a")
     call = execution.call(step.node, tokens=10, cost_usd=0.1)
     deeper = execution.call(call, tokens=20, cost_usd=0.2)
@@ -148,7 +148,7 @@ def test_calls_below_calls_count_for_the_step(execution: Execution) -> None:
 
 
 def test_a_nested_step_counts_its_calls_alone(execution: Execution) -> None:
-    """So that steps add up to the run; the outer one began first and stands first."""
+    """A nested step's calls count only for it; the outer step comes first."""
     outer = execution.begin("outer")
     execution.call(outer.node, tokens=1)
     execution.at(5)
@@ -168,7 +168,7 @@ def test_a_nested_step_counts_its_calls_alone(execution: Execution) -> None:
 
 
 def test_what_two_sources_record_of_one_graph_counts_once(execution: Execution) -> None:
-    """A nested graph may have a source of its own."""
+    """Usage counts once, even if a nested graph records its steps in its own source."""
     outer = execution.begin("outer")
     inner = execution.begin("outer/inner", parent=outer.node)
     execution.call(inner.node, tokens=10)
@@ -187,7 +187,7 @@ def test_what_two_sources_record_of_one_graph_counts_once(execution: Execution) 
 def test_the_calls_of_an_unrecorded_nested_step_count_for_the_one_around_it(
     execution: Execution, outer_usd: float | None, inner_usd: float | None, sum_usd: float | None
 ) -> None:
-    """Nothing that was spent is lost; the cost is left out if a part of it is unknown."""
+    """Calls of unrecorded nested steps count for the outer step; an unknown cost stays unknown."""
     outer = execution.begin("outer")
     execution.call(outer.node, tokens=1, cost_usd=outer_usd)
     inner = execution.begin("outer/inner", parent=outer.node)
@@ -204,7 +204,7 @@ def test_the_calls_of_an_unrecorded_nested_step_count_for_the_one_around_it(
 
 
 def test_a_record_of_an_unknown_node_is_told_all_the_same() -> None:
-    """Without what only the graph knows."""
+    """A record whose node is missing from the graph keeps its times, without usage."""
     execution = Execution()
     node = execution.run("a", 0, 4)
     source = RecordedSteps(ExecutionGraph("other"), execution.records, START, START_NS)
@@ -216,7 +216,7 @@ def test_a_record_of_an_unknown_node_is_told_all_the_same() -> None:
 
 
 def test_the_revision_rises_with_all_that_changes_a_step(execution: Execution) -> None:
-    """A record, and usage that comes late."""
+    """A new record and late usage both raise the revision."""
     step = execution.begin("a")
     call = execution.call(step.node)
     before = execution.source.revision
@@ -228,7 +228,7 @@ def test_the_revision_rises_with_all_that_changes_a_step(execution: Execution) -
 
 
 def test_a_step_shows_no_payload_in_its_repr() -> None:
-    """Payloads may be secret, and endless."""
+    """The repr shows no payload, which may be secret or very long."""
     trace = StepTrace("s", "n", "t", "in-7", "out-7", None, START, START, 0.0, 0, {"a": "meta-7"})
 
     assert "step_id='s'" in repr(trace)
@@ -237,7 +237,7 @@ def test_a_step_shows_no_payload_in_its_repr() -> None:
 
 @pytest.mark.req("000/O3")
 def test_calls_of_overlapping_steps_are_told_apart_by_node_and_time() -> None:
-    """Each call lies in the time of its step and below its node; time alone could not tell."""
+    """Calls of overlapping steps are assigned by node and time; time alone is ambiguous."""
     execution = Execution()
     execution.at(0)
     left = execution.begin("left", node_id="model")
@@ -269,7 +269,7 @@ def test_calls_of_overlapping_steps_are_told_apart_by_node_and_time() -> None:
 
 @pytest.mark.req("000/O3")
 def test_executions_of_one_node_are_told_apart_by_time(execution: Execution) -> None:
-    """The same node in two steps, one after the other."""
+    """Two executions of the same node are distinguished by time."""
     for step_id, start in (("first", 0), ("second", 10)):
         execution.at(start)
         step = execution.begin(step_id, node_id="model")
@@ -285,6 +285,6 @@ def test_executions_of_one_node_are_told_apart_by_time(execution: Execution) -> 
 
 
 def within(trace: StepTrace, node: Node) -> bool:
-    """Return whether a call was made while a step was executed, by the clock on the wall."""
+    """Return whether a call was made within the wall-clock times of a step."""
     began, ended = (moment.timestamp() * 1000 for moment in (trace.start_time, trace.end_time))
     return began <= node["start_ts_ms"] and (node["end_ts_ms"] or 0) <= ended

@@ -1,4 +1,4 @@
-"""What an ExecutionGraph refuses, and that it is unchanged then."""
+"""Values that an ExecutionGraph rejects without changing."""
 
 import copy
 import math
@@ -39,7 +39,7 @@ NO_TEXT: Any = object()
     ],
 )
 def test_what_no_snapshot_could_hold_is_refused(change: Change) -> None:
-    """Second roots, names and reasons that are no texts, numbers that JSON does not have."""
+    """A second root, a name other than text or a number outside JSON is rejected."""
     graph = ExecutionGraph("chain")
     root = graph.create_root("run")
     node = graph.begin_node(root, "tool", "search")
@@ -57,7 +57,7 @@ def test_what_no_snapshot_could_hold_is_refused(change: Change) -> None:
     [copy.copy, copy.deepcopy, lambda graph: pickle.loads(pickle.dumps(graph))],  # noqa: S301
 )
 def test_a_graph_can_be_copied(copied: Callable[[ExecutionGraph], ExecutionGraph]) -> None:
-    """The copy has the same nodes and totals, and goes its own way."""
+    """A copy has the same nodes and totals, and changes independently."""
     graph = ExecutionGraph("chain")
     root = graph.create_root("run")
     graph.mark_success(graph.begin_node(root, "llm", "plan", "nano", {"tier": "small"}), 0.5, 3, 4)

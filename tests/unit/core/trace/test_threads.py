@@ -1,4 +1,4 @@
-"""One graph, many threads."""
+"""Concurrent changes of one graph by many threads."""
 
 import random
 import sys
@@ -18,7 +18,7 @@ THREADS = 8
 
 @pytest.fixture
 def hasty_threads() -> Iterator[None]:
-    """Threads that are switched as often as possible, so that races show."""
+    """Switch threads as often as possible to provoke races."""
     interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-5)
     yield
@@ -26,7 +26,7 @@ def hasty_threads() -> Iterator[None]:
 
 
 class Worker:
-    """Does random things to a graph, to its own nodes and to those of others."""
+    """Applies random operations to a graph, on its own nodes and shared ones."""
 
     def __init__(self, graph: ExecutionGraph, root: str, seed: int, operations: int) -> None:
         self._graph = graph
@@ -87,7 +87,7 @@ class Worker:
 @pytest.mark.usefixtures("hasty_threads")
 @pytest.mark.parametrize("operations", [1_000, pytest.param(10_000, marks=pytest.mark.proof)])
 def test_eight_threads_leave_every_snapshot_sound(operations: int) -> None:
-    """Snapshots and the journal's view are taken all the while, and each one is checked."""
+    """Every snapshot and every journal view taken during concurrent changes is sound."""
     graph = ExecutionGraph()
     root = graph.create_root("run")
     workers = [Worker(graph, root, seed, operations) for seed in range(THREADS)]

@@ -1,4 +1,4 @@
-"""What calls used, and the totals."""
+"""Usage of calls and the totals of a graph."""
 
 from decimal import Decimal
 from typing import Any
@@ -30,7 +30,7 @@ def aggregates(graph: ExecutionGraph) -> Aggregates:
 
 @pytest.mark.req("001/aggregates")
 def test_the_totals_follow_every_end(graph: ExecutionGraph, root: str) -> None:
-    """Calls count when they succeed; cost, tokens and retries however they end."""
+    """Calls count only on success; cost, tokens and retries count for every end."""
     plan = graph.begin_node(root, "llm", "plan")
     search = graph.begin_node(plan, "tool", "search")
     refused = graph.begin_node(plan, "llm", "refused")
@@ -56,7 +56,7 @@ def test_the_totals_follow_every_end(graph: ExecutionGraph, root: str) -> None:
 
 @pytest.mark.req("001/aggregates", "001/mark")
 def test_retries_count_once_the_node_has_ended(graph: ExecutionGraph, root: str) -> None:
-    """Before that only the node tells them."""
+    """Retries enter the totals when their node ends."""
     node_id = graph.begin_node(root, "llm", "plan")
     graph.increment_retries(node_id)
     assert graph.node(node_id)["retries_used"] == 1
@@ -73,7 +73,7 @@ def test_retries_count_once_the_node_has_ended(graph: ExecutionGraph, root: str)
 def test_impossible_usage_is_refused_and_changes_nothing(
     graph: ExecutionGraph, root: str, method: str, usage: dict[str, Any]
 ) -> None:
-    """The node can still be ended properly afterwards."""
+    """Invalid usage is rejected without a change, and the node can still end."""
     node_id = graph.begin_node(root, "llm", "plan")
     if method == "add_late_usage":
         graph.mark_success(node_id, 1)
@@ -89,7 +89,7 @@ def test_impossible_usage_is_refused_and_changes_nothing(
 
 @pytest.mark.req("001/inv4")
 def test_money_adds_up_exactly(graph: ExecutionGraph, root: str) -> None:
-    """Three times ten cents are thirty, as floats they would not be."""
+    """Three costs of 10 cents add up to exactly 30 cents, unlike floats."""
     for _ in range(3):
         graph.mark_success(graph.begin_node(root, "llm", "plan"), 0.1)
 
@@ -99,7 +99,7 @@ def test_money_adds_up_exactly(graph: ExecutionGraph, root: str) -> None:
 
 @pytest.mark.req("001/inv4", "001/aggregates")
 def test_a_failed_or_halted_call_keeps_what_it_cost(graph: ExecutionGraph, root: str) -> None:
-    """Money is gone whether or not there was an answer."""
+    """A failed or halted call keeps its cost and tokens, and does not count as a call."""
     failed, halted = graph.begin_node(root, "llm", "a"), graph.begin_node(root, "llm", "b")
     graph.mark_failure(failed, "E", cost_usd=0.25, tokens_in=10, tokens_out=1)
     graph.mark_halt(halted, cost_usd=0.5, tokens_in=20, tokens_out=2)
@@ -115,7 +115,7 @@ def test_a_failed_or_halted_call_keeps_what_it_cost(graph: ExecutionGraph, root:
 def test_late_usage_changes_cost_and_tokens_but_not_the_status(
     graph: ExecutionGraph, root: str, end: str
 ) -> None:
-    """It adds to what was known at the end, and the totals follow."""
+    """Late usage adds to cost and tokens of an ended node and to the totals."""
     node_id = graph.begin_node(root, "llm", "plan")
     if end == "success":
         graph.mark_success(node_id, 0.1, tokens_in=5)
@@ -143,7 +143,7 @@ def test_late_usage_changes_cost_and_tokens_but_not_the_status(
 def test_late_usage_of_unknown_cost_makes_the_cost_of_its_node_unknown(
     graph: ExecutionGraph, root: str
 ) -> None:
-    """An abandoned call of a model without a price has tokens, and null instead of a cost."""
+    """Late usage without a known cost adds tokens and makes the node's cost null."""
     node_id = graph.begin_node(root, "llm", "plan")
     graph.mark_halt(node_id, "cancelled")
 
@@ -157,7 +157,7 @@ def test_late_usage_of_unknown_cost_makes_the_cost_of_its_node_unknown(
 
 
 def test_an_open_node_takes_no_late_usage(graph: ExecutionGraph, root: str) -> None:
-    """Its usage comes with its end."""
+    """Late usage of an open node is rejected; its usage is recorded at its end."""
     with pytest.raises(RuntimeError, match=root):
         graph.add_late_usage(root, cost_usd=1)
 

@@ -1,4 +1,4 @@
-"""Tokens that another library has made, and attacks on those who check them."""
+"""Tokens created by another library, and attacks on token verification."""
 
 import asyncio
 import base64
@@ -70,7 +70,7 @@ def token(
 
 
 class Issuer:
-    """Publishes keys, and counts who asks for them."""
+    """Publishes keys and counts the requests for them."""
 
     def __init__(self, document: bytes = PUBLISHED) -> None:
         self.document: bytes | Exception = document
@@ -87,14 +87,14 @@ def verifier(issuer: Issuer | None = None, **changes: Any) -> IssuedTokens:
     return IssuedTokens(replace(RULES, **changes), IssuerKeys(issuer or Issuer()))
 
 
-@pytest.mark.filterwarnings("ignore:EdDSA is deprecated")  # by a newer name for the same
+@pytest.mark.filterwarnings("ignore:EdDSA is deprecated")  # the library renamed it
 @pytest.mark.parametrize(
     ("key", "algorithm"),
     [(RSA, "RS256"), (EC, "ES256"), (ED, "EdDSA")],
     ids=("RS256", "ES256", "EdDSA"),
 )
 async def test_a_token_shows_its_tenant_subject_and_scopes(key: Any, algorithm: str) -> None:
-    """Whatever its issuer signs with."""
+    """Tenant, subject and scopes are read from a token of any supported algorithm."""
     identity = await verifier().verify(token(key, algorithm))
 
     assert (identity.caller.tenant, identity.caller.name) == ("a", "batch")
@@ -116,12 +116,12 @@ async def test_a_token_shows_its_tenant_subject_and_scopes(key: Any, algorithm: 
     ],
 )
 async def test_scopes_are_words_or_a_list(claim: Any, scopes: set[Scope]) -> None:
-    """What says nothing allows nothing."""
+    """Scopes are a text or a list; a missing or invalid claim grants nothing."""
     assert (await verifier().verify(token(scope=claim))).caller.scopes == scopes
 
 
 async def test_claims_may_have_other_names() -> None:
-    """As issuers choose them."""
+    """The claims for tenant and scopes have configurable names."""
     named = verifier(tenant_claim="https://example.com/org", scope_claim="roles")
 
     found = await named.verify(token(extra={"https://example.com/org": "b", "roles": ["read"]}))
@@ -154,13 +154,13 @@ NOW = int(time.time())
     ids=lambda changes: " ".join(changes),
 )
 async def test_a_token_for_another_time_place_or_nobody_is_refused(changes: Any) -> None:
-    """Each claim that is needed is checked; without a tenant it is nobody's, not the default's."""
+    """Each required claim is checked; a token without a tenant is rejected."""
     with pytest.raises(InvalidCredentialError):
         await verifier().verify(token(**changes))
 
 
 async def test_clocks_may_differ_by_the_leeway() -> None:
-    """And by no more."""
+    """An expired token is accepted within the leeway only."""
     assert (await verifier().verify(token(exp=int(time.time()) - 10))).caller.tenant == "a"
     with pytest.raises(InvalidCredentialError):
         await verifier(leeway_seconds=0).verify(token(exp=int(time.time()) - 10))
@@ -173,7 +173,7 @@ def unsigned(algorithm: str) -> str:
 
 
 def by_shared_secret() -> str:
-    """Return a token signed by HMAC with the public key, which everybody knows."""
+    """Return a token signed by HMAC with the public key as the shared secret."""
     signed = unsigned("HS256").rstrip(".")
     code = hmac.digest(RSA.as_pem(private=False), signed.encode(), "sha256")
     return f"{signed}.{base64.urlsafe_b64encode(code).decode().rstrip('=')}"
@@ -202,13 +202,13 @@ FORGED: Mapping[str, Callable[[], str]] = {
 
 @pytest.mark.parametrize("forgery", FORGED)
 async def test_a_forged_token_is_refused(forgery: str) -> None:
-    """Whatever it says of itself."""
+    """A forged token is rejected, whatever its header claims."""
     with pytest.raises(InvalidCredentialError):
         await verifier().verify(FORGED[forgery]())
 
 
 async def test_a_private_or_shared_key_that_is_published_checks_nothing() -> None:
-    """A set that holds one was made by mistake."""
+    """Private and symmetric keys in a published key set are ignored."""
     oct_key = OctKey.generate_key(256, {"kid": "oct"})
     every = [RSA.as_dict(private=True), oct_key.as_dict(private=True)]
     published = json.dumps({"keys": every}).encode()
@@ -218,7 +218,7 @@ async def test_a_private_or_shared_key_that_is_published_checks_nothing() -> Non
 
 
 async def test_a_key_is_used_for_its_algorithm_alone() -> None:
-    """As its document says."""
+    """A key with an ``alg`` field verifies only that algorithm."""
     document = {"keys": [{**RSA.as_dict(private=False), "alg": "PS256"}]}
 
     with pytest.raises(InvalidCredentialError):
@@ -228,7 +228,7 @@ async def test_a_key_is_used_for_its_algorithm_alone() -> None:
 async def test_keys_are_fetched_once_and_again_when_one_is_not_known(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """But not for every token that names one: guesses make no traffic."""
+    """An unknown key ID causes a new fetch, but at most one per interval."""
     now = 1000.0
     monkeypatch.setattr("caseworker.features.access.tokens.time.monotonic", lambda: now)
     issuer = Issuer()
@@ -255,7 +255,7 @@ async def test_keys_are_fetched_once_and_again_when_one_is_not_known(
 async def test_known_keys_count_while_the_issuer_is_away(
     broken: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """For a day; then nobody can say whether a token is valid."""
+    """Known keys stay valid for a day without the issuer; then verification is unavailable."""
     now = 1000.0
     monkeypatch.setattr("caseworker.features.access.tokens.time.monotonic", lambda: now)
     issuer = Issuer()
@@ -275,7 +275,7 @@ async def test_known_keys_count_while_the_issuer_is_away(
 async def test_a_known_key_does_not_wait_for_an_issuer_that_hangs(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Its keys are renewed beside; a key that nobody knows has to wait."""
+    """Keys are refreshed in the background; only a token with an unknown key waits."""
     now = 1000.0
     monkeypatch.setattr("caseworker.features.access.tokens.time.monotonic", lambda: now)
     hangs, asked = asyncio.Event(), list[float]()
@@ -305,7 +305,7 @@ async def test_a_known_key_does_not_wait_for_an_issuer_that_hangs(
 async def test_after_a_quiet_time_the_issuer_is_asked_first(
     idle_seconds: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A key that was withdrawn meanwhile opens nothing, and a good one is not refused."""
+    """After an idle time, keys are fetched first, so a revoked key is not accepted."""
     now = 1000.0
     monkeypatch.setattr("caseworker.features.access.tokens.time.monotonic", lambda: now)
     issuer = Issuer()
@@ -322,7 +322,7 @@ async def test_after_a_quiet_time_the_issuer_is_asked_first(
 
 
 async def test_a_file_of_keys_may_be_replaced(tmp_path: Path) -> None:
-    """It is read like a URL is fetched."""
+    """Keys can be read from a file."""
     path = tmp_path / "jwks.json"
     path.write_bytes(PUBLISHED)
 
@@ -330,7 +330,7 @@ async def test_a_file_of_keys_may_be_replaced(tmp_path: Path) -> None:
 
 
 class Answers(httpx.AsyncBaseTransport):
-    """Answers one request as a test wants it."""
+    """A transport that returns one fixed response and records the requests."""
 
     def __init__(self, status: int, content: bytes, headers: Mapping[str, str]) -> None:
         self.asked: list[httpx.Request] = []
@@ -360,7 +360,7 @@ async def test_a_url_of_keys_is_fetched_plainly(
     known: bool,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """No redirect is followed, nothing is unfolded, and no more is read than a set may be long."""
+    """Keys are fetched without redirects or decompression, and up to a maximum size."""
     transport = Answers(status, content, headers)
     client = httpx.AsyncClient
     monkeypatch.setattr(

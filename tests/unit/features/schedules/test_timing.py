@@ -1,4 +1,4 @@
-"""When a schedule fires: over changes of the clock, after outages, under every policy."""
+"""Fire times of schedules: clock changes, outages and catch-up policies."""
 
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -24,7 +24,7 @@ def at(text: str) -> datetime:
 
 
 def following(timing: Timing, start: datetime) -> Iterator[datetime]:
-    """Yield one instant after the other, each asked for by itself."""
+    """Yield fire times one by one, each computed from the one before."""
     while True:
         start = timing.next_after(start)
         yield start
@@ -48,7 +48,7 @@ def fires(timing: Timing, start: datetime, count: int) -> list[str]:
     ],
 )
 def test_the_clock_may_jump(cron: str, start: datetime, expected: list[str]) -> None:
-    """A time in a gap fires at its end, one that comes twice once; hours that pass are hours."""
+    """A time in a gap fires at its end, a repeated time once; hourly schedules fire every hour."""
     assert fires(Timing(cron, PARIS), start, len(expected)) == expected
 
 
@@ -60,7 +60,7 @@ def test_the_clock_may_jump(cron: str, start: datetime, expected: list[str]) -> 
     ],
 )
 def test_the_clock_may_be_set_back_by_half_an_hour(cron: str, expected: list[str]) -> None:
-    """On Lord Howe 02:00 becomes 01:30: it shows 01:40 at 14:40 and at 15:10 UTC."""
+    """On Lord Howe Island 02:00 becomes 01:30, so 01:40 occurs at 14:40 and at 15:10 UTC."""
     timing, start = Timing(cron, "Australia/Lord_Howe"), at("2026-04-04T14:10")
     latest = islice(timing.last_until(at(f"2026-04-04T{expected[-1]}")), len(expected))
 
@@ -85,14 +85,14 @@ def test_the_clock_may_be_set_back_by_half_an_hour(cron: str, expected: list[str
     ],
 )
 def test_what_is_no_expression_or_never_fires_is_refused(cron: str) -> None:
-    """Nor one that the library would fill in by chance."""
+    """Invalid and randomized expressions, and those that never fire, are rejected."""
     with pytest.raises(InvalidCronError):
         Timing(cron, "UTC").require_valid(SPRING)
 
 
 @pytest.mark.parametrize("cron", ["30 6 * * 1-5", "0 0 29 2 *", "0 9 * * MON", "15 3 1,15 * *"])
 def test_usual_expressions_are_taken(cron: str) -> None:
-    """Names of days and months as well."""
+    """Common expressions are accepted, including names of weekdays."""
     Timing(cron, PARIS).require_valid(SPRING)
 
 
@@ -118,11 +118,11 @@ NIGHTS = st.sampled_from(
         for change in changes
     ]
 )
-"""Zones, eight hours before their clocks jump: by an hour, half an hour, a day; over midnight."""
+"""Zones with a start eight hours before a clock change of half an hour, an hour or a day."""
 
 
 def numbers(field: str) -> set[int]:
-    """Return what a field of an expression admits, of the numbers that minutes have."""
+    """Return the values that a field of an expression allows, up to 59."""
     found: set[int] = set()
     for part in field.split(","):
         among, _, step = part.partition("/")
@@ -132,7 +132,7 @@ def numbers(field: str) -> set[int]:
 
 
 def oracle(timing: Timing, start: datetime, end: datetime) -> Iterator[datetime]:
-    """Yield what fires from ``start`` to ``end``, minute by minute."""
+    """Yield the fire times from ``start`` to ``end``, checking every minute."""
     zone, passing = ZoneInfo(timing.timezone), timing.cron.split(" ")[1].startswith("*")
 
     fields = timing.cron.split(" ")
@@ -159,7 +159,7 @@ def oracle(timing: Timing, start: datetime, end: datetime) -> Iterator[datetime]
 def test_no_instant_is_lost_or_added_in_either_direction(
     cron: str, night: tuple[str, datetime]
 ) -> None:
-    """Forwards and backwards the instants are those that every minute of UTC gives."""
+    """Fire times in both directions equal those found by checking every minute."""
     zone, start = night
     timing, end = Timing(cron, zone), start + timedelta(hours=36)
     expected = list(oracle(timing, start + MINUTE, end))
@@ -174,7 +174,7 @@ def test_no_instant_is_lost_or_added_in_either_direction(
 def test_every_instant_fires_as_the_policy_has_it(
     cron: str, night: tuple[str, datetime], policy: CatchUp, data: st.DataObject
 ) -> None:
-    """Whenever it is woken: with `all` the last hundred of those due, with `one` the last."""
+    """After a delay, ``all`` fires the last hundred missed times, and ``one`` the last."""
     zone, before = night
     timing = Timing(cron, zone, policy, max_catch_up=100)
     expected = list(oracle(timing, before + MINUTE, before + timedelta(hours=36)))
@@ -197,7 +197,7 @@ def test_every_instant_fires_as_the_policy_has_it(
 def test_a_schedule_that_is_woken_in_time_fires_every_instant_once(
     cron: str, night: tuple[str, datetime], policy: CatchUp
 ) -> None:
-    """Under every policy, with whatever small delays."""
+    """Without an outage, each time fires exactly once under every policy."""
     zone, start = night
     timing, end = Timing(cron, zone, policy), start + timedelta(hours=30)
     expected = list(oracle(timing, start + MINUTE, end))
@@ -212,7 +212,7 @@ def test_a_schedule_that_is_woken_in_time_fires_every_instant_once(
 
 
 def test_an_outage_of_years_is_caught_up_in_no_time() -> None:
-    """Only as many instants are looked at as may fire: the last ones."""
+    """After an outage of years, only as many times are computed as may fire."""
     timing = Timing("* * * * *", PARIS, CatchUp.ALL, max_catch_up=3)
     plan = due(timing, next_at=at("2000-01-01T00:00"), now=at("2026-01-01T00:00:30"))
 
@@ -226,7 +226,7 @@ def test_an_outage_of_years_is_caught_up_in_no_time() -> None:
     ("policy", "expected"), [(CatchUp.SKIP, 0), (CatchUp.ONE, 1), (CatchUp.ALL, 4)]
 )
 def test_the_policies_differ_after_an_outage(policy: CatchUp, expected: int) -> None:
-    """Of four instants that were missed."""
+    """Of four missed times, ``skip`` fires none, ``one`` fires one and ``all`` fires four."""
     timing = Timing("0 * * * *", "UTC", policy)
     plan = due(timing, next_at=at("2026-01-01T01:00"), now=at("2026-01-01T04:30"))
 

@@ -1,4 +1,4 @@
-"""What is counted of a run when it has ended."""
+"""The metrics of a finished run."""
 
 import asyncio
 from dataclasses import replace
@@ -29,7 +29,7 @@ RUN = Run(
 
 
 def graph_with(calls: int = 1) -> dict[str, Any]:
-    """A graph whose calls of a model cost 2 cents each, and one call that another run has made."""
+    """Build a graph with model calls at 2 cents each, and one call imported from another run."""
     graph = ExecutionGraph("r-1")
     root = graph.create_root("agent", {})
     graph.mark_running(root)
@@ -45,7 +45,7 @@ def graph_with(calls: int = 1) -> dict[str, Any]:
 
 
 def test_a_run_is_counted_from_its_usage_and_its_graph() -> None:
-    """What another run has made and paid for is counted there."""
+    """Metrics come from a run's usage and graph, without calls imported from another run."""
     registry = CollectorRegistry()
     RunMetrics(registry).ended(RUN, graph_with(2))
 
@@ -64,7 +64,7 @@ def test_a_run_is_counted_from_its_usage_and_its_graph() -> None:
 
 
 def test_tenants_and_agents_are_labels_only_where_that_is_wanted() -> None:
-    """They are names that callers choose."""
+    """Tenants and agents become labels only if configured, because clients choose them."""
     silent, telling = CollectorRegistry(), CollectorRegistry()
     RunMetrics(silent).ended(RUN, graph_with())
     RunMetrics(telling, ("tenant", "agent")).ended(RUN, graph_with())
@@ -76,7 +76,7 @@ def test_tenants_and_agents_are_labels_only_where_that_is_wanted() -> None:
 
 
 def test_a_label_has_so_many_values_and_no_more() -> None:
-    """Whatever is no name is not shown at all."""
+    """A label has a bounded number of values, and a value that is not a name is hidden."""
     bounded = Bounded()
     shown = {bounded(f"model-{number}") for number in range(3 * MAX_VALUES)}
 
@@ -89,7 +89,7 @@ def test_a_label_has_so_many_values_and_no_more() -> None:
 
 
 async def test_a_large_graph_is_counted_beside_the_event_loop() -> None:
-    """And as exactly."""
+    """A large graph is counted in a background task, with the same result."""
     registry = CollectorRegistry()
     RunMetrics(registry).ended(RUN, graph_with(AT_ONCE + 1))
     tokens = {"model": "big-model", "direction": "input"}
@@ -103,7 +103,7 @@ async def test_a_large_graph_is_counted_beside_the_event_loop() -> None:
 
 
 def test_a_takeover_is_counted() -> None:
-    """By the process that goes on with the run."""
+    """A recovered run is counted by the process that resumes it."""
     registry = CollectorRegistry()
     metrics = RunMetrics(registry)
     metrics.begun(RUN)

@@ -1,4 +1,4 @@
-"""The calls of tools behind an answer, as the next one sees them."""
+"""The tool calls of an answer, as the next answer's prompt contains them."""
 
 from datetime import UTC, datetime
 from typing import Any
@@ -28,7 +28,7 @@ def result(call_id: str, content: str) -> dict[str, str]:
 
 
 def said(*messages: Any) -> list[tuple[str, str]]:
-    """Roles and contents of what a run with these messages has called."""
+    """Return roles and contents of the calls found in a run with these messages."""
     run = Run(
         key=RunKey("t", "r"),
         kind=RunKind.GRAPH,
@@ -49,7 +49,7 @@ def said(*messages: Any) -> list[tuple[str, str]]:
 
 
 def test_results_belong_to_the_calls_before_them_although_ids_repeat() -> None:
-    """Some models count their calls anew in every turn."""
+    """Results are matched to the preceding calls, because some models reuse call IDs."""
     messages = [calling(call("1")), result("1", "a"), calling(call("1")), result("1", "b")]
 
     assert said(ASKED, *messages) == [
@@ -58,7 +58,7 @@ def test_results_belong_to_the_calls_before_them_although_ids_repeat() -> None:
 
 
 def test_calls_of_earlier_answers_are_none_of_this_one() -> None:
-    """What the agent was given ends with what the user said."""
+    """Calls before the last user message belong to earlier answers."""
     messages = [calling(call("1")), result("1", "old"), ASKED, calling(call("2")), result("2", "n")]
 
     assert said(*messages) == [("assistant", "2"), ("tool", "n")]
@@ -66,7 +66,7 @@ def test_calls_of_earlier_answers_are_none_of_this_one() -> None:
 
 
 def test_a_call_without_a_result_is_left_out() -> None:
-    """And the one that hands in the answer: it is said in words."""
+    """Calls without a result are left out, as is the call that returns the answer."""
     handing_in = calling(call("2"), call("3", "finish"))
 
     assert said(ASKED, calling(call("1")), handing_in, result("2", "b"), result("3", "c")) == [
@@ -76,7 +76,7 @@ def test_a_call_without_a_result_is_left_out() -> None:
 
 @pytest.mark.parametrize("messages", [["text"], [5, None], [ASKED, {"role": "tool"}], [ASKED, 5]])
 def test_what_is_no_conversation_has_no_calls(messages: list[Any]) -> None:
-    """A step that is no agent may give anything."""
+    """Invalid messages, as steps other than agents may return, contain no calls."""
     assert said(*messages) == []
 
 
@@ -92,7 +92,7 @@ def test_what_is_no_conversation_has_no_calls(messages: list[Any]) -> None:
 def test_text_of_a_stopped_answer_that_came_with_a_call_is_told_once(
     status: RunStatus, content: str, told: list[str]
 ) -> None:
-    """An answer that came to its end is told, whatever it says."""
+    """A stopped answer does not repeat the text of its tool call; a completed one may."""
     one = ToolCall(id="1", name="calculator", arguments="{}")
     calls = [
         Message(role="assistant", content="First text.", tool_calls=(one,)),

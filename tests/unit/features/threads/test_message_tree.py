@@ -9,7 +9,7 @@ from caseworker.features.threads.thread import ChatMessage, MessageNotFoundError
 
 @st.composite
 def trees(draw: st.DrawFn) -> MessageTree:
-    """Messages in the order in which they came, each below an earlier one or a first one."""
+    """Draw messages in creation order, each with an earlier parent or none."""
     count = draw(st.integers(0, 30))
     messages: list[ChatMessage] = []
     for number in range(count):
@@ -25,7 +25,7 @@ def trees(draw: st.DrawFn) -> MessageTree:
 def test_a_branch_leads_from_a_first_message_through_the_one_asked_for(
     tree: MessageTree, data: st.DataObject
 ) -> None:
-    """Each stands below the one before; the last has nothing below it, and is the newest there."""
+    """A branch runs from a first message through the requested one to the newest leaf."""
     asked = data.draw(st.sampled_from([None, *tree.messages]))
     branch = tree.branch_through(asked.message_id if asked else None)
 
@@ -48,7 +48,7 @@ def test_a_branch_leads_from_a_first_message_through_the_one_asked_for(
 @pytest.mark.req("004/chat")
 @given(trees())
 def test_siblings_share_their_place_and_their_side(tree: MessageTree) -> None:
-    """Every message is in exactly one group of them, itself included, oldest first."""
+    """Each message is in exactly one group of siblings, ordered by age."""
     groups = {tuple(tree.siblings(message)) for message in tree.messages}
 
     assert sorted(one for group in groups for one in group) == sorted(
@@ -59,6 +59,6 @@ def test_siblings_share_their_place_and_their_side(tree: MessageTree) -> None:
 
 
 def test_a_message_that_is_not_there_is_missed() -> None:
-    """Whatever is asked of it."""
+    """Requesting an unknown message raises MessageNotFoundError."""
     with pytest.raises(MessageNotFoundError):
         MessageTree([]).branch_through("m")

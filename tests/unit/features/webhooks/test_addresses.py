@@ -1,4 +1,4 @@
-"""Which URLs and which addresses webhooks are sent to."""
+"""URLs and addresses that webhooks may be sent to."""
 
 from ipaddress import IPv4Address, IPv6Address, ip_address
 
@@ -49,7 +49,7 @@ RULES = UrlRules()
     ],
 )
 def test_addresses_that_are_not_public_or_oddly_written_are_refused(url: str) -> None:
-    """In whatever notation: decimal, octal, hexadecimal, short, mapped, translated."""
+    """Private addresses are rejected in every notation, such as decimal, octal or mapped."""
     with pytest.raises(AddressRefusedError):
         RULES.read(url)
 
@@ -77,7 +77,7 @@ def test_addresses_that_are_not_public_or_oddly_written_are_refused(url: str) ->
     ],
 )
 def test_urls_in_another_form_are_refused(url: str) -> None:
-    """So that no two parsers can read one differently."""
+    """Ambiguous or unsupported URLs are rejected, because parsers could disagree about them."""
     with pytest.raises(AddressRefusedError):
         RULES.read(url)
 
@@ -94,14 +94,14 @@ def test_urls_in_another_form_are_refused(url: str) -> None:
     ],
 )
 def test_public_urls_are_read(url: str, origin: str, target: str) -> None:
-    """Host and port as the Host header names them, path and query as they are."""
+    """A public URL is split into the origin for the Host header and the request target."""
     read = RULES.read(url)
 
     assert (read.origin, read.target) == (origin, target)
 
 
 def test_one_private_address_among_public_ones_refuses_the_host() -> None:
-    """A name with two addresses may not lead inside every other time."""
+    """A host is rejected if any of its addresses is private."""
     with pytest.raises(AddressRefusedError):
         RULES.require_public(["1.1.1.1", "10.0.0.1"])
     with pytest.raises(AddressRefusedError):
@@ -113,7 +113,7 @@ def test_one_private_address_among_public_ones_refuses_the_host() -> None:
 
 @given(st.ip_addresses(v=4))
 def test_no_ipv6_form_of_an_ipv4_address_is_public(address: IPv4Address) -> None:
-    """Mapped, compatible, translated or tunnelled: what it leads to cannot be known."""
+    """IPv6 forms of an IPv4 address are rejected, because their destination is unknown."""
     inside = int(address)
     for prefix in ("::ffff:0:0", "::", "64:ff9b::", "64:ff9b:1::"):
         assert not is_public(IPv6Address(int(ip_address(prefix)) + inside))
@@ -122,6 +122,6 @@ def test_no_ipv6_form_of_an_ipv4_address_is_public(address: IPv4Address) -> None
 
 @given(st.one_of(st.ip_addresses(network="10.0.0.0/8"), st.ip_addresses(network="fc00::/7")))
 def test_no_private_address_is_public(address: IPv4Address | IPv6Address) -> None:
-    """Of either version."""
+    """Private addresses are rejected in both IP versions, unless they are allowed."""
     assert not is_public(address)
     UrlRules(allow_private=True).require_public([str(address)])

@@ -1,4 +1,4 @@
-"""What an attempt makes of a delivery, and what is sent."""
+"""Delivery attempts: outcomes, delays, signatures and messages."""
 
 import base64
 import json
@@ -33,7 +33,7 @@ def failed(**values: Any) -> Answer:
 
 
 def test_pauses_grow_as_the_table_says() -> None:
-    """Twelve attempts over about 27 hours, and then the delivery is dead."""
+    """After twelve attempts over about 27 hours, a delivery is dead."""
     pauses = [verdict_of(failed(), n, POLICY, jitter=0.0) for n in range(1, 13)]
 
     assert [round(pause) for _, pause in pauses[:6]] == [5, 20, 80, 320, 1280, 5120]
@@ -49,7 +49,7 @@ def test_pauses_grow_as_the_table_says() -> None:
 def test_a_pause_is_as_long_as_was_asked_within_the_maximum(
     attempts: int, jitter: float, asked: float
 ) -> None:
-    """Retry-After lengthens a pause and never shortens it; no pause passes the maximum."""
+    """Retry-After can lengthen a delay up to the maximum, but never shortens it."""
     status, pause = verdict_of(failed(retry_after_seconds=asked), attempts, POLICY, jitter=jitter)
     _, usual = verdict_of(failed(), attempts, POLICY, jitter=jitter)
 
@@ -59,7 +59,7 @@ def test_a_pause_is_as_long_as_was_asked_within_the_maximum(
 
 
 def test_what_is_taken_is_delivered_and_what_is_gone_is_dead() -> None:
-    """410 says that nothing more is wanted."""
+    """Status 204 completes a delivery, 410 ends it, and 400 leads to a retry."""
     assert verdict_of(Answer(status_code=204), 1, POLICY)[0] is DeliveryStatus.DELIVERED
     assert verdict_of(failed(status_code=410), 1, POLICY)[0] is DeliveryStatus.DEAD
     assert verdict_of(failed(status_code=400), 1, POLICY)[0] is DeliveryStatus.PENDING
@@ -67,7 +67,7 @@ def test_what_is_taken_is_delivered_and_what_is_gone_is_dead() -> None:
 
 @pytest.mark.parametrize("signing", [1, 2])
 def test_every_secret_that_signs_verifies(signing: int) -> None:
-    """While a secret rotates, receivers with the old one and with the new one both accept."""
+    """During a secret rotation, the signature verifies with the old and the new secret."""
     secrets = [new_secret() for _ in range(signing)]
     headers = signed_headers(secrets, message_id="msg-1", at=datetime.now(UTC), body=BODY)
 
@@ -83,7 +83,7 @@ def test_every_secret_that_signs_verifies(signing: int) -> None:
 
 
 def test_an_old_attempt_is_refused_by_its_receiver() -> None:
-    """The timestamp is that of the attempt: a recorded request cannot be sent again later."""
+    """The signature contains the attempt's time, so old requests are rejected as replays."""
     secret = new_secret()
     at = datetime.now(UTC) - timedelta(minutes=6)
 
@@ -92,7 +92,7 @@ def test_an_old_attempt_is_refused_by_its_receiver() -> None:
 
 
 async def test_a_message_that_nothing_signs_is_not_sent() -> None:
-    """The attempt has failed: it is made again, perhaps with the right key for the secrets."""
+    """If no secret can be decrypted, nothing is sent and the delivery stays pending."""
     delivery = Delivery(
         tenant="a",
         delivery_id="d",
@@ -118,7 +118,7 @@ async def test_a_message_that_nothing_signs_is_not_sent() -> None:
 
 
 def test_secrets_are_long_and_never_the_same() -> None:
-    """256 bits behind the prefix by which receivers know one."""
+    """A secret is unique and has 256 bits after its prefix."""
     one, other = new_secret(), new_secret()
 
     assert one != other
@@ -127,7 +127,7 @@ def test_secrets_are_long_and_never_the_same() -> None:
 
 
 def test_a_result_or_input_that_is_too_long_is_left_out() -> None:
-    """The message stays valid and says what it lacks."""
+    """A result or input beyond the size limit is omitted and listed in ``omitted``."""
     run = {"run_id": "r", "finished_at": "2026-01-01T00:00:00Z", "inputs": None}
     view = {**run, "input": "y" * 400, "result": {"answer": "x" * 500}}
 
