@@ -62,7 +62,7 @@ class UnreachableMeanwhile(Unreachable):
 
 
 def test_a_question_that_is_stored_while_reading_decisions_fails_does_not_wait_for_ever() -> None:
-    """The watcher that failed has told only the questions before; this one gets another watcher."""
+    """The failed watcher notified only earlier questions, so a new one must start."""
     errors: list[object] = []
 
     async def story() -> None:
