@@ -1,4 +1,4 @@
-"""The tree of calls as the viewer shows it, run by Node.js."""
+"""The viewer's call tree, run by Node.js."""
 
 import json
 import subprocess
@@ -35,7 +35,7 @@ def call(number: int, parent: int | None, kind: str, name: str, **more: Any) -> 
 
 
 def rows(*nodes: dict[str, Any], status: str = "completed", toggle: tuple[str, ...] = ()) -> Any:
-    """Return the id, the level and the status of each row that is shown."""
+    """Return the ID, level and status of each visible row."""
     file = resources.files("caseworker.ui") / "static" / "call_tree.js"
     snapshot = {
         "nodes": {each["node_id"]: each for each in nodes},
