@@ -63,7 +63,7 @@ async def test_what_is_promised_holds_while_everything_fails(seed: int, tmp_path
 async def test_what_is_broken_on_purpose_is_seen(tmp_path: Path) -> None:
     """One variant is tested for each commit; ``CHAOS_BROKEN=name`` selects one."""
     name, code, told = os.environ.get("CHAOS_BROKEN") or variant_of_this_commit(), RARE, ""
-    for seed in ("1", "2", "3"):  # so short a storm may pass without the moment that shows it
+    for seed in ("1", "2", "3"):  # a short storm may miss the moment
         if code == RARE:
             arguments = ("-m", "tests.chaos", "--broken", name, "--seed", seed)
             code, told = await _storm(*arguments, "--keep", str(tmp_path / seed))

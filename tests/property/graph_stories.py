@@ -160,7 +160,7 @@ class World:
                 self.outcome = await supervisor.run(execution.run(), token, late=lambda _: None)
         except DetachedError as abandoned:
             self.outcome = execution.abandoned(abandoned.stop)
-        except Stop as stop:  # it was stopped before it began
+        except Stop as stop:  # stopped before it started
             self.outcome = execution.abandoned(stop)
         self.ended_at = loop.time()
         self.trace.close_open("The run ended.")

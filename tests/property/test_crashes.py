@@ -208,7 +208,7 @@ def _found_with(variant: Mapping[str, Any], right: Told | None = None) -> Iterat
     for seed in range(60):
         try:
             story = crashed(seed, **variant)
-        except AssertionError as error:  # the database has refused something
+        except AssertionError as error:  # the database has rejected a write
             yield str(error)
         else:
             yield from problems(story, right or peaceful())

@@ -168,7 +168,7 @@ def _widths(plan: Plan) -> Iterator[int]:
 
 
 def _end_problems(world: World) -> Iterator[str]:
-    """Yield each difference between the end of the run and the end of its steps."""
+    """Yield each conflict between the ends of run and steps, and each late end."""
     outcome = world.outcome
     statuses = {step_id: report.status for step_id, report in outcome.steps.items()}
     if outcome.stop is None and outcome.error is None:

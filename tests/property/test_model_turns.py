@@ -29,7 +29,7 @@ from tests.unit.engine.gateway import Gateway, now
 LIMIT = RateLimit(model="m", requests_per_minute=60, tokens_per_minute=6000)
 LITTLE = Budget(max_tokens=990)
 HELD = 900
-"""The tokens that another call of a run with little budget holds, leaving none for a slot."""
+"""The tokens that another call of a run with little budget holds, leaving too little for a call."""
 
 
 @dataclass

@@ -174,7 +174,7 @@ def test_a_model_is_asked_when_it_is_the_tenants_turn() -> None:
     assert asking.provider.times() == pytest.approx([0, 3], abs=0.1)
     (_, most, _), *_, (_, less, unused) = limits.asked
     assert most - less == 1024 - 10
-    assert unused == 0  # it came back with the question before
+    assert unused == 0  # returned with the previous request
     assert sum(each[2] for each in limits.asked) == most - 5
 
     free = MemoryRateLimits()

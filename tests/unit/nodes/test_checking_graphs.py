@@ -347,7 +347,7 @@ def test_ten_times_as_many_steps_take_about_ten_times_as_much_work_to_prepare() 
             catalog.prepare({"steps": steps, "edges": edges}, graph_id="g")
         return work.calls
 
-    calls_for(3)  # what is prepared once for all graphs
+    calls_for(3)  # warm up what all graphs share
     assert calls_for(1_000) < 12 * calls_for(100)
 
 

@@ -1,4 +1,4 @@
-"""Graphs as steps."""
+"""Graphs that are steps of other graphs."""
 
 import asyncio
 from typing import Any

@@ -122,7 +122,7 @@ def test_a_run_whose_workers_were_lost_too_often_keeps_what_it_had() -> None:
             "outputs": {"A": {"default": "done"}},
             "steps": {"A": {"status": "completed"}, "B": {"status": "cancelled"}},
         }
-        assert sorted(node.begun) == ["A", "B", "B", "B"]  # the first two begin at once
+        assert sorted(node.begun) == ["A", "B", "B", "B"]  # the first two start at once
 
     run_story(story)
 

@@ -180,7 +180,7 @@ def test_a_run_that_goes_on_elsewhere_is_stopped_here(seed: int) -> None:
         store = database()
         frozen, other = Process(waits, store), Process(waits, store, name="p2")
         await frozen.post()
-        await asyncio.sleep(1)  # nothing is left to be journaled, so only the beat can tell
+        await asyncio.sleep(1)  # no journal write is due, so only the heartbeat detects it
         store.lose("p1")
         await other.take()
         await frozen.heartbeat.beat()

@@ -134,7 +134,7 @@ def test_all_lanes_of_a_run_go_on_with_one_answer() -> None:
                 lanes.create_task(lane(run, number))
         counting.cancel()
         run.journal.close()
-        assert len(run.store.writes) <= 3  # of the first lane, of all others, and perhaps "soon"
+        assert len(run.store.writes) <= 3  # first lane, all other lanes, background write
 
     asyncio.run(main())
     assert len(went_on) == 64

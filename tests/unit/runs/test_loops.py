@@ -139,7 +139,7 @@ def test_a_loop_that_swallows_a_cancel_is_cancelled_again() -> None:
 
 
 def test_a_loop_that_fails_again_and_again_is_named_until_it_works() -> None:
-    """The first failure is not reported; a loop recovers after running for a second."""
+    """The first failure is not reported; a loop counts as recovered after a second."""
     begun: list[float] = []
 
     async def fails() -> None:

@@ -145,7 +145,7 @@ async def test_the_events_of_a_run_can_be_followed_while_it_works() -> None:
     async for item in graph.stream():
         seen.append(item if isinstance(item, GraphRun) else (item.type, item.step_id))
         if seen[-1] == ("step.started", "b"):
-            passed.set()  # nobody would set it if events came only at the end
+            passed.set()  # never set if events came only at the end
 
     *events, run = seen
     assert events == [

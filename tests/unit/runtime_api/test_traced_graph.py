@@ -165,7 +165,7 @@ async def test_tracing_adds_less_than_5_percent_of_work_to_100_steps() -> None:
     for number in range(100):
         graph.add_step(FunctionNode("one", lambda context: 1), f"s{number}", depends_on=before)
         before = [f"s{number}"]
-    await graph.execute(ExecutionContext())  # what is made once is made
+    await graph.execute(ExecutionContext())  # warm up one-time work
 
     async def counted(traced: ExecutionTrace | None) -> tuple[int, int, int]:
         allocated = sys.getallocatedblocks()

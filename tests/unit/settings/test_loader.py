@@ -271,7 +271,7 @@ def test_a_secret_in_the_file_is_refused_and_not_repeated(
 
     assert line.endswith(f"secrets are read from the environment only; set {variable}")
     assert "hunter2" not in line
-    load(tmp_path, "database: {url: 'postgresql://app@db:5432/x'}")  # a port is no password
+    load(tmp_path, "database: {url: 'postgresql://app@db:5432/x'}")  # a port is not a password
 
 
 @pytest.mark.parametrize(

@@ -183,7 +183,7 @@ def test_the_zone_is_the_systems_unless_configured(monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.req("002/17.5", "002/15.5", "002/24.3")
 def test_the_example_states_every_default_and_nothing_else() -> None:
-    """When this fails: `python -m tests.support.config_example > config.yaml.example`."""
+    """Regenerate it: `python -m tests.support.config_example > config.yaml.example`."""
     assert EXAMPLE.read_text(encoding="utf-8") == render_example()
 
 

@@ -55,7 +55,7 @@ async def _serving(
 
 @pytest.fixture
 async def transport() -> AsyncIterator[ModelTransport]:
-    """A transport, closed afterwards."""
+    """Yield a transport, and close it afterwards."""
     transport = ModelTransport(LIMIT)
     yield transport
     await transport.aclose()

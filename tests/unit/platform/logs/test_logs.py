@@ -255,7 +255,7 @@ def test_lines_have_fields_of_the_allowlist_alone(logged: list[tuple[str, ast.Ca
         f"{place} {keyword.arg}"
         for place, call in logged
         for keyword in call.keywords
-        if keyword.arg not in LOG_FIELDS | {"exc_info"}  # which becomes "exception"
+        if keyword.arg not in LOG_FIELDS | {"exc_info"}  # logged as "exception"
     ]
 
     assert len(logged) > 15

@@ -92,7 +92,7 @@ async def test_a_time_is_told_in_another_zone(
 async def test_an_instant_is_told_in_words_with_its_weekday_and_zone(
     calendar: Calendar, context: ToolContext
 ) -> None:
-    """The time of day is also a field of its own."""
+    """The time of day is also a separate field."""
     args = {"date": "2025-03-03T15:00", "timezone": BERLIN, "to_timezone": "Asia/Tokyo"}
     result = await found(calendar, context, "convert", **args)
 

@@ -55,7 +55,7 @@ def test_adjusted_candles_keep_their_proportions() -> None:
     [(date(2012, 6, 30), "daily"), (date(2014, 1, 1), "weekly"), (date(2020, 1, 1), "monthly")],
 )
 def test_the_longer_the_time_the_longer_a_candle(last: date, name: str) -> None:
-    """The width is 790 pixels."""
+    """The chart is 790 pixels wide."""
     assert period_for(date(2012, 1, 1), last, 790).name == name
 
 
