@@ -17,7 +17,7 @@ from tests.support.seeds import seeds
 @pytest.mark.req("004/cancel-early")
 @seeds(fast=60, proofs=400)
 def test_nothing_is_called_before_its_approval_and_one_decision_wins(seeds: Iterable[int]) -> None:
-    """This holds for every order of decisions, cancels, timeouts and lost workers."""
+    """No call precedes its approval, whatever the order of decisions, cancels and losses."""
     for seed in seeds:
         found = list(problems(*played(seed)))
         assert found == [], f"seed {seed}: {found}"
@@ -72,6 +72,6 @@ class EagerApprovals(MemoryApprovals):
     ids=["the last decision wins", "nobody waits"],
 )
 def test_the_oracle_sees_broken_approvals(variant: Mapping[str, type], broken: str) -> None:
-    """Each promise is deliberately broken once."""
+    """The oracle reports each promise that is deliberately broken."""
     found = (each for seed in range(60) for each in problems(*played(seed, **variant)))
     assert any(broken in each for each in found)

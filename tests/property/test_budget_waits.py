@@ -141,7 +141,7 @@ def play(seed: int) -> World:
 @settings(max_examples=200)
 @given(seed=seeds)
 def test_lanes_in_any_tree_of_scopes_come_to_an_end_within_all_limits(seed: int) -> None:
-    """This includes lanes with nested calls, and lanes that are cancelled while they wait."""
+    """All lanes end within all limits, with nested calls and with cancelled waits."""
     world = play(seed)
 
     assert len(world.scopes[0].line) == 0
@@ -243,7 +243,7 @@ def in_story(story: Any) -> None:
 
 
 def test_who_needs_nothing_of_what_is_contested_does_not_wait() -> None:
-    """Another lane waits for tokens, and a tool call needs none."""
+    """A call that needs no tokens does not wait behind a call that does."""
 
     async def story() -> None:
         scope = Scope("run", Budget(max_tokens=100, max_tool_calls=5))

@@ -179,7 +179,7 @@ def _forgets_nodes_of_failed_writes(patch: pytest.MonkeyPatch) -> None:
     ids=["results are not recorded", "no fences"],
 )
 def test_the_oracle_sees_a_broken_store(variant: Mapping[str, Any], broken: str) -> None:
-    """Each promise is deliberately broken once."""
+    """The oracle reports each promise that a broken store violates."""
     assert any(broken in problem for problem in _found_with(variant))
 
 
@@ -197,7 +197,7 @@ def test_the_oracle_sees_a_broken_store(variant: Mapping[str, Any], broken: str)
 def test_the_oracle_sees_a_broken_service(
     breaks: Callable[[pytest.MonkeyPatch], None], broken: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each promise is deliberately broken once."""
+    """The oracle reports each promise that a broken service violates."""
     right = peaceful()
     breaks(monkeypatch)
     assert any(broken in problem for problem in _found_with({}, right))

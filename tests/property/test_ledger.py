@@ -161,7 +161,7 @@ def play(limits: list[Budget], lanes: list[list[Work]], seed: int) -> Bank:
 def test_no_lane_passes_a_limit_of_its_scope_or_of_those_around_it(
     limits: list[Budget], lanes: list[list[Work]], seed: int
 ) -> None:
-    """Each step is checked; refused reservations leave nothing, and none outlives its work."""
+    """No limit is exceeded at any step; no reservation outlives its work or refusal."""
     bank = play(limits, lanes, seed)
 
     for scope in bank.scopes:
@@ -298,7 +298,7 @@ def ways_that_grant(scope: Scope, charge: Charge) -> set[str]:
 def test_one_limit_of_cost_that_requires_prices_refuses_unpriced_calls(
     around: list[tuple[bool, bool]],
 ) -> None:
-    """Other limits around the call do not matter, nor does a scope without a cost limit."""
+    """One cost limit that requires prices is enough to refuse an unpriced call."""
     scope: Scope | None = None
     for limits_cost, requires in around:
         budget = Budget(max_cost_dollars=1) if limits_cost else Budget()

@@ -133,7 +133,7 @@ def test_the_stories_hold_what_they_are_about() -> None:
 
 @pytest.mark.parametrize("seed", range(10))
 def test_a_line_is_in_the_order_of_arrival(seed: int) -> None:
-    """This holds for calls that wait only for their slot."""
+    """Calls that wait only for their slot are made in order of arrival."""
 
     async def main() -> list[int]:
         loop, chance = asyncio.get_running_loop(), Random(seed)

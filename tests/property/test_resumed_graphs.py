@@ -83,7 +83,7 @@ def _repetitions(tale: Tale) -> Iterator[str]:
 
 
 def test_calm_tales_can_end_in_one_way_only() -> None:
-    """Otherwise the comparison with the uninterrupted run would prove nothing."""
+    """Runs compared with an uninterrupted run can end in only one way."""
     calm = [seed for seed in range(0, 200, 4) if tale_of(seed).calm]
 
     assert len(calm) >= 30

@@ -113,7 +113,7 @@ def test_the_same_facts_give_the_same_orders(execution: Execution) -> None:
 def test_after_a_failure_nothing_is_ordered_and_the_graph_ends(
     execution: Execution, good: int, after: random.Random
 ) -> None:
-    """This holds for any step, whether parallel steps still finish or are cancelled."""
+    """After a failure no step is started, whether parallel steps finish or are cancelled."""
     while execution.running and good:
         execution.end_one()
         good -= 1

@@ -170,7 +170,7 @@ def _with_cancel_request(run: Run | None, cancel_request: CancelRequest | None) 
     ids=["deaf barrier", "careless settlement", "no fences", "no memory"],
 )
 def test_the_oracle_sees_what_is_broken(variant: dict[str, Any], broken: str) -> None:
-    """Each promise is deliberately broken once."""
+    """The oracle reports each promise that is deliberately broken."""
     assert any(broken in problem for problem in _found_with(variant, seeds=400))
 
 

@@ -103,7 +103,7 @@ def test_a_tenant_sees_the_same_whatever_another_does(opened: Opened, story: Tol
 
 @pytest.mark.guarantee(14)
 def test_everything_that_one_tenant_can_have_is_hidden_from_another(opened: Opened) -> None:
-    """Both create every kind of record; then one tries every request with an effect."""
+    """No request of one tenant reads or changes the records of another."""
     everything = changes("x", "y", {}, GRAPH)
     made = [*(each for each in everything if each[0] in ("PUT", "POST")), everything[0]]
     both = [(whose, each) for whose in (False, True) for each in made]

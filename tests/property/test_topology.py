@@ -12,7 +12,7 @@ from tests.property.random_graphs import graphs
 @pytest.mark.req("004/subgraph", "004/channel")
 @given(graph=graphs(circles=True))
 def test_the_active_subgraph_is_what_its_definition_says(graph: Graph) -> None:
-    """This covers entries, active and linked steps, and the edges that route values."""
+    """The topology's active steps, linked steps and value edges match the definition."""
     topology = Topology(graph)
     listed = [step.id for step in graph.steps]
     routes = oracle.routes(graph)
@@ -54,7 +54,7 @@ def test_the_order_puts_every_source_before_its_targets(graph: Graph) -> None:
 
 @given(graph=graphs(circles=True))
 def test_there_is_no_order_exactly_if_an_active_step_leads_to_itself(graph: Graph) -> None:
-    """Cycles elsewhere do not matter."""
+    """An order exists unless an active step leads to itself; other cycles do not matter."""
     topology = Topology(graph)
     circles = oracle.circles(graph, Channel.FLOW)
 

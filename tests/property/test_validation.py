@@ -109,7 +109,7 @@ def test_an_edge_for_every_pair_that_is_an_error_mends_the_graph(
 
 @given(graph=graphs(circles=True))
 def test_exactly_the_steps_that_take_no_part_are_told_so(graph: Graph) -> None:
-    """Those steps are neither active nor linked."""
+    """Exactly the steps that are neither active nor linked are reported as unused."""
     told = [
         problem.place
         for problem in problems_of(graph, lambda _: Traits())

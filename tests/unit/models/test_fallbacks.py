@@ -193,7 +193,7 @@ def test_a_limit_of_calls_holds_for_all_models_together() -> None:
 
 @pytest.mark.req("002/22.4")
 def test_a_run_that_is_executed_again_asks_nobody_who_has_answered_or_failed() -> None:
-    """Both calls come from the journal, and nothing is charged a second time."""
+    """A resumed run replays both model calls from the journal and is charged once."""
 
     async def story(asking: Asking) -> None:
         asking.provider.script("first", busy(), repeat_last=True)

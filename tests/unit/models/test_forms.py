@@ -73,7 +73,7 @@ _OBJECTS = st.dictionaries(
 def test_any_object_is_found_whatever_words_surround_it(
     before: str, value: dict[str, Any], after: str
 ) -> None:
-    """Exactly the embedded object is returned."""
+    """The JSON object is extracted exactly, whatever text surrounds it."""
     document = json.dumps(value)
 
     assert json_part(f"{before} {document} {after}") == document

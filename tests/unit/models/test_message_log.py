@@ -158,7 +158,7 @@ def test_what_a_thousand_calls_store_is_what_they_said() -> None:
 
 
 def test_a_run_that_is_executed_again_goes_on_with_the_same_conversation() -> None:
-    """Replayed calls are not made again, and the calls after them store only what they add."""
+    """Replayed calls are not made again, and later calls store only new messages."""
     made: list[int] = []
     log = MessageLog(BEGINNING)
 

@@ -46,7 +46,7 @@ def test_cached_tokens_cost_the_full_price_unless_a_discount_is_stated() -> None
 
 @pytest.mark.parametrize("wrong", ["-0.01", "NaN", "Infinity"])
 def test_a_price_that_is_no_price_is_refused(wrong: str) -> None:
-    """A negative price would add budget."""
+    """A negative price is rejected, because it would add budget."""
     with pytest.raises(ValueError, match="price"):
         TokenPrice(usd_per_million_in=Decimal(wrong), usd_per_million_out=Decimal(1))
 

@@ -26,7 +26,7 @@ def formats(asking: Asking) -> list[str | None]:
 
 
 def test_an_endpoint_that_knows_schemas_is_given_the_schema_alone() -> None:
-    """The prompt is not changed."""
+    """An endpoint that supports schemas gets the schema, and the prompt is not changed."""
 
     async def story(asking: Asking) -> None:
         asking.provider.script("local", REPLY)

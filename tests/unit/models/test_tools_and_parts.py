@@ -197,7 +197,7 @@ def test_a_named_model_is_asked_first_and_at_its_own_price() -> None:
 
 
 def test_fallbacks_that_a_caller_names_are_asked_before_the_configured_ones() -> None:
-    """Each fallback is called once, in order."""
+    """Fallbacks named by the caller are called first, each once and in order."""
 
     async def story(asking: Asking) -> None:
         for model in ("first", "other", "third"):

@@ -53,7 +53,7 @@ def test_calls_take_turns_and_the_trace_says_how_long_they_waited() -> None:
 
 
 def test_who_waits_for_a_turn_holds_nothing_that_others_need() -> None:
-    """Another call of the run, to another model, can use the budget in the meantime."""
+    """A call that waits for a rate slot does not hold budget that another call needs."""
     limits = MemoryRateLimits()
     limits.free_at = 10.0
 

@@ -47,7 +47,7 @@ async def test_a_question_is_never_read_as_a_template() -> None:
 async def test_a_case_has_the_time_and_the_zone_of_its_run_or_its_own(
     data: dict[str, str], today: str
 ) -> None:
-    """Both values are the same whenever the run is executed again."""
+    """A case has the same time and zone whenever its run is executed again."""
     here = World(
         small=ScriptedModel([plan(respond("yes"))]),
         facts=RunFacts(now=NOW, timezone="Asia/Tokyo", seed=5),
@@ -77,12 +77,12 @@ async def test_a_case_has_the_time_and_the_zone_of_its_run_or_its_own(
     ],
 )
 def test_the_data_of_a_case_is_checked_with_the_graph(data: dict[str, object], place: str) -> None:
-    """Each problem is reported at its own field."""
+    """Each problem in the data of a case is reported at its own field."""
     assert World().places(graph(step("c", "case", data))) == [f"steps.0.data.{place}"]
 
 
 async def test_what_a_step_says_of_the_loop_replaces_what_is_configured() -> None:
-    """Other settings keep their configured values."""
+    """A step overrides single settings of the loop; the rest keep their configured values."""
     here = case_world(big=[plan(calculate("6 * 7"))])
 
     result = result_of(await here.run(act={"max_steps": 0}))

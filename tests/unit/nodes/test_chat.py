@@ -68,7 +68,7 @@ def test_the_flow_alone_decides(chat: tuple[dict[str, str], list[tuple[str, str]
 
 @pytest.mark.req("004/entry", "004/user-tools")
 def test_graphs_inside_steps_are_part_of_the_flow() -> None:
-    """This holds at any depth; a retry of a step has the same position."""
+    """Nested graphs belong to the flow at any depth; a retry of a step has the same position."""
     deep = graph(step("in", "subgraph", {"graph": graph(chat_step("a", "agent"))}))
     scope = scope_of(
         graph(

@@ -145,7 +145,7 @@ def test_an_edge_without_a_good_channel_is_refused(data: Any) -> None:
 
 @pytest.mark.parametrize("missing", ["source", "target"])
 def test_an_edge_names_both_ends(missing: str) -> None:
-    """A missing end is not guessed."""
+    """An edge with a missing end is rejected; the end is not guessed."""
     edge = {name: value for name, value in flow("a", "b").items() if name != missing}
 
     assert world().places(graph(step("a", "llm", ASK), step("b", "llm", ASK), edge)) == [
@@ -197,7 +197,7 @@ def test_anything_at_all_can_be_checked(value: Any, places: list[str]) -> None:
 
 
 def test_warnings_are_told_and_do_not_keep_a_graph_from_being_executed() -> None:
-    """Warnings have their own severity."""
+    """Warnings have their own severity and do not reject the graph."""
     odd = graph(step("a", "llm", ASK), step("b", "llm", ASK), flow("b", "b"))
 
     problems = world().catalog.examine(odd)[1]

@@ -92,7 +92,7 @@ def test_a_value_that_is_not_there_meets_nothing_but_missing() -> None:
 
 
 def test_conditions_are_joined_by_all_any_and_not() -> None:
-    """The operators nest to any depth."""
+    """The operators all, any and not nest to any depth."""
     joined = condition(
         all=[
             {"path": "n", "op": "gt", "value": 1},
@@ -125,7 +125,7 @@ def test_no_two_values_break_a_comparison(found: Any, value: Any) -> None:
 
 @given(JSON)
 def test_everything_equals_its_copy(value: Any) -> None:
-    """The number's notation does not matter."""
+    """A value equals its copy, whatever the notation of its numbers."""
     assert same(value, json.loads(json.dumps(value)), Work())
 
 
@@ -156,7 +156,7 @@ def test_numbers_are_ordered_as_numbers(found: float, value: float) -> None:
     ],
 )
 def test_what_is_no_condition_is_refused(wrong: dict[str, Any]) -> None:
-    """The graph's validation rejects the condition."""
+    """The graph's validation rejects an invalid condition."""
     with pytest.raises(ValidationError):
         condition(**wrong)
 

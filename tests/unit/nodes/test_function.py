@@ -134,7 +134,7 @@ async def test_a_kind_of_function_node_executes_as_it_says() -> None:
 
 
 async def test_stops_and_failures_of_a_function_pass_as_they_are() -> None:
-    """The engine handles them."""
+    """Stops and exceptions of a function reach the engine unchanged."""
 
     def stop(context: ExecutionContext) -> None:
         raise CancelledError("enough")
@@ -201,7 +201,7 @@ async def test_cancelling_a_blocking_function_does_not_wait_for_its_thread() -> 
 
 
 async def test_a_pool_has_no_more_threads_than_it_may() -> None:
-    """Further functions are queued."""
+    """A pool that uses all its threads queues further functions."""
     pool, barrier, most = BlockingPool(2), threading.Barrier(2), 0
     lock, inside = threading.Lock(), 0
 

@@ -56,7 +56,7 @@ async def test_the_big_model_answers_where_it_is_named() -> None:
 
 
 async def test_the_seed_is_the_steps_or_else_the_runs() -> None:
-    """The seed reaches the provider."""
+    """The provider gets the step's seed, or else the run's."""
     here = world("a", "b", facts=RunFacts(now=NOW, seed=7))
 
     await here.run(asking(), default={"name": "x"})
@@ -113,7 +113,7 @@ async def test_an_unfit_answer_is_asked_for_once_more(unfit: str, why: str) -> N
 
 
 async def test_a_second_unfit_answer_fails_the_step() -> None:
-    """The step's policy applies; there is no third request."""
+    """The step's policy applies, and no third request is sent."""
     here = world("Berlin", '{"people": 1}', "never asked")
 
     error = await here.failure(asking(output_schema=SCHEMA), default={"name": "x"})
@@ -149,7 +149,7 @@ async def test_both_questions_have_keys_of_their_own_and_are_replayed() -> None:
 
 
 async def test_a_place_without_a_value_fails_the_step_before_anything_is_asked() -> None:
-    """The error names the missing value."""
+    """The error names the missing value, and no model is called."""
     here = world()
 
     error = await here.failure(asking(), default={})

@@ -85,7 +85,7 @@ async def test_each_item_is_worked_on_by_a_graph_that_knows_its_number() -> None
 
 
 async def test_no_items_are_no_work() -> None:
-    """The result is an empty list."""
+    """The result of a map over an empty list is an empty list."""
     here = World(functions=[twice])
 
     assert await here.value(mapped(step=TWICE), "m", default=[]) == []
@@ -255,7 +255,7 @@ async def test_finished_items_are_replayed_when_the_run_is_executed_again() -> N
 
 
 async def test_a_limit_of_the_run_stops_a_map_in_the_middle() -> None:
-    """Finished items keep their results."""
+    """A map that a limit stops keeps the results of finished items."""
     here = World(functions=[twice], budget=Budget(max_steps=3))
 
     outcome = await here.run(mapped(step=TWICE), default=[1, 2, 3])

@@ -60,7 +60,7 @@ async def test_an_item_whose_first_call_a_limit_refuses_was_not_started(
 
 
 async def test_an_item_that_made_a_call_in_an_earlier_execution_was_halted() -> None:
-    """This holds even if the later execution only replays that call."""
+    """An item is reported as halted even if the later execution only replays its call."""
     here = World(small=ScriptedModel(["a"]), budget=Budget(max_llm_calls=1))
     of = mapped(graph=ASK_TWICE)
     first = await here.run(of, default=[1, 2])

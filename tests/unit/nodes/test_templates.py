@@ -85,7 +85,7 @@ def test_a_value_is_never_read_as_a_template() -> None:
 
 @given(st.text(st.sampled_from("${}a.$"), max_size=20) | st.text(max_size=20))
 def test_an_escaped_text_renders_to_itself(text: str) -> None:
-    """Dollar signs and braces survive."""
+    """Escaped dollar signs and braces render unchanged."""
     escaped = text.replace("${", "$${")
     assert TextTemplate.parse(escaped).render({}) == text
     assert JsonTemplate([escaped]).render({}) == [text]
@@ -128,7 +128,7 @@ def test_what_is_rendered_belongs_to_nobody_else() -> None:
     "render", [TextTemplate.parse("${a.b}").render, JsonTemplate("${a.b}").render]
 )
 def test_a_missing_value_is_named(render: Any) -> None:
-    """The error names the path."""
+    """The error for a missing value names its path."""
     with pytest.raises(MissingValueError, match=r"^There is no value at a\.b\.$"):
         render({"a": {}})
 

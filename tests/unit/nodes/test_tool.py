@@ -31,7 +31,7 @@ async def test_a_tool_is_used_with_the_arguments_of_its_step() -> None:
 
 
 async def test_without_arguments_the_inputs_are_the_arguments() -> None:
-    """Each input handle becomes an argument."""
+    """Without arguments, each input handle becomes an argument of the tool."""
     assert await World().value(using(), "t", say="hi", times=2) == {"said": "hi", "times": 2}
 
 
@@ -79,7 +79,7 @@ async def test_an_error_of_a_tool_that_nobody_waits_for_fails_the_step() -> None
 
 
 async def test_wrong_arguments_at_run_time_are_an_error_of_the_tool() -> None:
-    """The tool is not called."""
+    """Invalid arguments are reported as a tool error, and the tool is not called."""
     here = World()
 
     error = await here.failure(using(**SAYING), default=["no text"], n=1)

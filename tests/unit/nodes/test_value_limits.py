@@ -96,7 +96,7 @@ async def test_a_map_stops_at_the_item_whose_result_is_too_much() -> None:
 
 
 async def test_the_steps_of_a_run_produce_no_more_than_its_result_may_have() -> None:
-    """Outputs of earlier steps stay."""
+    """A step that makes the result too large fails, and outputs of earlier steps stay."""
     of = graph(*(router(f"r{n}", 1, "large") for n in range(8)))
     here = World(limits=LIMITS)
 

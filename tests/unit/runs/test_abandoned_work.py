@@ -44,7 +44,7 @@ def test_work_that_ignores_its_stop_is_abandoned_and_its_cost_added_later(seed: 
 
 
 def test_a_late_cost_is_added_after_the_end_is_written() -> None:
-    """Otherwise the write of the end would overwrite the late cost."""
+    """A late cost is added after the end, whose write would overwrite it."""
 
     class SlowToFinish(MemoryRuns):
         async def finish(self, finish_run: FinishRun) -> FinishResult:

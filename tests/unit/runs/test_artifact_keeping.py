@@ -214,7 +214,7 @@ def test_a_tool_that_is_cut_off_cuts_off_no_statement(moments: int) -> None:
 
 @given(words=st.lists(st.text(max_size=90), max_size=4), key=st.text(max_size=200))
 def test_any_call_and_any_words_make_a_name_that_fits_a_path(words: list[str], key: str) -> None:
-    """Long names are shortened."""
+    """The name of a file is shortened to fit a path."""
 
     async def story() -> None:
         files = await files_of_a_run()
@@ -226,7 +226,7 @@ def test_any_call_and_any_words_make_a_name_that_fits_a_path(words: list[str], k
 
 @pytest.mark.parametrize(("stem", "media_type"), [("../p", PNG), ("", PNG), ("p", "text/html")])
 async def test_what_no_name_can_be_made_of_is_refused(stem: str, media_type: str) -> None:
-    """No file is stored."""
+    """A file without a valid name is not stored."""
     files = await files_of_a_run()
 
     with pytest.raises(ValueError, match="artifact"):

@@ -174,7 +174,7 @@ async def test_validating_tells_everything_and_refuses_nothing(world: World) -> 
 
 class TestCircles:
     async def test_a_graph_may_not_contain_itself(self, world: World) -> None:
-        """This holds for its first version and for references to its newest version."""
+        """A graph may not refer to itself before it has a version, nor to its newest version."""
         await world.register("g", flat("a"))
         for name in ("g", "new"):
             with pytest.raises(GraphRefusedError) as refused:
@@ -286,7 +286,7 @@ class TestLimits:
         assert world.store.loaded_bytes == 0
 
     async def test_what_was_loaded_before_counts_towards_the_limit(self, api: Api) -> None:
-        """The limit covers all levels together."""
+        """The limit of bytes covers all levels of nested graphs together."""
         world = World(api, graph_limits(max_bytes=3_000))
         await world.store.add(new_graph("g0", flat("x" * 1_000)))
         for level in range(1, 5):

@@ -72,7 +72,7 @@ async def asks_in_vain(context: FlowContext) -> Any:
 def test_an_ended_run_is_let_go_without_the_garbage_collector(
     work: Work, status: RunStatus
 ) -> None:
-    """Its task, journal, token, trace and values are freed, however the run ended."""
+    """An ended run's task, journal, token, trace and values are freed, however it ended."""
     held: list[weakref.ref[Any]] = []
 
     async def remembered(context: FlowContext) -> Any:

@@ -17,7 +17,7 @@ CANCEL_REQUEST = CancelRequest(requested_by="ops", reason="enough", requested_at
 
 
 def test_a_run_that_never_began_ends_with_a_halted_root_alone() -> None:
-    """The run has cost nothing."""
+    """A run that never started ends with a halted root and has cost nothing."""
     end = cancelled_while_queued(RUN, CANCEL_REQUEST, ())
 
     assert (end.status, end.finish_reason, end.result) == (RunStatus.CANCELLED, None, None)

@@ -42,7 +42,7 @@ def test_what_is_not_confirmed_is_written_again_under_the_same_number() -> None:
 
 
 def test_what_is_confirmed_is_forgotten() -> None:
-    """Repeated and outdated confirmations are accepted."""
+    """Confirmed events are dropped, also by repeated and outdated confirmations."""
     log = filled("a", "b")
     first = log.unconfirmed()
     log.add(Event(type="c"))
@@ -110,7 +110,7 @@ def test_a_type_that_is_not_for_nodes_is_refused(type_: str) -> None:
 
 @pytest.mark.parametrize("what", [object(), float("nan"), {1, 2}, b"bytes"])
 def test_data_that_is_not_json_is_refused_at_once(what: object) -> None:
-    """Otherwise storing the run's end would fail."""
+    """Data that is not JSON is rejected, because the run's end could not be stored."""
     with pytest.raises(ValueError, match="JSON"):
         EventLog(last_seq=0).add(Event(type="text.delta", data={"deep": [what]}))
 

@@ -154,7 +154,7 @@ def test_a_long_log_is_read_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_end_of_the_process_ends_it_at_once() -> None:
-    """A later follower gets no events."""
+    """Followers end with the process, and a later follower gets no events."""
 
     async def story() -> None:
         store = await running(database())
@@ -169,7 +169,7 @@ def test_the_end_of_the_process_ends_it_at_once() -> None:
 
 
 def test_a_follower_that_goes_away_leaves_nothing_behind() -> None:
-    """A running read finishes first."""
+    """A follower that leaves finishes its running read first."""
     ended: list[str] = []
 
     class Slow(MemoryRuns):

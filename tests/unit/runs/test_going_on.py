@@ -39,7 +39,7 @@ def chosen(known: list[int], unknown: list[int], still_open: list[int]) -> Taken
 
 
 def test_a_failure_that_was_survived_is_on_the_way() -> None:
-    """The run resumes at the last failure, or at one that overlaps a call; others are kept."""
+    """A run resumes at the last failure, or at one that overlaps a call; earlier ones stay."""
     lines = [
         ROOT,
         line(2, 1, 0, 90, **STEP, **FAILED),

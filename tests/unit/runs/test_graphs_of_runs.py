@@ -1,4 +1,4 @@
-"""Runs of graphs with several steps, and what they store."""
+"""Runs of graphs with several steps, and their stored records."""
 
 import asyncio
 from collections.abc import Mapping

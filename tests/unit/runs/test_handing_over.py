@@ -155,7 +155,7 @@ def test_a_run_that_was_lost_is_not_given_back() -> None:
 
 
 def test_a_run_that_is_started_twice_is_executed_once() -> None:
-    """A job may be delivered twice."""
+    """A run is executed once, although its job was delivered twice."""
     begun: list[str] = []
 
     async def story() -> None:
@@ -177,7 +177,7 @@ def test_a_run_that_is_started_twice_is_executed_once() -> None:
 def test_a_run_that_was_lost_and_claimed_again_begins_when_its_lost_execution_has_ended(
     seed: int,
 ) -> None:
-    """This process had not noticed that it lost the run."""
+    """A run that its process lost and claims again waits for the lost execution to end."""
     times: list[tuple[str, float]] = []
 
     async def story() -> None:
@@ -259,7 +259,7 @@ def test_a_step_that_may_take_long_to_end_is_waited_for(monkeypatch: pytest.Monk
 
 
 def test_a_process_ends_although_its_runs_cannot_be_given_back() -> None:
-    """Other processes recover the runs once the database is back."""
+    """A process exits even if its runs cannot be released; they are recovered later."""
 
     async def story() -> None:
         store = AwayNowAndThen()

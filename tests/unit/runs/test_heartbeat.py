@@ -101,7 +101,7 @@ def test_a_run_that_others_had_begun_and_that_never_began_here_has_lost_no_attem
 
 
 def test_a_run_that_broke_here_has_lost_an_attempt() -> None:
-    """Otherwise a run that crashes every process before its first call would be retried forever."""
+    """A run that crashes its process loses an attempt, or it would be retried forever."""
 
     class Breaking(MemoryRuns):
         async def finish(self, finish_run: FinishRun) -> FinishResult:
@@ -174,7 +174,7 @@ def test_an_orphan_that_found_a_home_meanwhile_is_left_alone(meanwhile: str) -> 
 
 @pytest.mark.parametrize("seed", range(10))
 def test_a_run_that_goes_on_elsewhere_is_stopped_here(seed: int) -> None:
-    """This process was silent for too long, and its call in flight would be wasted money."""
+    """A process that was silent too long stops the runs that another process executes."""
 
     async def story() -> None:
         store = database()
@@ -219,7 +219,7 @@ def test_a_beat_that_is_under_way_is_not_cut_off() -> None:
 
 
 def test_a_process_that_ends_says_so() -> None:
-    """Its runs can then be recovered without waiting for missed heartbeats."""
+    """A stopping process signs off, so its runs need not wait for missed heartbeats."""
 
     async def story() -> None:
         process = Process(waits)

@@ -137,7 +137,7 @@ def lost_run() -> tuple[ExecutionGraph, list[CallRecord]]:
 
 
 def test_the_first_write_of_the_next_execution_wipes_nothing_out() -> None:
-    """Otherwise a second lost worker would repeat every call."""
+    """The first write of a resumed run keeps earlier results, or calls would be repeated."""
 
     async def story() -> None:
         graph, earlier = lost_run()
@@ -160,7 +160,7 @@ def test_the_first_write_of_the_next_execution_wipes_nothing_out() -> None:
 
 
 def test_a_graph_that_takes_the_place_of_another_keeps_what_was_noted_long_ago() -> None:
-    """Every row is then written again."""
+    """A replaced graph keeps its journaled data, and every row is written again."""
 
     async def story() -> None:
         graph, earlier = lost_run()

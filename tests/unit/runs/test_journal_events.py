@@ -24,7 +24,7 @@ def start(run: Open, name: str) -> str:
 
 @pytest.mark.req("004/lifecycle")
 def test_an_event_is_stored_with_the_entry_that_it_tells_of() -> None:
-    """One write holds both, or neither."""
+    """One write holds an event and its entry, or neither."""
 
     async def story() -> None:
         run = Open()
@@ -146,7 +146,7 @@ def test_a_barrier_does_not_share_a_write_that_began_before_it() -> None:
 
 
 def test_a_lost_owner_says_nothing_more() -> None:
-    """Neither events nor entries are stored."""
+    """A worker that has lost its run stores neither events nor entries."""
 
     async def story() -> None:
         run = Open(Store(answers=[Permission(owned=False, cancel_request=None)]))

@@ -28,7 +28,7 @@ async def test_a_graph_that_names_no_other_is_read_once(world: World) -> None:
 
 
 async def test_a_graph_that_names_others_is_put_together_each_time(world: World) -> None:
-    """The named definition may have changed."""
+    """A graph with names is expanded each time, because a definition may have changed."""
     await world.register("g", flat("old"))
     before = await world.inline(containing(named("g")))
     await world.register("g", flat("new"))

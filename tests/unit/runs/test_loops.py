@@ -120,7 +120,7 @@ def test_a_loop_whose_tasks_have_just_failed_ends_when_it_is_stopped() -> None:
 
 
 def test_a_loop_that_swallows_a_cancel_is_cancelled_again() -> None:
-    """A library may swallow the cancellation."""
+    """A loop whose library swallows a cancellation is cancelled again."""
 
     async def swallows() -> None:
         try:

@@ -51,7 +51,7 @@ def outcome(
 
 
 def test_a_natural_end_is_a_success() -> None:
-    """The outcome has no stop."""
+    """A run that ends normally has no stop."""
     run_outcome = outcome_of(CASE, outcome(), at=AT)
 
     assert run_outcome == RunOutcome(
@@ -89,7 +89,7 @@ def test_every_stop_has_its_status(
 
 @pytest.mark.parametrize("stop", [None, BudgetExceededError(ResourceUsage(), Budget(), "spent")])
 def test_the_end_of_an_agent_run_has_no_finish_reason(stop: Stop | None) -> None:
-    """The agent's result holds the reason."""
+    """The result of an agent run holds the reason, and the run has no finish reason."""
     result = {"success": stop is None, "terminate_reason": "goal" if stop is None else "budget"}
     steps = {AGENT_STEP: StepReport(StepStatus.COMPLETED, {"default": "4", "result": result})}
 

@@ -87,7 +87,7 @@ async def test_the_question_of_a_case_is_no_template() -> None:
 
 
 async def test_a_case_that_never_began_has_no_result() -> None:
-    """The run has no result."""
+    """A case that never started has no result."""
     here = World(budget=Budget(max_steps=0))
 
     _, result = await executed(run_of(RunRequest(kind=RunKind.CASE, input="?")), here)

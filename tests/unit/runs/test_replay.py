@@ -65,7 +65,7 @@ def lost() -> list[CallRecord]:
 
 
 def test_a_new_run_begins_with_a_root_that_runs() -> None:
-    """The graph holds only the root."""
+    """The graph of a new run holds only a running root."""
     graph, root = graph_of(RUN, ())
 
     node = graph.node(root)
@@ -94,7 +94,7 @@ def test_what_was_open_when_the_worker_was_lost_is_closed() -> None:
 
 
 def test_everything_that_was_charged_is_counted_again() -> None:
-    """Money is restored exactly."""
+    """All earlier charges are counted again, and money is exact."""
     assert spent_before(lost()) == {
         Dimension.STEPS: 1,
         Dimension.TOKENS: 45,
@@ -117,7 +117,7 @@ def test_what_was_noted_is_read_back_as_it_was() -> None:
 
 
 def test_an_end_that_was_not_accepted_is_taken_back() -> None:
-    """Everything below the root stays ended."""
+    """An end that was not accepted is reverted for the root; its steps stay ended."""
     graph, root = graph_of(RUN, lost())
     graph.mark_success(root, 0)
 

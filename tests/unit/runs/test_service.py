@@ -63,7 +63,7 @@ def test_a_replica_without_executor_queues_what_it_accepts() -> None:
 
 @pytest.mark.req("003/NFR3.1")
 def test_a_run_that_another_process_may_execute_is_logged_with_its_request() -> None:
-    """Other processes log only the run's ID; here each line has both."""
+    """The log links a queued run to its request, because other processes log only the run ID."""
     merged = structlog.testing.capture_logs([structlog.contextvars.merge_contextvars])
     lines: list[Any] = []
 
@@ -141,7 +141,7 @@ def test_a_run_cancelled_before_it_exists_is_never_executed(through: str) -> Non
 
 @pytest.mark.req("card/delete")
 def test_a_queued_run_is_cancelled_at_once() -> None:
-    """No notification is needed."""
+    """A queued run is cancelled without a notification."""
 
     async def story() -> None:
         service = RunService(database(), None)
@@ -156,7 +156,7 @@ def test_a_queued_run_is_cancelled_at_once() -> None:
 
 @pytest.mark.req("card/delete")
 def test_the_receipt_names_the_calls_that_had_begun() -> None:
-    """Those calls may have had an effect."""
+    """The cancel receipt names the started calls, which may have had an effect."""
 
     async def story() -> None:
         process = Process(works)
@@ -171,7 +171,7 @@ def test_the_receipt_names_the_calls_that_had_begun() -> None:
 
 
 def test_cancelling_a_finished_run_changes_nothing_and_says_so() -> None:
-    """A second request changes nothing either."""
+    """A cancel request for a finished run changes nothing, also if it is repeated."""
 
     async def story() -> None:
         process = Process(works)
@@ -221,7 +221,7 @@ def test_a_process_that_ends_answers_whoever_waits(place: str) -> None:
 
 
 def test_waiting_for_a_run_that_does_not_exist_is_an_error() -> None:
-    """The error is raised at once."""
+    """Waiting for an unknown run raises an error at once."""
 
     async def story() -> None:
         with pytest.raises(RunNotFoundError):
@@ -276,7 +276,7 @@ def test_a_run_whose_journal_is_not_of_one_run_still_has_a_trace() -> None:
 
 
 def test_a_run_that_waits_in_the_queue_has_a_trace() -> None:
-    """The trace holds only the root."""
+    """The trace of a queued run holds only the root."""
 
     async def story() -> None:
         service = RunService(database(), None)

@@ -47,7 +47,7 @@ def test_a_worker_that_missed_three_beats_is_suspected_and_after_the_long_time_i
 
 
 def test_a_beat_ends_the_silence() -> None:
-    """A late heartbeat counts."""
+    """A late heartbeat ends the silence of its worker."""
     looking = Looking()
     looking.looks(8, "alive")
     assert looking.look("alive", "dead") == {}
@@ -91,7 +91,7 @@ def test_a_worker_that_does_not_come_back_after_an_outage_is_found() -> None:
 
 @pytest.mark.parametrize("took", [0.3, 0.9, 5.0])
 def test_dead_workers_are_found_over_a_slow_network(took: float) -> None:
-    """They are found later, because a living worker needs longer to reconnect."""
+    """A dead worker is found later on a slow network, where reconnecting takes longer."""
     looking = Looking()
     looking.looks(20, "alive", "dead", took=took)
     found = looking.looks(100, "alive", took=took)
@@ -110,7 +110,7 @@ def test_silence_before_an_outage_of_beats_was_noticed_is_not_counted_either() -
 
 @pytest.mark.parametrize("known", [True, False])
 def test_a_looker_that_others_took_for_dead_or_never_knew_is_not_heard_either(known: bool) -> None:
-    """Its row is missing, and returns no sooner than the heartbeats of all other workers."""
+    """Silence is not counted while the checking process has no row of its heartbeats."""
     looking = Looking(own="me")
     if known:
         looking.looks(20, "me", "alive", "dead")

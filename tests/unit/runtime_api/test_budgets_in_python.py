@@ -126,7 +126,7 @@ async def test_stops_can_be_copied_and_pickled() -> None:
 
 
 async def test_a_watcher_that_raises_keeps_the_stop_from_nobody() -> None:
-    """Other watchers and the graph are still notified."""
+    """A watcher that raises does not keep the stop from other watchers and the graph."""
     token, heard = CancellationToken(), list[str]()
 
     def raises() -> None:
@@ -146,7 +146,7 @@ async def test_a_watcher_that_raises_keeps_the_stop_from_nobody() -> None:
 
 @pytest.mark.parametrize("fails", [False, True])
 async def test_what_a_step_has_reserved_and_not_settled_ends_with_it(fails: bool) -> None:
-    """Other steps would otherwise wait forever for the budget; late usage is still charged."""
+    """A step's open reservations end with it, so other steps get the budget."""
     left = []
 
     async def reserves(context: ExecutionContext) -> None:

@@ -125,14 +125,14 @@ async def asynchronous_generator(_: ExecutionContext) -> AsyncIterator[int]:
 
 @pytest.mark.parametrize("fn", [generator, asynchronous_generator])
 async def test_a_generator_function_is_refused(fn: Any) -> None:
-    """The generator would never be started."""
+    """A generator function is rejected, because it would never be started."""
     with pytest.raises(ValueError, match="generator"):
         FunctionNode("n", fn)
 
 
 @pytest.mark.parametrize("fn", [generator, asynchronous_generator])
 async def test_a_function_that_returns_a_generator_fails_its_step(fn: Any) -> None:
-    """Otherwise the step would complete without doing its work."""
+    """A function that returns a generator fails its step instead of completing it."""
     graph = Graph("g")
     graph.add_step(FunctionNode("n", lambda context: fn(context)), "a")
 

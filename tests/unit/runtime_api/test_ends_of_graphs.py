@@ -67,7 +67,7 @@ async def test_a_graph_whose_task_is_cancelled_has_a_trace_with_an_end(how: str)
 
 
 async def test_steps_that_a_failure_beside_them_cuts_off_say_so() -> None:
-    """They are cancelled and not halted, because no limit was exceeded."""
+    """Steps that another step's failure interrupts are cancelled and not halted."""
     begun = asyncio.Event()
 
     async def fails(context: ExecutionContext) -> None:

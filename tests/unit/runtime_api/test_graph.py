@@ -39,7 +39,7 @@ async def test_a_graph_needs_neither_policy_nor_budget_nor_token_nor_trace() -> 
 
 @pytest.mark.req("000/G5")
 async def test_a_session_reaches_every_node_untouched() -> None:
-    """The session may be any object."""
+    """Every node gets the caller's session object itself."""
     session = object()
     graph = Graph("g")
     graph.add_step(FunctionNode("n", lambda context: context.session), "a")
@@ -118,7 +118,7 @@ def test_the_order_respects_dependencies_and_is_always_the_same() -> None:
 
 @pytest.mark.parametrize("call", ["execute", "run"])
 async def test_a_graph_that_is_not_valid_executes_nothing(call: str) -> None:
-    """All problems are reported at once."""
+    """An invalid graph executes no step, and all problems are reported at once."""
     done: list[str] = []
     graph = Graph("g")
     graph.add_step(FunctionNode("n", lambda context: done.append("a")), "a", depends_on=["nobody"])
@@ -135,7 +135,7 @@ async def test_a_graph_that_is_not_valid_executes_nothing(call: str) -> None:
 
 
 def test_a_step_id_is_used_once_and_a_step_needs_a_node() -> None:
-    """Both errors are raised when the step is added."""
+    """A repeated ID or a missing node raises an error when the step is added."""
     graph = Graph("g")
     graph.add_step(constant(1), "a")
 

@@ -41,7 +41,7 @@ async def test_a_limit_of_steps_is_exact_and_keeps_what_was_done(limit: int) -> 
 
 @pytest.mark.req("000/B3")
 async def test_run_tells_how_a_graph_ended_and_never_raises() -> None:
-    """The outcome contains all finished results."""
+    """run() returns the outcome with all finished results instead of raising."""
 
     def fails(context: ExecutionContext) -> None:
         raise ValueError("no")

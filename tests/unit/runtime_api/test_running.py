@@ -45,7 +45,7 @@ async def test_a_run_says_which_step_failed_and_which_was_recovered() -> None:
 
 
 async def test_a_graph_run_by_a_node_is_nested() -> None:
-    """Its steps are charged to the budget of the outer step and appear below it in the trace."""
+    """A nested graph is charged to the outer step's budget and is below it in the trace."""
     inner = Graph("inner")
     inner.add_step(constant(1), "x")
 

@@ -75,7 +75,7 @@ def test_a_key_that_no_header_can_hold_is_refused_and_not_shown(
 
 
 def test_an_endpoint_needs_a_port_that_exists(tmp_path: Path) -> None:
-    """Otherwise every request would fail as if the provider were down."""
+    """An endpoint with an impossible port is rejected at the start."""
     with pytest.raises(SettingsError, match=r"^TOOLS_PRICES_BASE_URL: Port out of range"):
         load(tmp_path, environ={"TOOLS_PRICES_BASE_URL": "http://proxy.example:99999"})
 
@@ -132,7 +132,7 @@ def test_the_closer_variable_wins_over_the_usual_one(tmp_path: Path) -> None:
 
 
 def test_a_tier_has_no_fallbacks_unless_they_are_listed(tmp_path: Path) -> None:
-    """Prompts go only to configured models."""
+    """A tier has only the configured fallbacks, so prompts go nowhere else."""
     assert fallbacks(tmp_path, "") == ()
 
 

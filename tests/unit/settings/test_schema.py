@@ -50,7 +50,7 @@ def test_every_run_has_ceilings_that_can_be_raised_or_taken_away() -> None:
 
 
 def test_the_default_ceiling_of_cost_refuses_no_unknown_price_but_a_set_one_does() -> None:
-    """Otherwise local models, which have no price, would be refused."""
+    """The default cost limit allows models without a price; a configured limit refuses them."""
     assert not Settings().admission.requires_prices
     assert Settings(admission={"max_cost_usd": 10}).admission.requires_prices
 
@@ -104,7 +104,7 @@ def test_modes_and_rules_of_escalation_are_those_of_the_requirements_and_no_othe
 
 
 def test_without_a_key_the_built_in_planner_answers() -> None:
-    """A fresh installation needs no provider."""
+    """Without a key the built-in planner answers, so a new installation needs no provider."""
     models = Settings().models
 
     assert (models.small.chosen_provider, models.small.chosen_model) == ("offline", "offline")
@@ -169,7 +169,7 @@ def test_every_key_is_described() -> None:
 
 @pytest.mark.req("002/25.1")
 def test_the_zone_is_the_systems_unless_configured(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A configured zone has priority."""
+    """The zone is the system's unless one is configured."""
     with monkeypatch.context() as elsewhere:
         elsewhere.setenv("TZ", "Asia/Tokyo")
         tzlocal.reload_localzone()  # it is read once in the life of a process

@@ -54,7 +54,7 @@ def test_a_sound_log_has_no_problem(status: str, types: list[str]) -> None:
     ],
 )
 def test_whatever_may_not_be_is_named(status: str, types: list[str], wrong: str) -> None:
-    """Each rule is broken once."""
+    """Each rule of the checker is violated once and reported."""
     assert any(wrong in problem for problem in event_problems(log(*types), status))
 
 

@@ -43,7 +43,7 @@ return None
 
 
 def test_edits_are_made_where_a_test_should_notice_them(tmp_path: Path) -> None:
-    """It edits comparisons, boolean operators, returns and calls, but no messages or logs."""
+    """The tool edits comparisons, boolean operators, returns and calls, but no messages or logs."""
     path = tmp_path / "module.py"
     path.write_text(SOURCE)
 

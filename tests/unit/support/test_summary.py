@@ -69,7 +69,7 @@ def test_a_skip_fails_in_ci_and_is_named(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_a_requirement_without_a_passing_test_fails_in_ci(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A skipped test proves nothing."""
+    """A requirement whose only test is skipped fails in CI."""
     missing = report("skipped", proven=PROVEN[:1], why="it is on the list")
     monkeypatch.setattr("tests.support.summary.ALLOWED_SKIPS", (re.compile(".*"),))
 

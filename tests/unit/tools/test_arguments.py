@@ -86,7 +86,7 @@ def test_a_value_is_never_repeated() -> None:
 
 
 def test_of_many_problems_the_first_few_are_told() -> None:
-    """The message stays short."""
+    """Only the first few problems are named, so the message stays short."""
     problem = check(**{f"a{n}": {"type": "string"} for n in range(50)}).problem({})
 
     assert problem is not None
@@ -96,7 +96,7 @@ def test_of_many_problems_the_first_few_are_told() -> None:
 
 @pytest.mark.parametrize("value", [object(), {1: 2}, float("nan"), "\ud800", "a\0"])
 def test_what_is_not_json_is_a_problem_and_not_a_crash(value: object) -> None:
-    """Arguments come from outside the process."""
+    """Arguments that are not JSON give a problem and no exception."""
     assert check(text={"type": "string"}).problem({"text": value}) is not None
 
 

@@ -75,7 +75,7 @@ async def test_what_floats_cannot_tell_is_left_open(expression: str) -> None:
 
 @given(st.dates(min_value=date(1, 1, 1)))
 def test_a_day_number_leads_back_to_its_date(day: date) -> None:
-    """The weekday matches too."""
+    """A day number converts back to its date and its weekday."""
     number = day_number((day.year, day.month, day.day))
 
     assert date_of(number) == (day.year, day.month, day.day)
@@ -134,14 +134,14 @@ async def test_distances_agree_with_day_numbers(start: date, end: date, unit: st
     ids=lambda args: " ".join(map(str, args.values())),
 )
 async def test_every_operation_on_dates_agrees_with_day_numbers(args: dict[str, Any]) -> None:
-    """Another value is rejected."""
+    """The cross-check of dates accepts every operation's value and rejects another one."""
     assert await agrees("calendar", args) is True
     wrong = {"iso": "2001-01-01T00:00:00+00:00"} if args["operation"] == "now" else {"value": "?"}
     assert await agrees("calendar", args, **wrong) is False
 
 
 async def test_dates_that_the_other_reader_does_not_know_are_left_open() -> None:
-    """Exact times are undecided too."""
+    """Dates in other formats and exact times are undecided."""
     times = {"date": "2025-03-01T10:00", "end_date": "2025-03-02T10:00"}
 
     assert await agrees("calendar", {"operation": "elapsed", **times}) is None

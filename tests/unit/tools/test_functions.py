@@ -76,7 +76,7 @@ def schemas_in(schema: Any) -> Iterator[Mapping[str, Any]]:
 
 @pytest.mark.parametrize("spec", [*BUILT_IN, PLUGIN], ids=lambda spec: spec.name)
 def test_a_closed_schema_keeps_to_what_strict_endpoints_and_grammars_know(spec: ToolSpec) -> None:
-    """All properties are required, no others are allowed, and patterns match the whole text."""
+    """All properties are required, no extra ones allowed, and patterns match the whole text."""
     for function in functions_of(spec):
         for schema in schemas_in(closed(function.parameters)):
             assert schema.keys() <= STRICT

@@ -9,7 +9,7 @@ from caseworker_cases.tools.respond import Respond
 
 @pytest.mark.req("002/8.3", "002/18.3")
 def test_a_tool_is_found_by_its_name_and_nothing_else_is() -> None:
-    """Names match exactly."""
+    """Tools are found by their exact names."""
     calculator = Calculator()
     registry = ToolRegistry([calculator])
 

@@ -61,12 +61,12 @@ def test_a_tool_stays_inside_the_process_and_describes_itself(tool: Tool) -> Non
 
 @pytest.mark.parametrize("make", [DataFetchStock, NumericAnalysis])
 def test_a_tool_on_a_live_source_says_that_it_leaves_the_process(make: Any) -> None:
-    """Its calls are therefore journaled before they are made."""
+    """A tool with a live source is external, so its calls are journaled first."""
     assert make(BrokenSource()).spec.external
 
 
 def test_every_metric_is_described() -> None:
-    """No metric has to be guessed."""
+    """Every metric is described, so that none has to be guessed."""
     spec = TOOLS[1].spec
 
     assert spec.parameters["properties"]["metric"]["enum"] == list(NAMES)
@@ -83,13 +83,13 @@ def test_every_metric_is_described() -> None:
     ],
 )
 def test_what_an_agent_would_send_fits_the_schema(name: str, args: dict[str, Any]) -> None:
-    """Dates in another format are rejected."""
+    """Dates in another format than the schema's are rejected."""
     assert CHECKS[name].problem(args) is None
     assert CHECKS[name].problem({**args, "start": "01/03/2012"}) is not None
 
 
 def test_the_calendar_describes_every_operation() -> None:
-    """No operation has to be guessed."""
+    """Every operation of the calendar is described, so that none has to be guessed."""
     spec = Calendar().spec
 
     assert spec.parameters["properties"]["operation"]["enum"] == list(OPERATIONS)
@@ -105,7 +105,7 @@ def test_every_argument_in_a_description_exists() -> None:
 
 
 def test_no_tool_imports_the_libraries_of_the_pictures() -> None:
-    """Those libraries are loaded only in the drawing process, so an idle service stays small."""
+    """Drawing libraries are loaded only in the drawing process, so an idle service stays small."""
     done = subprocess.run(
         (sys.executable, "-c", IMPORTS_ALL), capture_output=True, text=True, timeout=60, check=True
     )
@@ -132,7 +132,7 @@ async def test_no_answer_is_a_failure(args: dict[str, object], context: ToolCont
 
 
 async def test_an_answer_has_a_limit(context: ToolContext) -> None:
-    """One character more is rejected."""
+    """An answer one character above the limit is rejected."""
     fits = await Respond().run({"answer": "x" * MAX_ANSWER_CHARS}, context)
     refused = await Respond().run({"answer": "x" * (MAX_ANSWER_CHARS + 1)}, context)
 

@@ -87,7 +87,7 @@ def test_the_pieces_in_which_a_reply_comes_change_nothing(
 
 @pytest.mark.parametrize("capture", CAPTURES, ids=repr)
 async def test_a_reply_may_come_byte_by_byte(capture: Capture) -> None:
-    """Each byte alone gives the same reply, or the same failure."""
+    """A reply that arrives byte by byte gives the same reply, or the same failure."""
     parts = [capture.body[at : at + 1] for at in range(len(capture.body))]
 
     assert await _outcome(capture, parts) == await _outcome(capture, [capture.body])

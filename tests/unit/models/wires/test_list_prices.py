@@ -24,7 +24,7 @@ def test_the_models_of_the_defaults_have_a_price(provider: str, model: str) -> N
 
 
 def test_the_big_model_costs_more_than_the_small_one() -> None:
-    """The prices come from the table."""
+    """The table has a higher price for the big model than for the small one."""
     small, big = (list_price("openai", model, USAGE) for model in ("gpt-5-nano", "gpt-5"))
 
     assert small == Decimal("0.45")

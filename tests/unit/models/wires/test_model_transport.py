@@ -92,7 +92,7 @@ async def test_a_reply_that_is_not_read_leaves_no_connection(transport: ModelTra
 
 
 async def test_an_endless_reply_is_refused(transport: ModelTransport) -> None:
-    """Reading stops at the limit."""
+    """Reading an endless reply stops at the limit."""
     async with _serving(b"x" * LIMIT) as fits, _serving(b"x" * (LIMIT + 1)) as endless:
         assert len(await _read(transport, fits.url)) == LIMIT
         with pytest.raises(ReplyRefusedError):

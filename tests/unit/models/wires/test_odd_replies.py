@@ -205,7 +205,7 @@ async def test_the_words_of_a_finish_reason_say_whether_an_answer_is_complete(
 
 @pytest.mark.parametrize("reason", ["malformed_function_call", "network_error", "abort", "failed"])
 async def test_a_finish_reason_may_say_that_the_provider_failed(reason: str) -> None:
-    """The attempt is retried."""
+    """A finish reason that reports a provider failure makes the attempt retryable."""
     with pytest.raises(ModelError, match=reason) as caught:
         await _ask(_events(_chunk({"content": "so far"}, reason)))
 
@@ -243,7 +243,7 @@ async def test_a_thought_that_only_ends_is_none_of_the_text() -> None:
 
 
 async def test_one_of_several_answers_is_read() -> None:
-    """Only one answer was requested."""
+    """One of several answers is read, because only one was requested."""
     choices = [
         {"index": 0, "message": {"content": "A"}, "finish_reason": "stop"},
         {"index": 1, "message": {"content": "B"}, "finish_reason": "length"},

@@ -187,7 +187,7 @@ async def test_a_call_that_was_made_in_a_simpler_form_is_sent_there(tmp_path: Pa
 
 
 async def test_a_recording_costs_what_its_model_costs(tmp_path: Path) -> None:
-    """The price is found by the model's name, whoever served it."""
+    """The price is found by the model's name, whichever provider served it."""
     usage = TokenUsage(tokens_in=1_000_000, tokens_out=0)
 
     cost = list_price("recorded", "gpt-5-nano", usage)

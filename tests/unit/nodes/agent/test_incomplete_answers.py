@@ -63,7 +63,7 @@ async def test_a_call_whose_arguments_were_cut_off_is_not_made(call: ToolCall) -
 
 
 async def test_a_call_without_arguments_in_a_complete_answer_is_made() -> None:
-    """Empty arguments mean the empty object."""
+    """A call with empty arguments in a complete answer is made with the empty object."""
     here = world(said("", ToolCall(id="c1", name="echo", arguments="")), "Done.")
 
     await here.run(asking(agent(tools=["echo"])), default="?")
@@ -195,7 +195,7 @@ async def test_an_incomplete_summary_never_replaces_messages(why: str) -> None:
 
 @pytest.mark.parametrize("text", ["", " \n"])
 async def test_an_answer_that_only_calls_a_tool_that_was_not_offered_is_empty(text: str) -> None:
-    """This holds for an llm step and for an agent without tools, which gets a second attempt."""
+    """A call of a tool that was not offered is an empty answer, in llm steps and in agents."""
     call = said(text, wants("echo", say="1"))
     here = world(call, call, call)
 

@@ -11,7 +11,7 @@ from tests.unit.nodes.world import World, graph, link, step
 
 @pytest.mark.req("003/sub", "001/wiring")
 async def test_an_agent_calls_an_agent() -> None:
-    """The sub-agent has a scope and path of its own; its parent is the LLM call that called it."""
+    """The sub-agent has its own scope and path; its parent is the LLM call that called it."""
     inner = agent(
         name="adder",
         description="Adds.",

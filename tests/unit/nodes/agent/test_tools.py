@@ -102,7 +102,7 @@ async def test_an_execution_that_begins_again_offers_what_the_first_one_did() ->
 
 
 async def test_names_that_become_the_same_stay_apart() -> None:
-    """The second name gets a number."""
+    """The second of two equal tool names gets a number."""
     here = world("Ok.", more_tools=[Gate("a.b"), Gate("a_b")])
 
     await here.run(asking(agent(tools=["a.b", "a_b"])), default="?")
@@ -154,7 +154,7 @@ async def test_what_is_wrong_with_the_call_of_a_function_says_what_it_takes(
 
 
 def test_definitions_of_functions_say_names_and_types_alone() -> None:
-    """All arguments are required and no others are allowed, so strict endpoints enforce them."""
+    """All arguments are required and no extra ones allowed, so strict endpoints enforce them."""
     functions = offered_functions([Calendar.spec, Calculator.spec])
 
     shown = {one.definition.name: one.definition.parameters for one in functions["calendar"]}

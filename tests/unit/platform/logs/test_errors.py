@@ -45,5 +45,5 @@ def test_errors_of_others_are_told_in_their_words_behind_their_class() -> None:
     "name", ["pass", "db_pass", "pw", "sid", "session", "sessionId", "PHPSESSID", "session_id"]
 )
 def test_fields_that_hold_a_session_or_a_password_are_not_shown(name: str) -> None:
-    """Short field names are recognised too."""
+    """Fields with a session or a password are hidden, however short their names are."""
     assert redact_value({name: "abc"}) == {name: "[secret]"}

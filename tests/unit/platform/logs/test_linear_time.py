@@ -52,7 +52,7 @@ def steps_of(rule: Rule, text: str) -> int:
     [*FRAGMENTS, *(pytest.param(each, marks=pytest.mark.proof) for each in MORE_FRAGMENTS)],
 )
 def test_twice_the_text_takes_twice_the_steps(fragment: str) -> None:
-    """This holds for every rule and any repeated text; the steps per character are bounded."""
+    """Redaction takes a bounded number of steps per character, for every rule and repeated text."""
     short = fragment * max(2, 40 // len(fragment))
     long = 2 * short
     for rule in RULES:

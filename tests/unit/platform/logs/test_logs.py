@@ -43,7 +43,7 @@ def lines(stream: io.StringIO) -> list[dict[str, Any]]:
 
 
 def test_a_line_names_the_current_span_and_its_trace(stream: io.StringIO) -> None:
-    """This covers lines of traced requests and of libraries; a run has its own trace."""
+    """Lines of traced requests and of libraries name the span; a run has its own trace."""
     configure_logging(stream=stream)
 
     with within_span("ab" * 16, "cd" * 8, sampled=True):
@@ -287,7 +287,7 @@ def test_a_traceback_says_where_and_what() -> None:
 
 @pytest.mark.req("002/19.2")
 def test_only_our_own_messages_are_shown_whole() -> None:
-    """Other messages are cut to their first line, because the rest may quote input."""
+    """Messages of other libraries are cut to their first line, because they may quote input."""
     assert message_of(StepTimeoutError("one\ntwo")) == "one\ntwo"
     assert message_of(ValueError("one\ntwo")) == "one"
     assert message_of(ValueError("x " * 500)).startswith("x " * 100)

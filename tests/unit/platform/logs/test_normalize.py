@@ -56,7 +56,7 @@ PLAIN = (
 def test_a_secret_is_found_in_the_normalized_text(
     text: str, core: str, before: str, after: str
 ) -> None:
-    """The normalized text is shown."""
+    """A secret is found in the normalized text, and that text is shown."""
     shown = redact_text(before + text + after)
 
     assert core not in shown

@@ -169,7 +169,7 @@ def test_no_text_is_longer_than_asked_for(length: int) -> None:
 
 
 def test_every_kind_of_value_becomes_json() -> None:
-    """Other values become text, bytes their length, and cycles end at a fixed depth."""
+    """Every value becomes JSON: objects become text, bytes their length, and cycles end."""
 
     @dataclass
     class Point:

@@ -84,7 +84,7 @@ def written(commit: Commit, writes: Sequence[str], **options: Any) -> list[Any]:
 
 
 def test_a_batch_is_bounded_in_bytes() -> None:
-    """A write above the limit is written in a batch of its own."""
+    """A write above the limit is written in a separate batch."""
     batches: list[Sequence[str]] = []
 
     async def commit(batch: Sequence[str]) -> Sequence[str]:

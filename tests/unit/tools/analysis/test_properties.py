@@ -100,7 +100,7 @@ def test_returns_lead_from_the_first_value_to_the_last(values: list[float]) -> N
 
 
 def test_two_series_meet_on_their_common_days() -> None:
-    """Each value keeps its day."""
+    """Values of two series are paired by their common days."""
     monday, tuesday, wednesday = (date(2024, 1, day) for day in (1, 2, 3))
     one = Observations(name="a", unit="USD", values=(1.0, 2.0), days=(monday, tuesday))
     other = Observations(name="b", unit="USD", values=(5.0, 6.0), days=(tuesday, wednesday))

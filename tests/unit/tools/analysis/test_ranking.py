@@ -116,14 +116,14 @@ async def test_stocks_are_compared_over_the_same_days() -> None:
 async def test_what_cannot_be_compared_is_refused(
     args: dict[str, Any], code: str, told: str
 ) -> None:
-    """The error names valid requests."""
+    """The error for an impossible comparison names valid requests."""
     result = await TOOL.run({"metric": "total_return", **args}, context())
 
     assert (result.get("code"), told in result.get("error", "")) == (code, True), result
 
 
 async def test_a_source_that_breaks_breaks_the_comparison() -> None:
-    """A partial comparison would look complete."""
+    """A failing source fails the comparison, because a partial one would look complete."""
     args = {"metric": "volatility", "symbols": ["AAPL", "IBM"]}
 
     assert (await NumericAnalysis(BrokenSource()).run(args, context()))["code"] == (
@@ -148,7 +148,7 @@ def test_two_that_are_equal_have_no_first() -> None:
 
 
 def test_prices_in_two_currencies_are_not_compared() -> None:
-    """Their returns can be compared."""
+    """Prices in two currencies are not compared; their returns can be."""
     stocks = observed("A", 1, 2), observed("B", 1, 3, unit="EUR")
 
     assert ranked(METRICS["total_return"], OPTIONS, HIGHEST, *stocks)["value"] == "B"

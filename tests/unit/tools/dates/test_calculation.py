@@ -54,7 +54,7 @@ def test_business_days_are_counted_one_by_one(day: date, amount: int) -> None:
 def test_business_days_between_two_dates_are_counted_as_if_one_by_one(
     start: date, length: int
 ) -> None:
-    """Both ends are included."""
+    """Business days between two dates include both ends."""
     every = [start + timedelta(days=number) for number in range(length + 1)]
 
     assert count_of_business_days(start, every[-1]) == sum(day.isoweekday() < 6 for day in every)
@@ -109,7 +109,7 @@ def test_the_next_weekday_is_never_the_day_itself(day: date, weekday: int, forwa
     ],
 )
 def test_a_day_outside_the_calendar_is_refused(day: date, amount: int, unit: str) -> None:
-    """Years range from 1 to 9999."""
+    """A day outside the years 1 to 9999 is rejected."""
     with pytest.raises(ToolRefusedError, match="years 1 to 9999"):
         shifted(day, amount, unit)  # type: ignore[arg-type]
 

@@ -104,7 +104,7 @@ async def test_an_instant_is_told_in_words_with_its_weekday_and_zone(
 async def test_now_is_what_clocks_show_in_the_zone(
     calendar: Calendar, context: ToolContext
 ) -> None:
-    """The run's zone is the default."""
+    """The current time is shown in the run's zone unless another zone is given."""
     here = await found(calendar, context, "now")
     there = await found(calendar, context, "now", timezone="Asia/Tokyo")
 

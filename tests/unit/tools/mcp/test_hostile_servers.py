@@ -61,7 +61,7 @@ async def test_lies_about_schemas_make_one_tool_unusable_and_are_logged(log: Pat
 
 
 async def test_a_malformed_entry_in_a_list_costs_one_tool_and_is_logged(log: Path) -> None:
-    """The other tools remain usable, and the log line names the error."""
+    """A malformed tool is logged with its error, and the server's other tools can be used."""
     with capture_logs() as lines:
         async with hostile(log) as server:
             names = [spec.name for spec in await server.servers.tools("h")]
@@ -169,7 +169,7 @@ async def test_an_answer_that_is_too_large_is_not_gathered(log: Path, tool: str)
 
 @pytest.mark.parametrize("tool", ["endless", "chatter"])
 async def test_a_flood_ends_the_server(log: Path, tool: str) -> None:
-    """This covers a line without an end, and unsolicited messages."""
+    """An endless line or unsolicited messages end the server."""
     async with hostile(log) as server:
         result = await server.call(tool)
 
@@ -221,7 +221,7 @@ async def test_a_server_gets_only_the_variables_that_it_was_promised(
 
 
 async def test_only_tools_of_the_allowlist_exist(log: Path) -> None:
-    """Other tools are neither listed nor served."""
+    """Tools that are not on the allowlist are neither listed nor served."""
     async with hostile(log, allow=frozenset({"echo"})) as server:
         names = [spec.name for spec in await server.servers.tools("h")]
 
@@ -231,7 +231,7 @@ async def test_only_tools_of_the_allowlist_exist(log: Path) -> None:
 
 
 async def test_a_program_that_is_not_there_is_a_server_that_is_lost(log: Path) -> None:
-    """Its tools return an error, and listing them raises."""
+    """The tools of a missing program return an error, and listing them raises."""
     async with hostile(log) as server:
         other = type(server.servers)(
             [
@@ -252,7 +252,7 @@ async def test_a_program_that_is_not_there_is_a_server_that_is_lost(log: Path) -
 
 
 async def test_closing_ends_the_process_by_its_stdin(log: Path) -> None:
-    """A well-behaved server exits by itself."""
+    """Closing the server's stdin ends a well-behaved server."""
     async with hostile(log) as server:
         await server.call("echo", text="x")
 

@@ -131,7 +131,7 @@ async def call(servers: McpServers, tool: str) -> ToolResult:
     ],
 )
 async def test_an_answer_that_cannot_be_read_costs_its_call_alone(tool: str, code: str) -> None:
-    """The session continues for other calls."""
+    """An unreadable answer fails its call, and the session continues for other calls."""
     async with running(timeout_seconds=3.0) as (server, servers):
         other = asyncio.create_task(call(servers, "echo"))
         result = await call(servers, tool)

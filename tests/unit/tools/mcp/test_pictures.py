@@ -47,7 +47,7 @@ async def given(media_type: str, data: bytes) -> tuple[Kept, object]:
 
 @pytest.mark.parametrize("media_type", PICTURES)
 async def test_pictures_are_kept_as_files_of_their_type(media_type: str) -> None:
-    """The stored bytes are unchanged."""
+    """Pictures are stored with their type and unchanged bytes."""
     kept, omitted = await given(media_type, PICTURES[media_type])
 
     assert [saved[1:] for saved in kept.saved] == [(media_type, PICTURES[media_type])]

@@ -38,7 +38,7 @@ def test_a_week_opens_with_its_first_day_and_closes_with_its_last() -> None:
 
 
 def test_a_month_ends_inside_a_week() -> None:
-    """The same days are grouped differently."""
+    """Monthly candles split a week that spans two months."""
     assert candles_of(DAYS, MONTHLY, adjusted=False) == [
         Candle(date(2024, 1, 15), 10, 15, 9, 14),
         Candle(date(2024, 2, 15), 14, 14, 7, 8),
@@ -55,7 +55,7 @@ def test_adjusted_candles_keep_their_proportions() -> None:
     [(date(2012, 6, 30), "daily"), (date(2014, 1, 1), "weekly"), (date(2020, 1, 1), "monthly")],
 )
 def test_the_longer_the_time_the_longer_a_candle(last: date, name: str) -> None:
-    """The chart is 790 pixels wide."""
+    """The candles of a 790-pixel chart become longer with the period."""
     assert period_for(date(2012, 1, 1), last, 790).name == name
 
 
@@ -93,7 +93,7 @@ async def test_several_symbols_are_compared_from_one_hundred() -> None:
 
 
 async def test_a_drawdown_is_drawn_below_zero_in_percent() -> None:
-    """Its lowest point is the maximum drawdown."""
+    """The lowest point of the chart is the maximum drawdown."""
     series = await PRICES.daily("MSFT", None, None)
 
     picture = composed([series], request(Kind.DRAWDOWN))

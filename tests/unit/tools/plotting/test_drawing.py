@@ -149,7 +149,7 @@ def test_a_drawdown_is_told_in_percent_and_its_deepest_point_by_date() -> None:
 @pytest.mark.parametrize("picture", EVERY_KIND.values(), ids=EVERY_KIND)
 @pytest.mark.proof
 def test_nothing_is_cut_off_and_no_dates_overlap(picture: Picture, width: int, height: int) -> None:
-    """This holds for any size and for long texts."""
+    """Nothing is cut off and no dates overlap, at any size and with long texts."""
     long = replace(picture, title="W" * 120, caption="source " * 40, width=width, height=height)
     figure = figure_of(long)
     figure.draw_without_rendering()
@@ -166,7 +166,7 @@ def test_nothing_is_cut_off_and_no_dates_overlap(picture: Picture, width: int, h
 
 
 def test_large_prices_have_thousands_separators() -> None:
-    """Both the axis and the label of the line have separators."""
+    """Large prices have separators on the axis and next to the line."""
     high = replace(
         LINE, series=(Series("X", tuple(value * 1000 for value in LINE.series[0].values)),)
     )
@@ -218,7 +218,7 @@ def test_the_largest_picture_is_drawn_in_bounded_time() -> None:
 
 
 def test_a_picture_beyond_the_caps_cannot_be_made() -> None:
-    """The limits apply to every caller."""
+    """A picture beyond the limits cannot be created by any caller."""
     days = tuple(range(700_000, 700_001 + MAX_POINTS))
     with pytest.raises(ToolRefusedError):
         replace(LINE, days=days, series=(Series("", tuple(float(day) for day in days)),))

@@ -54,7 +54,7 @@ async def test_the_same_request_makes_the_same_file(renderer: Renderer) -> None:
 
 
 async def test_a_title_is_shown_and_never_part_of_the_name(renderer: Renderer) -> None:
-    """The service generates the names."""
+    """The service generates the file's name, which does not contain the title."""
     sink = MemorySink()
 
     result = await plotted(
@@ -106,7 +106,7 @@ async def test_a_picture_beyond_the_cap_is_refused_and_not_kept(
 async def test_a_failure_is_a_dict_that_says_what_to_ask(
     renderer: Renderer, args: dict[str, Any], code: str, told: str
 ) -> None:
-    """No file is stored."""
+    """The error says which request is valid, and no file is stored."""
     sink = MemorySink()
 
     result = await plotted(renderer, sink, **args)

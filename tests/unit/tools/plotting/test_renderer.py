@@ -130,7 +130,7 @@ async def test_an_idle_process_ends_by_itself_and_comes_back() -> None:
 async def test_the_process_knows_no_secret_has_little_memory_and_leaves_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """It does not inherit the environment; after closing, neither process nor folder is left."""
+    """The drawing process inherits no environment; after closing, no process or folder is left."""
     monkeypatch.setenv("OPENAI_API_KEY", "canary-key")
     renderer = Renderer()
     await renderer.render(LINE, CAP)

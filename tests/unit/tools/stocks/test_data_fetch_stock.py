@@ -75,7 +75,7 @@ async def test_rows_never_exceed_the_limit_and_none_is_hidden() -> None:
 
 
 async def test_what_fits_is_shown_whole() -> None:
-    """The result then has no note."""
+    """A result that shows all rows has no note."""
     result = await fetched(symbol="FB", max_points=200)
 
     assert (len(result["rows"]), result["rows_omitted"]) == (196, 0)

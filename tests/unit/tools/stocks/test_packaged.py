@@ -39,7 +39,7 @@ async def test_both_ends_of_a_period_are_included() -> None:
 
 
 async def test_the_file_is_read_once() -> None:
-    """A second request gets the same list of days."""
+    """A second request gets the same list of days, because the file is read once."""
     prices = PackagedPrices()
 
     first = await prices.daily("FB", None, None)
