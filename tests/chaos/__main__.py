@@ -1,9 +1,9 @@
-"""Everything goes wrong, and what was promised holds: ``python -m tests.chaos --seconds 600``.
+"""Check the service's promises while everything fails: ``python -m tests.chaos --seconds 600``.
 
-Prints the promises, how much of each was checked, and what broke it. It ends with 1 if anything
-broke one, with 3 if there was nothing to check of one, and with 2 if all of them held, but a fault
-did not happen. With ``--broken`` it ends with 1 only if a promise was broken that rests on what was
-taken away; ``--broken all`` does that for every variant, and ends with 0 if each was seen.
+Prints the promises, how often each was checked, and each violation. The exit code is 1 if a
+promise was broken, 3 if a promise could not be checked, and 2 if all promises held but a fault
+did not occur. With ``--broken`` it is 1 only if a broken promise depends on the removed safeguard.
+``--broken all`` runs every variant, and the exit code is 0 if each one was detected.
 """
 
 import argparse
@@ -28,15 +28,15 @@ from tests.chaos.watch import Watch
 from tests.chaos.world import World
 
 BROKEN, RARE, UNCHECKED = 1, 2, 3
-"""How it ends if a promise was broken, a fault did not happen, a promise could not be checked."""
+"""Exit codes: a promise was broken, a fault did not occur, a promise could not be checked."""
 SETTLE_SECONDS = 40.0
-"""How long after the storm everything may take to end: a run that was lost twice waits for 5 s."""
+"""The time for all runs to end after the storm, in seconds; a run lost twice waits for 5 s."""
 BROKEN_SETTLE_SECONDS = 12.0
-"""What is broken on purpose may never end."""
+"""The same for a broken variant, whose runs may never end."""
 
 
 async def chaos(world: World, seconds: float, lanes: int, settle_seconds: float) -> Findings:
-    """Have customers work through a storm, heal everything, and judge what became of it."""
+    """Run customers through a storm, end all faults, and check the promises."""
     times = [time.monotonic()]
     async with world:
         times.append(time.monotonic())
@@ -78,7 +78,7 @@ def _main() -> int:
     folder.mkdir(parents=True, exist_ok=True)
     print(f"chaos: seed {arguments.seed}, {seconds:g} s", flush=True)  # noqa: T201
     if variant:
-        variant.apply()  # here it changes nothing, and shows that it can
+        variant.apply()  # has no effect here, but fails if it no longer applies
     world = World(
         arguments.seed,
         folder,
@@ -104,7 +104,7 @@ def _main() -> int:
 
 
 def _proof(findings: Findings) -> int:
-    """Say what it does not prove, if there is anything."""
+    """Print missing faults and unchecked promises, and return the exit code."""
     if findings.absent:
         print(f"This did not happen: {', '.join(findings.absent)}")  # noqa: T201
     if findings.unchecked:
@@ -113,7 +113,7 @@ def _proof(findings: Findings) -> int:
 
 
 def _every_variant(seed: int) -> int:
-    """Run one storm for each variant; print which rows saw it, as a table."""
+    """Run one storm per variant; print a table of the rows that detected it."""
     lines, missed = ["| variant | rows that saw it |", "|---|---|"], 0
     for name, variant in VARIANTS.items():
         command = (sys.executable, "-m", "tests.chaos", "--broken", name, "--seed", str(seed))

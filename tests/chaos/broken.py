@@ -1,8 +1,8 @@
-"""Services broken on purpose, to show that the chaos sees it: ``--broken NAME``, ``--broken all``.
+"""Services broken on purpose, to test the chaos itself: ``--broken NAME``, ``--broken all``.
 
-Each variant comes with the faults that show it, and with the rows of the promises that rest on
-what it takes away: one of them has to see it. ``make test`` tries one for each commit, in turn.
-``make chaos ARGS="--broken all --seed 1"`` tries every one; with that seed it was seen by
+Each variant has the faults that reveal it, and the rows of the promises that depend on the
+removed safeguard; one of these rows must detect it. ``make test`` tries one variant per commit, in
+turn. ``make chaos ARGS="--broken all --seed 1"`` tries every one; with that seed it was detected by
 
 | variant     | rows that saw it     |
 |-------------|----------------------|
@@ -23,8 +23,8 @@ what it takes away: one of them has to see it. ``make test`` tries one for each 
 | stream      | 12                   |
 | untold      | 5                    |
 
-Rows 13, 14 and 22 (overload, the ids of other tenants, hostile values) have tests of their own:
-there is neither too much, nor another tenant, nor anybody hostile in this world.
+Rows 13, 14 and 22 (overload, the IDs of other tenants, hostile values) have separate tests,
+because this world has no overload, no second tenant and no hostile input.
 """
 
 import asyncio
@@ -64,13 +64,13 @@ class Variant:
     """A way to break the service."""
 
     rows: frozenset[str]
-    """Of the promises; one of them sees it."""
+    """Rows of the table of promises; one of them detects the variant."""
     faults: tuple[str, ...]
-    """What shows it."""
+    """The faults that reveal it."""
     seconds: float
-    """How long a storm of these takes to show it."""
+    """How long a storm of these faults takes to reveal it, in seconds."""
     apply: Callable[[], None]
-    """Breaks the process that calls it."""
+    """Breaks the calling process."""
 
 
 VARIANTS: dict[str, Variant] = {}
@@ -86,14 +86,14 @@ def _breaks(
 
 
 def _put(owner: Any, name: str, value: Any) -> None:
-    """Set what has to be there already: a name that has changed is an error."""
+    """Replace an existing attribute; fail if it was renamed."""
     assert getattr(owner, name) != value, name
     setattr(owner, name, value)
 
 
 @_breaks("1", by=("refused", "postmaster killed"))
 def _acknowledge() -> None:
-    """A run is acknowledged before it is stored."""
+    """Acknowledge runs before they are stored."""
     insert = PostgresJournal.insert
     under_way: set[asyncio.Task[Any]] = set()
 
@@ -108,7 +108,7 @@ def _acknowledge() -> None:
 
 @_breaks("2", by=("nothing heard",))
 def _barrier() -> None:
-    """Every call may begin, unless the notification of a cancel has come."""
+    """Permit every call unless the notification of a cancel request has arrived."""
     beat = PostgresWorkers.beat
 
     async def none_cancelled(workers: PostgresWorkers, worker_id: str) -> Beat:
@@ -120,7 +120,7 @@ def _barrier() -> None:
 
 @_breaks("7", "9", "23", by=("frozen until taken over",), seconds=15)
 def _fence() -> None:
-    """Whoever had a run once goes on to write into it."""
+    """Let a worker that has lost its run continue to write to it."""
     found = "runs.tenant_id, runs.run_id, runs.fence", "runs.tenant_id, runs.run_id, asked.fence"
     asked = "AND runs.fence = asked.fence", ""
     ended = (
@@ -137,13 +137,13 @@ def _fence() -> None:
 
 @_breaks("8")
 def _key() -> None:
-    """Idempotency keys mean nothing."""
+    """Ignore idempotency keys."""
     _put(run_routes, "idempotency_key", lambda headers: None)
 
 
 @_breaks("9", by=("killed in a call",), seconds=15)
 def _once() -> None:
-    """A tool that must not be repeated is repeated when its outcome is unknown."""
+    """Repeat a non-repeatable tool whose outcome is unknown."""
     recorded = RunJournal.recorded
 
     def forgetful(journal: RunJournal, call_key: str) -> Recorded | None:
@@ -156,7 +156,7 @@ def _once() -> None:
 
 @_breaks("10", by=("killed between turns", "killed in a call"))
 def _recovery() -> None:
-    """Nobody takes the runs of the dead."""
+    """Never recover the runs of dead workers."""
 
     async def take_nothing(*arguments: object, **options: object) -> dict[Any, Any]:
         return {}
@@ -166,7 +166,7 @@ def _recovery() -> None:
 
 @_breaks("9", by=("killed between turns",), seconds=15)
 def _replay() -> None:
-    """What an earlier worker was answered is asked again."""
+    """Repeat the calls that an earlier worker finished."""
     earlier_try_of = Calls._earlier_try_of
 
     def unknown(calls: Calls, call: CallSpec) -> Recorded | None:
@@ -179,20 +179,20 @@ def _replay() -> None:
 
 @_breaks("21", by=("read only", "refused"), seconds=20)
 def _silence() -> None:
-    """An outage of the database is taken for the silence of the others."""
+    """Treat a database outage as silence of the other workers."""
     _put(SilenceWatch, "interrupted", lambda watch: None)
     _put(SilenceWatch, "_is_unheard", lambda watch, beats, now: False)
 
 
 @_breaks("7", "23", by=("killed between turns", "killed in a call"), seconds=15)
 def _spent() -> None:
-    """What a run has spent under an earlier worker is forgotten."""
+    """Forget the run's spending under an earlier worker."""
     _put(execution, "spent_before", lambda earlier: {})
 
 
 @_breaks("12")
 def _stream() -> None:
-    """Who follows again after a cut misses an event."""
+    """Skip an event when a client follows again after a broken stream."""
     events = RunService.events
 
     async def one_too_far(service: RunService, key: Any, *, after: int, limit: int) -> Any:
@@ -203,7 +203,7 @@ def _stream() -> None:
 
 @_breaks("5")
 def _untold() -> None:
-    """A step that has ended well does not tell of it; the database refuses a second begin."""
+    """Omit the event of a completed step; the database rejects a second start event."""
     emit = RunJournal.emit
 
     def mostly(journal: RunJournal, event: Event) -> None:
@@ -215,7 +215,7 @@ def _untold() -> None:
 
 @_breaks("6", by=("slow", "terminated"))
 def _open() -> None:
-    """What is cut off stays open, below a root that ends."""
+    """Leave interrupted nodes open below a root that has ended."""
     mark_halt = ExecutionGraph.mark_halt
 
     def of_the_root(graph: ExecutionGraph, node_id: str, reason: str, **usage: Any) -> bool:
@@ -227,7 +227,7 @@ def _open() -> None:
 
 @_breaks("11", by=("terminated",), seconds=15)
 def _counted() -> None:
-    """Who is told to end, and hands its runs over, counts an attempt of each."""
+    """Count an attempt for each run that a stopping process hands over."""
     uncounted = "attempts = attempts - (NOT counted)::integer"
     assert RELEASE.count(uncounted) == 1
     _put(postgres_runs, "RELEASE", RELEASE.replace(uncounted, "attempts = attempts"))
@@ -235,7 +235,7 @@ def _counted() -> None:
 
 @_breaks("17")
 def _error() -> None:
-    """Whoever reads a run is told of an error of the server, one time in ten."""
+    """Fail one in ten reads of a run with a server error."""
     get, chance = RunService.get, random.Random(17)
 
     async def fragile(service: RunService, key: RunKey) -> Run:
@@ -248,7 +248,7 @@ def _error() -> None:
 
 @_breaks("20", seconds=20)
 def _line() -> None:
-    """A lane is refused what others have only reserved, and does not wait for it."""
+    """Refuse a lane at once if other lanes hold reservations, instead of queueing it."""
 
     def at_once(
         line: WaitingLine,
@@ -265,7 +265,7 @@ def _line() -> None:
 
 @_breaks("24", seconds=20)
 def _anew() -> None:
-    """A run that goes on from another makes the calls anew that it has taken over."""
+    """Repeat the imported calls of a forked run."""
     recorded = RunJournal.recorded
 
     def forgetful(journal: RunJournal, call_key: str) -> Recorded | None:

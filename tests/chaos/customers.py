@@ -1,6 +1,6 @@
-"""The customers of the chaos: they post, repeat, cancel, follow and read, on any replica.
+"""The customers of the chaos: they post, repeat, cancel, follow and read on any replica.
 
-What they were promised they write down, and what contradicts it at once is a problem of the world.
+They record the promises they got; an immediate contradiction is a problem of the world.
 """
 
 import asyncio
@@ -28,15 +28,15 @@ from tests.support.memory_rows import RUN_ENDS
 TERMINAL = ("completed", "failed", "halted", "cancelled")
 _BUSY = (429, 503)
 ONE_OF_EACH = 12
-"""Among so many runs, one is cancelled before it is posted, and one has a limit too low for it."""
+"""One in this many runs is cancelled before it is posted, and one has a too low limit."""
 WHEN_DEAF = 0.9
-"""Of what is not cancelled otherwise, so much is when its process hears nothing."""
+"""Below this draw, a run is cancelled without notification unless it was cancelled before."""
 FOLLOW_SECONDS = 15.0
-"""How long after a run has ended its followers may still miss its last event."""
+"""How long after a run's end its followers may still miss its last event, in seconds."""
 
 
 class Customers:
-    """All of them, and what they know."""
+    """All customers, and their records."""
 
     def __init__(self, world: World, *, lanes: int) -> None:
         self.world = world
@@ -49,13 +49,13 @@ class Customers:
         self._halted: list[Posted] = []
 
     async def work(self) -> None:
-        """Ask for one thing after the other, until told to close; then wait for what is open."""
+        """Send requests until closed, then wait for the open ones."""
         async with self._http, asyncio.TaskGroup() as group:
             for number in range(self._lanes):
                 group.create_task(self._lane(drawn(self.world.seed, f"customer {number}")))
 
     def close(self) -> None:
-        """Begin nothing more."""
+        """Start no further requests."""
         self._open = False
 
     async def _lane(self, chance: random.Random) -> None:
@@ -73,7 +73,7 @@ class Customers:
             await self._journey(posted, chance, when=when)
 
     async def _journey(self, posted: Posted, chance: random.Random, *, when: float) -> None:
-        """Post, perhaps cancel (``when`` says at what moment), follow, and read until the end."""
+        """Post, optionally cancel (``when`` chooses the moment), follow, and read until the end."""
         can_name_it = "run_id" in posted.body
         if posted.kind == "thread":
             body = {"thread_id": posted.name, "agent": AGENT}
@@ -107,7 +107,7 @@ class Customers:
             await self._cancel(posted, posted.run_id, chance, ended=status)
 
     async def _post(self, posted: Posted, chance: random.Random) -> None:
-        """Post until it is acknowledged, sometimes once more, and see that all replicas know it."""
+        """Post until acknowledged, sometimes again, and check that all replicas know the run."""
         headers = {} if posted.key is None else {"Idempotency-Key": posted.key}
         can_be_repeated = posted.key is not None or "run_id" in posted.body
         assert can_be_repeated, "a lost answer would make two runs of it"
@@ -130,7 +130,7 @@ class Customers:
     async def _cancel(
         self, posted: Posted, run_id: str, chance: random.Random, *, ended: str = ""
     ) -> None:
-        """Cancel a run that may be there; one that has ``ended`` stays as it was."""
+        """Cancel a run that may exist; if it has ``ended``, it must not change."""
         answer = await self._ask("DELETE", f"/runs/{run_id}", chance)
         receipt = answer.json() if answer.status_code in (200, 202) else {}
         if answer.status_code == 202 and not receipt["already_finished"]:
@@ -143,7 +143,7 @@ class Customers:
     async def _cancel_unheard(
         self, posted: Posted, chance: random.Random, reading: asyncio.Task[str]
     ) -> None:
-        """Cancel a run when no process hears of it, if that comes before its end."""
+        """Cancel a run while no process gets notifications, if that happens before its end."""
         deaf = asyncio.create_task(self.world.deaf.wait())
         await asyncio.wait((deaf, reading), return_when=asyncio.FIRST_COMPLETED)
         deaf.cancel()
@@ -163,9 +163,7 @@ class Customers:
             run, problem = answer.json(), None
             if ended and run["status"] != ended:
                 problem = f"it was {ended}, and is {run['status']}"
-            elif (
-                run["attempts"] < attempts - 1
-            ):  # the last one does not count if it was handed over
+            elif run["attempts"] < attempts - 1:  # a hand-over reverts the last attempt
                 problem = f"attempts fell from {attempts} to {run['attempts']}"
             self._look("reads", posted, problem)
             if ended:
@@ -204,7 +202,7 @@ class Customers:
         body: Json | None = None,
         headers: dict[str, str] | None = None,
     ) -> httpx.Response:
-        """Ask replicas until one answers with something else than that it cannot now."""
+        """Ask replicas until one gives an answer other than a temporary refusal."""
         while True:
             url = _url(chance.choice(self.world.replicas).requests, path)
             try:

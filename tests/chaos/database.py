@@ -1,4 +1,4 @@
-"""The Postgres of the chaos, and what is done to it."""
+"""The Postgres of the chaos, and its faults."""
 
 import asyncio
 import os
@@ -22,22 +22,22 @@ _IS_READ_ONLY = "SHOW default_transaction_read_only"
 _OTHERS = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid()"
 _OURS = f"{_OTHERS} AND application_name = 'caseworker'"
 _SETTINGS = {"max_connections": "120", "max_wal_size": "'128MB'", "min_wal_size": "'32MB'"}
-"""Few connections, to be soon exhausted; few segments of the WAL that are kept to be used again."""
+"""Few connections, so they are soon exhausted, and few WAL segments kept for reuse."""
 _STUCK_SECONDS = 10.0
-"""How long the server may recover: it has some megabytes to read."""
+"""The time limit of the server's recovery in seconds; it replays some megabytes."""
 _NEXT_SEGMENT = "SELECT pg_switch_wal() FROM pg_logical_emit_message(true, 'chaos', 'next')"
 
 NO_CONNECTIONS = "sorry, too many clients already"
 NO_SPACE = "No space left on device"
 _PANIC = "PANIC"
-"""What the server's log holds then."""
+"""The log entry of a panic."""
 
 
 class ChaosDatabase:
-    """A server of its own: ``async with ChaosDatabase(disks=True) as database``.
+    """A separate server: ``async with ChaosDatabase(disks=True) as database``.
 
-    With ``disks`` its data and its WAL are on disks of their own, which can be full; its log is
-    elsewhere, and says whom that hit.
+    With ``disks`` its data and its WAL are on small separate disks, which can be filled. Its log is
+    elsewhere and records the resulting errors.
     """
 
     def __init__(self, *, disks: bool) -> None:
@@ -60,7 +60,7 @@ class ChaosDatabase:
         return self
 
     def _begin_again(self) -> None:
-        """Put the WAL on its disk, and the log where it is never full."""
+        """Restart with the WAL on its disk and the log on one that is never full."""
         cluster, account = self._cluster, server_account()
         run_program(account, "pg_ctl", "stop", "-D", str(cluster), "-m", "fast", "-w")
         owned = [self._log]
@@ -79,32 +79,32 @@ class ChaosDatabase:
 
     async def __aexit__(self, *_: object) -> None:
         if (pid := self.server_pid) is not None:
-            os.kill(pid, signal.SIGQUIT)  # nobody needs what it would still write
+            os.kill(pid, signal.SIGQUIT)  # its remaining writes are not needed
         await asyncio.to_thread(self._server.stop)
         for disk in self._disks:
             disk.unmount()
         shutil.rmtree(self._folder, ignore_errors=True)
 
     async def run(self, statement: str) -> list[tuple[Any, ...]]:
-        """Execute one statement beside the service, past every proxy; return its rows."""
+        """Execute one statement directly, without the proxies; return its rows."""
         async with await psycopg.AsyncConnection.connect(self.url, autocommit=True) as connection:
             cursor = await connection.execute(statement.encode())
             return await cursor.fetchall() if cursor.description else []
 
     async def asked(self, statement: str) -> list[tuple[Any, ...]]:
-        """Return the rows of a statement; none while the server is away."""
+        """Return the rows of a statement; none while the server is down."""
         with suppress(psycopg.Error, OSError):
             return await self.run(statement)
         return []
 
     @property
     def server_pid(self) -> int | None:
-        """The process id of the postmaster, None while there is none."""
+        """The postmaster's process ID; None if it is not running."""
         running = read_postmaster(self._cluster)
         return running.pid if running is not None and running.is_alive() else None
 
     async def kill(self) -> bool:
-        """``kill -9`` of the postmaster, and a new one; return whether it is another one."""
+        """Kill the postmaster and start it again; return whether its process changed."""
         before = self.server_pid
         assert before is not None
         os.kill(before, signal.SIGKILL)
@@ -112,13 +112,13 @@ class ChaosDatabase:
         return self.server_pid not in (None, before)
 
     async def terminate_backends(self) -> bool:
-        """End every connection from the server's side; return whether there was one."""
+        """Close all client connections from the server; return whether any was open."""
         return len(await self.run(f"{_OTHERS} AND backend_type = 'client backend'")) > 0
 
     async def exhaust(self, *, seconds: float) -> bool:
-        """Take all connections, end those of the service, and take what gets free, for a while.
+        """Close the service's connections, and take all connections for a while.
 
-        Return whether somebody else was refused one.
+        Return whether another client was refused a connection.
         """
         refused, until = -self._logged(NO_CONNECTIONS), float("inf")
         async with AsyncExitStack() as taken:
@@ -135,7 +135,7 @@ class ChaosDatabase:
         return refused + self._logged(NO_CONNECTIONS) > 0
 
     async def fill_data(self, *, seconds: float) -> bool:
-        """Leave no room for rows for a while; return whether somebody would have needed it."""
+        """Leave no disk space for rows for a while; return whether a write failed for it."""
         before = self._logged(NO_SPACE)
         await asyncio.to_thread(self._data.fill)
         try:
@@ -146,9 +146,9 @@ class ChaosDatabase:
         return self._logged(NO_SPACE) > before
 
     async def fill_wal(self, *, seconds: float) -> bool:
-        """Leave no room for the WAL, so that the server panics; return whether it did.
+        """Leave no disk space for the WAL, so that the server panics; return whether it did.
 
-        It recovers, and cannot end that as long as there is no room: then it gives up.
+        Its recovery cannot finish without disk space, so the server exits.
         """
         before = self._logged(_PANIC)
         await asyncio.to_thread(self._wal.fill)
@@ -162,7 +162,7 @@ class ChaosDatabase:
         return self._logged(_PANIC) > before
 
     async def read_only(self, wanted: bool) -> bool:
-        """Have every transaction refuse to write, or no longer; return whether that is so now."""
+        """Switch read-only mode on or off; return whether it is on afterwards."""
         value = "on" if wanted else "off"
         await self.run(f"ALTER SYSTEM SET default_transaction_read_only = {value}")
         await self.run("SELECT pg_reload_conf()")
@@ -175,9 +175,9 @@ class ChaosDatabase:
         return await psycopg.AsyncConnection.connect(self.url, autocommit=True)
 
     async def _is_back(self) -> None:
-        """Start the server if it is gone, or does not get through, and wait until it answers.
+        """Start the server if it is down or stuck, and wait until it answers.
 
-        After a panic in the middle of its recovery it sometimes waits for itself, room or not.
+        After a panic during recovery it sometimes hangs, even with free disk space.
         """
         async with asyncio.timeout(90):
             began = time.monotonic()
@@ -186,12 +186,12 @@ class ChaosDatabase:
                 if pid is not None and time.monotonic() - began > _STUCK_SECONDS:
                     os.kill(pid, signal.SIGKILL)
                     began = time.monotonic()
-                elif pid is None:  # refused while backends of the old one are there
+                elif pid is None:  # the start fails while old backends are running
                     await asyncio.to_thread(self._start)
                 await asyncio.sleep(0.1)
 
     def keep_log(self, folder: Path) -> None:
-        """Copy what the server has logged."""
+        """Copy the server's log."""
         shutil.copy(self._log, folder / "postgres.log")
 
     def _start(self) -> tuple[int, str]:

@@ -1,8 +1,8 @@
-"""Disks that can be full: file systems in memory that are made no larger than what is on them.
+"""Disks that can be full: in-memory file systems whose size can be limited to their content.
 
-They are mounted where only this process and its children see them, and go with the last of these,
-however it ends. That takes Linux and the right to mount; elsewhere nothing is mounted, and
-:func:`own_mounts` says why.
+The mounts are visible only to this process and its children, and disappear with the last of them,
+however it ends. They need Linux and the right to mount; elsewhere nothing is mounted, and
+:func:`own_mounts` returns the reason.
 """
 
 import ctypes
@@ -14,13 +14,13 @@ from pathlib import Path
 
 _CLONE_NEWNS = 0x20000
 _ROOMY = "2g"
-"""What a disk may hold that is not full; only what is on it takes memory."""
+"""The size of a disk that is not full; only its content takes memory."""
 
 
 def own_mounts() -> str:
-    """Give this process mounts of its own; return why it cannot have them, or nothing.
+    """Give this process private mounts; return why it cannot have them, or an empty text.
 
-    Call it before there is a second thread: others would stay among the mounts of everybody.
+    Call it before a second thread starts: other threads would keep the shared mounts.
     """
     if sys.platform != "linux" or os.geteuid() != 0:
         return "mounting takes root on Linux"
@@ -32,31 +32,31 @@ def own_mounts() -> str:
 
 @dataclass(frozen=True, slots=True)
 class SmallDisk:
-    """A file system of its own at a folder, which is made."""
+    """A separate file system, mounted at a new folder."""
 
     folder: Path
 
     def mount(self) -> None:
-        """Begin empty, with room."""
+        """Mount an empty file system with free space."""
         self.folder.mkdir(mode=0o755)
         _mount("-t", "tmpfs", "-o", f"size={_ROOMY},mode=755", "tmpfs", str(self.folder))
 
     def fill(self) -> None:
-        """Leave room for nothing more; what is written meanwhile counts to what is there."""
+        """Leave no free space; concurrent writes count as content."""
         while True:
             found = os.statvfs(self.folder)
             used = (found.f_blocks - found.f_bfree) * found.f_frsize
             try:
                 return self._resize(str(used))
             except subprocess.CalledProcessError:
-                continue  # it has grown since
+                continue  # the content has grown since
 
     def free(self) -> None:
-        """Make room again."""
+        """Restore the free space."""
         self._resize(_ROOMY)
 
     def unmount(self) -> None:
-        """Give up what is on it, whoever still uses it."""
+        """Drop the content, even if processes still use it."""
         subprocess.run(["umount", "--lazy", str(self.folder)], capture_output=True, check=False)
 
     def _resize(self, size: str) -> None:

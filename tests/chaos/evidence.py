@@ -1,4 +1,4 @@
-"""What the judges look at: the database, the provider's log, and what customers know."""
+"""The data that the oracles check: the database, the provider's log, and the customers' records."""
 
 import re
 from collections import defaultdict
@@ -32,32 +32,32 @@ _PLACE = re.compile(r"case|join|s\d|m/\d+")
 
 Json = Mapping[str, Any]
 Place = tuple[str, str]
-"""The name of what was asked for, and the place in it; of an agent with the turn, ``a 0``."""
+"""The request's name and the place in it; for an agent with the turn, ``a 0``."""
 
 
 class StoredRun(NamedTuple):
-    """A run as the database has it."""
+    """A run as stored in the database."""
 
     run_id: str
     status: str
     fence: int
-    """How many owners it has had."""
+    """The number of its owners so far."""
     usage: Json
     stop: Json | None
     key: str | None
     nodes: list[Json]
     """Its CallNodes."""
     calls: list[Json]
-    """Those of models and tools, each with its ``call_key``."""
+    """The calls of models and tools, each with its ``call_key``."""
 
     @property
     def unsound(self) -> list[str]:
-        """What is wrong with its nodes."""
+        """The violations of invariants by its nodes."""
         return node_violations({node["node_id"]: node for node in self.nodes})
 
     @property
     def snapshot(self) -> Snapshot | None:
-        """Its ExecutionGraph; None if its nodes make none."""
+        """Its ExecutionGraph; None if the nodes do not form one."""
         if not self.nodes or self.unsound:
             return None
         return ExecutionGraph.restore(self.run_id, map(dict, self.nodes)).snapshot()
@@ -65,7 +65,7 @@ class StoredRun(NamedTuple):
 
 @dataclass(slots=True)
 class Evidence:
-    """All of it, read once after the storm."""
+    """All data, read once after the storm."""
 
     world: World
     customers: Customers
@@ -74,22 +74,22 @@ class Evidence:
     events: Mapping[RunKey, tuple[str, list[EventRecord]]]
     arrivals: Sequence[Arrival]
     every: defaultdict[str, list[Arrival]] = field(default_factory=lambda: defaultdict(list))
-    """What came, by the name of what was asked for."""
+    """All calls, by the name of the request."""
     at: defaultdict[Place, list[Arrival]] = field(default_factory=lambda: defaultdict(list))
-    """What came from each place."""
+    """All calls, by place."""
 
     @property
     def acknowledged(self) -> list[Posted]:
-        """What customers were promised."""
+        """The requests that were acknowledged."""
         return [posted for posted in self.customers.posted if posted.run_ids]
 
     def asked(self, posted: Posted) -> list[Arrival]:
-        """Return what models were asked, without what tools were told."""
+        """Return the model calls of a request, without its tool calls."""
         return [one for one in self.every[posted.name] if one.model != TOOL_MODEL]
 
     @classmethod
     async def gathered(cls, world: World, customers: Customers, watch: Watch) -> "Evidence":
-        """Read everything."""
+        """Read all data."""
         runs = {row[0]: StoredRun(*row) for row in await world.database.run(_RUNS)}
         arrivals = await world.provider.arrivals()
         events = stored_events(world.database.url)
@@ -102,13 +102,13 @@ class Evidence:
 
 
 def step_of(call_key: str) -> str:
-    """Return the place whose prompt a model's call sends, without its turn."""
+    """Return the place in the prompt of a model call, without its turn."""
     found = _PLACE.match(call_key)
     return found[0] if found else "a"
 
 
 def place_of(node: Json) -> str | None:
-    """Return the place that a call comes from, as the provider's log names it."""
+    """Return the place of a call as the provider's log names it."""
     turn = _TURN.match(node["call_key"])
     if node["kind"] == "tool":
         return f"a-{int(turn[1]) - 1}" if turn and node["name"] in ("once", "again") else None

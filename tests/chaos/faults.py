@@ -1,8 +1,8 @@
-"""What goes wrong in the chaos: faults of processes and of the database, in an order a seed draws.
+"""The faults of the chaos, of processes and of the database, in an order drawn from a seed.
 
-Each kind is a function that does it, ends it again, and returns whether it did happen. What breaks
-a promise is rarely the fault alone, but its moment: so processes are killed and frozen while they
-have a run whose calls are recorded, or a call that must not be made again.
+Each fault is a function that starts it, ends it, and returns whether it occurred. A promise breaks
+rarely by the fault alone, but by its moment. Therefore processes are killed and frozen while they
+have a run with recorded calls, or a call that must not be repeated.
 """
 
 import asyncio
@@ -17,16 +17,16 @@ from tests.support.processes import ChildFailedError
 Fault = Callable[[World, random.Random], Awaitable[bool]]
 
 HOT_WRITES = (b'"claimed"', b'"fence"', b"COMMIT")
-"""What only these hold: an acceptance, a write of an owner, the end of a transaction."""
+"""Text that occurs only in these statements: an acceptance, an owner's write, a commit."""
 READY = b"Z\x00\x00\x00\x05I"
-"""How the server says that all of it is done."""
+"""The server's message that a statement has finished outside a transaction."""
 LOST = "answers_dropped"
 DISK_FULL, WAL_DISK_FULL = "disk full", "WAL disk full"
 AWAY_SECONDS = 1.3 * STALE_SECONDS
 MOMENT_SECONDS = 4.0
-"""For how long the moment of a fault is waited for."""
+"""How long to wait for the moment of a fault, in seconds."""
 TERM_SECONDS = 15.0
-"""How long a process may take to end that was told to, database or not."""
+"""How long a process may take to exit after SIGTERM, with or without a database, in seconds."""
 
 _OWNERS = """
 SELECT worker_id FROM runs WHERE status = 'running' AND cancel_requested_at IS NULL AND EXISTS (
@@ -37,7 +37,7 @@ ANY_MOMENT = ""
 BETWEEN_TURNS = _OWNERS.format("j.outcome = 'result' AND call_key LIKE 'a%/turn/%'")
 BETWEEN_CALLS = _OWNERS.format("j.status = 'success' AND node->>'kind' = 'llm'")
 IN_A_CALL = _OWNERS.format("j.status IN ('created', 'running') AND node->>'name' = 'once'")
-"""Who has such a run, and is about to lose it."""
+"""Selects the workers that have such a run."""
 
 
 def _of_process(
@@ -45,7 +45,7 @@ def _of_process(
     moment: str,
     do: Callable[[World, Slot, random.Random], Awaitable[bool]],
 ) -> Fault:
-    """Return a fault of a process that is chosen by its moment, and replaced if it is gone then."""
+    """Return a fault of a process, which is chosen at its moment and replaced if it has exited."""
 
     async def fault(world: World, chance: random.Random) -> bool:
         slot = await _target(world, chance, moment)
@@ -65,7 +65,7 @@ def _of_process(
 
 
 def _of_database(kind: str, do: Fault) -> Fault:
-    """Return a fault that all processes feel."""
+    """Return a fault that affects all processes."""
 
     async def fault(world: World, chance: random.Random) -> bool:
         async with world.at_rest:
@@ -78,7 +78,7 @@ def _of_database(kind: str, do: Fault) -> Fault:
 
 
 async def _target(world: World, chance: random.Random, moment: str) -> Slot | None:
-    """Return a process at its moment, None if it does not come; others can take its runs."""
+    """Return a process at its moment, or None; other processes can recover its runs."""
     running = await world.running(len(world.slots) - 1)
     until = time.monotonic() + MOMENT_SECONDS
     while moment and time.monotonic() < until:
@@ -91,13 +91,13 @@ async def _target(world: World, chance: random.Random, moment: str) -> Slot | No
 
 
 async def _kill(world: World, slot: Slot, chance: random.Random) -> bool:
-    """``kill -9``."""
+    """Kill the process with ``kill -9``."""
     slot.child.kill()
     return True
 
 
 async def _terminate(world: World, slot: Slot, chance: random.Random) -> bool:
-    """SIGTERM; it must end in time, with an orderly code, whatever the database does."""
+    """Send SIGTERM; the process must exit in time with a regular code."""
     try:
         code = await slot.child.terminate(timeout_seconds=TERM_SECONDS)
         problem = None if code == 0 else f"it ended with {code}"
@@ -109,7 +109,7 @@ async def _terminate(world: World, slot: Slot, chance: random.Random) -> bool:
 
 
 async def _freeze(world: World, slot: Slot, chance: random.Random) -> bool:
-    """SIGSTOP for so short a time that nobody may take its runs."""
+    """Send SIGSTOP for a time too short for other processes to recover its runs."""
     slot.child.freeze()
     await asyncio.sleep(0.4 * STALE_SECONDS)
     slot.child.thaw()
@@ -117,8 +117,8 @@ async def _freeze(world: World, slot: Slot, chance: random.Random) -> bool:
 
 
 async def _freeze_until_taken_over(world: World, slot: Slot, chance: random.Random) -> bool:
-    """SIGSTOP until somebody else executes one of its runs: it thaws, and thinks it is its own."""
-    async with world.at_rest:  # an outage of the database would give it the long time
+    """Freeze a process until another one executes one of its runs, then resume it."""
+    async with world.at_rest:  # an outage of the database would extend the timeout
         return await _frozen_until_taken_over(world, slot)
 
 
@@ -139,7 +139,7 @@ async def _frozen_until_taken_over(world: World, slot: Slot) -> bool:
 
 
 async def _part(world: World, slot: Slot, chance: random.Random) -> bool:
-    """One process alone loses the database, and cannot know that the others have not."""
+    """Cut off a single process from the database."""
     slot.database.refuse()
     slot.database.cut()
     await asyncio.sleep(chance.uniform(0.2, 1.5 * STALE_SECONDS))
@@ -154,9 +154,9 @@ def _for_a_while(
     *seconds: float,
     counted: str = "",
 ) -> Fault:
-    """Return a fault of all connections to the database that lasts from so long to so long.
+    """Return a fault of all connections that lasts between the given numbers of seconds.
 
-    It did happen if ``counted`` has grown, one of the proxies' counts, or if anybody felt it.
+    It occurred if ``counted``, a counter of the proxies, has grown, or if connections were open.
     """
 
     def harm(world: World) -> int:
@@ -180,20 +180,20 @@ def _refuse(proxy: FaultProxy) -> None:
 
 
 def _leave_unanswered(proxy: FaultProxy) -> None:
-    """The server has done what it was asked, and the connection is gone before it says so."""
+    """Close the connection after the server has executed the request, before its answer."""
     for request in HOT_WRITES:
         proxy.lose_answer(request, READY)
 
 
 def _deafen(proxy: FaultProxy) -> None:
-    """Whoever would listen to notifications loses the connection; everything else works."""
+    """Break only the connections that listen for notifications."""
     proxy.cut()
     for _ in range(30):
         proxy.lose_answer(b"LISTEN", b"LISTEN")
 
 
 async def _hear_nothing(world: World, chance: random.Random) -> bool:
-    """Meanwhile customers cancel what is at work."""
+    """Suppress notifications while customers cancel running runs."""
     world.deaf.set()
     try:
         return await _NOTHING_HEARD(world, chance)
@@ -205,9 +205,9 @@ _NOTHING_HEARD = _for_a_while(_deafen, FaultProxy.lose_none, 3, 3, counted=LOST)
 
 
 async def _read_only(world: World, chance: random.Random) -> bool:
-    """The database answers, and takes no writes; long enough for all to look dead to all.
+    """Refuse writes until all processes have missed their heartbeats for the stale time.
 
-    That is a fault in the line of those of processes, for all of them have to be there.
+    This fault runs in turn with those of processes, because all processes must be running.
     """
     await world.running(len(world.slots))
     async with world.at_rest:
@@ -216,22 +216,22 @@ async def _read_only(world: World, chance: random.Random) -> bool:
         await asyncio.sleep(chance.uniform(1.6, 2) * STALE_SECONDS)
         await world.database.read_only(False)
         world.chronicle.add("read only", began)
-        await asyncio.sleep(2 * HEARTBEAT_SECONDS)  # in which nothing else hides who was given up
+        await asyncio.sleep(2 * HEARTBEAT_SECONDS)  # no other fault may hide the result
     return happened
 
 
 async def _exhaust(world: World, chance: random.Random) -> bool:
-    """Others have taken every connection that the server gives."""
+    """Let other clients take all connections of the server."""
     return await world.database.exhaust(seconds=chance.uniform(1, 3))
 
 
 async def _fill_data(world: World, chance: random.Random) -> bool:
-    """What is there can be read and changed in its place, and nothing be added."""
+    """Allow reads and updates in place, but no growth of the data."""
     return await world.database.fill_data(seconds=chance.uniform(1.5, 3))
 
 
 async def _fill_wal(world: World, chance: random.Random) -> bool:
-    """The server crashes, and cannot come back before there is room."""
+    """Let the server crash; it cannot restart without disk space."""
     return await world.database.fill_wal(seconds=chance.uniform(0.5, 2))
 
 
@@ -268,7 +268,7 @@ OF_DATABASE: Mapping[str, Fault] = {
 
 
 async def storm(world: World, seconds: float) -> None:
-    """Do faults of both sorts side by side; none begins when the time is up."""
+    """Run the faults of processes and of the database in parallel until the time is over."""
     began = time.monotonic()
     async with world.replacing, asyncio.TaskGroup() as group:
         for sort, faults in (("processes", OF_PROCESSES), ("database", OF_DATABASE)):
@@ -277,14 +277,14 @@ async def storm(world: World, seconds: float) -> None:
 
 
 def chosen_for(world: World) -> Sequence[str]:
-    """Return the faults that the world is to see, as far as they can be done."""
+    """Return the requested faults that are possible here."""
     every = (*OF_PROCESSES, *OF_DATABASE)
     left = left_out(world)
     return [kind for kind in every if kind in (world.faults or every) and kind not in left]
 
 
 def left_out(world: World) -> Mapping[str, str]:
-    """Return the faults that cannot be done here, and why."""
+    """Return the faults that are impossible here, and why."""
     return dict.fromkeys((DISK_FULL, WAL_DISK_FULL), world.no_disks) if world.no_disks else {}
 
 
@@ -302,7 +302,7 @@ async def _in_turn(
 
 
 async def healed(world: World) -> None:
-    """End every fault; the database is there again."""
+    """End every fault and wait for the database."""
     for slot in world.slots:
         for proxy in slot.proxies:
             proxy.heal()
@@ -310,7 +310,7 @@ async def healed(world: World) -> None:
 
 
 async def ended_in_order(world: World) -> None:
-    """Tell every process to end."""
+    """Terminate all processes."""
     async with asyncio.TaskGroup() as group:
         for slot in world.slots:
             if slot.gave_up:

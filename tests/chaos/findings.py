@@ -1,4 +1,4 @@
-"""What the judges found, and what there was to find it in."""
+"""The results of the oracles, and how much there was to check."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -13,7 +13,7 @@ _SHOWN = 10
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A promise, how often it was checked, and what broke it."""
+    """A promise, how often it was checked, and its violations."""
 
     promise: str
     checked: int
@@ -21,12 +21,12 @@ class Finding:
 
     @property
     def rows(self) -> set[str]:
-        """The rows of the table of promises that it stands for."""
+        """The rows of the table of promises that it covers."""
         return set(self.promise.partition("  ")[0].split(", "))
 
 
 class Findings:
-    """What every oracle said; ``seconds`` are those that the parts of the storm took."""
+    """The results of all oracles; ``seconds`` are the durations of the storm's parts."""
 
     def __init__(self, evidence: Evidence, seconds: Mapping[str, float]) -> None:
         self.promises = []
@@ -59,22 +59,22 @@ class Findings:
 
     @property
     def broken_rows(self) -> set[str]:
-        """The rows of the table of promises of which one was broken."""
+        """The rows of the table of promises with a violation."""
         return {row for one in self.promises if one.problems for row in one.rows}
 
     @property
     def absent(self) -> list[str]:
-        """What has to happen for this to prove all that it says, and did not."""
+        """The required events that did not occur."""
         counts = self._needed["faults"] | self._needed["provider"]
         return [kind for kind, times in counts.items() if not times]
 
     @property
     def unchecked(self) -> list[str]:
-        """The promises of which nothing could be checked."""
+        """The promises that could not be checked."""
         return [one.promise for one in self.promises if not one.checked]
 
     def table(self) -> str:
-        """Return it for people."""
+        """Return the results as a table."""
         return "\n".join(self._lines())
 
     def _lines(self) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""The promises that can be asked from outside, each with what was checked and what broke it."""
+"""The promises that can be checked from outside: each yields its checks and violations."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -14,19 +14,20 @@ from tests.support.memory_rows import RUN_ENDS
 from tests.support.usage_oracle import PRICES, differences
 
 LATE_SECONDS = 0.25
-"""How long after the receipt of a cancel a call may still begin, beside a database that is near."""
+"""How long a call may still start after the cancel receipt, with a nearby database."""
 HOPS = 6
-"""How often a process has to be woken between the permission of a call and its arrival: its proxy,
-the service for the answer, to connect and to send, the provider to accept and to read."""
+"""Process switches between a call's permission and its arrival: the proxy, the service for the
+answer, to connect and to send, the provider to accept and to read.
+"""
 APART_SECONDS = 0.05
-"""How far the clocks of a call's node and of the provider's log may be apart."""
+"""The maximum clock difference between a call's node and the provider's log, in seconds."""
 HARD_LIMITS = ("llm_calls_small", "api_calls")
 
 Check = Iterator[str | None]
-"""One for every thing that was checked: None, or what is wrong with it."""
+"""One item per check: None, or the problem."""
 
 PROMISES: dict[str, Callable[[Evidence], Check]] = {}
-"""By the rows of the table of promises, and in their words."""
+"""The oracles, by the rows and the text of the table of promises."""
 
 
 def _promise(name: str) -> Callable[[Callable[[Evidence], Check]], None]:
@@ -39,7 +40,7 @@ def _promise(name: str) -> Callable[[Callable[[Evidence], Check]], None]:
 def _promise_of_runs(
     name: str,
 ) -> Callable[[Callable[[Evidence, Posted, StoredRun], Check]], None]:
-    """Register what is promised of each run that was acknowledged, as far as it is there."""
+    """Register a check that runs for each acknowledged run that exists."""
 
     def register(check: Callable[[Evidence, Posted, StoredRun], Check]) -> None:
         def check_all(all_: Evidence) -> Check:
@@ -55,7 +56,7 @@ def _promise_of_runs(
 
 
 def _promise_seen(name: str, *looked_at: str) -> None:
-    """Register what was looked at while it happened."""
+    """Register the checks that were made during the storm."""
 
     def check(all_: Evidence) -> Check:
         for what in looked_at:
@@ -150,9 +151,7 @@ def _spent_within(all_: Evidence, posted: Posted, run: StoredRun) -> Check:
     ]
     for name, spent in (("max_tokens", tokens), ("max_cost_usd", cost)):
         if (limit := posted.body.get("budget", {}).get(name)) is not None:
-            in_flight = posted.lanes * max(
-                1, run.fence
-            )  # each owner may lose what it had in flight
+            in_flight = posted.lanes * max(1, run.fence)  # each owner may lose its calls in flight
             before = sum(sorted(spent, reverse=True)[in_flight:])
             yield f"{name} is {limit}, the provider counted {spent}" if before >= limit else None
 
@@ -205,7 +204,7 @@ def _settled(all_: Evidence) -> Check:
 
 @_promise("11  told to end, a process does, in order")
 def _ended_in_order(all_: Evidence) -> Check:
-    """It ends in time, and whoever goes on with its runs counts no attempt."""
+    """Check that it exits in time, and that its runs resume without counting an attempt."""
     problems, counted = all_.world.problems["ends"], all_.watch.counted()
     yield from problems
     yield from (f"{loss.run_id}: process {loss.pid} handed it over, counted" for loss in counted)

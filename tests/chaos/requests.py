@@ -1,6 +1,6 @@
-"""What the customers of the chaos ask for: runs of each kind, with names that tell them apart.
+"""The requests of the chaos customers: runs of each kind, with unique names.
 
-Every prompt holds the run's name and the place that asks, which the provider's log repeats.
+Every prompt contains the run's name and the place that asks, and the provider's log repeats both.
 """
 
 import random
@@ -13,12 +13,12 @@ Json = dict[str, Any]
 AGENT = {"name": "worker", "prompt": {"system": "Work."}, "tools": ["once", "again"]}
 LIMITS = {"max_llm_calls_small": 3, "max_api_calls": 4, "max_cost_usd": 0.0006, "max_tokens": 600}
 KINDS = {"case": 3, "parallel": 3, "map": 5, "agent": 7, "thread": 2, "long": 4}
-"""How often each is asked for."""
+"""The relative frequency of each kind."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Posted:
-    """One thing that a customer asked for, and what it knows of it."""
+    """One request of a customer, with the customer's records of it."""
 
     name: str
     kind: str
@@ -26,25 +26,25 @@ class Posted:
     key: str | None = None
     """Its idempotency key."""
     lanes: int = 1
-    """How many calls it may make side by side."""
+    """The number of calls that it may make in parallel."""
     path: str = "/runs"
     run_ids: set[str] = field(default_factory=set)
-    """Which runs the answers named: one, however often it was asked."""
+    """The run IDs in the answers; a request has one run, however often it is repeated."""
     cancelled_at: float | None = None
-    """When the receipt was there; None without one, or if the run had ended before."""
+    """When the cancel receipt arrived; None without one, or if the run had ended before."""
     cancelled_first: bool = False
-    """Whether that was before the run was posted."""
+    """Whether the cancellation came before the run was posted."""
     followed: list[int] | None = None
-    """The numbers of its events in the order in which a follower got them; None without one."""
+    """The event numbers in the order in which a follower received them; None without a follower."""
 
     @property
     def run_id(self) -> str:
-        """The run that was acknowledged."""
+        """The ID of the acknowledged run."""
         return min(self.run_ids)
 
 
 def some_request(name: str, chance: random.Random) -> Posted:
-    """Return something to ask for."""
+    """Return a random request."""
     kind, lanes = chance.choices(list(KINDS), list(KINDS.values()))[0], 1
     match kind:
         case "case":
@@ -81,13 +81,13 @@ def some_request(name: str, chance: random.Random) -> Posted:
 
 
 def limited_map(name: str, limit: str) -> Posted:
-    """Return a map with more items than its limit leaves room for."""
+    """Return a map with more items than its limit allows."""
     body = {**_map(name, 8, 2, **{limit: LIMITS[limit]}), "run_id": name}
     return Posted(name=name, kind="map", body=body, lanes=2)
 
 
 def going_on_from(old: Posted, name: str) -> Posted:
-    """Return the request to go on from a map that has ended, under another name."""
+    """Return the request to fork a finished map under another name."""
     body = {
         "run_id": name,
         "from": {"run_id": old.run_id},

@@ -1,4 +1,4 @@
-"""Half a minute of chaos for each of ``CHAOS_SEEDS``; ``make chaos`` makes more of it."""
+"""Half a minute of chaos for each of ``CHAOS_SEEDS``; ``make chaos`` runs longer storms."""
 
 import json
 import os
@@ -16,14 +16,15 @@ from tests.support.processes import ChildProcess
 SEEDS = json.loads(os.environ.get("CHAOS_SEEDS", "[11, 12]"))
 
 BROKEN, RARE, UNCHECKED = 1, 2, 3
-"""The exit codes where a promise was broken, where nothing was, but something rare did not happen
-in so short a time, and where a promise could not be checked."""
+"""Exit codes: a promise was broken, a rare event did not occur in the short time, and a promise
+could not be checked.
+"""
 ENOUGH = 5
-"""How many faults there are at least, on however busy a machine."""
+"""The minimum number of faults, even on a busy machine."""
 
 
 def variant_of_this_commit() -> str:
-    """Return one of the variants in turn: by the commit, or by the day where there is none."""
+    """Return one variant in turn, chosen by the commit, or by the day without git."""
     asked = ("git", "rev-parse", "HEAD")
     try:
         found = subprocess.run(asked, capture_output=True, text=True, check=True).stdout.strip()
@@ -34,7 +35,7 @@ def variant_of_this_commit() -> str:
 
 
 async def _storm(*arguments: str) -> tuple[int, str]:
-    """Return how it ended, and what it has said."""
+    """Return the exit code and the output of a storm."""
     with ChildProcess.python(*arguments, "--lanes", "8", name="chaos") as storm:
         code = await storm.wait(timeout_seconds=280)
         sys.stdout.write(storm.stdout)
@@ -46,7 +47,7 @@ async def _storm(*arguments: str) -> tuple[int, str]:
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.proof
 async def test_what_is_promised_holds_while_everything_fails(seed: int, tmp_path: Path) -> None:
-    """Nothing is lost, doubled or overspent, and each promise was there to be broken."""
+    """No run is lost, duplicated or overspent, and each promise is checked."""
     told, code = "", UNCHECKED
     for seconds in ("30", "60"):  # a busy machine may need more to have all promises checked
         if code == UNCHECKED:
@@ -60,9 +61,9 @@ async def test_what_is_promised_holds_while_everything_fails(seed: int, tmp_path
 @pytest.mark.timeout(600)
 @pytest.mark.proof
 async def test_what_is_broken_on_purpose_is_seen(tmp_path: Path) -> None:
-    """One variant for each commit; ``CHAOS_BROKEN=name`` chooses it."""
+    """One variant is tested for each commit; ``CHAOS_BROKEN=name`` selects one."""
     name, code, told = os.environ.get("CHAOS_BROKEN") or variant_of_this_commit(), RARE, ""
-    for seed in ("1", "2", "3"):  # so short a storm may pass without the moment that shows it
+    for seed in ("1", "2", "3"):  # a short storm may miss the moment
         if code == RARE:
             arguments = ("-m", "tests.chaos", "--broken", name, "--seed", seed)
             code, told = await _storm(*arguments, "--keep", str(tmp_path / seed))

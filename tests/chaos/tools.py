@@ -1,7 +1,7 @@
 """Tools with an effect outside the process, which the provider's log counts.
 
-The service loads them as plugins. CHAOS_BROKEN names a fault of :mod:`tests.chaos.broken` that the
-process is given with them.
+The service loads them as plugins. CHAOS_BROKEN names a variant of :mod:`tests.chaos.broken` that
+is applied to the process with them.
 """
 
 import os
@@ -23,7 +23,7 @@ _PARAMETERS = {
 
 
 class Again:
-    """May be called again when its outcome is unknown."""
+    """A tool that may be repeated if its outcome is unknown."""
 
     spec = ToolSpec(
         name="again",
@@ -34,7 +34,7 @@ class Again:
     )
 
     async def run(self, args: Mapping[str, Any], context: ToolContext) -> ToolResult:
-        """Tell the provider's log; see Tool."""
+        """Write to the provider's log; see Tool."""
         body = {"model": TOOL_MODEL, "messages": [{"role": "user", "content": args["place"]}]}
         url = f"{os.environ['CHAOS_PROVIDER']}/v1/chat/completions"
         try:
@@ -46,7 +46,7 @@ class Again:
 
 
 class Once(Again):
-    """Must not be called again when its outcome is unknown."""
+    """A tool that must not be repeated if its outcome is unknown."""
 
     spec = ToolSpec(
         name="once",

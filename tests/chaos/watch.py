@@ -1,4 +1,4 @@
-"""Looks at all runs at work, past every proxy, and notes who had the ones that were begun again."""
+"""Watches all active runs, without the proxies, and records the owners of restarted runs."""
 
 import asyncio
 import time
@@ -18,27 +18,27 @@ SELECT run_id, attempts, worker_id FROM runs WHERE status IN ('queued', 'running
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """A run that was begun again, and whose it had been."""
+    """A run that was started again, and its previous owner."""
 
     run_id: str
     pid: int
     seen_at: float
-    """When it was last seen with that worker."""
+    """When that worker was last seen as the owner."""
     noticed_at: float
 
 
 class Watch:
-    """Who has which run, look by look."""
+    """The owner of each run at each look."""
 
     def __init__(self, world: World) -> None:
         self._world = world
         self._owners: dict[str, tuple[int, int, float]] = {}
         self.losses: list[Loss] = []
         self.handed_over = 0
-        """How often a run went on with another process, and was not begun again."""
+        """How often a run resumed in another process without counting an attempt."""
 
     async def look_on(self) -> None:
-        """Look until cancelled; a database that is away is asked again."""
+        """Poll until cancelled; if the database is down, reconnect."""
         while True:
             with suppress(psycopg.Error, OSError):
                 async with await psycopg.AsyncConnection.connect(
@@ -60,7 +60,7 @@ class Watch:
             self._owners[run_id] = (max(attempts, before), owner, now if worker_id else seen_at)
 
     def counted(self) -> list[Loss]:
-        """Return the losses of processes that were told to end, and could give their runs back."""
+        """Return the losses of processes that got SIGTERM and were able to release their runs."""
         told = {one.pid: one for one in self._world.chronicle.intervals if one.kind == "terminated"}
         return [
             loss
@@ -71,9 +71,9 @@ class Watch:
         ]
 
     def unexplained(self) -> Mapping[str, str]:
-        """Return the losses of processes that neither died nor stood still, by run.
+        """Return the losses of processes that neither exited nor were frozen, by run.
 
-        A process that is told to end while its database is away cannot give its runs back.
+        A process that gets SIGTERM during a database outage cannot release its runs.
         """
         problems = {}
         for loss in self.losses:
@@ -86,13 +86,13 @@ class Watch:
             ):
                 continue
             if self._world.chronicle.lag(since, loss.noticed_at) > HEARTBEAT_SECONDS:
-                continue  # the whole machine stood still
+                continue  # the whole machine was stalled
             faults = sorted({one.kind for one in about if not one.pid})
             problems[loss.run_id] = f"process {loss.pid} lost it, and lives (around: {faults})"
         return problems
 
     def _was_lost(self, one: Interval, noticed_at: float) -> bool:
-        """Tell whether a process had ended by then, and could not give its runs back."""
+        """Return whether a process had exited before without being able to release its runs."""
         about = self._world.chronicle.between(one.began - STALE_SECONDS, one.ended)
         held = one.kind == "terminated" and any(not each.pid for each in about)
         return one.began <= noticed_at and (held or one.kind.startswith("killed"))

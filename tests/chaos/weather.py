@@ -1,9 +1,9 @@
-"""The provider of the chaos world: a process of its own that answers well most of the time.
+"""The model provider of the chaos world: a separate process that mostly answers well.
 
-``python -m tests.chaos.weather --seed 7`` prints ``{"url": ...}``. What a prompt asks is read from
-the prompt: ``r-00017 <s0>`` is the place ``s0`` of a run, and ``tools=once,again;`` behind it are
-the tools that the answers call one after the other. The answer repeats the run's name, so a step
-that is fed with it says whose it is.
+``python -m tests.chaos.weather --seed 7`` prints ``{"url": ...}``. The prompt determines the
+answer: ``r-00017 <s0>`` is the place ``s0`` of a run, and ``tools=once,again;`` after it lists the
+tools that the answers call in turn. The answer repeats the run's name, so a step that gets it
+shows which run it came from.
 """
 
 import argparse
@@ -22,11 +22,11 @@ from tests.support.fake_provider.server import Server
 PLACE = re.compile(r"(r-\d{5})[^<\n]*<([\w/-]+)>")
 _TOOLS = re.compile(r"tools=([\w,]+);")
 TOOL_MODEL = "tool"
-"""In place of a model: how the tools of :mod:`tests.chaos.tools` tell that they were called."""
+"""The model name with which the tools of :mod:`tests.chaos.tools` report their calls."""
 SLOWLY = "slowly"
-"""What a prompt holds whose run shall last: some hundred milliseconds a call."""
+"""Text in the prompts of slow runs, whose calls take some hundred milliseconds."""
 HANGS_EACH = 60
-"""One of so many answers does not come."""
+"""One in this many answers never arrives."""
 
 _WEATHER: Sequence[tuple[int, Mapping[str, Any]]] = (
     (70, {}),
@@ -40,11 +40,11 @@ _WEATHER: Sequence[tuple[int, Mapping[str, Any]]] = (
     (1, {"after_events": 2, "then": "fail"}),
     (1, {"after_events": 2, "then": "end"}),
 )
-"""How often an answer is changed so."""
+"""The relative frequency of each change to an answer."""
 
 
 class Weather(Playbook):
-    """Answers what prompts ask for, with faults that a seed draws."""
+    """Answers prompts, with faults drawn from a seed."""
 
     def __init__(self, seed: int) -> None:
         super().__init__()
@@ -52,7 +52,7 @@ class Weather(Playbook):
         self._answers = 0
 
     def next_step(self, prompt: str, model: str) -> tuple[Step, str | None]:
-        """The step for a request, and as its marker the run, the place and the turn."""
+        """Return the step for a request, marked with the run, the place and the turn."""
         found = list(PLACE.finditer(prompt))
         if not found:
             return Step(), None

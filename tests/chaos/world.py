@@ -1,4 +1,4 @@
-"""The world of the chaos: processes of the service, a database, a provider, proxies in between."""
+"""The chaos world: processes of the service, a database, a provider, and proxies in between."""
 
 import asyncio
 import json
@@ -23,55 +23,55 @@ from tests.support.usage_oracle import PRICES, settings_of_prices
 HEARTBEAT_SECONDS = 0.5
 STALE_SECONDS = 3.0
 MODEL_SECONDS = 2.0
-"""How long an attempt at a model may take; a provider that hangs is given up then."""
+"""The timeout of a model attempt in seconds; a provider that hangs is then abandoned."""
 PROGRAMS = (("serve",), ("serve", "--no-worker"), ("worker",), ("worker",))
 CUT_WITHIN_BYTES = 4000
-"""After how many bytes at most a stream of events is cut."""
+"""The maximum number of bytes after which a stream of events is cut."""
 READY_SECONDS = 240.0
-"""How long processes may take to be ready, on however busy a machine."""
+"""How long processes may take to be ready on a busy machine, in seconds."""
 _NOWHERE = ("127.0.0.1", 9)
 
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """When something was done to a process, or to the database for all (``pid`` 0)."""
+    """A fault of a process, or of the database for all processes (``pid`` 0)."""
 
     kind: str
     pid: int
     began: float
     ended: float
-    """On ``time.monotonic()``."""
+    """Measured with ``time.monotonic()``."""
 
     @property
     def froze(self) -> bool:
-        """Whether a process stood still, and may send then what it had been allowed before."""
+        """Whether the process was frozen; it may then still send a call that had been permitted."""
         return self.kind.startswith("frozen")
 
 
 @dataclass(slots=True)
 class Chronicle:
-    """What happened when, and how often; the oracles ask it what may excuse a process."""
+    """A record of the faults; the oracles use it to excuse a process."""
 
     happened: Counter[str] = field(default_factory=Counter)
     intervals: list[Interval] = field(default_factory=list)
     lags: list[tuple[float, float]] = field(default_factory=list)
-    """When this process was late, and by how much: so late the others may have been, too."""
+    """When and by how much this process was delayed; other processes may have been too."""
 
     def add(self, kind: str, began: float, *, pid: int = 0) -> None:
-        """Note what has ended just now."""
+        """Record a fault that has just ended."""
         self.intervals.append(Interval(kind, pid, began, time.monotonic()))
 
     def between(self, began: float, ended: float) -> list[Interval]:
-        """Return what happened in, or reached into, a time."""
+        """Return the faults that overlap a time."""
         return [one for one in self.intervals if one.began <= ended and one.ended >= began]
 
     def lag(self, began: float, ended: float) -> float:
-        """Return by how much this process was late at most in a time."""
+        """Return the largest delay of this process in a time."""
         return max((late for at, late in self.lags if began <= at <= ended), default=0.0)
 
 
 class Slot:
-    """A place for one process; whoever comes after it is reached by the same addresses."""
+    """A slot for one process; its successors keep the same addresses."""
 
     def __init__(self, program: Sequence[str], number: int, world: "World") -> None:
         self._program, self._world = program, world
@@ -81,10 +81,10 @@ class Slot:
         self.pids: list[int] = []
         self.up = asyncio.Event()
         self.busy = False
-        """Whether a fault is being done to it."""
+        """Whether a fault is in progress for it."""
 
     async def open(self, stack: AsyncExitStack) -> None:
-        """Open its proxies."""
+        """Start its proxies."""
         upstreams = upstream_of(self._world.database.url), _NOWHERE, _NOWHERE
         self.database, self.requests, self.streams = self.proxies = [
             await stack.enter_async_context(FaultProxy(upstream, seed=self._world.seed))
@@ -94,12 +94,12 @@ class Slot:
 
     @property
     def child(self) -> ChildProcess:
-        """Its process."""
+        """The running process."""
         assert self._process is not None, "there is none"
         return self._process.child
 
     async def start(self) -> None:
-        """Start a process here; if it ends because its database is away, another one in peace."""
+        """Start a process; if it exits because its database is down, retry without faults."""
         command, *options = self._program
         url = proxied(self._world.database.url, self.database)
         began, peace = time.monotonic(), AsyncExitStack()
@@ -124,7 +124,7 @@ class Slot:
                 proxy.lead_to((host, int(port)))
 
     def close(self) -> None:
-        """Keep what the process has logged, and end it."""
+        """Save the log of the process, and end it."""
         self.up.clear()
         if self._process is not None:
             log = self._world.folder / f"{self.name}.{self.child.pid}.log"
@@ -134,15 +134,16 @@ class Slot:
 
     @property
     def gave_up(self) -> bool:
-        """Whether its process has ended although nobody ended it."""
+        """Whether the process has exited without a request."""
         return self.up.is_set() and not self.busy and self.child.exit_code is not None
 
 
 class World:
-    """All that the chaos happens to: ``async with World(seed, folder) as world``.
+    """The whole chaos world: ``async with World(seed, folder) as world``.
 
-    ``faults`` are those that are done to it, all if there are none; ``no_disks`` says why the
-    database cannot have disks of its own, if so.
+    ``faults`` are the faults to run, by default all; ``no_disks`` is the reason if the database
+    cannot
+    have separate disks.
     """
 
     def __init__(
@@ -160,21 +161,21 @@ class World:
         self.provider = FakeProvider("tests.chaos.weather", "--seed", str(seed))
         self.slots: list[Slot] = []
         self.replacing = asyncio.TaskGroup()
-        """Starts processes in the place of others while the storm lasts."""
+        """Replaces exited processes during the storm."""
         self.at_rest = asyncio.Lock()
-        """Held while the database has a fault, and by what needs one without."""
+        """Held during a fault of the database, and by code that needs a time without one."""
         self.deaf = asyncio.Event()
-        """Set while no process hears a notification; whoever cancels then relies on barriers."""
+        """Set while no process gets notifications; cancellation then relies on barriers."""
         self.looked: Counter[str] = Counter()
-        """How often each thing was looked at while it happened."""
+        """How often each kind of check was made during the storm."""
         self.problems: defaultdict[str, list[str]] = defaultdict(list)
-        """What broke while it was looked at, by the same names."""
+        """The problems of these checks, by the same names."""
         self._broken = broken
         self._stack = AsyncExitStack()
 
     async def __aenter__(self) -> Self:
         try:
-            async with asyncio.TaskGroup() as group:  # each of them imports for seconds
+            async with asyncio.TaskGroup() as group:  # each start takes seconds of imports
                 group.create_task(asyncio.to_thread(run_caseworker, "--help", env={}))
                 group.create_task(self._stack.enter_async_context(self.provider))
                 group.create_task(self._stack.enter_async_context(self.database))
@@ -198,25 +199,25 @@ class World:
         await self._stack.aclose()
 
     def look(self, what: str, problem: str | None = None) -> None:
-        """Count that something was looked at, and note what was wrong with it."""
+        """Count a check, and record its problem, if any."""
         self.looked[what] += 1
         if problem is not None:
             self.problems[what].append(problem)
 
     @property
     def replicas(self) -> list[Slot]:
-        """The places of processes that serve."""
+        """The slots of processes that serve the API."""
         return [slot for slot in self.slots if slot.serves]
 
     async def running(self, at_least: int) -> list[Slot]:
-        """Return the places of processes that are ready, once there are so many."""
+        """Wait for ``at_least`` ready processes, and return their slots."""
         async with asyncio.timeout(READY_SECONDS):
             while len(found := [slot for slot in self.slots if slot.up.is_set()]) < at_least:  # noqa: ASYNC110
                 await asyncio.sleep(0.05)
         return found
 
     def on_all(self, change: Callable[[FaultProxy], object]) -> None:
-        """Do something to the database's proxies of all processes."""
+        """Call a function for the database proxies of all processes."""
         for slot in self.slots:
             change(slot.database)
 
@@ -230,7 +231,7 @@ class World:
 
 
 def chaos_settings(provider: FakeProvider, broken: str | None) -> dict[str, str]:
-    """Everything is noticed sooner than by default; models have a price and a fallback."""
+    """Return settings with short timeouts; models have a price and a fallback."""
     fallback = {
         "provider": "openai",
         "base_url": provider.openai_url,
@@ -256,5 +257,5 @@ def chaos_settings(provider: FakeProvider, broken: str | None) -> dict[str, str]
 
 
 def drawn(seed: int, what: str) -> random.Random:
-    """Return chances of their own for a part of the world."""
+    """Return an independent random generator for a part of the world."""
     return random.Random(f"{seed} {what}")

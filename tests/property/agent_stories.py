@@ -1,7 +1,7 @@
-"""Random agents whose process is lost, or gives them up, in the middle; another one goes on.
+"""Random agents whose process is lost or hands over in the middle, and another one resumes.
 
-What a model says is a matter of the path of its call and of the seed, so that a run that nobody
-interrupts has one course. Models stream their answers in parts; tools reach the outside.
+The model's replies depend only on the path of the call and on the seed, so a run without
+interruption has one course. Models stream their answers; tools have external effects.
 """
 
 import asyncio
@@ -38,11 +38,11 @@ from tests.unit.runs.world import KEY, Process
 WORDS = ("so", "what", "we", "were", "asked", "to", "find", "came", "as", "promised")
 MOST_TURNS = 5
 WHY = (Incomplete.LENGTH, Incomplete.CONTENT_FILTER, Incomplete.REFUSAL, Incomplete.EMPTY)
-"""Why an answer may be incomplete before anything stops the run."""
+"""Why an answer may be incomplete without a stop of the run."""
 
 
 def reply_of(seed: int, call: str) -> ModelReply:
-    """What the model answers to a call, by its path."""
+    """Return the model's reply to a call, which depends on the call's path."""
     draw = random.Random(f"{seed}/{call}")
     number = turn_of(call).rsplit("/", 1)[1]
     turn = int(number) if number.isdecimal() else MOST_TURNS
@@ -70,7 +70,7 @@ def reply_of(seed: int, call: str) -> ModelReply:
 
 
 def turn_of(call: str) -> str:
-    """Return the key of the turn that a call of the model belongs to."""
+    """Return the key of the turn that a model call belongs to."""
     return call.removesuffix("/empty").removesuffix("/last")
 
 
@@ -88,7 +88,7 @@ def _wanted(draw: random.Random, call: str, number: int) -> ToolCall:
 
 
 class Outside:
-    """A tool that reaches the outside, which notes every call."""
+    """A tool with an external effect that records every call."""
 
     def __init__(self, name: str, tale: "Tale", *, parallel_safe: bool) -> None:
         self.spec = ToolSpec(
@@ -112,7 +112,7 @@ class Outside:
 
 
 class Model:
-    """A provider that streams."""
+    """A streaming provider."""
 
     name, external = "scripted", True
 
@@ -134,23 +134,23 @@ class Model:
         return reply
 
     async def aclose(self) -> None:
-        """Nothing to close."""
+        """Do nothing: no connection is open."""
 
 
 @dataclass
 class Tale(InterruptedRun):
-    """One run of one agent, by as many processes as it takes."""
+    """One run of one agent, executed by as many processes as necessary."""
 
     events: Sequence[EventRecord] = ()
-    """The log of the run as a client reads it."""
+    """The events of the run as a client reads them."""
 
     @property
     def budget(self) -> Budget:
-        """What the run may spend."""
+        """Return the budget of the run."""
         return Budget(max_llm_calls_small=random.Random(-self.seed).choice([None, None, 4]))
 
     def reached(self, what: str) -> None:
-        """Note that a call has reached the outside."""
+        """Record an external call."""
         self.made.append((what, len(self.processes)))
 
     async def play(self) -> None:
@@ -178,7 +178,7 @@ class Tale(InterruptedRun):
         return {"steps": [step], "edges": []}
 
     def prepare(self, process: Process) -> None:
-        """Give a process the graph that it executes, with tools and a model."""
+        """Prepare a process: its graph, tools and model."""
         tools = ToolRegistry(
             [
                 Outside("reads", self, parallel_safe=True),
@@ -196,7 +196,7 @@ class Tale(InterruptedRun):
 
 
 def told(seed: int, *, before_step: int | None = None, losses: int = 1) -> tuple[Tale, Story[None]]:
-    """Play the run of a seed; interrupt it before a step of the loop."""
+    """Play the run of a seed, interrupted before the given step of the loop."""
     tale = Tale(seed, losses)
     strike = None if before_step is None else tale.strike
     return tale, run(tale.play, seed, interrupt=strike, before_step=before_step or 0)

@@ -1,4 +1,4 @@
-"""Stories of runs that ask people, who decide, change their minds, or are late; all from a seed."""
+"""Stories of runs with approvals: decisions, changed decisions and timeouts, drawn from a seed."""
 
 import asyncio
 import random
@@ -18,12 +18,12 @@ APPROVE, REFUSE = Verdict.APPROVED, Verdict.REFUSED
 
 
 class Story:
-    """One run on a cluster whose processes may be lost, and the people who look after it."""
+    """One run on a cluster whose processes may be lost, and the operators who decide."""
 
     def __init__(self, seed: int) -> None:
         self.chance = random.Random(f"approvals {seed}")
         self.accepted: list[tuple[str, Verdict]] = []
-        """The decisions that were answered with yes."""
+        """The decisions that the service accepted."""
 
     async def __call__(self, cluster: Cluster) -> None:
         chance = self.chance
@@ -78,7 +78,7 @@ class Story:
 
 
 def played(seed: int, **variant: Any) -> tuple[Cluster, Story]:
-    """Play the story of a seed; nothing may be left over of it."""
+    """Play the story of a seed, and require that no task is left over."""
     story = Story(seed)
 
     async def main() -> Cluster:
@@ -90,7 +90,7 @@ def played(seed: int, **variant: Any) -> tuple[Cluster, Story]:
 
 
 def problems(cluster: Cluster, story: Story) -> Iterator[str]:
-    """Yield what is wrong with what happened."""
+    """Yield each violated promise."""
     row = cluster.database.rows[KEY]
     approvals: dict[str, Approval] = row.approvals
     made = [event.detail for event in cluster.diary.of(KEY, "call")]

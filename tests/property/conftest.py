@@ -1,4 +1,4 @@
-"""Random executions fail by the thousand: what they would log is dropped, not rendered."""
+"""Random executions fail by the thousand, so their log events are dropped without rendering."""
 
 from collections.abc import Iterator
 from typing import Any, NoReturn
@@ -13,7 +13,7 @@ def _drop(*_: Any) -> NoReturn:
 
 @pytest.fixture(autouse=True)
 def _silence() -> Iterator[None]:
-    """Drop log events, however an earlier test has configured them."""
+    """Drop log events, whatever logging an earlier test has configured."""
     processors = structlog.get_config()["processors"]
     configured = list(processors)
     processors[:] = [_drop]

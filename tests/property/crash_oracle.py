@@ -1,4 +1,4 @@
-"""What a run promises, whatever has happened to the processes that executed it."""
+"""The promises about a run, whatever happens to the processes that execute it."""
 
 import json
 from collections import Counter, defaultdict
@@ -19,11 +19,11 @@ from tests.support.memory_rows import journal_of
 NOT_IDEMPOTENT = ("pays", "sends")
 UNKNOWN = "outcome_unknown"
 SAME = ("steps", "turns", "llm_calls_small")
-"""What a run counts once, however often it is executed."""
+"""The usage that is counted once, however often the run is executed."""
 
 
 def problems(told: Told, peaceful: Told) -> list[str]:
-    """Return one sentence for every promise that was broken; ``peaceful`` had no faults."""
+    """Return one sentence for every broken promise; ``peaceful`` had no faults."""
     cluster = told.cluster
     found = [
         *(f"{name} was left over" for name in told.leftover),
@@ -43,7 +43,7 @@ def problems(told: Told, peaceful: Told) -> list[str]:
 
 
 def unknown_outcomes(cluster: CrashingCluster) -> int:
-    """Return how often the run was told that the outcome of a call is unknown."""
+    """Return 1 if the run got an unknown outcome of a call, else 0."""
     said = json.dumps([each.value for each in cluster.database.rows[KEY].calls.values()])
     return int(UNKNOWN in said)
 
@@ -60,7 +60,7 @@ def _about_the_result(cluster: CrashingCluster, peaceful: CrashingCluster) -> It
 
 
 def _unknown_steps(cluster: CrashingCluster) -> frozenset[str]:
-    """Return the steps that may have been told that the outcome of a call is unknown."""
+    """Return the steps that may have got an unknown outcome of a call."""
     open_in = {
         str(record.call_key).split("/")[0]
         for record in cluster.database.rows[KEY].calls.values()
@@ -72,7 +72,7 @@ def _unknown_steps(cluster: CrashingCluster) -> frozenset[str]:
 
 
 def _about_calls(cluster: CrashingCluster) -> Iterator[str]:
-    """No call is made that was not journaled before, none again whose result is known."""
+    """Check that calls are journaled first and not repeated once their result is known."""
     made = Counter(each.call_key for each in cluster.arrivals)
     journaled = {(each.call_key, cluster.fence_of.get(each.node_id)) for each in _calls(cluster)}
     for each in cluster.arrivals:
@@ -89,7 +89,7 @@ def _about_calls(cluster: CrashingCluster) -> Iterator[str]:
 
 
 def _about_usage(cluster: CrashingCluster, peaceful: CrashingCluster) -> Iterator[str]:
-    """What is charged is what the outside saw; what was lost in flight is an estimate."""
+    """Check that charges equal the calls received outside, with estimates for lost calls."""
     usage, right = cluster.run.usage or {}, peaceful.run.usage or {}
     for name in SAME:
         if usage[name] != right[name]:
@@ -155,7 +155,7 @@ def _about_records(cluster: CrashingCluster) -> Iterator[str]:
 
 
 def _about_steps(cluster: CrashingCluster, peaceful: CrashingCluster) -> Iterator[str]:
-    """Every step has a stored node that has ended, and as it does when nothing happens."""
+    """Check that every step has a finished node, as in a run without faults."""
     found, right = (
         stored_steps(journal_of(each.database.rows[KEY])) for each in (cluster, peaceful)
     )

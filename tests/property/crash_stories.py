@@ -1,8 +1,8 @@
-"""One run of about fifty calls, on processes that die at its writes; all told by a seed.
+"""One run of about fifty calls on processes that die at its writes, drawn from a seed.
 
-The run has steps side by side, a map, an agent with an agent as a tool, retries, a fallback, tools
-that must not be called twice, and two approvals. What its models and tools answer follows from what
-they are asked, so that it has one right result, whatever happens to its processes.
+The run has parallel steps, a map, an agent with a sub-agent, retries, a fallback, tools that must
+not be repeated, and two approvals. The replies of its models and tools depend only on their input,
+so the run has one correct result, whatever happens to its processes.
 """
 
 import asyncio
@@ -38,14 +38,14 @@ INCOMPLETE = {
     (False, 3): Incomplete.EMPTY,
     (True, 3): Incomplete.REFUSAL,
 }
-"""Answers that are not complete, by whether the inner agent gives them and in which turn.
+"""Incomplete answers, by whether the inner agent gives them and in which turn.
 
-In the first one of two calls has no arguments; the last one is what the inner agent comes to.
+In the first one, one of two calls has no arguments; the last one is the inner agent's result.
 """
 ITEMS = 12
 
 WORLDS: dict[SeededLoop, CrashingCluster] = {}
-"""The cluster of the story that is told by a loop."""
+"""The cluster of the story that each loop runs."""
 
 
 def world() -> CrashingCluster:
@@ -55,7 +55,7 @@ def world() -> CrashingCluster:
 
 
 class OutsideTool:
-    """A tool whose calls reach the outside."""
+    """A tool with external calls."""
 
     def __init__(self, name: str, *, idempotent: bool = True, fails: str = "") -> None:
         self.spec = ToolSpec(
@@ -75,7 +75,7 @@ class OutsideTool:
         self._fails = fails
 
     async def run(self, args: Mapping[str, Any], context: ToolContext) -> ToolResult:
-        """Answer as the arguments say; the first call of what is busy fails."""
+        """Answer as the arguments say; the first call of a busy item fails."""
         place: Any = context.artifacts
         cluster, call_key = world(), place.call_key
         first = all(each.call_key != call_key for each in cluster.arrivals)
@@ -89,12 +89,12 @@ class OutsideTool:
 
 
 class ScriptedModel:
-    """A provider that answers as the path of the call says."""
+    """A provider whose answers depend on the path of the call."""
 
     name, external = "scripted", True
 
     async def complete(self, model: str, request: ModelRequest) -> ModelReply:
-        """Answer one turn of an agent."""
+        """Return the answer of one turn of an agent."""
         assert request.origin is not None
         call = request.origin.call
         world().arrived(call, "model")
@@ -116,7 +116,7 @@ class ScriptedModel:
         )
 
     async def aclose(self) -> None:
-        """Nothing to close."""
+        """Do nothing: no connection is open."""
 
 
 def _wanted(call: str, turn: int, inner: bool) -> tuple[ToolCall, ...]:
@@ -193,7 +193,7 @@ def graph() -> dict[str, Any]:
 
 @cache
 def _prepared() -> Any:
-    """Return the graph ready to be executed; its nodes find the story by its loop."""
+    """Return the prepared graph; its nodes find the story by the event loop."""
     tools = ToolRegistry(
         [
             OutsideTool("reads"),
@@ -224,14 +224,14 @@ def _services() -> Mapping[type, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """A story that was told to its end."""
+    """A story after its end."""
 
     cluster: CrashingCluster
     leftover: Sequence[str]
 
 
 def told(seed: int, faults: Mapping[int, Fault], **variant: Any) -> Told:
-    """Play the run under a seed, with faults at some of its writes."""
+    """Play the run of a seed, with faults at some of its writes."""
 
     async def main() -> CrashingCluster:
         cluster = CrashingCluster(

@@ -1,4 +1,4 @@
-"""Random graph runs from which others go on, at every one of their nodes."""
+"""Random graph runs, and forks at every one of their nodes."""
 
 import asyncio
 import random
@@ -16,11 +16,11 @@ from tests.support.memory_rows import journal_of
 from tests.unit.runs.world import KEY
 
 SAME = ("node_id", "parent_id", "kind", "name", "status", "model", "retries_used")
-"""The fields of a node that stay what they were in the run that made it."""
+"""The fields of a node that a fork keeps unchanged."""
 
 
 class Forks:
-    """Runs that go on from the run of a tale, one after the other."""
+    """Forks of one run, played one after the other."""
 
     def __init__(self, tale: Tale, seed: int) -> None:
         self.tale = tale
@@ -31,10 +31,10 @@ class Forks:
         self._first = 0
         """The number of the first process that executes a fork."""
         self.lost = 0
-        """How many of them another process had to finish."""
+        """The number of forks that another process had to finish."""
 
     async def play(self) -> None:
-        """Play the tale, then go on from some of its nodes, from all of it, and from a fork."""
+        """Play the run, then forks at its nodes, a fork of the whole run, and forks of forks."""
         await self.tale.play()
         nodes = [record.node_id for record in journal_of(self.tale.store.rows[KEY])]
         for number, until in enumerate([None, *nodes]):
@@ -81,7 +81,7 @@ class Forks:
         if missing:
             yield f"{missing} had ended well, and is not taken over"
         answered = {before[node_id].call_key for node_id in taken & ended_well(before)}
-        for key, process in self.tale.made:  # what an earlier fork has lost may only end now
+        for key, process in self.tale.made:  # abandoned work of an earlier fork may end only now
             if key in answered and process >= self._first:
                 yield f"{key} was called again"
         for path, process in self.tale.begun:
@@ -107,9 +107,9 @@ def ended_well(records: Mapping[str, CallRecord]) -> set[str]:
 
 
 def expected(records: Mapping[str, CallRecord], until: str | None) -> set[str]:
-    """Return what must be taken over: what ended well, and before another millisecond began.
+    """Return the calls to import: successful, and finished before the millisecond of the fork.
 
-    An incomplete reply may be asked for anew, if nothing came after it.
+    An incomplete reply may be requested again if nothing came after it.
     """
     cut = {
         id_

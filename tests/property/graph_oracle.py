@@ -1,4 +1,4 @@
-"""What the words of the contract say about a graph, computed without any cleverness."""
+"""The contract for graphs, computed in the simplest way."""
 
 from collections.abc import Collection, Hashable, Iterable, Mapping
 from itertools import combinations
@@ -14,7 +14,7 @@ def on(graph: Graph, channel: Channel) -> list[Edge]:
 
 
 def reach(graph: Graph, edges: Iterable[Edge]) -> dict[str, set[str]]:
-    """Return, by step, all steps that one or more of ``edges`` lead to."""
+    """Return, by step, all steps that can be reached by one or more of ``edges``."""
     reached: dict[str, set[str]] = {step.id: set() for step in graph.steps}
     edges, grown = list(edges), True
     while grown:
@@ -28,7 +28,7 @@ def reach(graph: Graph, edges: Iterable[Edge]) -> dict[str, set[str]]:
 
 
 def entries(graph: Graph) -> set[str]:
-    """Return where the graph begins."""
+    """Return the entry steps of the graph."""
     if graph.entry is not None:
         return set(graph.entry)
     flows, links = on(graph, Channel.FLOW), on(graph, Channel.LINK)
@@ -44,13 +44,13 @@ def entries(graph: Graph) -> set[str]:
 
 
 def active(graph: Graph) -> set[str]:
-    """Return the steps that flow reaches from the entries, and these."""
+    """Return the entries and the steps that flow edges reach from them."""
     reached = reach(graph, on(graph, Channel.FLOW))
     return set.union(entries(graph), *(reached[entry] for entry in entries(graph)))
 
 
 def linked(graph: Graph) -> set[str]:
-    """Return the steps that links materialise for active ones."""
+    """Return the steps that active steps materialise through links."""
     reached, running = reach(graph, on(graph, Channel.LINK)), active(graph)
     return {
         step.id for step in graph.steps if step.id not in running and reached[step.id] & running
@@ -58,7 +58,7 @@ def linked(graph: Graph) -> set[str]:
 
 
 def routes(graph: Graph) -> list[Edge]:
-    """Return the edges that route values: between active steps, and not to an entry."""
+    """Return the edges that pass values: between active steps, and not to an entry."""
     running, begun = active(graph), entries(graph)
     return [
         edge
@@ -68,7 +68,7 @@ def routes(graph: Graph) -> list[Edge]:
 
 
 def started(graph: Graph, produced: Mapping[str, Collection[str]]) -> set[str]:
-    """Return the steps that a value reaches, and the entries."""
+    """Return the entries and the steps that a value reaches."""
     found, grown = entries(graph), True
     while grown:
         fresh = {
@@ -82,7 +82,7 @@ def started(graph: Graph, produced: Mapping[str, Collection[str]]) -> set[str]:
 
 
 def circles(graph: Graph, channel: Channel) -> set[frozenset[str]]:
-    """Return the sets of steps that lead to one another on ``channel``."""
+    """Return the cycles on ``channel`` as sets of steps."""
     reached = reach(graph, on(graph, channel))
     return {
         frozenset(other for other in reached[step] if step in reached[other])
@@ -94,9 +94,9 @@ def circles(graph: Graph, channel: Channel) -> set[frozenset[str]]:
 def parallel_users(
     graph: Graph, holds: Mapping[str, Collection[Hashable]]
 ) -> set[tuple[frozenset[str], Hashable]]:
-    """Return all pairs of steps that share a node while neither waits for the other.
+    """Return all pairs of steps that share a node although neither waits for the other.
 
-    Both are active, or neither is.
+    Either both steps are active, or neither is.
     """
     if graph.max_parallel == 1:
         return set()

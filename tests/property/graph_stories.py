@@ -33,26 +33,26 @@ MAX_INNER_STEPS = 6
 
 
 class StepFailedError(Exception):
-    """What a step of a story fails with."""
+    """The error that a step of a story fails with."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Doing:
-    """What one step does when it is executed."""
+    """The behaviour of one step."""
 
     seconds: float
     fails_first: int
-    """How many of its attempts fail."""
+    """The number of its attempts that fail."""
     produces: frozenset[str]
     tokens: int
     stubborn_seconds: float
-    """How long it goes on after it was cancelled."""
+    """How long it ignores a cancellation, in seconds."""
     inner: "Plan | None" = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """A graph and what its steps do."""
+    """A graph and the behaviour of its steps."""
 
     graph: Graph
     doings: Mapping[str, Doing]
@@ -72,7 +72,7 @@ class Plan:
 
 @dataclass
 class World:
-    """One run of one plan, and everything that was seen of it."""
+    """One run of one plan, with everything observed."""
 
     plan: Plan
     budget: Budget
@@ -85,7 +85,7 @@ class World:
     inputs: dict[str, Mapping[str, Any]] = field(default_factory=dict)
     begun: list[tuple[float, str]] = field(default_factory=list)
     working: set[str] = field(default_factory=set)
-    """The paths of leaf steps that work right now, in their time and lane."""
+    """The paths of leaf steps that are running, within their timeout and lane."""
     most_working: int = 0
     scope: Scope = field(init=False)
     outcome: GraphOutcome = field(init=False)
@@ -118,11 +118,11 @@ class World:
         try:
             await asyncio.sleep(data.seconds)
         except asyncio.CancelledError:
-            self.working.discard(context.path.text)  # its lane may be another's from now on
+            self.working.discard(context.path.text)  # another step may use its lane from now on
             if data.stubborn_seconds:
                 await asyncio.sleep(data.stubborn_seconds)
             if data.stubborn_seconds > GRACE_SECONDS:
-                return  # it never noticed
+                return  # the cancellation was ignored
             raise
         finally:
             self.working.discard(context.path.text)
@@ -160,12 +160,12 @@ class World:
                 self.outcome = await supervisor.run(execution.run(), token, late=lambda _: None)
         except DetachedError as abandoned:
             self.outcome = execution.abandoned(abandoned.stop)
-        except Stop as stop:  # it was stopped before it began
+        except Stop as stop:  # stopped before it started
             self.outcome = execution.abandoned(stop)
         self.ended_at = loop.time()
         self.trace.close_open("The run ended.")
         self.trace.mark_success(root, 0)
-        await asyncio.sleep(100)  # whatever was abandoned comes to its end
+        await asyncio.sleep(100)  # let abandoned work finish
 
 
 def world_of(seed: int) -> World:
@@ -207,7 +207,7 @@ def _plan(draw: random.Random, count: int, *, depth: int) -> Plan:
 
 
 def _edges(draw: random.Random, names: list[str]) -> list[Edge]:
-    """Edges lead from earlier names to later ones only, so there is no cycle."""
+    """Draw edges from earlier to later names only, which excludes cycles."""
     edges = {
         (source, target, draw.choice(HANDLES))
         for index, target in enumerate(names)

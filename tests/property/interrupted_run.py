@@ -1,4 +1,4 @@
-"""A run that one process after the other executes, because each of them is interrupted."""
+"""A run that several processes execute in turn, because each of them is interrupted."""
 
 import asyncio
 from collections.abc import Callable
@@ -17,28 +17,28 @@ async def _none(context: Any) -> None:
 
 @dataclass
 class InterruptedRun:
-    """One run, executed by as many processes as it takes."""
+    """One run, executed by as many processes as necessary."""
 
     seed: int
     losses: int = 1
-    """How many processes are interrupted."""
+    """The number of processes to interrupt."""
     store: MemoryRuns = field(init=False)
     processes: list[Process] = field(default_factory=list)
     made: list[tuple[str, int]] = field(default_factory=list)
-    """Every call that reached the outside, and the number of the process that made it."""
+    """Every external call, with the number of the process that made it."""
     ended_before: list[frozenset[str]] = field(default_factory=list)
-    """The keys of the journal that had ended when a process took the run."""
+    """The journal keys of finished calls at each start of a process."""
     interrupted: int = 0
     draining: list[asyncio.Task[None]] = field(default_factory=list)
     ended: bool = False
     final: Run = field(init=False)
 
     def prepare(self, process: Process) -> None:
-        """Give a process the graph that it executes."""
+        """Prepare the graph that a process executes."""
         raise NotImplementedError
 
     def process(self) -> Process:
-        """Return one more process that executes runs."""
+        """Return another process that executes runs."""
         name = f"p{len(self.processes) + 1}"
         journals = RefusingJournals(self.store, f"{self.seed} {name}")
         process = Process(_none, self.store, journals, name)
@@ -65,7 +65,7 @@ class InterruptedRun:
                 loop().call_later(delay(), self.strike)
 
     def strike(self) -> None:
-        """End the process that executes the run, politely or not."""
+        """Stop the process that executes the run, gracefully or by a crash."""
         if self.ended or not self.processes or self.interrupted == len(self.processes):
             return
         process = self.processes[-1]

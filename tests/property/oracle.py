@@ -1,4 +1,4 @@
-"""What the diary of a story says about the promises of the service."""
+"""Check the diary of a story against the promises of the service."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -11,15 +11,15 @@ from tests.support.virtual_cluster import DEAREST, HEARTBEAT_SECONDS, Cluster
 from tests.support.virtual_database import SLOWEST_SECONDS
 
 ALLOWED_SECONDS = 0.1 + SLOWEST_SECONDS
-"""How long after the statement that permitted it a call begins: an answer's journey, and 100 ms."""
+"""The time from a permission to its call: the network delay of the answer, and 100 ms."""
 
 
 SLACK_SECONDS = 1.0
-"""What the statements of two heartbeats may take."""
+"""The maximum time that the statements of two heartbeats take, in seconds."""
 
 
 def problems(cluster: Cluster) -> list[str]:
-    """Return one sentence for every promise that was broken."""
+    """Return one sentence for every broken promise."""
     return [
         f"{key.run_id} {problem}"
         for key, row in cluster.database.rows.items()
@@ -61,7 +61,7 @@ def _about_calls_after_the_cancel_request(cluster: Cluster, key: RunKey) -> Iter
 
 
 def _about_calls_in_flight(cluster: Cluster, key: RunKey) -> Iterator[str]:
-    """They are cancelled at the next heartbeat, unless they are deaf to it or their process is."""
+    """Check that the next heartbeat cancels calls that can be cancelled in a living process."""
     cancel_requested = cluster.database.cancel_requested(key)
     if cancel_requested is None or cluster.diary.of(key, "deaf", "lost"):
         return
@@ -72,7 +72,7 @@ def _about_calls_in_flight(cluster: Cluster, key: RunKey) -> Iterator[str]:
 
 
 def _about_repeated_calls(cluster: Cluster, key: RunKey) -> Iterator[str]:
-    """A frozen process may send the one call that it was already allowed."""
+    """Check repeated calls; a frozen process may send the one call that it had permission for."""
     stored = {event.detail: event.step for event in cluster.diary.of(key, "result stored")}
     made = Counter[str]()
     for event in cluster.diary.of(key, "call"):
@@ -85,7 +85,7 @@ def _about_repeated_calls(cluster: Cluster, key: RunKey) -> Iterator[str]:
 
 
 def _about_its_budget(cluster: Cluster, run: Run) -> Iterator[str]:
-    """What stays inside a process and is lost with it costs nothing, and is made again."""
+    """Check the budget: work inside a process is free, and is repeated if it is lost."""
     limits, used = run.request.budget, run.usage or {}
     lost = bool(cluster.diary.of(run.key, "lost", "release lost"))
     made = [event.detail.call for event in cluster.diary.of(run.key, "call")]
@@ -113,7 +113,7 @@ def _about_its_records(cluster: Cluster, run: Run) -> Iterator[str]:
 
 
 def moment_of_the_cancel_request(cluster: Cluster, key: RunKey) -> str:
-    """Say what a run was doing when the wish to stop it was committed."""
+    """Return the state of the run when the cancel request was committed."""
     cancel_requested = cluster.database.cancel_requested(key)
     if cancel_requested is None:
         return "never, or too late"

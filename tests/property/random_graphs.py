@@ -1,4 +1,4 @@
-"""Graphs drawn by chance, with any steps as entries."""
+"""Random graphs with any steps as entries."""
 
 from hypothesis import strategies as st
 
@@ -10,9 +10,9 @@ HANDLES = ("default", "other")
 
 @st.composite
 def graphs(draw: st.DrawFn, *, circles: bool) -> Graph:
-    """A graph whose steps are listed in any order; ``circles`` lets edges lead anywhere.
+    """Draw a graph with its steps in any order; ``circles`` allows edges in any direction.
 
-    Otherwise flow leads from a step ``s1`` to steps of higher numbers alone.
+    Otherwise flow leads from a step ``s1`` only to steps with higher numbers.
     """
     count = draw(st.integers(1, MOST_STEPS))
     numbers = st.integers(0, count - 1)

@@ -1,8 +1,8 @@
-"""Random graphs whose process is lost, or gives them up, in the middle; another one goes on.
+"""Random graphs whose process is lost or hands over in the middle, and another one resumes.
 
-They are executed by the executor itself, with its journal, over a store in memory. Every step makes
-one call that reaches the outside. Which of its attempts fail is a matter of its path, not of
-chance, so that a run that nobody interrupts ends in one way only.
+The real executor and journal run over an in-memory store. Every step makes one external call. The
+attempts that fail depend on the step's path and not on chance, so a run without interruption has
+one outcome.
 """
 
 import asyncio
@@ -29,12 +29,12 @@ LOOK_ON_SECONDS = 200
 
 @dataclass(kw_only=True)
 class Tale(InterruptedRun):
-    """One run of one plan, by as many processes as it takes."""
+    """One run of one plan, executed by as many processes as necessary."""
 
     plan: Plan
     budget: Budget
     calm: bool
-    """Whether its end depends on nothing but the plan."""
+    """Whether its outcome depends only on the plan."""
     begun: list[tuple[str, int]] = field(default_factory=list)
     """Every attempt: its path, and the process that made it."""
 
@@ -70,7 +70,7 @@ class Tale(InterruptedRun):
             self.made += [(key, number) for _ in log]
 
     async def play(self) -> None:
-        """Play the run to its end, and look on for a while."""
+        """Play the run to its end, and wait for late effects."""
         draw = random.Random(self.seed)
         request = RunRequest(kind=RunKind.GRAPH, graph={}, budget=self.budget)
         self.final = await self.execute_run(request, lambda: draw.uniform(0, 10))
@@ -78,13 +78,13 @@ class Tale(InterruptedRun):
         await asyncio.sleep(LOOK_ON_SECONDS)
 
     def prepare(self, process: Process) -> None:
-        """Give a process the plan that it executes."""
+        """Prepare the plan that a process executes."""
         catalog: Any = SimpleNamespace(prepare=lambda graph, graph_id: self.plan.prepared(self))  # type: ignore[arg-type]
         process.executor._graphs = RunGraphs(catalog)
 
 
 def _attempt(path: str) -> int:
-    """Return which attempt of its step a path belongs to."""
+    """Return the number of the attempt that a path belongs to."""
     number = path.rpartition("/")[2].partition("~")[2]
     return int(number) if number else 1
 
@@ -104,7 +104,7 @@ def tale_of(seed: int) -> Tale:
 
 
 def _calm(plan: Plan) -> Plan:
-    """Return the same plan without limits of time and calls, where only policed steps fail."""
+    """Return the plan without limits of time and calls; only steps with a policy fail."""
     limits = {name: _without_limits(limit) for name, limit in plan.limits.items()}
     doings = {
         name: replace(
@@ -125,7 +125,7 @@ def _without_limits(limit: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def told(seed: int, *, before_step: int | None = None) -> tuple[Tale, tuple[str, ...], int]:
-    """Play the run of a seed; interrupt it before a step of the loop."""
+    """Play the run of a seed, interrupted before the given step of the loop."""
     tale = tale_of(seed)
     story = run(
         tale.play,

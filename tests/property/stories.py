@@ -14,12 +14,12 @@ from tests.support.virtual_database import Event
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """What happens to one run."""
+    """The requests for one run."""
 
     run_id: str
     post_at: float
     post_to: int
-    """The process, or 2 for the replica that executes nothing."""
+    """The process, or 2 for the replica without an executor."""
     delete_at: float | None
     delete_to: int
     heard: bool
@@ -29,16 +29,16 @@ class Plan:
 
 @dataclass(frozen=True, kw_only=True)
 class Story:
-    """What happens to a cluster."""
+    """The events of a cluster."""
 
     seed: int
     runs: list[Plan]
     disturbance: str
     disturbed_at: float
     strike_before_step: int | None
-    """When, in steps of the loop, the first run is deleted as well."""
+    """The step of the loop before which the first run is deleted as well."""
     strike_at: str
-    """Or else at which of its events."""
+    """Alternatively, the diary event at which it is deleted."""
     strike_delay: float
 
     async def __call__(self, cluster: Cluster) -> None:
@@ -54,7 +54,7 @@ class Story:
         await asyncio.sleep(plan.post_at)
         to = [*(process.service for process in cluster.processes), cluster.replica][plan.post_to]
         accepted = await cluster.post(plan.run_id, plan.work, plan.budget, to=to)
-        if accepted is None:  # the client tries again, as it may
+        if accepted is None:  # the client may retry
             await asyncio.sleep(1)
             await cluster.post(plan.run_id, plan.work, plan.budget, to=cluster.replica)
 
@@ -69,7 +69,7 @@ class Story:
         await cluster.delete(plan.run_id, to=to, heard=plan.heard)
 
     def _strike(self, cluster: Cluster) -> Callable[[Event], None]:
-        """Delete the first run when the diary tells of the event for the first time."""
+        """Return a reader that deletes the first run at the first occurrence of the event."""
 
         def read(event: Event) -> None:
             if event.kind != self.strike_at or event.key.run_id != self.runs[0].run_id:
@@ -112,7 +112,7 @@ BUDGETS = [
 
 
 LOST = {"answers lost": 0.2, "slow hand-over": 0.2}
-"""How often an answer of the database gets lost."""
+"""How often an answer of the database is lost."""
 
 
 DISTURBANCES = ["none", "hand-over", "slow hand-over", "process lost", "answers lost"]
@@ -131,7 +131,7 @@ MOMENTS = [
 
 
 def story_of(seed: int) -> Story:
-    """Everything about a story is drawn from its seed."""
+    """Draw a story from its seed."""
     chance = random.Random(seed)
     runs = [_plan(chance, f"r{number}") for number in range(chance.choice([1, 2, 4]))]
     disturbance = chance.choices(DISTURBANCES, weights=[4, 2, 2, 2, 2])[0]
@@ -166,7 +166,7 @@ def _plan(chance: random.Random, run_id: str) -> Plan:
 
 
 def played(seed: int, **variant: Any) -> Cluster:
-    """Play the story of a seed; nothing may be left over of it."""
+    """Play the story of a seed, and require that no task is left over."""
     story, clusters = story_of(seed), list[Cluster]()
 
     async def main() -> Cluster:

@@ -24,26 +24,26 @@ _LIMITS = {
     "tool_calls": 0,
     "tokens": 5,
 }
-"""The dimensions that are limited, with the lowest limit that is drawn."""
+"""The limited dimensions, with the lowest limit that is drawn."""
 
 
 @dataclass
 class Plan:
-    """What an agent needs: calls of tools in every turn but the last, and growing answers."""
+    """The needs of an agent: tool calls in every turn but the last, and growing answers."""
 
     tools: list[int]
-    """Calls of a tool in each turn; the turn after them answers."""
+    """Tool calls in each turn; the turn after them answers."""
     growth: list[int]
-    """By how many tokens each call of the model uses more than the one before."""
+    """The increase in tokens from each model call to the next."""
 
     @property
     def tokens(self) -> list[int]:
-        """The tokens of each call of the model."""
+        """Return the tokens of each model call."""
         return list(accumulate(self.growth[: len(self.tools) + 1], initial=5))[1:]
 
     @property
     def needed(self) -> dict[str, int]:
-        """What the agent uses if nothing limits it."""
+        """Return the agent's usage without limits."""
         calls = len(self.tools) + 1
         return {
             "llm_calls": calls,
@@ -57,7 +57,7 @@ class Plan:
 
 @dataclass
 class Model:
-    """A provider that follows a plan, whatever it is told about limits."""
+    """A provider that follows a plan and ignores warnings about limits."""
 
     plan: Plan
     name: str = "scripted"
@@ -79,7 +79,7 @@ class Model:
         return ModelReply(text="", model=model, usage=usage, tool_calls=calls)
 
     async def aclose(self) -> None:
-        """Nothing to close."""
+        """Do nothing: no connection is open."""
 
 
 _PLANS = st.builds(
@@ -105,7 +105,7 @@ def _played(plan: Plan, budget: Budget, reserve: int) -> tuple[World, GraphOutco
 def test_an_agent_within_its_limits_completes(
     plan: Plan, data: st.DataObject, reserve: int
 ) -> None:
-    """Limits that are exactly as high as what is needed change nothing."""
+    """Limits equal to or above the needed usage change nothing."""
     spare = {name: data.draw(st.sampled_from([None, 0, 0, 1, 2]), name) for name in _LIMITS}
     limits: dict[str, Any] = {
         f"max_{name}": plan.needed[name] + more for name, more in spare.items() if more is not None
@@ -126,7 +126,7 @@ def test_an_agent_within_its_limits_completes(
 def test_a_limit_that_is_too_low_halts_at_exactly_the_limit(
     plan: Plan, data: st.DataObject, reserve: int
 ) -> None:
-    """No limit is exceeded, all calls that it allows are made, and the stop names it."""
+    """All calls that the limit allows are made, none beyond, and the stop names the limit."""
     possible = [name for name in _LIMITS if plan.needed[name] > _LIMITS[name] and name != "tokens"]
     if not possible:
         return

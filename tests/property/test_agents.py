@@ -1,4 +1,4 @@
-"""Random agents, whole and interrupted: the order of events, and nothing lost or made twice."""
+"""Random agents, whole and interrupted: events are in order, and no call is lost or repeated."""
 
 import asyncio
 import random
@@ -38,13 +38,13 @@ _LETTERS = {
     "turn_end": ">",
 }
 WHOLE = frozenset(_LETTERS) - {"thinking", "content_chunk"}
-"""What comes once, whoever works on the run."""
+"""Events that occur once, whichever process executes the run."""
 
 
 @pytest.mark.req("003/FR3.1", "003/FR3.2", "003/FR2.5")
 @given(seed=st.integers(0, 2**32))
 def test_events_of_agents_come_in_order_and_tell_everything(seed: int) -> None:
-    """Whatever the model says: one start and one end of each call, and the whole text."""
+    """Each call has one start and one end, and the events contain the whole text."""
     tale, story = told(seed)
 
     assert [*problems(tale), *story.leftover] == []
@@ -75,7 +75,7 @@ def test_every_promise_holds_for_an_agent_resumed_by_another_process(seeds: Iter
 
 
 def test_the_tales_are_worth_their_time() -> None:
-    """Many are interrupted within answers and between calls of a turn."""
+    """Many runs are interrupted within answers and between calls of a turn."""
     seen = Counter[str]()
     for seed in range(24):
         _, peaceful = told(seed)
@@ -94,7 +94,7 @@ def test_the_tales_are_worth_their_time() -> None:
 
 
 def problems(tale: Tale) -> Iterator[str]:
-    """Return what was promised and not kept."""
+    """Yield each violated promise."""
     most, usage = tale.budget.max_llm_calls_small, tale.final.usage or {}
     if most is not None and usage.get("llm_calls_small", 0) > most:
         yield f"{usage} was used"
@@ -140,7 +140,7 @@ def _about_turns(tale: Tale, path: str, log: Sequence[EventRecord]) -> Iterator[
 
 
 def _call(tale: Tale, path: str, turn: int, log: Sequence[EventRecord]) -> str:
-    """Return the path of the call of the model that a turn begins with."""
+    """Return the path of the model call that starts a turn."""
     last = any(e.data.get("last_answer") for e in log if e.data["turn_number"] == turn)
     call = f"{path}/{'wrap_up' if last else f'turn/{turn}'}"
     return f"{call}/last" if f"model {call}/last" in dict(tale.made) else call
@@ -156,7 +156,7 @@ def _which(event: EventRecord) -> Any:
 
 
 def _text(log: Sequence[EventRecord], kind: str, turn: int) -> str:
-    """What a client shows: a part that begins before the end of what it has replaces the rest."""
+    """Return the text that a client shows; a part with an earlier offset replaces the rest."""
     text = ""
     for event in log:
         if event.type == kind and event.data["turn_number"] == turn:
@@ -167,7 +167,7 @@ def _text(log: Sequence[EventRecord], kind: str, turn: int) -> str:
 
 def _differences(tale: Tale, whole: Tale) -> Iterator[str]:
     if tale.budget.max_llm_calls_small is not None:
-        return  # whose call is the last one may be a matter of time
+        return  # which call is the last one may depend on timing
     if (tale.final.status, tale.final.result) != (whole.final.status, whole.final.result):
         yield f"it ended as {tale.final.status} with {tale.final.result}"
     kinds = [
@@ -193,13 +193,13 @@ def _by_path(events: Sequence[EventRecord]) -> dict[str, list[EventRecord]]:
 
 
 def _key_of_tool(about: str) -> str:
-    """Return the key of the call that a model has asked for, by its place in the answer."""
+    """Return the key of the tool call at a position of a model's answer."""
     turn, _, number = about.rpartition("/")
     return f"{turn_of(turn)}/tool/{int(number) + 1}"
 
 
 class _Slow(Tale):
-    """An agent that would work for a minute, in ten seconds at most."""
+    """An agent that would run for a minute, with a limit of ten seconds."""
 
     @property
     def budget(self) -> Budget:
@@ -221,7 +221,7 @@ class _Slow(Tale):
 def test_the_time_of_an_agent_does_not_begin_anew_in_another_process(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Seven seconds in one process leave three for the next, killed or shut down."""
+    """After seven seconds in a process that is killed or shut down, the next one has three."""
 
     async def complete(self: Model, model: str, request: ModelRequest) -> ModelReply:
         self._tale.reached("model")

@@ -1,4 +1,4 @@
-"""Approvals in every order of decisions, cancels, time limits and losses, told by a seed."""
+"""Approvals with decisions, cancels, timeouts and losses in any order, drawn from a seed."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -17,14 +17,14 @@ from tests.support.seeds import seeds
 @pytest.mark.req("004/cancel-early")
 @seeds(fast=60, proofs=400)
 def test_nothing_is_called_before_its_approval_and_one_decision_wins(seeds: Iterable[int]) -> None:
-    """This holds for every order of decisions, cancels, time limits and lost workers."""
+    """No call precedes its approval, whatever the order of decisions, cancels and losses."""
     for seed in seeds:
         found = list(problems(*played(seed)))
         assert found == [], f"seed {seed}: {found}"
 
 
 def test_the_stories_of_approvals_are_not_vacuous() -> None:
-    """Runs wait and go on, end in every way, and lose their processes while they do."""
+    """Runs wait and resume, end in every way, and lose their processes while waiting."""
     seen = Counter[str]()
     for seed in range(150):
         cluster, _ = played(seed)
@@ -43,7 +43,7 @@ def test_the_stories_of_approvals_are_not_vacuous() -> None:
 
 
 class ChangeableApprovals(MemoryApprovals):
-    """Lets the last decision win."""
+    """A store in which the last decision wins."""
 
     async def decide(self, key: RunKey, deciding: Deciding) -> Approval | None:
         row = self._runs.rows[key]
@@ -53,7 +53,7 @@ class ChangeableApprovals(MemoryApprovals):
 
 
 class EagerApprovals(MemoryApprovals):
-    """Takes a question for its answer."""
+    """A store that treats an open approval as approved."""
 
     async def ask(self, run: Run, asked: Asked) -> Approval | None:
         approval = await super().ask(run, asked)
@@ -72,6 +72,6 @@ class EagerApprovals(MemoryApprovals):
     ids=["the last decision wins", "nobody waits"],
 )
 def test_the_oracle_sees_broken_approvals(variant: Mapping[str, type], broken: str) -> None:
-    """Each promise is broken on purpose once."""
+    """The oracle reports each promise that is deliberately broken."""
     found = (each for seed in range(60) for each in problems(*played(seed, **variant)))
     assert any(broken in each for each in found)

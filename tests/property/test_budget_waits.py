@@ -1,9 +1,9 @@
 """Waiting for budget: random lanes in random trees of scopes, on virtual time.
 
-Each lane reserves, works, makes calls inside its calls, and settles. Some lanes are cancelled while
-they wait. Times are whole seconds, so that a cancel often arrives in the same instant as a grant.
-Whatever the tree, the seed and the amounts: nothing is overshot or leaked, every lane ends, no lane
-is overtaken, and nothing is refused that fits beside nothing but its own.
+Each lane reserves, works, makes nested calls, and settles. Some lanes are cancelled while they
+wait. Times are whole seconds, so a cancellation often arrives at the same instant as a grant.
+For every tree and seed, no limit is exceeded, no reservation leaks, every lane ends, no lane is
+overtaken, and a request is refused only if it cannot fit next to its own reservations.
 """
 
 import asyncio
@@ -25,12 +25,12 @@ from tests.support.seeded_loop import run
 CALLS, TOKENS = Dimension.API_CALLS, Dimension.TOKENS
 
 seeds = st.integers(0, 2**32)
-"""A seed makes the tree, the lanes and the order of events: drawing each by itself takes longer."""
+"""A seed determines tree, lanes and order of events; drawing each separately is slower."""
 
 
 @dataclass(frozen=True)
 class Call:
-    """A call of a lane, with the calls that are made while it is in flight."""
+    """A call of a lane, with the calls made while it is in flight."""
 
     scope: int
     asks: dict[Dimension, int]
@@ -41,7 +41,7 @@ class Call:
 
 
 def some_tree(chance: Random) -> list[Scope]:
-    """Up to six scopes, each inside one of those before it."""
+    """Return up to six scopes, each inside an earlier one."""
 
     def limits() -> Budget:
         return Budget(
@@ -56,7 +56,7 @@ def some_tree(chance: Random) -> list[Scope]:
 
 
 def some_call(chance: Random, *, nested: bool = False) -> Call:
-    """A call, perhaps with calls inside, perhaps of somebody who will not wait for long."""
+    """Return a call, optionally with nested calls or a cancellation."""
     asks = {CALLS: chance.randint(1, 2), TOKENS: chance.randint(1, 30)}
     inside = 0 if nested else chance.randint(0, 2)
     return Call(
@@ -71,7 +71,7 @@ def some_call(chance: Random, *, nested: bool = False) -> Call:
 
 @dataclass
 class World:
-    """A tree of scopes, and what happened in it."""
+    """A tree of scopes, and a record of its events."""
 
     scopes: list[Scope] = field(default_factory=list)
     happened: Counter[str] = field(default_factory=Counter)
@@ -108,7 +108,7 @@ class World:
         self.happened[what] += 1
 
     def _require_rightly(self, refused: BudgetExceededError, call: Call, scope: Scope) -> None:
-        """Whoever holds nothing is refused only if it does not fit beside what was used."""
+        """Require that a lane without reservations is refused only by charged usage."""
         cause = refused.cause
         by = next(s for s in scope.lineage() if s.name == cause.scope)
         dimension = Dimension(str(cause.dimension))
@@ -116,7 +116,7 @@ class World:
 
 
 def play(seed: int) -> World:
-    """Let all lanes work; the loop raises if they wait for one another for ever."""
+    """Run all lanes; the loop raises if they deadlock."""
     chance = Random(seed)
     world = World(some_tree(chance))
     lanes = [
@@ -141,7 +141,7 @@ def play(seed: int) -> World:
 @settings(max_examples=200)
 @given(seed=seeds)
 def test_lanes_in_any_tree_of_scopes_come_to_an_end_within_all_limits(seed: int) -> None:
-    """Also those that make calls inside of calls, and those that are cancelled while they wait."""
+    """All lanes end within all limits, with nested calls and with cancelled waits."""
     world = play(seed)
 
     assert len(world.scopes[0].line) == 0
@@ -158,7 +158,7 @@ def test_lanes_in_any_tree_of_scopes_come_to_an_end_within_all_limits(seed: int)
 def test_n_allowed_are_n_made_however_many_lanes_ask_and_some_give_up(
     allowed: int, lanes: int, depth: int, seed: int
 ) -> None:
-    """A lane that reserves and then does not call, leaves its place to another one."""
+    """A lane that reserves and then does not call makes room for another lane."""
     made = 0
 
     async def lane(scope: Scope, number: int) -> None:
@@ -193,7 +193,7 @@ def test_n_allowed_are_n_made_however_many_lanes_ask_and_some_give_up(
 def test_who_comes_first_gets_its_reservation_first(
     amounts: list[int], seconds: list[int], seed: int
 ) -> None:
-    """A large one is not overtaken by small ones that would fit before it."""
+    """Smaller requests that would fit do not overtake a large one."""
     granted: dict[int, float] = {}
 
     async def lane(scope: Scope, number: int) -> None:
@@ -217,7 +217,7 @@ def test_who_comes_first_gets_its_reservation_first(
 def test_random_lanes_do_wait_are_made_refused_and_cancelled(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The worlds above are not vacuous: some cancels even follow a grant in the same instant."""
+    """The random worlds are not vacuous; some cancellations follow a grant at the same instant."""
     late: Counter[str] = Counter()
     leave = Waiter.leave
 
@@ -234,7 +234,7 @@ def test_random_lanes_do_wait_are_made_refused_and_cancelled(
 
 
 async def by_another(scope: Scope, asks: dict[Dimension, int]) -> Reservation:
-    """What somebody else reserves: another task."""
+    """Reserve in another task."""
     return await asyncio.create_task(reserved(scope, asks))
 
 
@@ -243,7 +243,7 @@ def in_story(story: Any) -> None:
 
 
 def test_who_needs_nothing_of_what_is_contested_does_not_wait() -> None:
-    """Somebody waits for tokens; a tool call needs none."""
+    """A call that needs no tokens does not wait behind a call that does."""
 
     async def story() -> None:
         scope = Scope("run", Budget(max_tokens=100, max_tool_calls=5))
@@ -259,7 +259,7 @@ def test_who_needs_nothing_of_what_is_contested_does_not_wait() -> None:
 
 
 def test_the_last_of_a_dimension_is_kept_for_who_came_first() -> None:
-    """It waits for tokens and will need the one tool call that is left."""
+    """The first lane waits for tokens and needs the one remaining tool call."""
 
     async def story() -> None:
         scope = Scope("run", Budget(max_tokens=100, max_tool_calls=1))
@@ -279,7 +279,7 @@ def test_the_last_of_a_dimension_is_kept_for_who_came_first() -> None:
 
 
 def test_a_call_inside_a_call_does_not_wait_for_the_call_around_it() -> None:
-    """It is refused: what it waits for would be settled only after itself."""
+    """The call would wait for a reservation that is settled only after it, so it is refused."""
 
     async def story() -> None:
         scope = Scope("run", Budget(max_tokens=100))
@@ -313,9 +313,9 @@ def test_a_cancel_that_follows_a_grant_gives_the_reservation_back() -> None:
 def test_of_calls_that_wait_for_one_another_only_the_last_to_ask_is_refused(
     asks: list[int], order: Random, seed: int
 ) -> None:
-    """Calls that hold the whole limit ask for more: none can be settled before another one.
+    """None of these calls can be settled before another one, because together they hold the limit.
 
-    A call that holds nothing waits beside them from the start, and is not refused.
+    A call without a reservation waits from the start and is not refused.
     """
     arrivals = list(range(len(asks)))
     order.shuffle(arrivals)
@@ -342,7 +342,7 @@ def test_of_calls_that_wait_for_one_another_only_the_last_to_ask_is_refused(
 
 
 def test_a_reservation_that_is_settled_in_a_thread_wakes_who_waits() -> None:
-    """The wait is on the event loop, the settling is not."""
+    """The waiter is on the event loop, and the reservation is settled in a thread."""
 
     async def story() -> None:
         scope = Scope("run", Budget(max_tokens=10))

@@ -1,7 +1,7 @@
-"""A crash at every write: whatever dies, freezes or is lost, a run loses and doubles nothing.
+"""A crash at every write: whatever fails, a run loses no result and repeats no call.
 
-One run of about fifty calls is played again and again; see ``crash_stories`` for its steps and
-``crashing_cluster`` for the faults. First each fault strikes at each write (in ``make test`` at a
+One run of about fifty calls is played repeatedly; see ``crash_stories`` for its steps and
+``crashing_cluster`` for the faults. First each fault occurs at each write (in ``make test`` at a
 third of the writes), then a seed draws up to three faults. ``CRASH_SEEDS`` is the number of seeds
 of the proofs.
 """
@@ -33,33 +33,33 @@ from tests.support.seeds import seeds
 
 SEEDS = int(os.environ.get("CRASH_SEEDS", "2000"))
 WRITES = 80
-"""About as many writes as the run has; a fault behind the last one does not strike."""
+"""About the number of the run's writes; a fault after the last write has no effect."""
 
 
 @pytest.fixture(autouse=True)
 def logged() -> Iterator[list[Any]]:
-    """Thousands of runs have thousands of lines to log; nobody reads them."""
+    """Capture the log lines, because rendering thousands of them takes time."""
     with structlog.testing.capture_logs() as lines:
         yield lines
 
 
 @cache
 def peaceful(seed: int = 0) -> Told:
-    """The run as it is when nothing happens."""
+    """Return the run without faults."""
     story = told(seed, {})
     assert problems(story, story) == []
     return story
 
 
 def faults_of(seed: int) -> Mapping[int, Fault]:
-    """Draw at which writes something happens, and what."""
+    """Draw the faults and the writes at which they occur."""
     chance = random.Random(f"crashes {seed}")
     count = chance.choice([1, 2, 2, 3])
     return {chance.randrange(WRITES): chance.choice(list(Fault)) for _ in range(count)}
 
 
 def crashed(seed: int, **variant: Any) -> Told:
-    """Tell the story of a seed; an error that it raises names the seed."""
+    """Play the story of a seed; an error names the seed."""
     return told(seed, faults_of(seed), **variant)
 
 
@@ -75,8 +75,8 @@ def require_sound(story: Told, about: str) -> None:
 )
 @pytest.mark.parametrize("fault", list(Fault))
 def test_every_fault_at_every_write(fault: Fault, third: int) -> None:
-    """Whichever fault strikes whichever write, the run ends with the same result."""
-    first = (list(Fault).index(fault) + third) % 3  # each write is struck by a third of the faults
+    """The run ends with the same result for every fault at every write."""
+    first = (list(Fault).index(fault) + third) % 3  # a third of the faults occur at each write
     for write, kind in list(enumerate(peaceful().cluster.writes))[first::3]:
         story = told(0, {write: fault})
         assert story.cluster.struck == [(write, kind, fault)]
@@ -87,7 +87,7 @@ def test_every_fault_at_every_write(fault: Fault, third: int) -> None:
 @pytest.mark.guarantee(5, 9, 10, 23, 25)
 @seeds(fast=100, proofs=SEEDS, shards=16)
 def test_several_faults_at_any_writes(seeds: Iterable[int], logged: list[Any]) -> None:
-    """Up to three faults at random writes lose and duplicate nothing, and they do strike."""
+    """Up to three faults at random writes lose and duplicate nothing, and the faults do occur."""
     seen, writes = Counter[str](), Counter[str]()
     for seed in seeds:
         story = crashed(seed)
@@ -114,21 +114,21 @@ def test_several_faults_at_any_writes(seeds: Iterable[int], logged: list[Any]) -
 
 
 def _replays(cluster: CrashingCluster) -> int:
-    """Return how many results were known already when their run was claimed again."""
+    """Return how many results were known when their run was claimed again."""
     claims = [step for fence, step in cluster.claimed_at.items() if fence > 1]
     last = max(claims, default=0)
     return sum(step < last for step in cluster.known_at.values())
 
 
 class ForgetfulWire(Wire):
-    """Lets calls go on without storing what they brought."""
+    """A journal that permits calls without storing their results."""
 
     async def write(self, write: JournalWrite) -> Permission:
         return await super().write(replace(write, calls=()))
 
 
 class UnfencedDatabase(MemoryRuns):
-    """Lets a worker write that has lost its run."""
+    """A database in which a worker that has lost its run can still write."""
 
     def _owned(self, key: RunKey, fence: int) -> Row | None:
         row = self.rows.get(key)
@@ -154,7 +154,7 @@ def _repeats_everything(patch: pytest.MonkeyPatch) -> None:
 
 def _has_no_barrier(patch: pytest.MonkeyPatch) -> None:
     async def passed(journal: RunJournal, *, external: bool) -> None:
-        """Let every call pass."""
+        """Permit every call."""
 
     patch.setattr(RunJournal, "barrier", passed)
 
@@ -179,7 +179,7 @@ def _forgets_nodes_of_failed_writes(patch: pytest.MonkeyPatch) -> None:
     ids=["results are not recorded", "no fences"],
 )
 def test_the_oracle_sees_a_broken_store(variant: Mapping[str, Any], broken: str) -> None:
-    """Each promise is broken on purpose once."""
+    """The oracle reports each promise that a broken store violates."""
     assert any(broken in problem for problem in _found_with(variant))
 
 
@@ -197,18 +197,18 @@ def test_the_oracle_sees_a_broken_store(variant: Mapping[str, Any], broken: str)
 def test_the_oracle_sees_a_broken_service(
     breaks: Callable[[pytest.MonkeyPatch], None], broken: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each promise is broken on purpose once."""
+    """The oracle reports each promise that a broken service violates."""
     right = peaceful()
     breaks(monkeypatch)
     assert any(broken in problem for problem in _found_with({}, right))
 
 
 def _found_with(variant: Mapping[str, Any], right: Told | None = None) -> Iterator[str]:
-    """Yield what is found in the first stories; one that breaks altogether says so."""
+    """Yield the problems found in the first stories; an assertion error counts as one."""
     for seed in range(60):
         try:
             story = crashed(seed, **variant)
-        except AssertionError as error:  # the database has refused something
+        except AssertionError as error:  # the database has rejected a write
             yield str(error)
         else:
             yield from problems(story, right or peaceful())

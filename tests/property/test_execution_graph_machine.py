@@ -1,4 +1,4 @@
-"""Every sequence of calls leaves the graph as a plain model of document 001 says."""
+"""Every sequence of calls leaves the graph equal to a plain model of document 001."""
 
 from decimal import Decimal
 from typing import Any
@@ -32,11 +32,11 @@ ENDED = ("success", "fail", "halt")
 
 
 class GraphMachine(RuleBasedStateMachine):
-    """Holds beside the graph a list of plain dicts, changed by the rules of the document."""
+    """Compares the graph with a list of plain dicts that follows the document's rules."""
 
     nodes = Bundle("nodes")
     calls = Bundle("calls")
-    """All nodes but the root, which would otherwise end too soon for much to happen."""
+    """All nodes but the root, whose end would end the sequence too early."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Forks of random agent runs: the fork imports the calls of its source and makes none again."""
+"""Forks of random agent runs: the fork imports the calls of its source and repeats none."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
@@ -18,7 +18,7 @@ from tests.unit.runs.world import KEY
 
 
 class Forks:
-    """Runs that go on from the run of a tale, at each of its nodes."""
+    """Forks of one agent run, at each of its nodes."""
 
     def __init__(self, seed: int) -> None:
         self.tale = Tale(seed)
@@ -26,7 +26,7 @@ class Forks:
         self.made = self.taken_over = self.inner = self.whole = 0
 
     async def play(self) -> None:
-        """Play the tale, then go on from all of it and from each of its nodes."""
+        """Play the run, then a fork of the whole run and forks at each of its nodes."""
         await self.tale.play()
         nodes = [record.node_id for record in journal_of(self.tale.store.rows[KEY])]
         for number, until in enumerate([None, *nodes]):
@@ -83,7 +83,7 @@ def _key_of(made: str) -> str:
 
 
 def _doubled(records: Mapping[str, CallRecord]) -> Iterator[str]:
-    """Yield the calls that stand twice in a run of which no worker was lost."""
+    """Yield the calls that occur twice in a run that lost no worker."""
     keys = [each.call_key for each in records.values() if each.call_key is not None]
     yield from (f"{key} stands there twice" for key in {k for k in keys if keys.count(k) > 1})
 
@@ -92,7 +92,7 @@ def _doubled(records: Mapping[str, CallRecord]) -> Iterator[str]:
 @pytest.mark.guarantee(24)
 @seeds(fast=4, proofs=100)
 def test_a_fork_at_any_node_of_an_agent_repeats_no_call(seeds: Iterable[int]) -> None:
-    """No call that had succeeded by then is made again, and the trace up to there is the same."""
+    """Calls that succeeded before the fork are not repeated, and the trace up to there is equal."""
     made = taken_over = inner = whole = count = 0
     for seed in seeds:
         count += 1

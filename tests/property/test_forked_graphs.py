@@ -1,4 +1,4 @@
-"""Forks of random graph runs: the fork imports the calls of its source and makes none again."""
+"""Forks of random graph runs: the fork imports the calls of its source and repeats none."""
 
 from collections.abc import Iterable
 
@@ -13,7 +13,7 @@ from tests.support.seeds import seeds
 @pytest.mark.guarantee(24)
 @seeds(fast=4, proofs=100)
 def test_a_fork_at_any_node_repeats_no_call_and_keeps_the_trace(seeds: Iterable[int]) -> None:
-    """No call that had succeeded by then is made again, and the trace up to there is the same."""
+    """Calls that succeeded before the fork are not repeated, and the trace up to there is equal."""
     made = taken_over = lost = count = 0
     for seed in seeds:
         count += 1

@@ -1,4 +1,4 @@
-"""Random graphs, executed on the seeded loop: whatever happens, the promises hold."""
+"""Random graphs executed on the seeded loop keep the promises of the engine."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -42,7 +42,7 @@ def test_the_same_seed_tells_the_same_story(seeds: Iterable[int]) -> None:
 
 
 def test_the_stories_are_worth_their_time() -> None:
-    """Among them are all ends, nested graphs, parallel work, limits that were met, late results."""
+    """All kinds of ends, nested graphs, parallel steps, reached limits and late results occur."""
     seen = Counter[str]()
     for seed in range(100):
         world, _ = told(seed)
@@ -71,7 +71,7 @@ def test_the_stories_are_worth_their_time() -> None:
 @pytest.mark.req("000/C3")
 @pytest.mark.parametrize("seed", [11, 12, 13])
 def test_a_cancel_at_every_step_of_the_loop_ends_the_run(seed: int) -> None:
-    """Whatever the loop was about to do."""
+    """The run ends at whatever step of the loop the cancellation comes."""
     peaceful = world_of(seed)
     steps = run(peaceful.play, seed).steps
     for before in range(0, steps, max(1, steps // 150)):
@@ -86,7 +86,7 @@ def test_a_cancel_at_every_step_of_the_loop_ends_the_run(seed: int) -> None:
 
 
 def problems(world: World) -> Iterator[str]:
-    """Return what the engine has promised and not kept."""
+    """Yield each promise that the engine has violated."""
     yield from violations(world.trace.snapshot())
     yield from _order_problems(world, world.plan, "")
     yield from _event_problems(world)
@@ -95,7 +95,7 @@ def problems(world: World) -> Iterator[str]:
 
 
 def _order_problems(world: World, plan: Plan, prefix: str) -> Iterator[str]:
-    """A step began before its inputs, or without any."""
+    """Yield each step that started before its inputs, or without any."""
     topology = Topology(plan.graph)
     at = {event.step_id: place for place, event in _firsts(world, STEP_STARTED)}
     ends = {event.step_id: place for place, event in _lasts(world, {*STEP_ENDS, STEP_SKIPPED})}
@@ -131,7 +131,7 @@ def _lasts(world: World, kinds: set[str]) -> Iterator[tuple[int, Event]]:
 
 
 def _event_problems(world: World) -> Iterator[str]:
-    """Some step did not start once and end once."""
+    """Yield each step that did not start once and end once."""
     starts = Counter(e.step_id for e in world.events if e.type == STEP_STARTED)
     ends = Counter(e.step_id for e in world.events if e.type in STEP_ENDS)
     skips = Counter(e.step_id for e in world.events if e.type == STEP_SKIPPED)
@@ -168,7 +168,7 @@ def _widths(plan: Plan) -> Iterator[int]:
 
 
 def _end_problems(world: World) -> Iterator[str]:
-    """The run ended in another way than its steps, or not when it should."""
+    """Yield each conflict between the ends of run and steps, and each late end."""
     outcome = world.outcome
     statuses = {step_id: report.status for step_id, report in outcome.steps.items()}
     if outcome.stop is None and outcome.error is None:

@@ -1,8 +1,8 @@
 """Budgets under parallel work: random lanes in nested scopes, on virtual time.
 
-Each lane reserves, works for a while, and then settles at what it really used, which for tokens and
-cost may be more than it had estimated; some of the work is cancelled. Which lane goes next is the
-event loop's seed.
+Each lane reserves, works for a while, and settles at its real usage, which for tokens and cost
+may exceed the estimate; some of the work is cancelled. The event loop's seed decides which lane
+runs next.
 """
 
 import asyncio
@@ -48,7 +48,7 @@ class Work:
     used: dict[Dimension, Any]
     seconds: float
     cancelled_after: float | None
-    """When whoever does it is cancelled, in seconds; what it used is settled all the same."""
+    """When its task is cancelled, in seconds; its usage is still settled."""
 
 
 @st.composite
@@ -75,17 +75,17 @@ lanes_of_work = st.lists(st.lists(works(), min_size=1, max_size=6), min_size=1, 
 
 @dataclass
 class Bank:
-    """A tree of scopes, and the books that a stranger keeps about them."""
+    """A tree of scopes, with independent bookkeeping."""
 
     scopes: list[Scope]
     in_flight: Counter[str] = field(default_factory=Counter)
     excess: dict[tuple[str, Dimension], Amount] = field(default_factory=dict)
-    """What the work in flight used above its estimate, summed up until it had settled."""
+    """The usage of the work in flight above its estimates, summed up until it has settled."""
     happened: Counter[str] = field(default_factory=Counter)
 
     @contextmanager
     def watched(self) -> Iterator[None]:
-        """Hold every promise before and after a move."""
+        """Check every promise before and after a step of work."""
         yield
         for scope in self.scopes:
             for dimension, limit in scope.budget.limits().items():
@@ -94,7 +94,7 @@ class Bank:
                 assert used + held <= limit + self._allowed_excess(scope, dimension)  # type: ignore[operator]
 
     def settled(self, scope: Scope, work: Work) -> None:
-        """Note by how much a piece of work, once allowed, has passed its estimate."""
+        """Record by how much permitted work has exceeded its estimate."""
         for dimension in METERED:
             over = max(0, work.used[dimension] - work.estimated[dimension])
             for around in scope.lineage():
@@ -106,7 +106,7 @@ class Bank:
 
 
 def tree(limits: list[Budget]) -> list[Scope]:
-    """Run > graph > agent, and a second agent beside the graph."""
+    """Return the scopes run > graph > agent, and a second agent next to the graph."""
     top = Scope("run", limits[0])
     graph = top.child("graph", limits[1])
     return [top, graph, graph.child("agent", limits[2]), top.child("other", limits[3])]
@@ -161,7 +161,7 @@ def play(limits: list[Budget], lanes: list[list[Work]], seed: int) -> Bank:
 def test_no_lane_passes_a_limit_of_its_scope_or_of_those_around_it(
     limits: list[Budget], lanes: list[list[Work]], seed: int
 ) -> None:
-    """Checked at every move; refused reservations leave nothing, and no hold outlives its work."""
+    """No limit is exceeded at any step; no reservation outlives its work or refusal."""
     bank = play(limits, lanes, seed)
 
     for scope in bank.scopes:
@@ -180,7 +180,7 @@ def test_no_lane_passes_a_limit_of_its_scope_or_of_those_around_it(
 def test_tokens_and_cost_are_overshot_by_one_call_a_lane_at_the_most(
     limits: list[Budget], lanes: list[list[Work]], seed: int
 ) -> None:
-    """Once a limit is passed, only what was in flight by then still settles."""
+    """Once a limit is exceeded, only work that was already in flight still settles."""
     bank = Bank(tree(limits))
     late: Counter[tuple[str, Dimension]] = Counter()
 
@@ -214,7 +214,7 @@ def test_tokens_and_cost_are_overshot_by_one_call_a_lane_at_the_most(
 def test_a_limit_of_n_lets_exactly_n_calls_through_however_many_lanes_ask(
     allowed: int, lanes: int, each: int, seed: int
 ) -> None:
-    """Neither more nor, as long as somebody asks, fewer."""
+    """Exactly N calls are made as long as enough lanes ask."""
     one = Work(0, {Dimension.API_CALLS: 1}, {Dimension.API_CALLS: 1}, 1.0, None)
     zero: Charge = {Dimension.TOKENS: 0, Dimension.COST_USD: Decimal(0)}
     one.estimated.update(zero)
@@ -240,13 +240,13 @@ def test_what_remains_fits_exactly_and_one_more_does_not(
     held: list[tuple[int, Dimension, int]],
     spent: list[tuple[int, Dimension, int]],
 ) -> None:
-    """Of nested limits the tightest decides, whether it is far away, met exactly or overshot.
+    """The tightest of nested limits applies, whether it is far away, reached exactly or exceeded.
 
-    Charging, reserving and asking in line agree; no remainder is below zero.
+    Charge, reserve and ask agree, and no remainder is negative.
     """
     scopes = tree(limits)
     for place, dimension, amount in held:
-        with suppress(BudgetExceededError):  # in another context, as another task would
+        with suppress(BudgetExceededError):  # in another context, like another task
             copy_context().run(scopes[place].reserve, {dimension: amount})
     for place, dimension, amount in spent:
         scopes[place].add({dimension: amount})
@@ -274,7 +274,7 @@ WAYS = {"ask", "reserve", "charge"}
 
 
 def ways_that_grant(scope: Scope, charge: Charge) -> set[str]:
-    """Return which ways to pay let a charge through; everything is given back."""
+    """Return the functions that grant a charge; every charge is reverted."""
     found = set[str]()
     asked: Reservation | Waiter | None = None
     with suppress(BudgetExceededError):
@@ -298,7 +298,7 @@ def ways_that_grant(scope: Scope, charge: Charge) -> set[str]:
 def test_one_limit_of_cost_that_requires_prices_refuses_unpriced_calls(
     around: list[tuple[bool, bool]],
 ) -> None:
-    """Whatever the other limits around the call allow; a scope without such a limit has no say."""
+    """One cost limit that requires prices is enough to refuse an unpriced call."""
     scope: Scope | None = None
     for limits_cost, requires in around:
         budget = Budget(max_cost_dollars=1) if limits_cost else Budget()
@@ -309,7 +309,7 @@ def test_one_limit_of_cost_that_requires_prices_refuses_unpriced_calls(
 
 
 def test_random_lanes_do_end_are_refused_and_are_cancelled() -> None:
-    """The worlds above are not vacuous."""
+    """The random worlds are not vacuous."""
     happened: Counter[str] = Counter()
 
     @settings(max_examples=40, deadline=None, derandomize=True, database=None)

@@ -1,8 +1,8 @@
-"""Turns at a model: random calls of random runs and tenants, on virtual time.
+"""Rate slots of a model: random calls of random runs and tenants, on virtual time.
 
-Runs have little budget or plenty, calls last for a while, and some are cancelled. Whatever the
-seed: turns are as far apart as they must be, everybody else has a turn, a cancel ends a wait at
-once, nobody overtakes within a line that does not wait for budget, and nothing is left over.
+Runs have little budget or plenty, calls take a while, and some are cancelled. For every seed,
+slots keep their distance, every other call gets a slot, and a cancellation ends a wait at once.
+Within a queue that does not wait for budget no call is overtaken, and nothing is left over.
 """
 
 import asyncio
@@ -29,18 +29,18 @@ from tests.unit.engine.gateway import Gateway, now
 LIMIT = RateLimit(model="m", requests_per_minute=60, tokens_per_minute=6000)
 LITTLE = Budget(max_tokens=990)
 HELD = 900
-"""What another call of a run with little budget holds for a while: no room is left for a turn's."""
+"""The tokens that another call of a run with little budget holds, leaving too little for a call."""
 
 
 @dataclass
 class World:
-    """Some runs of some tenants whose calls take turns at one model."""
+    """Some runs of some tenants whose calls share one model."""
 
     chance: Random
     limits: MemoryRateLimits = field(default_factory=MemoryRateLimits)
     begun: list[float] = field(default_factory=list)
     order: dict[str, list[tuple[float, float]]] = field(default_factory=dict)
-    """When the calls of a tenant came and began, of runs with plenty of budget."""
+    """When the calls of a tenant arrived and started, for runs with plenty of budget."""
     happened: Counter[str] = field(default_factory=Counter)
 
     async def play(self) -> None:
@@ -64,7 +64,7 @@ class World:
         await turns.aclose()
 
     async def _hold(self, gateway: Gateway) -> None:
-        """Have a call without a limit hold most of the budget for a while, if there is as much."""
+        """Let a call without a limit hold most of the budget for a while, if there is enough."""
 
         async def works() -> Reply:
             await asyncio.sleep(self.chance.uniform(0, 5))
@@ -115,12 +115,12 @@ def play(seed: int) -> World:
 
 @given(st.integers(0, 2**32))
 def test_calls_take_turns_whatever_else_they_wait_for(seed: int) -> None:
-    """Nothing deadlocks, nothing is too early, nothing is left."""
+    """No deadlock occurs, no call is too early, and nothing is left over."""
     play(seed)
 
 
 def test_the_stories_hold_what_they_are_about() -> None:
-    """There are waits, cancels while waiting, and calls that are made."""
+    """The stories contain waits, cancellations while waiting, and completed calls."""
     happened: Counter[str] = Counter()
     for seed in range(20):
         world = play(seed)
@@ -133,7 +133,7 @@ def test_the_stories_hold_what_they_are_about() -> None:
 
 @pytest.mark.parametrize("seed", range(10))
 def test_a_line_is_in_the_order_of_arrival(seed: int) -> None:
-    """Of calls that wait for nothing else."""
+    """Calls that wait only for their slot are made in order of arrival."""
 
     async def main() -> list[int]:
         loop, chance = asyncio.get_running_loop(), Random(seed)

@@ -1,4 +1,4 @@
-"""Random graphs that another process goes on with: nothing is lost, repeated or told twice."""
+"""Random graphs resumed by another process: nothing is lost, repeated or reported twice."""
 
 import random
 from collections import Counter
@@ -18,7 +18,7 @@ from tests.unit.runs.world import KEY
 @pytest.mark.req("004/lifecycle", "000/B1", "000/E2")
 @seeds(fast=50, proofs=200)
 def test_every_promise_holds_for_a_graph_resumed_by_another_process(seeds: Iterable[int]) -> None:
-    """No stored step is repeated, the event log is sound, and the result is the same."""
+    """No stored step is repeated, the event log is valid, and the result is the same."""
     for seed in seeds:
         whole, _, steps = told(seed)
         draw = random.Random(seed)
@@ -29,7 +29,7 @@ def test_every_promise_holds_for_a_graph_resumed_by_another_process(seeds: Itera
 
 
 def test_the_tales_are_worth_their_time() -> None:
-    """Most are interrupted, some twice; steps are resumed and replayed; all ends are among them."""
+    """Most runs are interrupted, some twice; steps are resumed and replayed; all ends occur."""
     seen = Counter[str]()
     for seed in range(0, 200, 4):
         _, _, steps = told(seed)
@@ -48,7 +48,7 @@ def test_the_tales_are_worth_their_time() -> None:
 
 
 def problems(tale: Tale, whole: Tale) -> Iterator[str]:
-    """Return what was promised and not kept."""
+    """Yield each violated promise."""
     row, run = tale.store.rows[KEY], tale.final
     log = [row.events[seq] for seq in sorted(row.events)]
     yield from event_problems(log, run.status)
@@ -68,7 +68,7 @@ def problems(tale: Tale, whole: Tale) -> Iterator[str]:
 
 
 def _repetitions(tale: Tale) -> Iterator[str]:
-    """Something was done again although it was stored that it had ended."""
+    """Yield each step or call that was repeated after its end was stored."""
     for number, stored in enumerate(tale.ended_before, start=2):
         for path, process in tale.begun:
             if process >= number and f"step:{path}" in stored:
@@ -83,7 +83,7 @@ def _repetitions(tale: Tale) -> Iterator[str]:
 
 
 def test_calm_tales_can_end_in_one_way_only() -> None:
-    """Or the comparison with the uninterrupted run would be empty."""
+    """Runs compared with an uninterrupted run can end in only one way."""
     calm = [seed for seed in range(0, 200, 4) if tale_of(seed).calm]
 
     assert len(calm) >= 30

@@ -1,4 +1,4 @@
-"""The scheduler on random graphs, told of their steps' ends in random order."""
+"""The scheduler on random graphs whose steps end in random order."""
 
 import random
 from collections.abc import Mapping
@@ -25,7 +25,7 @@ PRODUCED = st.fixed_dictionaries(
 
 @dataclass
 class Execution:
-    """One execution of a graph; which running step ends next is chance."""
+    """One execution of a graph; the running step that ends next is random."""
 
     graph: Graph
     produced: Produced
@@ -46,7 +46,7 @@ class Execution:
         assert self.scheduler.done == (not self.running)
 
     def end_one(self, *, badly: bool = False) -> list[Order]:
-        """Let one of the running steps end, and return what is ordered then."""
+        """Let one of the running steps end, and return the new orders."""
         ended = self.running.pop(self.chance.randrange(len(self.running)))
         self.settled.add(ended)
         fact = StepFailed(ended) if badly else StepFinished(ended, self.produced[ended])
@@ -57,7 +57,7 @@ class Execution:
 
 
 def executions() -> st.SearchStrategy[Execution]:
-    """Return executions that have begun."""
+    """Draw executions that have started."""
     return st.builds(Execution, graphs(circles=False), PRODUCED, st.randoms(use_true_random=False))
 
 
@@ -66,7 +66,7 @@ def executions() -> st.SearchStrategy[Execution]:
 def test_every_active_step_gets_exactly_one_order_and_no_other_gets_any(
     execution: Execution,
 ) -> None:
-    """It starts if a value reaches it and is skipped if not; the graph is done at the end."""
+    """A step starts if a value reaches it, else it is skipped; the graph ends."""
     while execution.running:
         execution.end_one()
 
@@ -81,7 +81,7 @@ def test_every_active_step_gets_exactly_one_order_and_no_other_gets_any(
 def test_a_step_is_ordered_once_what_leads_to_it_is_decided_and_there_is_a_place(
     execution: Execution,
 ) -> None:
-    """Neither before nor later: it does not wait for others of its level."""
+    """The step does not wait for unrelated steps of its layer."""
     routes = oracle.routes(execution.graph)
     sources: dict[str, set[str]] = {step: set() for step in oracle.active(execution.graph)}
     for edge in routes:
@@ -98,7 +98,7 @@ def test_a_step_is_ordered_once_what_leads_to_it_is_decided_and_there_is_a_place
 
 @given(execution=executions())
 def test_the_same_facts_give_the_same_orders(execution: Execution) -> None:
-    """Told again in the same order, another scheduler says the same, word for word."""
+    """Another scheduler with the same facts in the same order gives identical orders."""
     while execution.running:
         execution.end_one()
 
@@ -113,7 +113,7 @@ def test_the_same_facts_give_the_same_orders(execution: Execution) -> None:
 def test_after_a_failure_nothing_is_ordered_and_the_graph_ends(
     execution: Execution, good: int, after: random.Random
 ) -> None:
-    """Whichever step it is, and whether those beside it still finish or are cut off."""
+    """After a failure no step is started, whether parallel steps finish or are cancelled."""
     while execution.running and good:
         execution.end_one()
         good -= 1

@@ -1,10 +1,10 @@
-"""Stopping runs at every moment: thousands of orders of events, each told by a seed.
+"""Stopping runs at every moment: thousands of orders of events, each drawn from a seed.
 
-Each story posts a few runs to a cluster of processes and deletes them at some moment: before the
-POST, while it races it, in the queue, in a call, between two tries, at the settlement, while one
-process hands over to another, with and without a notification. Some stories lose answers of the
-database or a whole process. Afterwards the diary of the outside world and of the database is held
-against what the service promises.
+Each story posts a few runs to a cluster of processes and deletes them at some moment: before or
+during the POST, in the queue, in a call, between two attempts, while the end is written, or during
+a hand-over, with and without a notification. Some stories lose answers of the database or a whole
+process. Afterwards the diary of the outside world and the database are checked against the
+promises of the service.
 """
 
 from collections import Counter
@@ -31,7 +31,7 @@ from tests.support.virtual_database import Database, Line
 @pytest.mark.guarantee(2)
 @seeds(fast=200, proofs=2_000)
 def test_every_promise_holds_whenever_a_run_is_stopped(seeds: Iterable[int]) -> None:
-    """No call starts after the cancel request, a run ends once, and no budget is overshot."""
+    """No call starts after the cancel request, a run ends once, and no budget is exceeded."""
     for seed in seeds:
         found = problems(played(seed))
         assert found == [], f"seed {seed}: {found}"
@@ -40,7 +40,7 @@ def test_every_promise_holds_whenever_a_run_is_stopped(seeds: Iterable[int]) -> 
 @pytest.mark.req("004/cancel-early", "000/C3")
 @pytest.mark.parametrize("seed", range(3))
 def test_every_promise_holds_for_a_delete_before_any_step_of_a_story(seed: int) -> None:
-    """One run with three calls, two of them tried twice, deleted before each of its steps."""
+    """One run with three calls, two of them retried, is deleted before each step of its story."""
     ends = Counter[RunStatus]()
     for step, told in interrupted_everywhere(lambda: OneRun(seed), seed):
         assert told.leftover == (), f"seed {seed}, step {step}: {told.leftover}"
@@ -53,7 +53,7 @@ def test_every_promise_holds_for_a_delete_before_any_step_of_a_story(seed: int) 
 
 
 class OneRun:
-    """A story of one run, to be deleted from outside."""
+    """A story of one run that is deleted from outside."""
 
     def __init__(self, seed: int) -> None:
         self._seed = seed
@@ -75,7 +75,7 @@ class OneRun:
 
 
 def test_the_stories_are_not_vacuous() -> None:
-    """Wishes are committed at every moment, heard and unheard, and every disturbance happens."""
+    """Cancel requests are committed at every moment, notified or not, and all faults occur."""
     moments, unheard, ends, seen = Counter[str](), Counter[str](), Counter[str](), Counter[str]()
     told = Counter[str]()
     for seed in range(400):
@@ -120,14 +120,14 @@ TOLD = [
 
 
 class DeafLine(Line):
-    """A journal whose barrier does not see wishes."""
+    """A journal whose barrier ignores cancel requests."""
 
     async def write(self, write: JournalWrite) -> Permission:
         return replace(await super().write(write), cancel_request=None)
 
 
 class CarelessDatabase(Database):
-    """Ends runs without looking at wishes."""
+    """A database that ends runs without checking for a cancel request."""
 
     async def finish(self, finish_run: FinishRun) -> FinishResult:
         row = self.rows[finish_run.key]
@@ -141,7 +141,7 @@ class CarelessDatabase(Database):
 
 
 class UnfencedDatabase(Database):
-    """Lets a worker write that has lost its run."""
+    """A database in which a worker that has lost its run can still write."""
 
     def _owned(self, key: RunKey, fence: int) -> Row | None:
         run = self.rows[key].run
@@ -149,7 +149,7 @@ class UnfencedDatabase(Database):
 
 
 class ForgetfulDatabase(Database):
-    """Loses the journal between two executions."""
+    """A database that loses the journal between two executions."""
 
     async def calls(self, key: RunKey) -> Sequence[CallRecord]:
         return (await super().calls(key))[:1]
@@ -170,13 +170,13 @@ def _with_cancel_request(run: Run | None, cancel_request: CancelRequest | None) 
     ids=["deaf barrier", "careless settlement", "no fences", "no memory"],
 )
 def test_the_oracle_sees_what_is_broken(variant: dict[str, Any], broken: str) -> None:
-    """Each promise is broken on purpose once."""
+    """The oracle reports each promise that is deliberately broken."""
     assert any(broken in problem for problem in _found_with(variant, seeds=400))
 
 
 @pytest.mark.req("000/B1")
 def test_the_oracle_sees_an_overshoot(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A ledger that lets everything through."""
+    """The oracle reports a ledger that permits everything."""
     monkeypatch.setattr(Scope, "refusal", lambda scope, charge, held: None)
     monkeypatch.setattr(Scope, "room", lambda scope, dimension, claimed=0: None)
 

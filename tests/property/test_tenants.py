@@ -1,7 +1,8 @@
-"""No sequence of requests of one tenant changes or shows anything of another.
+"""No sequence of requests of one tenant changes or shows data of another.
 
-The same requests are sent for a tenant beside another one, and for a third that is left alone; then
-both look at everything. If what the other did were to be seen anywhere, the answers would differ.
+The same requests are sent for a tenant that shares the service with another one, and for a third
+one that is alone; then both read everything. If the other tenant's data were visible anywhere, the
+answers would differ.
 """
 
 import asyncio
@@ -43,7 +44,7 @@ Told = Sequence[tuple[bool, Request]]
 
 @pytest.fixture(scope="module")
 def opened(postgres: TestServer) -> Iterator[Opened]:
-    """The service, whose runs stay queued: what it executes would take its own time."""
+    """Yield the service; its runs stay queued because executing them would take time."""
     with (
         postgres.database() as url,
         psycopg.connect(url, autocommit=True) as connection,
@@ -59,9 +60,9 @@ _examples = itertools.count()
 
 
 def require_apart(opened: Opened, story: Told) -> list[tuple[Request, tuple[int, str]]]:
-    """Tell a story, and fail if a tenant notices that another takes part in it.
+    """Play a story, and fail if a tenant can notice that another one takes part.
 
-    What it was answered is returned.
+    Returns the answers that the tenant got.
     """
     runner, tenants, connection = opened
     number = next(_examples)
@@ -84,7 +85,7 @@ def require_apart(opened: Opened, story: Told) -> list[tuple[Request, tuple[int,
                 await sent(other, mine, request)
         return heard + [(request, await sent(mine, other, request)) for request in looks()]
 
-    # Alone first: what nobody keeps apart would later be seen by this tenant, too.
+    # Alone first: data that is not separated would later be visible to this tenant, too.
     alone = runner.run(answers(f"tenant-c{number}", None))
     beside = runner.run(answers(f"tenant-a{number}", f"tenant-b{number}"))
 
@@ -96,13 +97,13 @@ def require_apart(opened: Opened, story: Told) -> list[tuple[Request, tuple[int,
 @settings(max_examples=5, deadline=None, suppress_health_check=list(HealthCheck))
 @given(story=stories())
 def test_a_tenant_sees_the_same_whatever_another_does(opened: Opened, story: Told) -> None:
-    """Beside another tenant every answer is the one that a tenant gets who is alone."""
+    """Next to another tenant, every answer equals that of a tenant that is alone."""
     require_apart(opened, story)
 
 
 @pytest.mark.guarantee(14)
 def test_everything_that_one_tenant_can_have_is_hidden_from_another(opened: Opened) -> None:
-    """Both make all there is, and then one of them tries all that changes something."""
+    """No request of one tenant reads or changes the records of another."""
     everything = changes("x", "y", {}, GRAPH)
     made = [*(each for each in everything if each[0] in ("PUT", "POST")), everything[0]]
     both = [(whose, each) for whose in (False, True) for each in made]
@@ -118,9 +119,9 @@ def test_everything_that_one_tenant_can_have_is_hidden_from_another(opened: Open
 def test_a_store_that_forgets_the_tenant_in_one_read_is_found_out(
     opened: Opened, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The secrets of webhooks, without the condition and without the second wall behind it.
+    """The story finds a query of webhook secrets without the tenant and without row-level security.
 
-    With the wall, the same story shows nothing.
+    With row-level security the same story shows nothing.
     """
 
     def of_anybody(
@@ -139,7 +140,7 @@ def test_a_store_that_forgets_the_tenant_in_one_read_is_found_out(
 
 
 def test_every_operation_is_among_the_requests() -> None:
-    """A new one has to be added, or to be named among those that say nothing of tenants."""
+    """A new operation must be added here or listed as independent of tenants."""
     asked = [(each[0].lower(), each[1].partition("?")[0]) for each in changes("x", "y", {}, GRAPH)]
     asked += [(each[0].lower(), each[1].partition("?")[0]) for each in looks()]
     missing = {

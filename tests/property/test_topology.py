@@ -1,4 +1,4 @@
-"""The way through random graphs, against the words of the contract."""
+"""The order of random graphs, checked against the contract."""
 
 import pytest
 from hypothesis import given
@@ -12,7 +12,7 @@ from tests.property.random_graphs import graphs
 @pytest.mark.req("004/subgraph", "004/channel")
 @given(graph=graphs(circles=True))
 def test_the_active_subgraph_is_what_its_definition_says(graph: Graph) -> None:
-    """Entries, active and linked steps, and the edges that route values."""
+    """The topology's active steps, linked steps and value edges match the definition."""
     topology = Topology(graph)
     listed = [step.id for step in graph.steps]
     routes = oracle.routes(graph)
@@ -39,7 +39,7 @@ def test_the_active_subgraph_is_what_its_definition_says(graph: Graph) -> None:
 
 @given(graph=graphs(circles=False))
 def test_the_order_puts_every_source_before_its_targets(graph: Graph) -> None:
-    """Each active step stands in it once."""
+    """Each active step occurs once in the order."""
     topology = Topology(graph)
 
     order = topology.order()
@@ -54,7 +54,7 @@ def test_the_order_puts_every_source_before_its_targets(graph: Graph) -> None:
 
 @given(graph=graphs(circles=True))
 def test_there_is_no_order_exactly_if_an_active_step_leads_to_itself(graph: Graph) -> None:
-    """Circles elsewhere do no harm."""
+    """An order exists unless an active step leads to itself; other cycles do not matter."""
     topology = Topology(graph)
     circles = oracle.circles(graph, Channel.FLOW)
 
@@ -67,7 +67,7 @@ def test_there_is_no_order_exactly_if_an_active_step_leads_to_itself(graph: Grap
 
 @given(graph=graphs(circles=False))
 def test_a_step_stands_one_layer_behind_the_last_that_leads_to_it(graph: Graph) -> None:
-    """Active and linked steps stand in the layers once, in the order of the graph's steps."""
+    """Each active or linked step is in one layer, in the order of the graph's steps."""
     topology = Topology(graph)
     layers = topology.layers()
     depth = {step_id: at for at, layer in enumerate(layers) for step_id in layer}

@@ -1,4 +1,4 @@
-"""Problems of random graphs, against the words of the contract."""
+"""Problems of random graphs, checked against the contract."""
 
 import re
 from dataclasses import replace
@@ -25,7 +25,7 @@ def problems(graph: Graph, holds: Holds) -> tuple[Problem, ...]:
 
 
 def circles_told(graph: Graph, channel: Channel) -> list[tuple[frozenset[str], Severity]]:
-    """Return the circles that were told, each as the circle that its edge belongs to."""
+    """Return the reported cycles, each as the cycle that its edge belongs to."""
     found = []
     by_step = {step: circle for circle in oracle.circles(graph, channel) for step in circle}
     for problem in problems_of(graph, lambda _: Traits()):
@@ -47,7 +47,7 @@ def circles_told(graph: Graph, channel: Channel) -> list[tuple[frozenset[str], S
 @pytest.mark.req("004/subgraph")
 @given(graph=graphs(circles=True))
 def test_exactly_the_circles_of_a_graph_are_told_each_once(graph: Graph) -> None:
-    """As errors where they would be executed or materialised."""
+    """A cycle is an error if it would be executed or materialised."""
     running = oracle.active(graph)
     for channel, inside in (
         (Channel.FLOW, running),
@@ -76,7 +76,7 @@ def sharing_told(graph: Graph, holds: Holds) -> list[tuple[tuple[str, str], str,
 def test_only_steps_that_can_run_in_parallel_are_told_to_share_a_node(
     graph: Graph, holds: Holds
 ) -> None:
-    """And every node that such steps share is told, on each side of the active subgraph."""
+    """Every node that such steps share is reported, inside and outside the active subgraph."""
     running = oracle.active(graph)
     expected = oracle.parallel_users(graph, holds)
 
@@ -93,8 +93,8 @@ def test_only_steps_that_can_run_in_parallel_are_told_to_share_a_node(
 def test_an_edge_for_every_pair_that_is_an_error_mends_the_graph(
     graph: Graph, holds: Holds
 ) -> None:
-    """Without a circle that was not there before."""
-    graph = replace(graph, entry=None)  # an entry that is named would not wait for the edge
+    """The added edges create no new cycle."""
+    graph = replace(graph, entry=None)  # a named entry would not wait for the edge
     added = dict.fromkeys(
         Edge(source=earlier, target=later, target_handle="after", channel=Channel.FLOW)
         for (earlier, later), _, severity in sharing_told(graph, holds)
@@ -109,7 +109,7 @@ def test_an_edge_for_every_pair_that_is_an_error_mends_the_graph(
 
 @given(graph=graphs(circles=True))
 def test_exactly_the_steps_that_take_no_part_are_told_so(graph: Graph) -> None:
-    """They are neither active nor linked."""
+    """Exactly the steps that are neither active nor linked are reported as unused."""
     told = [
         problem.place
         for problem in problems_of(graph, lambda _: Traits())

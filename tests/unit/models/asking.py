@@ -36,25 +36,25 @@ ENDPOINT = "http://models.test/v1"
 
 
 def priced(model: str, dollars: int = 1, **settings: Any) -> ChatModel:
-    """A model of which each token, in and out, costs so many dollars."""
+    """Return a model that costs `dollars` per token, for input and for output."""
     million = Decimal(dollars) * 1_000_000
     price = TokenPrice(usd_per_million_in=million, usd_per_million_out=million)
     return unpriced(model, price=price, **settings)
 
 
 def unpriced(model: str, **settings: Any) -> ChatModel:
-    """A model whose price nobody knows; its provider is put in when the story begins."""
+    """Return a model without a configured price; the story sets its provider."""
     return tier_model(**{"provider": None, "model": model, **settings})
 
 
 def chain(*models: ChatModel) -> ChatModel:
-    """The first model with the others as its fallbacks."""
+    """Return the first model with the other models as its fallbacks."""
     return replace(models[0], fallbacks=models[1:])
 
 
 @dataclass
 class Asking:
-    """One run whose one step asks the small tier; must be made inside a story."""
+    """One run whose single step calls the small tier; create it inside a story."""
 
     tier: ChatModel
     flavour: str = "openai"
@@ -69,7 +69,7 @@ class Asking:
         self.begin()
 
     def restart(self) -> None:
-        """Go on in a process that knows nothing of the models yet."""
+        """Replace the gateway with a new one, as after a process restart."""
         build = openai_provider if self.flavour == "openai" else anthropic_provider
         models = (
             replace(model, provider=build(base_url=ENDPOINT, wire=self.provider.wire()))
@@ -81,7 +81,7 @@ class Asking:
         self.models = ModelGateway(tiers, self.list_price, retry_policy(), turns=self.turns)
 
     def begin(self, journal: MemoryJournal | None = None) -> None:
-        """Execute the run from its beginning, with what an earlier execution has left."""
+        """Start the run, with the journal of an earlier execution if one is given."""
         loop = asyncio.get_running_loop()
         assert isinstance(loop, SeededLoop)
         self.run = Gateway(loop, self.budget, list(self.draws))
@@ -112,7 +112,7 @@ class Asking:
         return await self.models.complete(self.context, tier=Tier.SMALL, **asked)
 
     def calls(self) -> list[Node]:
-        """The calls in the trace, in their order."""
+        """Return the model calls of the trace in order."""
         nodes = self.run.graph.snapshot()["nodes"].values()
         return [node for node in nodes if node["kind"] == "llm"]
 
@@ -136,7 +136,7 @@ Story = Callable[[Asking], Awaitable[None]]
 
 
 def told(story: Story, tier: ChatModel, **settings: Any) -> Asking:
-    """Let a story happen; return everything as it was left."""
+    """Run a story to its end and return the `Asking` it used."""
     made: list[Asking] = []
 
     async def main() -> None:
@@ -150,5 +150,5 @@ def told(story: Story, tier: ChatModel, **settings: Any) -> Asking:
 
 
 def busy(**settings: Any) -> Step:
-    """The provider is overloaded."""
+    """Return a step in which the provider is overloaded."""
     return Step(**{"status": 503, **settings})

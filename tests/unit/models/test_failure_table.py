@@ -1,4 +1,4 @@
-"""What becomes of an attempt that fails, and exactly when the next one is made.
+"""How a failed attempt is handled, and exactly when the next attempt starts.
 
 The provider's real client talks to the fake provider's protocol; only the clock is virtual.
 """
@@ -17,7 +17,7 @@ TOO_MANY = Step(status=429)
 
 
 async def answered(asking: Asking) -> None:
-    """The model answers in the end."""
+    """Check that the model answers in the end."""
     assert (await asking.ask()).text == "ok"
 
 
@@ -46,7 +46,7 @@ async def answered(asking: Asking) -> None:
 def test_what_may_pass_is_tried_again_after_exactly_its_wait(
     flavour: str, failures: list[Step], draws: list[float], times: list[float]
 ) -> None:
-    """Half a second, then twice that, give or take 20 %, or as long as the provider asks for."""
+    """A retry waits 0.5 s, then 1 s, with 20 % jitter, or as long as the provider asks for."""
 
     async def story(asking: Asking) -> None:
         asking.provider.script("small", *failures)
@@ -66,7 +66,7 @@ def test_what_may_pass_is_tried_again_after_exactly_its_wait(
     "failure", [busy(), Step(cut="before"), Step(hang=True), Step(raw_body="")]
 )
 def test_after_two_retries_the_call_has_failed_and_says_so(failure: Step) -> None:
-    """Three attempts, a failed call in the trace, and an error that names the kind of failure."""
+    """After three attempts the call is failed in the trace; the error names the failure class."""
 
     async def story(asking: Asking) -> None:
         asking.provider.script("small", failure, repeat_last=True)
@@ -84,7 +84,7 @@ def test_after_two_retries_the_call_has_failed_and_says_so(failure: Step) -> Non
 
 @pytest.mark.parametrize("streamed", [False, True])
 def test_what_an_endpoint_cannot_read_of_its_model_is_asked_once(streamed: bool) -> None:
-    """As llama.cpp says it, with a status or within a stream; it was written, and is charged."""
+    """The llama.cpp error, as a status or in a stream, is not retried; its tokens are charged."""
     said = {"code": 500, "message": UNREADABLE, "type": "server_error"}
     body = json.dumps({"error": said})
     step = (
@@ -119,7 +119,7 @@ def test_what_an_endpoint_cannot_read_of_its_model_is_asked_once(streamed: bool)
     ],
 )
 def test_what_a_retry_cannot_help_is_asked_once(status: int, error_class: str) -> None:
-    """The provider has understood, and said no; that costs nothing."""
+    """A request that the provider rejects is not retried and costs nothing."""
 
     async def story(asking: Asking) -> None:
         asking.provider.script("small", Step(status=status), repeat_last=True)
@@ -135,7 +135,7 @@ def test_what_a_retry_cannot_help_is_asked_once(status: int, error_class: str) -
 
 @pytest.mark.req("002/4.3")
 def test_a_provider_that_asks_for_more_patience_than_there_is_is_not_asked_again() -> None:
-    """Nobody waits for a minute inside a call."""
+    """A call fails at once if the provider asks for a wait of one minute."""
 
     async def story(asking: Asking) -> None:
         asking.provider.script("small", Step(status=429, headers={"retry-after": "60"}))

@@ -1,4 +1,4 @@
-"""When a model of a tier cannot answer, the next one is asked: one logical call, honestly paid."""
+"""If a model of a tier cannot answer, the next one is called, within one logical call."""
 
 from decimal import Decimal
 from functools import partial
@@ -20,7 +20,10 @@ COUNTED = Step(text="ok", tokens_in=3, tokens_out=2)
 
 @pytest.mark.req("002/21.5", "002/13.5", "002/20.4")
 def test_a_model_whose_retries_are_used_up_hands_over_to_the_next() -> None:
-    """At once; one logical call, every attempt an API call, the cost that of who answered."""
+    """The fallback is called at once.
+
+    Each attempt counts, and the answering model sets the cost.
+    """
 
     async def story(asking: Asking) -> None:
         asking.provider.script("first", busy(), repeat_last=True)
@@ -44,7 +47,7 @@ def test_a_model_whose_retries_are_used_up_hands_over_to_the_next() -> None:
 
 @pytest.mark.req("001/wiring")
 def test_the_trace_shows_who_was_asked_and_what_came_of_it() -> None:
-    """Each model is a call of its own, with its attempts below it and its own cost."""
+    """Each model has its own call in the trace, with its attempts below it and its own cost."""
 
     async def story(asking: Asking) -> None:
         asking.provider.script("first", busy(), repeat_last=True)
@@ -69,7 +72,7 @@ def test_the_trace_shows_who_was_asked_and_what_came_of_it() -> None:
 
 @pytest.mark.parametrize("status", [401, 402, 403, 404, 307])
 def test_a_model_that_is_not_as_configured_hands_over_without_a_retry(status: int) -> None:
-    """A wrong key or name stays wrong."""
+    """A wrong key or model name is not retried."""
 
     async def story(asking: Asking) -> None:
         asking.provider.script("first", Step(status=status, headers={"location": "/x"}))
@@ -80,7 +83,7 @@ def test_a_model_that_is_not_as_configured_hands_over_without_a_retry(status: in
 
 @pytest.mark.parametrize("status", [400, 413, 422])
 def test_a_request_that_is_at_fault_itself_is_not_passed_on(status: int) -> None:
-    """Every model would refuse it, and some would charge for that."""
+    """Every model would reject the request, and some would charge for it."""
 
     async def story(asking: Asking) -> None:
         asking.provider.script("first", Step(status=status))
@@ -91,7 +94,7 @@ def test_a_request_that_is_at_fault_itself_is_not_passed_on(status: int) -> None
 
 
 def test_models_are_asked_in_the_order_of_the_list_until_none_is_left() -> None:
-    """The failure tells of the last of them, and of all attempts."""
+    """The error reports the last model's failure and the attempts of all models."""
 
     async def story(asking: Asking) -> None:
         asking.provider.script("first", Step(status=401))
@@ -108,7 +111,7 @@ def test_models_are_asked_in_the_order_of_the_list_until_none_is_left() -> None:
 
 
 def test_each_model_is_reserved_at_its_own_price() -> None:
-    """A fallback that could pass the limit of the cost is refused, not asked."""
+    """A fallback that could exceed the cost limit is refused and not called."""
 
     async def story(asking: Asking) -> None:
         asking.provider.script("first", Step(status=404))
@@ -126,7 +129,7 @@ def test_each_model_is_reserved_at_its_own_price() -> None:
 def test_a_limited_cost_refuses_the_first_model_whose_price_is_not_known(
     failing: list[str],
 ) -> None:
-    """Whichever of the tier it is; the trace shows the refused call, which cost nothing."""
+    """A refused call costs nothing, whichever model of the tier has no price."""
     tier = chain(*(priced(name) for name in failing), unpriced("house-model"))
 
     async def story(asking: Asking) -> None:
@@ -146,7 +149,7 @@ def test_a_limited_cost_refuses_the_first_model_whose_price_is_not_known(
 
 
 def test_an_unlimited_cost_lets_a_model_answer_whose_price_is_not_known() -> None:
-    """Its tokens are counted."""
+    """Without a cost limit an unpriced model may answer, and its tokens are counted."""
 
     async def story(asking: Asking) -> None:
         asking.provider.script("house-model", COUNTED)
@@ -156,7 +159,7 @@ def test_an_unlimited_cost_lets_a_model_answer_whose_price_is_not_known() -> Non
 
 
 def test_a_limit_of_attempts_counts_those_of_all_models() -> None:
-    """The fallback's attempt is one too many."""
+    """The fallback's attempt exceeds the limit of attempts."""
 
     async def story(asking: Asking) -> None:
         asking.provider.script("first", Step(status=401))
@@ -170,7 +173,7 @@ def test_a_limit_of_attempts_counts_those_of_all_models() -> None:
 
 
 def test_a_limit_of_calls_holds_for_all_models_together() -> None:
-    """Two calls of either tier are allowed; a fallback belongs to its call."""
+    """Two calls of either tier are allowed; a fallback counts as part of its call."""
 
     async def story(asking: Asking) -> None:
         asking.provider.script("first", Step(status=401))
@@ -190,7 +193,7 @@ def test_a_limit_of_calls_holds_for_all_models_together() -> None:
 
 @pytest.mark.req("002/22.4")
 def test_a_run_that_is_executed_again_asks_nobody_who_has_answered_or_failed() -> None:
-    """Both calls come from the journal, and nothing is charged a second time."""
+    """A resumed run replays both model calls from the journal and is charged once."""
 
     async def story(asking: Asking) -> None:
         asking.provider.script("first", busy(), repeat_last=True)
@@ -205,7 +208,7 @@ def test_a_run_that_is_executed_again_asks_nobody_who_has_answered_or_failed() -
 
 
 def test_a_fallback_that_was_in_flight_at_a_crash_is_asked_again_as_the_same_logical_call() -> None:
-    """The first model has failed already, and the logical call was counted."""
+    """The first model's failure is replayed, and the logical call is not counted again."""
 
     async def story(asking: Asking) -> None:
         asking.provider.script("first", Step(status=404))
@@ -227,7 +230,7 @@ def test_a_fallback_that_was_in_flight_at_a_crash_is_asked_again_as_the_same_log
 
 @pytest.mark.req("002/13.5")
 def test_failures_and_fallbacks_are_logged() -> None:
-    """As warnings: which model failed how, at which attempt, and which is asked in its place."""
+    """Warnings name the model, the failure, the attempt and the fallback that is called next."""
 
     async def story(asking: Asking) -> None:
         asking.provider.script("first", busy(), repeat_last=True)

@@ -1,4 +1,4 @@
-"""The JSON in a reply that has words around it."""
+"""Extracting the JSON of a reply that has other text around it."""
 
 import json
 from typing import Any
@@ -31,7 +31,7 @@ DOCUMENT = '{"answer": "a } in a { text", "n": [1, {"deep": true}]}'
 def test_the_json_is_the_whole_reply_or_a_fenced_block_or_the_first_object(
     reply: str, part: str
 ) -> None:
-    """As it was written, to the character."""
+    """The JSON is returned character by character as the model wrote it."""
     assert json_part(reply) == part
 
 
@@ -53,7 +53,7 @@ def test_the_json_is_the_whole_reply_or_a_fenced_block_or_the_first_object(
     ],
 )
 def test_what_is_not_complete_is_not_mended(reply: str) -> None:
-    """Nor is a part of it taken for the whole."""
+    """Incomplete JSON is not repaired, and no part of it is returned."""
     assert json_part(reply) is None
 
 
@@ -73,7 +73,7 @@ _OBJECTS = st.dictionaries(
 def test_any_object_is_found_whatever_words_surround_it(
     before: str, value: dict[str, Any], after: str
 ) -> None:
-    """And it is that object."""
+    """The JSON object is extracted exactly, whatever text surrounds it."""
     document = json.dumps(value)
 
     assert json_part(f"{before} {document} {after}") == document
@@ -81,7 +81,7 @@ def test_any_object_is_found_whatever_words_surround_it(
 
 @pytest.mark.parametrize("reply", ["{" * 100_000, "```json\n{\n" * 10_000, '{"a":' * 50_000])
 def test_a_reply_is_not_read_again_for_each_of_its_braces(reply: str) -> None:
-    """The event loop waits meanwhile, and the time would grow with the square of its length."""
+    """Parsing blocks the event loop, so its time must not grow with the square of the length."""
     with counted_calls() as short:
         assert json_part(reply[: len(reply) // 10]) is None
     with counted_calls() as long:

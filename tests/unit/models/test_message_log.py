@@ -1,4 +1,4 @@
-"""Long conversations: what a call hashes and stores is what it adds."""
+"""Long conversations: each call hashes and stores only the messages that it adds."""
 
 import json
 from collections.abc import Sequence
@@ -35,7 +35,7 @@ async def converse(
     adds: bool = True,
     **parameters: Any,
 ) -> None:
-    """Ask once more with all that was said so far, and add what was said then."""
+    """Make one more call with the whole conversation, and append its messages."""
     completion = await asking.ask(key=f"turn/{turn}", messages=log, **parameters)
     if not adds:
         return
@@ -54,7 +54,7 @@ async def converse(
 
 
 def records(asking: Asking) -> list[CallRecord]:
-    """What was stored of the calls of models, and the result of the tool."""
+    """Return the stored records of the model calls and the result of the tool."""
     journal = asking.run.journal
     tool: Any = {"node_id": "n000000", "parent_id": "n000001"}
     stored = [CallRecord(node=tool, call_key="step/tool", outcome="result", value=RESULT)]
@@ -76,14 +76,14 @@ def records(asking: Asking) -> list[CallRecord]:
 
 
 def scripted(asking: Asking, text: str = "a word") -> None:
-    """The model speaks, and in the third turn calls a tool."""
+    """Script the model to reply with text, and to call a tool in the third turn."""
     calling = Step(text="I add.", tool_calls=[CALL])
     steps = [Step(text=f"{text} {turn}") for turn in range(2)]
     asking.provider.script("first", *steps, calling, Step(text=text), repeat_last=True)
 
 
 def sizes(stored: Sequence[CallRecord]) -> list[int]:
-    """The bytes of what was asked, call by call."""
+    """Return the size of each stored request in bytes."""
     return [len(json.dumps(each.request)) for each in stored if each.request is not None]
 
 
@@ -101,10 +101,9 @@ parameters = st.fixed_dictionaries(
 def test_a_call_stores_what_it_adds_and_shows_all_of_it(
     asked: list[tuple[dict[str, Any], bool, bool]],
 ) -> None:
-    """Answers and results stand where they were journaled and are named.
+    """Answers and results appear where they were journaled, by reference.
 
-    Calls have other parameters than those before, some are answered by a fallback, and some add
-    no message.
+    Calls use different parameters, some are answered by a fallback, and some add no message.
     """
     whole, grown = list(BEGINNING), MessageLog(BEGINNING)
     seen: list[list[CallRecord]] = []
@@ -142,7 +141,7 @@ def _without(request: Any) -> Any:
 
 
 def test_what_a_thousand_calls_store_is_what_they_said() -> None:
-    """Not its square: requests and replies come to little more than the words in them."""
+    """Storage grows with the text of the conversation and not with its square."""
     text = "word " * 400
     log = MessageLog(BEGINNING)
 
@@ -159,7 +158,7 @@ def test_what_a_thousand_calls_store_is_what_they_said() -> None:
 
 
 def test_a_run_that_is_executed_again_goes_on_with_the_same_conversation() -> None:
-    """The replayed calls are made no second time, and those after them store what they add."""
+    """Replayed calls are not made again, and later calls store only new messages."""
     made: list[int] = []
     log = MessageLog(BEGINNING)
 
@@ -182,7 +181,7 @@ def test_a_run_that_is_executed_again_goes_on_with_the_same_conversation() -> No
 
 
 def test_a_changed_conversation_is_stored_from_its_beginning() -> None:
-    """What an earlier call has stored is not what is sent now."""
+    """A call stores the whole conversation if it differs from the stored one."""
     changed = MessageLog((BEGINNING[0], replace(BEGINNING[1], content="Count to few.")))
 
     async def story(asking: Asking) -> None:
@@ -200,7 +199,7 @@ def test_a_changed_conversation_is_stored_from_its_beginning() -> None:
 
 
 def test_a_log_hashes_and_counts_what_is_new() -> None:
-    """Another head, or fewer messages, is read from the beginning."""
+    """A log with another first message or fewer messages is read from the start."""
     call = ToolCall(id="c", name="add", arguments="{}")
     log, other = MessageLog(BEGINNING), MessageLog(BEGINNING)
     first = log.hashed("a", 2).hexdigest()

@@ -1,4 +1,4 @@
-"""What model calls cost: charged, estimated or unknown, and as large as the budget allows."""
+"""Charging of model calls: known, estimated or unknown costs, within the budget."""
 
 import asyncio
 from decimal import Decimal
@@ -15,9 +15,9 @@ from tests.unit.models.asking import Asking, chain, priced, told, unpriced
 
 COUNTED = Step(text="four", tokens_in=3, tokens_out=2)
 REFUSED = Step(cut="before")
-"""The connection is refused: nothing was sent."""
+"""The connection is refused, so nothing was sent."""
 CUT = Step(cut="middle", delay_seconds=1)
-"""The request was sent; the answer broke off a second later."""
+"""The request was sent; the reply broke off a second later."""
 
 
 def scripted(*steps: Step, **settings: Any) -> Any:
@@ -33,7 +33,7 @@ def scripted(*steps: Step, **settings: Any) -> Any:
 
 @pytest.mark.req("002/20.4")
 def test_what_was_never_sent_costs_nothing() -> None:
-    """Three refused connections, of which each counts as an attempt."""
+    """Three refused connections cost nothing, and each counts as an attempt."""
     asking = told(scripted(REFUSED, REFUSED, REFUSED), priced("m"))
 
     usage = asking.run.scope.to_dict()
@@ -45,7 +45,10 @@ def test_what_was_never_sent_costs_nothing() -> None:
 
 @pytest.mark.req("002/20.4")
 def test_an_answer_that_was_lost_is_estimated_by_the_time_it_took() -> None:
-    """No model writes its longest answer in a second; the answered attempt is not estimated."""
+    """The estimate of a lost reply depends on the elapsed time.
+
+    The answered attempt is not estimated.
+    """
     asking = told(scripted(CUT, COUNTED), priced("m", max_output_tokens=4096))
 
     usage = asking.run.scope.to_dict()
@@ -60,7 +63,7 @@ def test_an_answer_that_was_lost_is_estimated_by_the_time_it_took() -> None:
 
 @pytest.mark.parametrize("sent", [True, False])
 def test_a_call_that_is_cancelled_costs_something_only_if_it_was_sent(sent: bool) -> None:
-    """Before that, it waits for a free connection."""
+    """Before the request is sent, the call only waits for a free connection."""
 
     async def story(asking: Asking) -> None:
         asking.provider.script("m", Step(hang=True, cut=None if sent else "before"))
@@ -75,7 +78,7 @@ def test_a_call_that_is_cancelled_costs_something_only_if_it_was_sent(sent: bool
 
 
 def test_an_answer_without_counts_is_estimated_by_its_length() -> None:
-    """It was answered, and is not charged what it might have been at most."""
+    """A reply without token counts is charged by its length, not by its maximum."""
     step = Step(text="four" * 30, omit_usage=True)
     asking = told(scripted(step), priced("m", max_output_tokens=4096))
 
@@ -84,7 +87,7 @@ def test_an_answer_without_counts_is_estimated_by_its_length() -> None:
 
 
 def test_a_price_that_is_not_known_makes_no_cost_of_zero() -> None:
-    """Of the call, of the answer and of the run; a refused call of such a model costs nothing."""
+    """The call, the answer and the run have no cost; a refused call of this model costs nothing."""
 
     async def story(asking: Asking) -> None:
         asking.provider.script("first", Step(status=404))
@@ -102,7 +105,7 @@ def test_a_price_that_is_not_known_makes_no_cost_of_zero() -> None:
     "budget", [Budget(max_tokens=500), Budget(max_cost_dollars=Decimal(500))], ids=str
 )
 def test_a_call_asks_for_no_more_output_than_its_budget_can_pay(budget: Budget) -> None:
-    """The provider gets the lower number; what a call may cost fits to the token."""
+    """The provider gets the lower limit, and the reservation fits to the token."""
 
     async def story(asking: Asking) -> None:
         asking.provider.script("m", COUNTED)
@@ -122,7 +125,10 @@ def test_a_call_asks_for_no_more_output_than_its_budget_can_pay(budget: Budget) 
 
 
 def test_a_call_that_cannot_get_the_least_output_is_refused() -> None:
-    """Fewer tokens than are configured are never asked for; a request for less is no matter."""
+    """The configured minimum of output tokens is enforced.
+
+    A request for fewer tokens is accepted.
+    """
 
     async def story(asking: Asking) -> None:
         with pytest.raises(BudgetExceededError) as refused:
@@ -136,7 +142,7 @@ def test_a_call_that_cannot_get_the_least_output_is_refused() -> None:
 
 
 def test_a_run_that_is_executed_again_finds_a_call_that_was_made_smaller() -> None:
-    """What was asked for is the same request, however much of the budget was left."""
+    """The journaled request is the same, whatever budget was left."""
 
     async def story(asking: Asking) -> None:
         asking.provider.script("m", COUNTED)

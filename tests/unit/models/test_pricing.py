@@ -1,4 +1,4 @@
-"""What tokens cost, and how many a request will take at most."""
+"""Prices of tokens, and the estimate of how many tokens a request uses at most."""
 
 from decimal import Decimal
 
@@ -29,14 +29,14 @@ def _request(text: str, *, limit: int | None = None) -> ModelRequest:
 
 
 def test_tokens_are_priced_per_million_and_exactly() -> None:
-    """Cached input has its own price; reasoning is output."""
+    """Cached input has its own price; reasoning is charged as output."""
     usage = TokenUsage(tokens_in=1000, tokens_out=500, tokens_cached=400, tokens_reasoning=300)
 
     assert CHEAP.cost_usd(usage) == Decimal("0.000232")
 
 
 def test_cached_tokens_cost_the_full_price_unless_a_discount_is_stated() -> None:
-    """Nobody is given a discount by accident."""
+    """Without a configured discount, cached tokens cost the full price."""
     price = TokenPrice(usd_per_million_in=Decimal(2), usd_per_million_out=Decimal(0))
 
     assert price.cost_usd(TokenUsage(tokens_in=10, tokens_out=0, tokens_cached=10)) == Decimal(
@@ -46,7 +46,7 @@ def test_cached_tokens_cost_the_full_price_unless_a_discount_is_stated() -> None
 
 @pytest.mark.parametrize("wrong", ["-0.01", "NaN", "Infinity"])
 def test_a_price_that_is_no_price_is_refused(wrong: str) -> None:
-    """A negative price would hand out budget."""
+    """A negative price is rejected, because it would add budget."""
     with pytest.raises(ValueError, match="price"):
         TokenPrice(usd_per_million_in=Decimal(wrong), usd_per_million_out=Decimal(1))
 
@@ -59,7 +59,7 @@ def test_an_unknown_price_names_the_model_and_is_never_zero() -> None:
 
 @pytest.mark.parametrize(("model", "cost_usd"), [(priced("m"), 4), (unpriced("m"), 5)])
 def test_a_stated_price_wins_over_the_list(model: ChatModel, cost_usd: int) -> None:
-    """The list is asked for the rest."""
+    """The list price is used only for models without a configured price."""
     costs: list[Decimal] = []
 
     async def story(asking: Asking) -> None:
@@ -71,17 +71,17 @@ def test_a_stated_price_wins_over_the_list(model: ChatModel, cost_usd: int) -> N
 
 @given(text=st.text())
 def test_the_estimate_is_above_one_token_for_four_characters(text: str) -> None:
-    """Even of the cheapest text there are never fewer tokens than the estimate allows for."""
+    """Even the cheapest text never takes more tokens than the estimate."""
     assert estimate_tokens(_request(text)).tokens_in > len(text) / 4
 
 
 def test_characters_of_several_bytes_count_as_a_token_each() -> None:
-    """Chinese has about one token a character."""
+    """Chinese text has about one token per character."""
     assert estimate_tokens(_request("今天天气怎么样" * 100)).tokens_in >= 700
 
 
 def test_the_schema_is_part_of_the_prompt() -> None:
-    """It is sent, so it is paid for."""
+    """The schema is sent and therefore charged."""
     plain = ModelRequest(messages=(Message(role="user", content="x"),))
     schema = {"type": "object", "properties": {"answer": {"type": "string", "title": "t" * 300}}}
     asked = ModelRequest(messages=plain.messages, json_schema=schema)
@@ -90,12 +90,12 @@ def test_the_schema_is_part_of_the_prompt() -> None:
 
 
 def test_the_output_is_estimated_at_what_the_request_allows() -> None:
-    """Without a limit of its own it is the default."""
+    """A request without its own limit is estimated at the default."""
     assert estimate_tokens(_request("x", limit=77)).tokens_out == 77
     assert estimate_tokens(_request("x")).tokens_out == DEFAULT_OUTPUT_TOKENS
     assert estimate_tokens(_request("x", limit=0)).tokens_out == 0
 
 
 def test_text_that_is_no_valid_unicode_can_be_estimated() -> None:
-    """A lone surrogate is refused by the provider, not by arithmetic."""
+    """The provider rejects a lone surrogate; the estimate must not fail on it."""
     assert estimate_tokens(_request("\ud800")).tokens_in > 0

@@ -1,4 +1,4 @@
-"""Parameters that an endpoint does not take are learned from its refusal."""
+"""Parameters that an endpoint does not support are learned from its error."""
 
 from typing import Any
 
@@ -13,7 +13,10 @@ RENAMED = f"{UNSUPPORTED} Use 'max_completion_tokens' instead."
 
 
 def _sent(said: str, **options: Any) -> list[dict[str, Any]]:
-    """The bodies of two questions, the first of which the endpoint refuses at first."""
+    """Return the bodies sent for two calls.
+
+    The endpoint rejects the first attempt of the first call.
+    """
 
     async def story(asking: Asking) -> None:
         asking.provider.script("first", Step(status=400, text=said))
@@ -24,7 +27,7 @@ def _sent(said: str, **options: Any) -> list[dict[str, Any]]:
 
 
 def test_the_limit_of_output_tokens_takes_the_name_that_the_endpoint_knows() -> None:
-    """The limit itself is always sent."""
+    """The output limit is always sent, under the name that the endpoint supports."""
     refused, retried, later = _sent(RENAMED)
 
     assert refused["max_tokens"] == 99
@@ -35,7 +38,7 @@ def test_the_limit_of_output_tokens_takes_the_name_that_the_endpoint_knows() -> 
 
 @pytest.mark.parametrize("name", ["temperature", "seed"])
 def test_a_parameter_that_is_refused_by_name_is_left_out_from_then_on(name: str) -> None:
-    """Everything else stays as it was."""
+    """Only the rejected parameter is left out."""
     refused, retried, later = _sent(f"Unrecognized request argument supplied: {name}")
 
     assert retried == later == {key: value for key, value in refused.items() if key != name}
@@ -49,7 +52,7 @@ def test_a_parameter_that_is_refused_by_name_is_left_out_from_then_on(name: str)
     ],
 )
 def test_a_value_that_is_refused_is_not_asked_for_again(said: str) -> None:
-    """The endpoint knows the parameter, so the request is wrong for good."""
+    """The endpoint knows the parameter, so a retry with the same value would fail again."""
 
     async def story(asking: Asking) -> None:
         asking.provider.script("first", Step(status=400, text=said))

@@ -1,4 +1,4 @@
-"""What was repaired in a reply, and what came in place of one, is kept and shown."""
+"""Repairs of a reply, and the raw text of a failed one, are stored and shown."""
 
 import json
 from dataclasses import replace
@@ -17,7 +17,7 @@ REPAIRS = ["think_tags", "finish_reason_unknown"]
 
 
 def test_repairs_are_journaled_shown_at_the_call_and_logged_once() -> None:
-    """A replayed answer names them without another line in the log."""
+    """A replayed answer lists its repairs without logging them again."""
 
     async def story(asking: Asking) -> None:
         asking.provider.script("first", Step(raw_body=json.dumps(THOUGHT)))
@@ -35,7 +35,7 @@ def test_repairs_are_journaled_shown_at_the_call_and_logged_once() -> None:
 
 
 def test_the_node_of_a_call_names_its_repairs() -> None:
-    """Only where there are any."""
+    """The node lists repairs only if there are any."""
 
     async def story(asking: Asking) -> None:
         asking.provider.script("first", Step(raw_body=json.dumps(THOUGHT)), Step(text="42"))
@@ -59,7 +59,7 @@ def test_the_node_of_a_call_names_its_repairs() -> None:
 def test_the_raw_reply_of_a_failed_call_is_kept_as_payloads_are(
     mode: PayloadMode, kept: str | None
 ) -> None:
-    """Its beginning stands in the journal; a run that is executed again fails alike."""
+    """The journal keeps the start of the raw reply, and a replay fails with the same message."""
 
     async def story(asking: Asking) -> None:
         exchanges: Exchanges = asking.models._exchanges

@@ -1,4 +1,4 @@
-"""How models are made to reply with JSON, whatever their endpoint knows."""
+"""How models are made to reply with JSON, whatever their endpoint supports."""
 
 import json
 
@@ -20,13 +20,13 @@ REPLY = Step(text=ANSWER, tokens_in=3, tokens_out=2)
 
 
 def formats(asking: Asking) -> list[str | None]:
-    """The kind of reply that each request asks for by a parameter."""
+    """Return the response format that each request asks for."""
     asked = (came.body.get("response_format") for came in asking.provider.arrivals)
     return [found and found["type"] for found in asked]
 
 
 def test_an_endpoint_that_knows_schemas_is_given_the_schema_alone() -> None:
-    """The prompt stays as it was."""
+    """An endpoint that supports schemas gets the schema, and the prompt is not changed."""
 
     async def story(asking: Asking) -> None:
         asking.provider.script("local", REPLY)
@@ -39,7 +39,7 @@ def test_an_endpoint_that_knows_schemas_is_given_the_schema_alone() -> None:
 
 
 def test_what_an_endpoint_refuses_is_asked_for_in_the_next_simpler_form() -> None:
-    """At once: it is no retry; but it is an attempt that counts, in one logical call."""
+    """The next form is tried at once; each try is an attempt of one logical call, not a retry."""
 
     async def story(asking: Asking) -> None:
         asking.provider.script("local", NO_SCHEMA, NO_JSON_MODE, Step(text=FENCED))
@@ -63,7 +63,7 @@ def test_what_an_endpoint_refuses_is_asked_for_in_the_next_simpler_form() -> Non
     "steps", [[NO_SCHEMA, REPLY], [NO_SCHEMA, NO_JSON_MODE, Step(text=FENCED)]]
 )
 def test_in_a_simpler_form_the_prompt_says_what_the_parameter_would(steps: list[Step]) -> None:
-    """In the one system message that every local model takes; the user message stays as it was."""
+    """The schema goes into the only system message; the user message is unchanged."""
 
     async def story(asking: Asking) -> None:
         asking.provider.script("local", *steps)
@@ -77,7 +77,7 @@ def test_in_a_simpler_form_the_prompt_says_what_the_parameter_would(steps: list[
 
 
 def test_words_around_the_json_are_cut_off_in_every_form() -> None:
-    """An endpoint may ignore the parameter, and its model mean well."""
+    """A model may add text even if the endpoint got the parameter."""
 
     async def story(asking: Asking) -> None:
         asking.provider.script("local", Step(text=FENCED))
@@ -100,7 +100,7 @@ def test_words_around_the_json_are_cut_off_in_every_form() -> None:
 def test_an_endpoint_that_ignores_the_schema_is_told_it_in_words_from_then_on(
     reply: str, next_form: str
 ) -> None:
-    """Prose is a sign of it, a reply that breaks off is none; the reprompt is the next question."""
+    """Prose shows that the schema was ignored, a cut-off reply does not. The reprompt states it."""
 
     async def story(asking: Asking) -> None:
         asking.provider.script("local", Step(text=reply), REPLY)
@@ -112,13 +112,13 @@ def test_an_endpoint_that_ignores_the_schema_is_told_it_in_words_from_then_on(
 
 @pytest.mark.parametrize("reply", ["42", '"yes"', "true", " null "])
 def test_a_bare_value_is_no_prose(reply: str) -> None:
-    """A schema need not be that of an object."""
+    """A schema may describe a value that is not an object."""
     assert not is_prose(reply)
     assert is_prose(f"It is {reply}.")
 
 
 def test_what_was_learned_of_a_model_is_remembered_for_the_process() -> None:
-    """The second question is asked in the form that works, also of another schema."""
+    """The second call uses the form that works, also for another schema."""
 
     async def story(asking: Asking) -> None:
         asking.provider.script("local", NO_SCHEMA)
@@ -132,7 +132,7 @@ def test_what_was_learned_of_a_model_is_remembered_for_the_process() -> None:
 
 
 def test_a_schema_that_is_refused_says_nothing_about_the_next_one() -> None:
-    """One caller's odd schema must not make the model worse for all others."""
+    """One caller's invalid schema must not change how other calls are made."""
 
     async def story(asking: Asking) -> None:
         asking.provider.script("local", BAD_SCHEMA)
@@ -144,7 +144,7 @@ def test_a_schema_that_is_refused_says_nothing_about_the_next_one() -> None:
 
 @pytest.mark.parametrize("status", [400, 422])
 def test_a_request_that_is_refused_for_another_reason_is_not_asked_again(status: int) -> None:
-    """The prompt may be too long, whatever the form."""
+    """The prompt may be too long in every form."""
 
     async def story(asking: Asking) -> None:
         asking.provider.script("local", Step(status=status, text="too many tokens"))
@@ -155,7 +155,7 @@ def test_a_request_that_is_refused_for_another_reason_is_not_asked_again(status:
 
 
 def test_a_request_without_a_schema_is_never_asked_in_another_form() -> None:
-    """There is nothing to step down from."""
+    """A request without a schema has no simpler form."""
 
     async def story(asking: Asking) -> None:
         asking.provider.script("local", NO_SCHEMA)
@@ -169,7 +169,7 @@ def test_a_request_without_a_schema_is_never_asked_in_another_form() -> None:
     ("configured", "asked"), [("schema", "json_schema"), ("json", "json_object"), ("text", None)]
 )
 def test_a_configured_form_is_the_only_one(configured: str, asked: str | None) -> None:
-    """The operator knows the endpoint; it is not second-guessed."""
+    """A form set by the operator is used without trying another one."""
 
     async def story(asking: Asking) -> None:
         asking.provider.script("local", NO_SCHEMA, repeat_last=True)
@@ -181,7 +181,7 @@ def test_a_configured_form_is_the_only_one(configured: str, asked: str | None) -
 
 
 def test_a_model_without_the_configured_form_hands_over_to_its_fallback() -> None:
-    """Which may have it."""
+    """The fallback may support the configured form."""
 
     async def story(asking: Asking) -> None:
         asking.provider.script("local", NO_SCHEMA)
@@ -192,7 +192,7 @@ def test_a_model_without_the_configured_form_hands_over_to_its_fallback() -> Non
 
 
 def test_each_form_has_its_own_retries() -> None:
-    """A passing trouble is waited for as ever."""
+    """A transient failure is retried in each form."""
 
     async def story(asking: Asking) -> None:
         asking.provider.script("local", busy(), NO_SCHEMA, busy(), busy(), REPLY)
@@ -205,7 +205,7 @@ def test_each_form_has_its_own_retries() -> None:
 
 
 def test_a_reply_without_json_is_left_as_it_is() -> None:
-    """Whoever asked says what is wrong with it."""
+    """The caller decides how to report a reply without JSON."""
 
     async def story(asking: Asking) -> None:
         asking.provider.script("local", Step(text="I would rather not."))
@@ -215,7 +215,7 @@ def test_a_reply_without_json_is_left_as_it_is() -> None:
 
 
 def test_an_anthropic_endpoint_without_tools_is_asked_in_words() -> None:
-    """The document is then the reply's text, not the arguments of a tool."""
+    """The JSON is then in the reply's text and not in the arguments of a tool."""
 
     async def story(asking: Asking) -> None:
         asking.provider.script(
@@ -233,7 +233,7 @@ def test_an_anthropic_endpoint_without_tools_is_asked_in_words() -> None:
 @pytest.mark.req("002/22.4")
 @pytest.mark.parametrize("knows", [True, False])
 def test_a_run_that_is_executed_again_begins_where_its_own_record_ends(knows: bool) -> None:
-    """Whether the new process has learned about the model or not, its answer is replayed."""
+    """The answer is replayed whether or not the new process knows the model's form."""
 
     async def story(asking: Asking) -> None:
         asking.provider.script("local", NO_SCHEMA, Step(text=ANSWER))
@@ -252,7 +252,7 @@ def test_a_run_that_is_executed_again_begins_where_its_own_record_ends(knows: bo
 
 
 def test_a_schema_that_the_messages_state_is_not_repeated_in_the_prompt() -> None:
-    """A simpler form then asks for nothing but the JSON itself."""
+    """A simpler form then asks only for JSON."""
     messages = (Message(role="system", content="Plan."), Message(role="user", content="?"))
     plain = {"type": "object", "properties": {"actions": {"type": "array"}}}
 

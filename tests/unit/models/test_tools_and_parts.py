@@ -1,4 +1,4 @@
-"""Tools, the parts of a streamed reply and named models at the gateway."""
+"""Tools, streamed parts of replies, and named models at the gateway."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -36,7 +36,7 @@ PRICED = priced("first")
 
 
 class Scripted:
-    """Answers with one reply, in parts if it was told how."""
+    """A provider that answers with one reply, optionally streamed in parts."""
 
     name, external = "scripted", True
 
@@ -45,7 +45,7 @@ class Scripted:
         self.requests: list[ModelRequest] = []
 
     async def complete(self, model: str, request: ModelRequest) -> ModelReply:
-        """Give the parts, then the reply."""
+        """Stream the parts, then return the reply."""
         self.requests.append(request)
         if request.on_delta is not None:
             for part in self.parts:
@@ -57,7 +57,7 @@ class Scripted:
 
 
 def _asked_by(asking: Asking, provider: ModelProvider) -> None:
-    """Put a provider into the place of the real clients."""
+    """Replace the real clients by this provider."""
     table = asking.models.table
     asking.models.table = ModelTable(
         {name: replace(table[name], provider=provider) for name in table}
@@ -69,7 +69,7 @@ def _written(into: list[tuple[int, Delta]]) -> OnDelta:
 
 
 def test_calls_of_tools_and_thinking_are_answers_and_are_replayed() -> None:
-    """A run that is executed again gets all of the answer from its journal, and no parts."""
+    """A replay returns the whole answer from the journal and streams no parts."""
     provider, parts = Scripted(SPOKEN), list[tuple[int, Delta]]()
 
     async def story(asking: Asking) -> None:
@@ -91,7 +91,7 @@ def test_calls_of_tools_and_thinking_are_answers_and_are_replayed() -> None:
 
 
 def test_an_incomplete_answer_says_so_when_it_is_replayed() -> None:
-    """The journal keeps why the answer is incomplete and what the model said about it."""
+    """The journal keeps why the answer is incomplete and the model's reason."""
     refused = replace(SPOKEN, incomplete=Incomplete.REFUSAL, incomplete_reason="I must not.")
 
     async def story(asking: Asking) -> None:
@@ -116,7 +116,7 @@ def test_an_incomplete_answer_says_so_when_it_is_replayed() -> None:
 def test_a_cut_blocked_or_empty_answer_is_incomplete(
     step: Step, incomplete: Incomplete | None
 ) -> None:
-    """A complete answer is not."""
+    """Only a complete answer is not marked as incomplete."""
 
     async def story(asking: Asking) -> None:
         asking.provider.script("first", step)
@@ -126,7 +126,7 @@ def test_a_cut_blocked_or_empty_answer_is_incomplete(
 
 
 def test_the_parts_of_a_reply_are_those_of_its_attempts() -> None:
-    """Attempts count on over a fallback; one that does not stream gives all at once."""
+    """Attempt numbers continue over a fallback; one that does not stream sends one part."""
     parts = list[tuple[int, Delta]]()
 
     async def story(asking: Asking) -> None:
@@ -142,7 +142,7 @@ def test_the_parts_of_a_reply_are_those_of_its_attempts() -> None:
 
 @pytest.mark.req("002/13.4")
 def test_a_stream_that_breaks_off_is_charged_and_begun_anew() -> None:
-    """Its parts were those of the first attempt; what it cost is an estimate."""
+    """Each attempt's parts carry its number; the broken attempt's cost is an estimate."""
     parts = list[tuple[int, Delta]]()
 
     async def story(asking: Asking) -> None:
@@ -162,7 +162,7 @@ def test_a_stream_that_breaks_off_is_charged_and_begun_anew() -> None:
 
 
 def test_a_provider_that_does_not_stream_gives_its_reply_as_one_part() -> None:
-    """Thinking first; nothing is said twice where the provider has streamed."""
+    """Thinking comes first, and a streamed reply is not sent again as a whole."""
     whole, streamed = list[tuple[int, Delta]](), list[tuple[int, Delta]]()
     said = (Delta("content", "I "), Delta("content", "add."))
 
@@ -179,7 +179,7 @@ def test_a_provider_that_does_not_stream_gives_its_reply_as_one_part() -> None:
 
 
 def test_a_named_model_is_asked_first_and_at_its_own_price() -> None:
-    """The configured price belongs to the configured model; the tier's fallbacks stay."""
+    """The configured price belongs to the configured model, and the tier's fallbacks remain."""
     seen: list[Any] = []
 
     async def story(asking: Asking) -> None:
@@ -197,7 +197,7 @@ def test_a_named_model_is_asked_first_and_at_its_own_price() -> None:
 
 
 def test_fallbacks_that_a_caller_names_are_asked_before_the_configured_ones() -> None:
-    """Each once, in their order."""
+    """Fallbacks named by the caller are called first, each once and in order."""
 
     async def story(asking: Asking) -> None:
         for model in ("first", "other", "third"):
@@ -210,7 +210,7 @@ def test_fallbacks_that_a_caller_names_are_asked_before_the_configured_ones() ->
 
 
 def test_the_hash_of_a_request_is_that_of_what_is_sent() -> None:
-    """Tools and their messages count; plain requests keep the hash that journals hold."""
+    """Tools and their messages change the hash; plain requests keep the hash that journals hold."""
     plain = ModelRequest(
         messages=(Message(role="user", content="h\u00e9?"),), seed=3, max_output_tokens=64
     )
@@ -242,7 +242,7 @@ def test_the_hash_of_a_request_is_that_of_what_is_sent() -> None:
 
 
 def test_a_trace_shows_tools_and_what_was_called() -> None:
-    """Names of the tools, the calls of the assistant, and whose result a message is."""
+    """The trace shows the tool names, the assistant's calls and the call of each result."""
     said = [
         Message(role="user", content="1+1?"),
         Message(role="assistant", content="", tool_calls=(CALLED,)),

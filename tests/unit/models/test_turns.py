@@ -1,4 +1,4 @@
-"""Calls that wait for their turn at a model which may only be asked so often."""
+"""Calls that wait for a rate slot of a model."""
 
 import asyncio
 from functools import partial
@@ -34,7 +34,7 @@ def waited_ms(gateway: Gateway, number: int) -> int:
 
 
 def test_calls_take_turns_and_the_trace_says_how_long_they_waited() -> None:
-    """One asks at a time, and all others of the line sleep."""
+    """One call at a time asks for the slot, and the other queued calls sleep."""
     limits = MemoryRateLimits(every_seconds=2)
 
     async def story(gateway: Gateway) -> None:
@@ -53,7 +53,7 @@ def test_calls_take_turns_and_the_trace_says_how_long_they_waited() -> None:
 
 
 def test_who_waits_for_a_turn_holds_nothing_that_others_need() -> None:
-    """A call of the same run to another model has the budget meanwhile."""
+    """A call that waits for a rate slot does not hold budget that another call needs."""
     limits = MemoryRateLimits()
     limits.free_at = 10.0
 
@@ -70,7 +70,7 @@ def test_who_waits_for_a_turn_holds_nothing_that_others_need() -> None:
 
 
 def test_who_waits_for_budget_lets_others_have_their_turn() -> None:
-    """A run that waits for its own budget is not in the way of other runs of its tenant."""
+    """A run that waits for its own budget does not block other runs of its tenant."""
     limits = MemoryRateLimits(every_seconds=0.5)
 
     async def long() -> Reply:
@@ -96,7 +96,7 @@ def test_who_waits_for_budget_lets_others_have_their_turn() -> None:
 
 
 def test_a_stop_ends_the_wait_at_once_and_the_place_is_given_up() -> None:
-    """The call was never made, and its trace says how long it waited."""
+    """The call is recorded as not made, and its trace shows how long it waited."""
     limits = MemoryRateLimits()
     limits.free_at = 100.0
 
@@ -123,7 +123,7 @@ def test_a_stop_ends_the_wait_at_once_and_the_place_is_given_up() -> None:
 
 
 def test_a_replayed_call_takes_no_turn() -> None:
-    """It is not made."""
+    """A replayed call is not made, so it needs no slot."""
     limits = MemoryRateLimits()
 
     async def story(gateway: Gateway) -> None:
@@ -136,7 +136,7 @@ def test_a_replayed_call_takes_no_turn() -> None:
 
 
 def test_tokens_that_were_not_needed_are_given_back_and_wake_the_next() -> None:
-    """The next question brings them along."""
+    """The next request for a slot returns the unused tokens."""
     limits = MemoryRateLimits(every_seconds=60)
 
     async def story(gateway: Gateway) -> None:
@@ -162,7 +162,7 @@ def limited(story: Any, limits: MemoryRateLimits, limit: RateLimit | None = LIMI
 
 
 def test_a_model_is_asked_when_it_is_the_tenants_turn() -> None:
-    """With the most that the request may take; a model without a limit asks nobody."""
+    """The slot is requested for the largest possible usage; a model without a limit needs none."""
     limits = MemoryRateLimits(every_seconds=3)
 
     async def story(asking: Asking) -> None:
@@ -174,7 +174,7 @@ def test_a_model_is_asked_when_it_is_the_tenants_turn() -> None:
     assert asking.provider.times() == pytest.approx([0, 3], abs=0.1)
     (_, most, _), *_, (_, less, unused) = limits.asked
     assert most - less == 1024 - 10
-    assert unused == 0  # it came back with the question before
+    assert unused == 0  # returned with the previous request
     assert sum(each[2] for each in limits.asked) == most - 5
 
     free = MemoryRateLimits()
@@ -183,7 +183,7 @@ def test_a_model_is_asked_when_it_is_the_tenants_turn() -> None:
 
 
 def test_another_model_of_the_same_provider_has_no_limit() -> None:
-    """The limit belongs to the model that it was configured for."""
+    """The limit belongs only to the model that it was configured for."""
     limits = MemoryRateLimits()
 
     async def story(asking: Asking) -> None:
@@ -198,7 +198,7 @@ def test_another_model_of_the_same_provider_has_no_limit() -> None:
 def test_a_refusal_for_being_asked_too_often_pauses_the_model(
     headers: dict[str, str], seconds: float
 ) -> None:
-    """For everybody, and for as long as the provider says."""
+    """The pause applies to all callers and lasts as long as the provider asks for."""
     limits = MemoryRateLimits(every_seconds=0.01)
 
     async def story(asking: Asking) -> None:
@@ -216,7 +216,7 @@ def test_a_refusal_for_being_asked_too_often_pauses_the_model(
 
 
 def test_a_pause_has_an_end_whatever_a_provider_asks_for() -> None:
-    """A day is a minute; a failure that says nothing of the kind is no pause."""
+    """A pause is capped at one minute; a failure without a wait causes none."""
     limits = MemoryRateLimits()
 
     async def story(gateway: Gateway) -> None:
@@ -232,7 +232,7 @@ def test_a_pause_has_an_end_whatever_a_provider_asks_for() -> None:
 
 
 def test_an_allowance_never_lets_more_through_in_a_minute_than_its_limit() -> None:
-    """What is taken at once, and what comes back in the rest of the minute."""
+    """The burst and the refill of one minute stay within the limit."""
     for per_minute in (1, 2, 59, 60, 61, 500, 3_000, 1_000_000):
         for seconds in (1, 3):
             allowance = Allowance.of(per_minute, burst_seconds=seconds)
@@ -244,7 +244,7 @@ def test_an_allowance_never_lets_more_through_in_a_minute_than_its_limit() -> No
 
 
 def test_a_call_that_fails_before_it_is_made_gives_its_turn_up() -> None:
-    """A refused barrier leaves the line to the next one."""
+    """A refused barrier frees the slot for the next call."""
     limits = MemoryRateLimits(every_seconds=0.5)
 
     async def story(gateway: Gateway) -> None:

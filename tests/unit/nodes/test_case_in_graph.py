@@ -11,7 +11,7 @@ from tests.unit.nodes.world import NOW, World, flow, graph, step
 
 @pytest.mark.req("004/pipeline")
 async def test_the_answer_of_one_case_is_the_question_of_the_next() -> None:
-    """A flow edge between two cases is a sequence."""
+    """A flow edge passes the first case's answer to the second case."""
     of = graph(
         step("first", "case"),
         step("then", "case", {"input": "What is twice ${default}?"}),
@@ -28,7 +28,7 @@ async def test_the_answer_of_one_case_is_the_question_of_the_next() -> None:
 
 
 async def test_a_question_is_never_read_as_a_template() -> None:
-    """What a caller has written comes to the planner as it was written."""
+    """The planner gets the caller's text unchanged."""
     here = World(small=ScriptedModel([plan(respond("no"))]))
 
     await here.run(graph(step("c", "case")), default="What is ${secret} in $${x}?", secret="s3cret")
@@ -47,7 +47,7 @@ async def test_a_question_is_never_read_as_a_template() -> None:
 async def test_a_case_has_the_time_and_the_zone_of_its_run_or_its_own(
     data: dict[str, str], today: str
 ) -> None:
-    """The same whenever the run is executed again."""
+    """A case has the same time and zone whenever its run is executed again."""
     here = World(
         small=ScriptedModel([plan(respond("yes"))]),
         facts=RunFacts(now=NOW, timezone="Asia/Tokyo", seed=5),
@@ -77,12 +77,12 @@ async def test_a_case_has_the_time_and_the_zone_of_its_run_or_its_own(
     ],
 )
 def test_the_data_of_a_case_is_checked_with_the_graph(data: dict[str, object], place: str) -> None:
-    """Each field in its place."""
+    """Each problem in the data of a case is reported at its own field."""
     assert World().places(graph(step("c", "case", data))) == [f"steps.0.data.{place}"]
 
 
 async def test_what_a_step_says_of_the_loop_replaces_what_is_configured() -> None:
-    """The rest stays as it was."""
+    """A step overrides single settings of the loop; the rest keep their configured values."""
     here = case_world(big=[plan(calculate("6 * 7"))])
 
     result = result_of(await here.run(act={"max_steps": 0}))
@@ -91,7 +91,7 @@ async def test_what_a_step_says_of_the_loop_replaces_what_is_configured() -> Non
 
 
 async def test_a_case_that_gets_no_question_fails() -> None:
-    """There is nothing to answer."""
+    """The step fails because it has no question."""
     outcome = await case_world().run("${default}", inputs={"default": ""}, now=CASE_NOW)
 
     assert type(outcome.error).__name__ == "CaseDataError"

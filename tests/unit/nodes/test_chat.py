@@ -1,4 +1,4 @@
-"""Who sees the chat, and who may use the tools that its user brings along."""
+"""Which steps get the chat, and which may use the tools that the chat user supplies."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ KINDS = ("agent", "yes", "no", "other")
 
 
 def chat_step(step_id: str, kind: str) -> Any:
-    """A step of one of four kinds: an agent, a chat start of either policy, something else."""
+    """Return a step: an agent, a chat start with or without user tools, or another step."""
     if kind == "agent":
         return step(step_id, "agent", {"agent": agent()})
     if kind == "other":
@@ -30,7 +30,7 @@ def scope_of(document: Any) -> ChatScope:
 
 @st.composite
 def chats(draw: st.DrawFn) -> tuple[dict[str, str], list[tuple[str, str]]]:
-    """Steps of random kinds, and flow edges that lead from earlier to later ones."""
+    """Generate steps of random kinds, and flow edges from earlier to later ones."""
     kinds = draw(st.lists(st.sampled_from(KINDS), min_size=1, max_size=7))
     steps = {f"s{index}": kind for index, kind in enumerate(kinds)}
     pairs = [
@@ -45,7 +45,7 @@ def chats(draw: st.DrawFn) -> tuple[dict[str, str], list[tuple[str, str]]]:
 @pytest.mark.req("004/entry", "004/user-tools")
 @given(chats())
 def test_the_flow_alone_decides(chat: tuple[dict[str, str], list[tuple[str, str]]]) -> None:
-    """For every graph: what stands anywhere before a step, not only next to it."""
+    """All steps before a step decide, not only its direct predecessors."""
     steps, edges = chat
     document = graph(
         *(chat_step(step_id, kind) for step_id, kind in steps.items()),
@@ -68,7 +68,7 @@ def test_the_flow_alone_decides(chat: tuple[dict[str, str], list[tuple[str, str]
 
 @pytest.mark.req("004/entry", "004/user-tools")
 def test_graphs_inside_steps_are_part_of_the_flow() -> None:
-    """Whatever the depth; a further attempt of a step is at the same place."""
+    """Nested graphs belong to the flow at any depth; a retry of a step has the same position."""
     deep = graph(step("in", "subgraph", {"graph": graph(chat_step("a", "agent"))}))
     scope = scope_of(
         graph(
@@ -95,7 +95,7 @@ def test_graphs_inside_steps_are_part_of_the_flow() -> None:
     ],
 )
 def test_the_agents_of_a_map_work_on_its_items(data: dict[str, Any]) -> None:
-    """They are given those, not the chat; who comes behind them comes behind agents."""
+    """The agents of the map get items and no chat; steps behind them come after agents."""
     scope = scope_of(
         graph(
             chat_step("chat", "yes"),
@@ -113,7 +113,7 @@ def test_the_agents_of_a_map_work_on_its_items(data: dict[str, Any]) -> None:
 
 @pytest.mark.req("004/entry")
 def test_an_agent_that_steps_in_for_another_step_counts_as_one() -> None:
-    """As the fallback of its policy."""
+    """The fallback agent of a step's policy counts as an agent."""
     fallback = {"type": "agent", "data": {"agent": agent()}}
     policy = {"on_error": "fallback", "fallback": fallback}
     first = {**chat_step("a", "other"), "policy": policy}
@@ -131,7 +131,7 @@ def chat(*said: str, **more: Any) -> ChatInput:
 
 @pytest.mark.req("004/entry", "004/context")
 async def test_an_entry_agent_may_be_asked_by_its_step() -> None:
-    """What its data says takes the place of the newest message; the rest of the chat stays."""
+    """The step's input replaces the newest message; the rest of the chat stays."""
     document = graph(
         chat_step("chat", "yes"),
         step("a", "agent", {"agent": agent(), "input": "In short: ${default}"}),
@@ -149,7 +149,7 @@ async def test_an_entry_agent_may_be_asked_by_its_step() -> None:
 
 
 async def test_a_chat_start_outside_of_chats_gives_what_it_is_given() -> None:
-    """So a graph for chats can be tried as any other."""
+    """A chat graph can therefore be tried like any other graph."""
     here = world("Yes.")
     document = graph(chat_step("chat", "yes"), chat_step("a", "agent"), flow("chat", "a"))
 
@@ -159,7 +159,7 @@ async def test_a_chat_start_outside_of_chats_gives_what_it_is_given() -> None:
 
 
 def test_a_chat_survives_being_stored() -> None:
-    """With tools of every kind."""
+    """A chat with all kinds of tools is restored unchanged."""
     whole = chat("1?", "One.", "2?", user_tools=({"tool": "calculator"}, {"agent": agent()}))
 
     assert ChatInput.of_json(whole.to_json()) == whole

@@ -1,4 +1,4 @@
-"""Checking graphs: all problems at once, each with its place, and nothing that was sent."""
+"""Validating graphs: all problems are reported at once, with a path and without input values."""
 
 import json
 from typing import Any
@@ -22,7 +22,7 @@ from tests.unit.nodes.world import World, flow, function, graph, link, step
 ASK = {"prompt": "Say ${default}."}
 SECRET = "sk-4f9a8b7c6d"
 AGENTS = Agents.__new__(Agents)
-"""Nothing is executed here."""
+"""No step is executed in these tests."""
 
 
 @function("twice")
@@ -40,7 +40,7 @@ def world() -> World:
 
 
 def test_a_good_graph_has_no_problems_and_can_be_prepared() -> None:
-    """With everything its steps need."""
+    """The prepared graph holds the parts that its steps need."""
     good = graph(
         step("a", "llm", ASK, policy={"on_error": "skip", "fallback_value": "none"}),
         step(
@@ -64,7 +64,7 @@ def test_a_good_graph_has_no_problems_and_can_be_prepared() -> None:
 
 
 def test_all_problems_of_a_graph_are_told_at_once() -> None:
-    """Unreadable parts, unknown types, broken data, and what is wrong with the whole."""
+    """Invalid parts, unknown types, invalid data and problems of the whole graph are listed."""
     broken = graph(
         step("a b", "llm", {"prompt": "${default", SECRET: 1}),
         step("b", "llm", {}, policy={"on_error": "retry"}, sub_budget={"max_tokens": -1}),
@@ -109,7 +109,7 @@ def test_all_problems_of_a_graph_are_told_at_once() -> None:
 
 
 def test_what_was_sent_does_not_come_back() -> None:
-    """Neither values nor keys that somebody made up."""
+    """Problems repeat neither values nor unknown keys of the input."""
     broken = graph(
         step("a", "llm", {"prompt": [SECRET], SECRET: SECRET, "tier": SECRET, "seed": SECRET}),
         step("b", "llm", {"prompt": SECRET, "output_schema": {"type": SECRET}}),
@@ -131,7 +131,7 @@ def test_what_was_sent_does_not_come_back() -> None:
     "data", [None, {}, {"channel": None}, {"channel": "both"}, {"channel": "FLOW"}, {"channel": 1}]
 )
 def test_an_edge_without_a_good_channel_is_refused(data: Any) -> None:
-    """There is no default, and nothing is guessed from the handles."""
+    """The channel has no default and is not derived from the handles."""
     edge = {**flow("a", "b"), "data": data}
     without = {name: value for name, value in edge.items() if name != "data"}
 
@@ -145,7 +145,7 @@ def test_an_edge_without_a_good_channel_is_refused(data: Any) -> None:
 
 @pytest.mark.parametrize("missing", ["source", "target"])
 def test_an_edge_names_both_ends(missing: str) -> None:
-    """They are never guessed."""
+    """An edge with a missing end is rejected; the end is not guessed."""
     edge = {name: value for name, value in flow("a", "b").items() if name != missing}
 
     assert world().places(graph(step("a", "llm", ASK), step("b", "llm", ASK), edge)) == [
@@ -154,7 +154,7 @@ def test_an_edge_names_both_ends(missing: str) -> None:
 
 
 def test_an_edge_joins_the_usual_handles_unless_it_names_others() -> None:
-    """A toolset has no usual one, which is said."""
+    """A toolset has no default handle, and the problem names the missing handles."""
     ends = {"source": "a", "target": "b"}
     flows = graph(
         step("a", "llm", ASK), step("b", "llm", ASK), {**ends, "data": {"channel": "flow"}}
@@ -171,7 +171,7 @@ def test_an_edge_joins_the_usual_handles_unless_it_names_others() -> None:
 
 
 def test_a_gap_does_not_make_problems_of_its_own() -> None:
-    """A toolset whose edge cannot be read is no step that would be executed."""
+    """A toolset whose edge is invalid is not reported as an executed step."""
     edge = {**link("t", "c"), "source_handle": "no handle"}
     gap = graph(step("t", "toolset", {"tools": []}), step("c", "case"), edge)
     left_out = graph(step("a", "llm", ASK), step("b", "llm", ASK), edge, entry=["a"])
@@ -192,12 +192,12 @@ def test_a_gap_does_not_make_problems_of_its_own() -> None:
     ],
 )
 def test_anything_at_all_can_be_checked(value: Any, places: list[str]) -> None:
-    """Whatever comes instead of a graph."""
+    """Any value that is not a graph gives problems and no exception."""
     assert sorted(world().places(value)) == places
 
 
 def test_warnings_are_told_and_do_not_keep_a_graph_from_being_executed() -> None:
-    """They have their own severity."""
+    """Warnings have their own severity and do not reject the graph."""
     odd = graph(step("a", "llm", ASK), step("b", "llm", ASK), flow("b", "b"))
 
     problems = world().catalog.examine(odd)[1]
@@ -207,7 +207,7 @@ def test_warnings_are_told_and_do_not_keep_a_graph_from_being_executed() -> None
 
 
 def test_the_error_of_a_refused_graph_names_the_first_problems_and_holds_all() -> None:
-    """For callers who have no table of problems."""
+    """The message serves callers that do not show all problems."""
     broken = graph(*(step(f"s{number}", "llm") for number in range(5)))
 
     with pytest.raises(
@@ -219,7 +219,7 @@ def test_the_error_of_a_refused_graph_names_the_first_problems_and_holds_all() -
 
 @pytest.mark.req("004/subgraph")
 def test_graphs_inside_graphs_are_checked_in_their_place() -> None:
-    """Their problems, warnings included, are told with the way to them."""
+    """Problems and warnings of inner graphs have their full path."""
     inner = graph(step("x", "llm"), step("y", "llm", ASK), flow("y", "y"))
     outer = graph(
         step("a", "llm", ASK),
@@ -239,7 +239,7 @@ def test_graphs_inside_graphs_are_checked_in_their_place() -> None:
 
 @pytest.mark.parametrize("through", ["graph", "step"])
 def test_eight_graphs_may_stand_in_one_another_and_no_more(through: str) -> None:
-    """The outermost included, and however they are nested."""
+    """The outermost graph counts, and every kind of nesting counts."""
 
     def nested(depth: int) -> dict[str, Any]:
         if through == "step":
@@ -259,7 +259,7 @@ def test_eight_graphs_may_stand_in_one_another_and_no_more(through: str) -> None
 
 
 def test_graphs_that_are_only_named_are_found_wherever_they_stand() -> None:
-    """With the place that takes them, also as fallbacks and inside other graphs."""
+    """Each reference has its path, also in fallbacks and inner graphs."""
     named = {"name": "prices", "version": 2}
     outer = graph(
         step("a", "subgraph", {"graph": named}),
@@ -307,7 +307,7 @@ def test_graphs_that_are_only_named_are_found_wherever_they_stand() -> None:
     "junk", [None, 1, {"steps": 1}, {"steps": [None, {"data": 1}, {"id": []}]}]
 )
 def test_references_are_looked_for_in_anything(junk: Any) -> None:
-    """What cannot be read has none, nor has a step of a type that takes no graph."""
+    """Invalid input has no references, nor has a step whose type takes no graph."""
     assert world().catalog.references(junk) == ()
     taking_none = graph(
         step("a", "llm", {"graph": {"name": "x"}}), step("b", "gone", {"graph": junk})
@@ -316,7 +316,7 @@ def test_references_are_looked_for_in_anything(junk: Any) -> None:
 
 
 def test_persistent_functions_are_found_inside_nested_graphs() -> None:
-    """Two parallel steps may not share one, nor may the items of a map (seed 000, P4)."""
+    """Neither two parallel steps nor two items of a map may share one (seed 000, P4)."""
     use = step("u", "function", {"name": "ledger"})
     side_by_side = graph(
         step("a", "subgraph", {"graph": graph(use)}),
@@ -337,7 +337,7 @@ def test_persistent_functions_are_found_inside_nested_graphs() -> None:
 
 
 def test_ten_times_as_many_steps_take_about_ten_times_as_much_work_to_prepare() -> None:
-    """A quadratic walk would call a hundred times as many functions."""
+    """Quadratic work would need a hundred times as many function calls."""
     catalog = world().catalog
 
     def calls_for(count: int) -> int:
@@ -347,12 +347,12 @@ def test_ten_times_as_many_steps_take_about_ten_times_as_much_work_to_prepare() 
             catalog.prepare({"steps": steps, "edges": edges}, graph_id="g")
         return work.calls
 
-    calls_for(3)  # what is prepared once for all graphs
+    calls_for(3)  # warm up what all graphs share
     assert calls_for(1_000) < 12 * calls_for(100)
 
 
 def test_the_types_describe_themselves_as_json() -> None:
-    """With the schema of their data."""
+    """The JSON includes the schema of each type's data."""
     described = {kind["name"]: kind for kind in json.loads(json.dumps(world().catalog.describe()))}
 
     assert list(described) == sorted(
@@ -378,7 +378,7 @@ def test_the_types_describe_themselves_as_json() -> None:
 
 @pytest.mark.req("004/executors", "004/materialize")
 def test_what_can_be_linked_materialises_and_nothing_else_does() -> None:
-    """All behaviour of a type is in its node: execute, and for links materialize."""
+    """A type's behaviour is in its node: `execute`, and `materialize` for links."""
     types = [type_of(CaseNode.__new__(CaseNode)), llm_type(AGENTS), map_type(), router_type()]
     types += [subgraph_type(), function_type([twice]), toolset_type(())]
 
@@ -389,6 +389,6 @@ def test_what_can_be_linked_materialises_and_nothing_else_does() -> None:
 
 
 def test_a_catalog_has_each_type_once() -> None:
-    """Nobody could tell which one is meant."""
+    """With two types of the same name, a graph would be ambiguous."""
     with pytest.raises(DuplicateTypeError):
         NodeCatalog([llm_type(AGENTS), llm_type(AGENTS)])

@@ -1,4 +1,4 @@
-"""Conditions: data that can be met, and nothing that can break or run."""
+"""Conditions are plain data; evaluating one neither fails nor runs code."""
 
 import json
 import operator
@@ -19,7 +19,7 @@ JSON = st.recursive(
 
 
 def met(op: str, found: Any, *value: Any) -> bool:
-    """Whether a value meets a comparison."""
+    """Return whether a value satisfies a comparison."""
     return condition(path="default", op=op, **({"value": value[0]} if value else {})).holds(
         {"default": found}, Work()
     )
@@ -64,7 +64,7 @@ def condition(**data: Any) -> Condition:
     ],
 )
 def test_comparisons_know_the_kinds_of_json(op: str, found: Any, value: Any, expected: Any) -> None:
-    """Kinds that cannot be compared are no match, and truth is no number."""
+    """Values of different kinds do not match, and a boolean is not a number."""
     assert met(op, found, value) is expected
 
 
@@ -78,12 +78,12 @@ def test_comparisons_know_the_kinds_of_json(op: str, found: Any, value: Any, exp
     ],
 )
 def test_some_conditions_need_no_value(op: str, found: Any, expected: bool) -> None:
-    """Null is there; only true is true."""
+    """`exists` is true for null, and `is_true` only for true."""
     assert met(op, found) is expected
 
 
 def test_a_value_that_is_not_there_meets_nothing_but_missing() -> None:
-    """Not even that it differs."""
+    """A missing value does not match `ne` either."""
     ops = {"eq": 1, "ne": 1, "gt": 1, "in": [1], "contains": 1, "starts_with": "", "exists": None}
     for op, value in ops.items():
         given_value = {} if op == "exists" else {"value": value}
@@ -92,7 +92,7 @@ def test_a_value_that_is_not_there_meets_nothing_but_missing() -> None:
 
 
 def test_conditions_are_joined_by_all_any_and_not() -> None:
-    """To any depth."""
+    """The operators all, any and not nest to any depth."""
     joined = condition(
         all=[
             {"path": "n", "op": "gt", "value": 1},
@@ -113,7 +113,7 @@ def test_conditions_are_joined_by_all_any_and_not() -> None:
 
 @given(JSON, JSON)
 def test_no_two_values_break_a_comparison(found: Any, value: Any) -> None:
-    """Every operator answers for everything that it accepts."""
+    """Every operator accepts every pair of values without an exception."""
     for op in ("eq", "ne", "gt", "ge", "lt", "le", "in", "contains", "starts_with", "ends_with"):
         try:
             checked = condition(path="default", op=op, value=value)
@@ -125,13 +125,13 @@ def test_no_two_values_break_a_comparison(found: Any, value: Any) -> None:
 
 @given(JSON)
 def test_everything_equals_its_copy(value: Any) -> None:
-    """However it was written."""
+    """A value equals its copy, whatever the notation of its numbers."""
     assert same(value, json.loads(json.dumps(value)), Work())
 
 
 @given(st.integers(-3, 3) | st.floats(-3, 3), st.integers(-3, 3) | st.floats(-3, 3))
 def test_numbers_are_ordered_as_numbers(found: float, value: float) -> None:
-    """Whole ones or not."""
+    """Integers and decimals compare by value."""
     for op in ("gt", "ge", "lt", "le"):
         assert met(op, found, value) is getattr(operator, op)(found, value)
 
@@ -156,13 +156,13 @@ def test_numbers_are_ordered_as_numbers(found: float, value: float) -> None:
     ],
 )
 def test_what_is_no_condition_is_refused(wrong: dict[str, Any]) -> None:
-    """When the graph is checked."""
+    """The graph's validation rejects an invalid condition."""
     with pytest.raises(ValidationError):
         condition(**wrong)
 
 
 def test_conditions_nested_without_end_are_refused_and_do_not_break() -> None:
-    """Python's own limit is never met."""
+    """The nesting limit is below Python's recursion limit."""
     nested: dict[str, Any] = {"path": "a", "op": "exists"}
     for _ in range(5000):
         nested = {"not": nested}
@@ -171,7 +171,7 @@ def test_conditions_nested_without_end_are_refused_and_do_not_break() -> None:
 
 
 def test_the_deepest_condition_that_is_accepted_can_be_met() -> None:
-    """What is read can be executed."""
+    """Every condition that validation accepts can be evaluated."""
     nested: dict[str, Any] = {"path": "a", "op": "exists"}
     deepest = condition(**nested)
     for _ in range(300):
@@ -209,7 +209,7 @@ def test_the_deepest_condition_that_is_accepted_can_be_met() -> None:
 def test_a_text_that_is_a_number_counts_as_one_beside_a_number(
     found: object, op: str, value: object, holds: bool
 ) -> None:
-    """The calculator's exact results are such texts. Two texts are compared as texts."""
+    """The calculator returns exact results as texts. Two texts are compared as texts."""
     condition = Condition.model_validate({"path": "default.value", "op": op, "value": value})
 
     assert condition.holds({"default": {"value": found}}, Work()) is holds

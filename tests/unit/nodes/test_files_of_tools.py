@@ -1,4 +1,4 @@
-"""The files that tools make, from the tool to the result of its step."""
+"""Files that tools create, up to the result of their step."""
 
 from typing import Any
 
@@ -20,7 +20,7 @@ def drawing(*texts: str, **args: Any) -> dict[str, Any]:
 
 
 def world(files: Files, tool: Any, journal: Journal | None = None) -> World:
-    """A process whose runs can keep files."""
+    """Return a process whose runs can store files."""
     here = World(more_tools=[tool], journal=journal or Journal())
     here.services[ArtifactKeeper] = RunArtifacts(files.store, LIMITS, files.run, here.token)
     return here
@@ -32,7 +32,7 @@ async def names(files: Files) -> list[str]:
 
 @pytest.mark.req("002/9.4", "002/5.4")
 async def test_a_result_lists_the_files_of_its_call() -> None:
-    """Although the tool itself says nothing of them; a result without files says nothing."""
+    """The engine adds the list; a result without files has none."""
     files = await files_of_a_run()
     here = world(files, DrawingTool())
 
@@ -49,7 +49,7 @@ async def test_a_result_lists_the_files_of_its_call() -> None:
 
 
 async def test_a_run_that_keeps_no_files_gives_its_tools_no_place_for_them() -> None:
-    """They say so themselves."""
+    """Without storage the tool gets no place for files and reports that itself."""
     tool = DrawingTool()
 
     result = await World(more_tools=[tool]).value(drawing("a"), "t")
@@ -59,7 +59,7 @@ async def test_a_run_that_keeps_no_files_gives_its_tools_no_place_for_them() -> 
 
 
 async def test_a_call_that_is_replayed_makes_no_file_again() -> None:
-    """Its result comes from the journal and refers to the file that is there."""
+    """The replayed result refers to the file of the first execution."""
     files, journal, tool = await files_of_a_run(), Journal(), DrawingTool()
     first = await world(files, tool, journal).value(drawing("a"), "t")
     journal.reopen()
@@ -73,7 +73,7 @@ async def test_a_call_that_is_replayed_makes_no_file_again() -> None:
 
 @pytest.mark.req("002/23.3", "002/5.5")
 async def test_a_file_that_is_too_large_is_an_error_of_the_tool() -> None:
-    """Even of one that does not handle it; nothing is kept, and the step can go on."""
+    """The tool need not handle the error; no file is stored, and the step can continue."""
     files = await files_of_a_run()
 
     error = await world(files, DrawingTool()).failure(drawing("a" * (LIMITS.max_bytes + 1)))
@@ -84,7 +84,7 @@ async def test_a_file_that_is_too_large_is_an_error_of_the_tool() -> None:
 
 
 async def test_an_error_refers_to_no_file() -> None:
-    """Whatever was kept before the tool failed."""
+    """Files stored before the failure are not listed in the error."""
     files = await files_of_a_run()
 
     error = await world(files, DrawingTool()).failure(drawing("a", fail=True))
@@ -94,7 +94,7 @@ async def test_an_error_refers_to_no_file() -> None:
 
 
 async def test_what_a_tool_says_of_its_files_is_replaced_and_other_words_of_it_stay() -> None:
-    """What is called artifacts may be anything where no file was kept."""
+    """`artifacts` stays the tool's own value if no file was stored."""
     files = await files_of_a_run()
 
     class Boasting(DrawingTool):
@@ -111,7 +111,7 @@ async def test_what_a_tool_says_of_its_files_is_replaced_and_other_words_of_it_s
 
 @pytest.mark.req("002/9.2", "002/9.4", "002/5.4")
 async def test_a_case_lists_the_files_that_its_tools_have_made() -> None:
-    """As everything that is known of them; its evidence refers to them by their names."""
+    """The case lists all details; its evidence refers to the files by name."""
     files = await files_of_a_run()
     here = world(files, DrawingTool())
     here.small.replies.append(plan(("draw", {"texts": ["a", "b"]}), respond("2 drawings")))

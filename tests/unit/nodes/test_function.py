@@ -1,4 +1,4 @@
-"""Python functions as nodes, in graphs built in Python and in graphs that name them."""
+"""Python functions as nodes, in graphs built in Python and in JSON graphs."""
 
 import asyncio
 import contextvars
@@ -43,7 +43,7 @@ def value_of(outcome: GraphOutcome, step_id: str) -> Any:
 
 
 async def test_a_function_gets_its_input_and_gives_the_output() -> None:
-    """Whether it returns a value or something to await for one."""
+    """The function may return a value or an awaitable."""
 
     async def later(context: ExecutionContext) -> Any:
         await asyncio.sleep(0)
@@ -61,7 +61,7 @@ async def test_a_function_gets_its_input_and_gives_the_output() -> None:
 
 @pytest.mark.req("000/B4", "004/context")
 async def test_a_function_sees_its_run_as_seed_000_has_it() -> None:
-    """The caller's session and results, the limits, the stop, and where it stands."""
+    """The context holds the caller's session and results, the budget, the token and the path."""
     seen: list[ExecutionContext] = []
     session, budget = object(), Budget(max_steps=5)
     caller = ExecutionContext(session=session, upstream={"earlier": 1, "a": "overruled"})
@@ -85,7 +85,7 @@ async def test_a_function_sees_its_run_as_seed_000_has_it() -> None:
 
 
 async def test_a_step_sees_only_what_leads_to_it() -> None:
-    """Not what others have produced before."""
+    """Outputs of unconnected steps are not visible."""
     outcome = await run_python(
         {name: node(lambda c: sorted(c.upstream)) for name in "abc"}, ("a", "b")
     )
@@ -94,7 +94,7 @@ async def test_a_step_sees_only_what_leads_to_it() -> None:
 
 
 async def test_any_node_of_seed_000_can_be_adapted() -> None:
-    """It needs an id and an execute, and may or may not be asynchronous."""
+    """The node needs an ID and an `execute`, which may or may not be async."""
 
     class Plain:
         id = "plain"
@@ -122,7 +122,7 @@ class _Shouting(FunctionNode):
 
 
 async def test_a_kind_of_function_node_executes_as_it_says() -> None:
-    """Whichever of its methods it has changed."""
+    """A subclass may override any of the methods."""
     outcome = await run_python(
         {
             "a": ContextNode(_Doubled("a", lambda _: 21)),
@@ -134,7 +134,7 @@ async def test_a_kind_of_function_node_executes_as_it_says() -> None:
 
 
 async def test_stops_and_failures_of_a_function_pass_as_they_are() -> None:
-    """The engine judges them."""
+    """Stops and exceptions of a function reach the engine unchanged."""
 
     def stop(context: ExecutionContext) -> None:
         raise CancelledError("enough")
@@ -147,7 +147,7 @@ async def test_stops_and_failures_of_a_function_pass_as_they_are() -> None:
 
 
 async def test_a_blocking_function_runs_in_a_thread_of_the_pool() -> None:
-    """With the context variables of its caller, while the loop goes on."""
+    """The thread gets the caller's context variables, and the event loop is not blocked."""
     tenant: contextvars.ContextVar[str] = contextvars.ContextVar("tenant")
     tenant.set("acme")
     let_go = threading.Event()
@@ -166,7 +166,7 @@ async def test_a_blocking_function_runs_in_a_thread_of_the_pool() -> None:
 
 
 async def test_a_blocking_function_works_outside_of_a_run_too() -> None:
-    """It then borrows a thread of the loop."""
+    """Without a run, the function uses a thread of the event loop's executor."""
     here = threading.current_thread().name
     blocking = FunctionNode("f", lambda c: threading.current_thread().name, blocking=True)
 
@@ -174,7 +174,7 @@ async def test_a_blocking_function_works_outside_of_a_run_too() -> None:
 
 
 async def test_cancelling_a_blocking_function_does_not_wait_for_its_thread() -> None:
-    """Its late end is dropped, and what had not begun never begins."""
+    """The thread's late result is dropped, and queued functions never start."""
     pool, let_go, begun = BlockingPool(1), threading.Event(), threading.Event()
     ended: list[str] = []
 
@@ -201,7 +201,7 @@ async def test_cancelling_a_blocking_function_does_not_wait_for_its_thread() -> 
 
 
 async def test_a_pool_has_no_more_threads_than_it_may() -> None:
-    """Further functions wait."""
+    """A pool that uses all its threads queues further functions."""
     pool, barrier, most = BlockingPool(2), threading.Barrier(2), 0
     lock, inside = threading.Lock(), 0
 
@@ -223,7 +223,7 @@ async def test_a_pool_has_no_more_threads_than_it_may() -> None:
 
 
 async def test_a_function_that_raises_stop_iteration_in_a_thread_fails() -> None:
-    """No future can carry it, and nobody waits for ever."""
+    """A future cannot hold StopIteration; without a conversion the caller would wait forever."""
 
     def fn(context: ExecutionContext) -> None:
         raise StopIteration
@@ -232,7 +232,7 @@ async def test_a_function_that_raises_stop_iteration_in_a_thread_fails() -> None
 
 
 def test_a_coroutine_function_is_not_blocking() -> None:
-    """A thread would only make the coroutine and not run it."""
+    """A thread would only create the coroutine without running it."""
 
     async def fn(context: ExecutionContext) -> None: ...
 
@@ -241,7 +241,7 @@ def test_a_coroutine_function_is_not_blocking() -> None:
 
 
 async def test_a_graph_names_a_registered_function_and_gives_it_arguments() -> None:
-    """Rendered JSON, or the usual input."""
+    """The arguments are rendered JSON, or the default input."""
 
     @function("show")
     def show(context: ExecutionContext) -> Any:
@@ -260,7 +260,7 @@ async def test_a_graph_names_a_registered_function_and_gives_it_arguments() -> N
 
 
 async def test_a_persistent_function_is_used_by_one_run_at_a_time() -> None:
-    """Its lock is held for the time of an attempt (seed 000, P3)."""
+    """The lock is held during an attempt (seed 000, P3)."""
     inside, most = 0, 0
 
     @function("ledger", persistent=True)

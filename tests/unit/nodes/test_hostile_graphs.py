@@ -1,4 +1,4 @@
-"""No graph that comes from outside can run code, reach an object, or grow without end."""
+"""A graph from outside cannot run code, reach a Python object, or grow without limit."""
 
 from typing import Any
 
@@ -21,7 +21,7 @@ CODE = [
 
 @pytest.mark.parametrize("text", CODE)
 async def test_what_looks_like_code_stays_text(text: str) -> None:
-    """In prompts, in arguments and in values, wherever they are put."""
+    """Prompts, arguments and values are never evaluated."""
     of = graph(
         step("ask", "llm", {"prompt": f"{text} ${{default}}"}),
         step("say", "tool", {"tool": "echo", "args": {"say": text}}),
@@ -52,7 +52,7 @@ async def test_what_looks_like_code_stays_text(text: str) -> None:
     ],
 )
 def test_what_is_no_path_is_no_place(place: str) -> None:
-    """Formats, calls, indexes and filters are refused when the graph is checked."""
+    """Formats, calls, indexes and filters are rejected when the graph is validated."""
     text = f"${{{place}}}"
     of = graph(
         step("ask", "llm", {"prompt": text}),
@@ -76,7 +76,7 @@ def test_what_is_no_path_is_no_place(place: str) -> None:
     ],
 )
 async def test_a_path_reaches_no_attribute(path: str) -> None:
-    """A name that is no key leads nowhere, whatever Python has under it."""
+    """A path reads only keys, never Python attributes of the same name."""
     error = await World().failure(
         graph(step("ask", "llm", {"prompt": f"${{{path}}}"})), default={"a": 1}
     )
@@ -103,7 +103,7 @@ async def test_a_path_reaches_no_attribute(path: str) -> None:
     ],
 )
 def test_only_registered_functions_can_be_named(name: str) -> None:
-    """By their exact names; nothing is imported or looked up."""
+    """Functions are found by exact name only; no name is imported."""
 
     @function("twice")
     def twice(context: Any) -> Any:
@@ -115,7 +115,7 @@ def test_only_registered_functions_can_be_named(name: str) -> None:
 
 
 def test_a_type_is_a_name_and_no_import() -> None:
-    """Unknown ones are refused wherever a type can stand."""
+    """Unknown types are rejected wherever a type can be named."""
     here = World()
     for kind in ("python", "caseworker.nodes.function.FunctionNode", "LLM", "__init__"):
         fallback = {"on_error": "fallback", "fallback": {"type": kind, "data": {}}}
@@ -132,7 +132,7 @@ def test_a_type_is_a_name_and_no_import() -> None:
 
 
 async def test_a_value_that_looks_like_a_template_is_never_expanded() -> None:
-    """Not by the step that gets it, nor by any behind it."""
+    """Neither the step that gets the value nor a later step expands it."""
     of = graph(
         step("a", "tool", {"tool": "echo", "args": {"say": "${default}"}}),
         step("b", "tool", {"tool": "echo", "args": {"say": "${default.said}"}}),
@@ -148,7 +148,7 @@ async def test_a_value_that_looks_like_a_template_is_never_expanded() -> None:
 
 
 async def test_a_chain_of_doubling_steps_ends_with_a_failure() -> None:
-    """And not with the memory of the process."""
+    """The run fails before the process runs out of memory."""
     doubling = {"tool": "echo", "args": {"say": "${default.said}${default.said}"}}
     steps = [step("s0", "tool", {"tool": "echo", "args": {"say": "x" * 1000}})]
     steps += [step(f"s{n}", "tool", doubling) for n in range(1, 30)]
@@ -160,7 +160,7 @@ async def test_a_chain_of_doubling_steps_ends_with_a_failure() -> None:
 
 
 def test_json_of_any_depth_is_refused_and_breaks_nothing() -> None:
-    """Also where any JSON would do."""
+    """The depth limit also applies where any JSON is accepted."""
     deep: Any = 1
     for _ in range(3000):
         deep = {"not": deep, "graph": {"steps": [deep], "edges": []}} if _ < 3 else [deep]

@@ -1,4 +1,4 @@
-"""Steps that ask a model."""
+"""Steps that call a model."""
 
 import json
 from typing import Any
@@ -30,7 +30,7 @@ def world(*replies: Any, **settings: Any) -> World:
 
 
 async def test_a_prompt_gets_its_values_and_the_answer_leaves_on_default() -> None:
-    """The small model is asked unless the big one is named."""
+    """The step uses the small model unless it names the big one."""
     here = world("In Berlin.")
 
     answer = await here.value(
@@ -48,7 +48,7 @@ async def test_a_prompt_gets_its_values_and_the_answer_leaves_on_default() -> No
 
 
 async def test_the_big_model_answers_where_it_is_named() -> None:
-    """The tier is the step's."""
+    """The step's tier selects the model."""
     here = World(big=ScriptedModel(["In Rome."]))
 
     assert await here.value(asking(tier="big"), "ask", default={"name": "Ada"}) == "In Rome."
@@ -56,7 +56,7 @@ async def test_the_big_model_answers_where_it_is_named() -> None:
 
 
 async def test_the_seed_is_the_steps_or_else_the_runs() -> None:
-    """Both reach the provider."""
+    """The provider gets the step's seed, or else the run's."""
     here = world("a", "b", facts=RunFacts(now=NOW, seed=7))
 
     await here.run(asking(), default={"name": "x"})
@@ -66,7 +66,7 @@ async def test_the_seed_is_the_steps_or_else_the_runs() -> None:
 
 
 async def test_an_answer_with_a_schema_is_json() -> None:
-    """The next step can look into it; the provider is told the schema."""
+    """The next step can use paths into the answer; the provider gets the schema."""
     here = world('{"city": "Berlin", "people": 3}', "ok")
     of = graph(
         step("ask", "llm", {"prompt": "Where?", "output_schema": SCHEMA}),
@@ -98,7 +98,7 @@ async def test_an_answer_with_a_schema_is_json() -> None:
     ],
 )
 async def test_an_unfit_answer_is_asked_for_once_more(unfit: str, why: str) -> None:
-    """With what was wrong; nothing of the answer is repeated in that."""
+    """The second request names the problem without repeating the answer."""
     here = world(unfit, '{"city": "Rome"}')
 
     assert await here.value(asking(output_schema=SCHEMA), "ask", default={"name": "x"}) == {
@@ -113,7 +113,7 @@ async def test_an_unfit_answer_is_asked_for_once_more(unfit: str, why: str) -> N
 
 
 async def test_a_second_unfit_answer_fails_the_step() -> None:
-    """Its policy decides then; the model is not asked a third time."""
+    """The step's policy applies, and no third request is sent."""
     here = world("Berlin", '{"people": 1}', "never asked")
 
     error = await here.failure(asking(output_schema=SCHEMA), default={"name": "x"})
@@ -124,7 +124,7 @@ async def test_a_second_unfit_answer_fails_the_step() -> None:
 
 
 async def test_a_limit_on_calls_holds_for_the_second_question_too() -> None:
-    """A stop is no failure: no policy can make it good."""
+    """A stop is not a failure, so no policy applies to it."""
     here = world("Berlin", budget=Budget(max_llm_calls_small=1))
     of = asking(output_schema=SCHEMA)
     of["steps"][0]["policy"] = {"on_error": "skip"}
@@ -136,7 +136,7 @@ async def test_a_limit_on_calls_holds_for_the_second_question_too() -> None:
 
 
 async def test_both_questions_have_keys_of_their_own_and_are_replayed() -> None:
-    """A run that lost its worker asks neither of them again."""
+    """After a worker is lost, neither request is sent again."""
     here = world("Berlin", '{"city": "Rome"}')
     of = asking(output_schema=SCHEMA)
     await here.run(of, default={"name": "x"})
@@ -149,7 +149,7 @@ async def test_both_questions_have_keys_of_their_own_and_are_replayed() -> None:
 
 
 async def test_a_place_without_a_value_fails_the_step_before_anything_is_asked() -> None:
-    """And names it."""
+    """The error names the missing value, and no model is called."""
     here = world()
 
     error = await here.failure(asking(), default={})
@@ -159,7 +159,7 @@ async def test_a_place_without_a_value_fails_the_step_before_anything_is_asked()
 
 
 async def test_a_provider_that_fails_fails_the_step() -> None:
-    """Its policy may put another value in the place of the answer."""
+    """The step's policy may supply another value instead."""
     here = world(provider_down())
     assert isinstance(await here.failure(asking(), default={"name": "x"}), CallFailedError)
 
@@ -182,5 +182,5 @@ async def test_a_provider_that_fails_fails_the_step() -> None:
     ],
 )
 def test_a_schema_that_cannot_be_used_is_refused_when_the_graph_is_checked(schema: Any) -> None:
-    """Nothing is fetched, and no pattern may take exponential time."""
+    """References are not fetched, and patterns with exponential run time are rejected."""
     assert world().places(asking(output_schema=schema)) == ["steps.0.data.output_schema"]

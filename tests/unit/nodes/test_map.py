@@ -1,4 +1,4 @@
-"""Steps that do the same for every item of a list."""
+"""Steps that process every item of a list."""
 
 import asyncio
 from typing import Any
@@ -26,7 +26,7 @@ def mapped(**data: Any) -> dict[str, Any]:
 
 
 class Turnstile:
-    """A function that each item waits in until it is let through."""
+    """A function in which each item waits until it is released."""
 
     def __init__(self) -> None:
         self.inside: list[Any] = []
@@ -49,7 +49,7 @@ class Turnstile:
 
 
 async def test_each_item_is_worked_on_by_a_step() -> None:
-    """Its output default is the result; the results are in the order of the items."""
+    """The results have the order of the items."""
     here = World(functions=[twice])
 
     assert await here.value(mapped(step=TWICE), "m", default=[1, 2, 3]) == [2, 4, 6]
@@ -58,7 +58,7 @@ async def test_each_item_is_worked_on_by_a_step() -> None:
 
 
 async def test_each_item_is_worked_on_by_a_graph_that_knows_its_number() -> None:
-    """Its outputs by handle are the result of the item; the other inputs are there as well."""
+    """The graph's outputs by handle are the item's result; it also gets the other inputs."""
     inner = graph(
         step("a", "function", {"name": "twice", "args": "${default.n}"}),
         step("b", "llm", {"prompt": "${default}"}),
@@ -85,7 +85,7 @@ async def test_each_item_is_worked_on_by_a_graph_that_knows_its_number() -> None
 
 
 async def test_no_items_are_no_work() -> None:
-    """The result is an empty list."""
+    """The result of a map over an empty list is an empty list."""
     here = World(functions=[twice])
 
     assert await here.value(mapped(step=TWICE), "m", default=[]) == []
@@ -96,7 +96,7 @@ async def test_no_items_are_no_work() -> None:
 async def test_items_are_worked_on_in_parallel_as_far_as_is_allowed(
     max_parallel: int, most: int
 ) -> None:
-    """Results stay in the order of the items, whichever ends first."""
+    """The results have the order of the items, whichever finishes first."""
     gate = Turnstile()
     here = World(functions=[function("gate")(gate)])
     of = mapped(step={"type": "function", "data": {"name": "gate"}}, max_parallel=max_parallel)
@@ -113,7 +113,7 @@ async def test_items_are_worked_on_in_parallel_as_far_as_is_allowed(
 
 @pytest.mark.req("cw/13.map")
 async def test_the_failure_of_one_item_cancels_the_others_and_fails_the_step() -> None:
-    """What was produced until then is kept in its place."""
+    """Results of finished items keep their positions."""
     gate = Turnstile()
     here = World(functions=[function("gate")(gate)])
     of = mapped(step={"type": "function", "data": {"name": "gate"}}, max_parallel=3)
@@ -153,7 +153,7 @@ PICKY = {"type": "function", "data": {"name": "picky"}}
 
 @pytest.mark.req("cw/13.map")
 async def test_a_failed_item_differs_from_one_that_was_not_started() -> None:
-    """Items are worked on one after the other; those behind the failed one never start."""
+    """Items run one after the other; those after the failed one never start."""
     here = World(functions=[picky])
 
     outcome = await here.run(mapped(step=PICKY), default=["a", "bad", "c", "d"])
@@ -165,7 +165,7 @@ async def test_a_failed_item_differs_from_one_that_was_not_started() -> None:
 
 @pytest.mark.parametrize("failing", [False, True])
 async def test_what_became_of_the_items_leaves_on_a_handle_of_its_own(failing: bool) -> None:
-    """Also where the policy of the step puts a value in the place of the results."""
+    """The report is also available if the step's policy replaces the results."""
     over = mapped(step=PICKY)
     over["steps"][0]["policy"] = {"on_error": "skip", "fallback_value": []}
     echo = step("e", "function", {"name": "picky", "args": "${default}"})
@@ -185,7 +185,7 @@ async def test_what_became_of_the_items_leaves_on_a_handle_of_its_own(failing: b
 async def test_a_map_goes_on_after_failed_items_if_it_says_so(
     policy: str, skipped: int, form: str
 ) -> None:
-    """Their results are null; with ``collect`` their errors are listed."""
+    """Failed items have the result null; with ``collect`` their errors are listed."""
     here = World(functions=[picky])
     one = PICKY if form == "step" else graph(step("p", "function", {"name": "picky"}))
     of = mapped(**{form: one}, on_item_error=policy, max_parallel=2)
@@ -204,7 +204,7 @@ async def test_a_map_goes_on_after_failed_items_if_it_says_so(
 
 
 async def test_a_second_attempt_of_a_map_works_on_the_skipped_items_again() -> None:
-    """What is known of the first attempt are the items that succeeded."""
+    """The retry keeps only the results of items that succeeded."""
     tries: list[Any] = []
 
     async def flaky(context: Any) -> Any:
@@ -229,7 +229,7 @@ async def test_a_second_attempt_of_a_map_works_on_the_skipped_items_again() -> N
 
 
 async def test_a_step_of_another_type_can_be_mapped() -> None:
-    """With everything it needs; a map in a map has paths of its own."""
+    """A map inside a map has its own paths."""
     inner = {
         "type": "map",
         "data": {"step": {"type": "tool", "data": {"tool": "echo", "args": {"say": "${default}"}}}},
@@ -243,7 +243,7 @@ async def test_a_step_of_another_type_can_be_mapped() -> None:
 
 
 async def test_finished_items_are_replayed_when_the_run_is_executed_again() -> None:
-    """Their calls have keys with the number of the item."""
+    """The call keys contain the item's number."""
     here = World(small=ScriptedModel(["a", "b"]))
     of = mapped(step={"type": "llm", "data": {"prompt": "${default}"}})
     first = await here.value(of, "m", default=[1, 2])
@@ -255,7 +255,7 @@ async def test_finished_items_are_replayed_when_the_run_is_executed_again() -> N
 
 
 async def test_a_limit_of_the_run_stops_a_map_in_the_middle() -> None:
-    """The items that were finished are kept."""
+    """A map that a limit stops keeps the results of finished items."""
     here = World(functions=[twice], budget=Budget(max_steps=3))
 
     outcome = await here.run(mapped(step=TWICE), default=[1, 2, 3])
@@ -282,7 +282,7 @@ async def test_a_limit_of_the_run_stops_a_map_in_the_middle() -> None:
 async def test_what_is_no_list_of_items_fails_the_step(
     inputs: dict[str, Any], kind: type[Exception], message: str
 ) -> None:
-    """Before anything is executed."""
+    """The step fails before an item starts."""
     here = World(functions=[twice])
 
     error = await here.failure(mapped(step=TWICE, max_items=3), **inputs)
@@ -292,7 +292,7 @@ async def test_what_is_no_list_of_items_fails_the_step(
 
 
 async def test_a_list_may_have_a_thousand_items_unless_the_step_says_otherwise() -> None:
-    """More are refused, so that a list cannot become work without end."""
+    """Longer lists are rejected to limit the work of one step."""
     here = World(functions=[twice])
 
     assert len(await here.value(mapped(step=TWICE), "m", default=[1] * 1000)) == 1000
@@ -315,13 +315,13 @@ async def test_a_list_may_have_a_thousand_items_unless_the_step_says_otherwise()
     ],
 )
 def test_the_data_of_a_map_is_checked(data: dict[str, Any], places: list[str]) -> None:
-    """With what stands in it."""
+    """The data of the inner step or graph is validated too."""
     assert World(functions=[twice]).places(mapped(**data)) == [f"steps.0.data{p}" for p in places]
 
 
 @pytest.mark.req("000/E2")
 async def test_a_map_that_is_tried_again_asks_only_for_items_that_were_not_answered() -> None:
-    """What was answered in the first attempt is not paid for twice."""
+    """Items that succeeded in the first attempt are not executed or charged again."""
     asked: list[int] = []
 
     @function("once")
@@ -340,7 +340,7 @@ async def test_a_map_that_is_tried_again_asks_only_for_items_that_were_not_answe
 
 
 async def test_an_attempt_in_another_process_knows_what_was_answered_in_this_one() -> None:
-    """The journal holds the items of the attempt that had failed."""
+    """The journal holds the finished items of the failed attempt."""
     asked: list[int] = []
 
     @function("twice of it")

@@ -1,4 +1,4 @@
-"""What became of the items of a map that a limit ended."""
+"""How the items of a map are reported when a limit ends it."""
 
 import asyncio
 from typing import Any
@@ -49,7 +49,7 @@ ASK_TWICE = graph(
 async def test_an_item_whose_first_call_a_limit_refuses_was_not_started(
     form: dict[str, Any], max_parallel: int, budget: Any, counted: tuple[int, int, int]
 ) -> None:
-    """An item that had made a call was halted. Neither was cancelled."""
+    """An item that had made a call is reported as halted; none is reported as cancelled."""
     here = World(functions=[twice], budget=Budget(**budget), small=ScriptedModel([*"abcd"]))
 
     outcome = await here.run(mapped(**form, max_parallel=max_parallel), default=[*"wxyz"])
@@ -60,7 +60,7 @@ async def test_an_item_whose_first_call_a_limit_refuses_was_not_started(
 
 
 async def test_an_item_that_made_a_call_in_an_earlier_execution_was_halted() -> None:
-    """Also where the later execution only replays that call."""
+    """An item is reported as halted even if the later execution only replays its call."""
     here = World(small=ScriptedModel(["a"]), budget=Budget(max_llm_calls=1))
     of = mapped(graph=ASK_TWICE)
     first = await here.run(of, default=[1, 2])
@@ -74,7 +74,7 @@ async def test_an_item_that_made_a_call_in_an_earlier_execution_was_halted() -> 
 
 
 async def test_an_item_that_makes_no_calls_is_halted_by_a_limit_of_time() -> None:
-    """Its function had begun; the items behind it had not."""
+    """The item's function had started; those of later items had not."""
     here = World(functions=[endless])
     of = mapped(step={"type": "function", "data": {"name": "endless"}}, max_parallel=2)
     running = asyncio.create_task(here.run(of, default=[0, 1, 2]))

@@ -1,4 +1,4 @@
-"""Routers send a value on, and kill the branches that get none."""
+"""Routers pass a value on and skip the branches that get none."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ def echo(context: Any) -> Any:
 
 
 def routed(*ways: str, **router: Any) -> dict[str, Any]:
-    """A router with one step behind each of its ways."""
+    """Return a router with one step behind each of its routes."""
     behind = [step(way, "function", {"name": "echo"}) for way in ways]
     edges = [flow("r", way, way) for way in ways]
     return graph(step("r", "router", router), *behind, *edges)
@@ -29,7 +29,7 @@ PRICES = [route("cheap", "lt", 10), route("fair", "lt", 100)]
 
 
 async def reached(of: dict[str, Any], **inputs: Any) -> dict[str, Any]:
-    """What came out behind each way that is not dead."""
+    """Return the output of each step whose branch was taken."""
     outcome = await World(functions=[echo]).run(of, **inputs)
     assert outcome.error is None
     return {
@@ -50,26 +50,26 @@ async def reached(of: dict[str, Any], **inputs: Any) -> dict[str, Any]:
     ],
 )
 async def test_the_first_route_that_applies_is_taken(price: Any, way: dict[str, Any]) -> None:
-    """And the one for everything else where none does; the other branches are skipped."""
+    """If no route matches, `otherwise` is taken; the other branches are skipped."""
     of = routed("cheap", "fair", "dear", routes=PRICES, otherwise="dear")
 
     assert await reached(of, default=price) == way
 
 
 async def test_all_routes_that_apply_can_be_taken() -> None:
-    """If the router is told so."""
+    """The mode `all` takes every matching route."""
     of = routed("cheap", "fair", routes=PRICES, mode="all")
 
     assert await reached(of, default=5) == {"cheap": 5, "fair": 5}
 
 
 async def test_a_value_that_no_route_takes_goes_nowhere() -> None:
-    """Everything behind the router is skipped, and nothing fails."""
+    """All steps behind the router are skipped, and the run does not fail."""
     assert await reached(routed("cheap", "fair", routes=PRICES), default=500) == {}
 
 
 async def test_another_value_than_the_input_can_be_sent() -> None:
-    """Chosen by a path, as what is compared."""
+    """The value is selected by a path, like the compared value."""
     routes = [route("yes", "ge", 18, path="person.age")]
     of = routed("yes", routes=routes, value="person.name")
 
@@ -77,7 +77,7 @@ async def test_another_value_than_the_input_can_be_sent() -> None:
 
 
 async def test_a_value_that_is_missing_is_a_failure_that_names_it() -> None:
-    """It cannot be sent."""
+    """The error names the missing path."""
     of = routed("yes", routes=[route("yes", "missing", path="x")], value="person.name")
 
     error = await World(functions=[echo]).failure(of, person={})
@@ -87,7 +87,7 @@ async def test_a_value_that_is_missing_is_a_failure_that_names_it() -> None:
 
 
 def test_an_edge_can_only_leave_on_a_way_of_the_router() -> None:
-    """Others would be dead for ever."""
+    """An edge from an unknown handle would never be taken."""
     of = routed("cheap", "fair", routes=PRICES)
     of["edges"].append(flow("r", "fair", "otherwise"))
 

@@ -1,4 +1,4 @@
-"""Graphs as steps."""
+"""Graphs that are steps of other graphs."""
 
 import asyncio
 from typing import Any
@@ -31,7 +31,7 @@ def world(**settings: Any) -> World:
 
 
 async def test_a_graph_works_on_the_inputs_of_its_step() -> None:
-    """What its one last step produces leaves the step; its steps stand below it."""
+    """The output of the only last step becomes the step's output; inner steps have nested paths."""
     here = world()
 
     assert (await here.run(outer(), default=3)).steps["s"].outputs == {"default": 12}
@@ -39,7 +39,7 @@ async def test_a_graph_works_on_the_inputs_of_its_step() -> None:
 
 
 async def test_outputs_can_be_chosen_and_named() -> None:
-    """From any step that is executed."""
+    """An output can come from any executed step."""
     outputs = {
         "half": {"step": "a", "handle": "default"},
         "whole": {"step": "b", "handle": "default"},
@@ -51,7 +51,7 @@ async def test_outputs_can_be_chosen_and_named() -> None:
 
 
 async def test_an_output_that_a_dead_path_leads_to_is_not_produced() -> None:
-    """So the path goes on being dead outside."""
+    """Edges from the missing output are dead in the outer graph."""
     inner = graph(
         step(
             "r",
@@ -83,7 +83,7 @@ async def test_an_output_that_a_dead_path_leads_to_is_not_produced() -> None:
 
 
 async def test_a_failure_inside_is_a_failure_of_the_step_and_what_was_produced_is_kept() -> None:
-    """Its policy decides."""
+    """The policy of the outer step applies."""
     inner = graph(
         step("a", "function", TWICE), step("b", "function", {"name": "break"}), flow("a", "b")
     )
@@ -99,7 +99,7 @@ async def test_a_failure_inside_is_a_failure_of_the_step_and_what_was_produced_i
 
 
 async def test_a_graph_that_is_stopped_keeps_what_it_had_produced() -> None:
-    """Down to the inner steps."""
+    """Outputs of the inner steps are kept too."""
     begun = asyncio.Event()
 
     @function("wait")
@@ -138,12 +138,12 @@ async def test_a_graph_that_is_stopped_keeps_what_it_had_produced() -> None:
 def test_a_graph_and_its_outputs_are_checked(
     inner: Any, data: dict[str, Any], places: list[str]
 ) -> None:
-    """Several last steps need names for what leaves them."""
+    """With several last steps, the outputs must be named."""
     assert world().places(outer(inner, **data)) == [f"steps.0.data.{place}" for place in places]
 
 
 def test_edges_leave_a_subgraph_on_its_outputs_only() -> None:
-    """Those that are named, or those of its last step."""
+    """The outputs are the named ones, or those of the last step."""
     for data in ({}, {"outputs": {"x": {"step": "b", "handle": "default"}}}):
         of = outer(**data)
         of["steps"].append(step("t", "function", TWICE))

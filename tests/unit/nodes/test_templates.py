@@ -1,4 +1,4 @@
-"""Templates: values come to their places, once, and nothing is ever evaluated."""
+"""Templates: values are substituted once, and nothing is evaluated."""
 
 import json
 from typing import Any
@@ -45,7 +45,7 @@ INPUTS: dict[str, Any] = {
     ],
 )
 def test_a_path_finds_keys_and_indexes_and_nothing_else(path: str, value: Any) -> None:
-    """No attribute, no character of a text, no index from the end."""
+    """A path reads no attributes, no characters of a text and no negative indexes."""
     assert Path.parse(path).find(INPUTS) is value or Path.parse(path).find(INPUTS) == value
 
 
@@ -53,7 +53,7 @@ def test_a_path_finds_keys_and_indexes_and_nothing_else(path: str, value: Any) -
     "text", ["", ".", "default.", ".default", "a..b", "a b", "a!r", "a:>9", "x" * 65, "a." * 40]
 )
 def test_what_is_no_path_is_refused(text: str) -> None:
-    """When it is read, and not when it is used."""
+    """The path is rejected when it is parsed."""
     with pytest.raises(PathError):
         Path.parse(text)
 
@@ -71,12 +71,12 @@ def test_what_is_no_path_is_refused(text: str) -> None:
     ],
 )
 def test_a_text_gets_its_values(template: str, text: str) -> None:
-    """Whatever is no text becomes compact JSON; a doubled dollar is none."""
+    """Values that are not text become compact JSON; `$$` is a literal dollar sign."""
     assert TextTemplate.parse(template).render(INPUTS) == text
 
 
 def test_a_value_is_never_read_as_a_template() -> None:
-    """It is replaced once."""
+    """A substituted value is not expanded again."""
     inputs = {"default": "${secret} $${secret}", "secret": "s3cret"}
 
     assert TextTemplate.parse("<${default}>").render(inputs) == "<${secret} $${secret}>"
@@ -85,7 +85,7 @@ def test_a_value_is_never_read_as_a_template() -> None:
 
 @given(st.text(st.sampled_from("${}a.$"), max_size=20) | st.text(max_size=20))
 def test_an_escaped_text_renders_to_itself(text: str) -> None:
-    """Whatever dollars and braces it holds."""
+    """Escaped dollar signs and braces render unchanged."""
     escaped = text.replace("${", "$${")
     assert TextTemplate.parse(escaped).render({}) == text
     assert JsonTemplate([escaped]).render({}) == [text]
@@ -95,14 +95,14 @@ def test_an_escaped_text_renders_to_itself(text: str) -> None:
     "text", ["${default", "a ${", "${}", "${a b}", "${a.${b}}", "${default!r}"]
 )
 def test_a_broken_place_is_refused_when_the_template_is_read(text: str) -> None:
-    """Both in texts and deep inside JSON."""
+    """Placeholders in texts and deep inside JSON are checked."""
     for read in (TextTemplate.parse, lambda text: JsonTemplate({"a": [text]})):
         with pytest.raises(TemplateError):
             read(text)
 
 
 def test_a_string_that_is_one_place_keeps_the_kind_of_its_value() -> None:
-    """Beside other text it becomes text; keys have no places."""
+    """Next to other text the value becomes text; keys are not templates."""
     template = JsonTemplate(
         {"all": "${default.items}", "${flag}": ["${flag}", "is ${flag}", 7, None, ""]}
     )
@@ -115,7 +115,7 @@ def test_a_string_that_is_one_place_keeps_the_kind_of_its_value() -> None:
 
 
 def test_what_is_rendered_belongs_to_nobody_else() -> None:
-    """A tool that changes its arguments changes no template."""
+    """A tool that changes its arguments does not change the template."""
     template = JsonTemplate({"a": [1, {"b": 2}]})
 
     template.render({})["a"][1]["b"] = 3
@@ -128,13 +128,13 @@ def test_what_is_rendered_belongs_to_nobody_else() -> None:
     "render", [TextTemplate.parse("${a.b}").render, JsonTemplate("${a.b}").render]
 )
 def test_a_missing_value_is_named(render: Any) -> None:
-    """By its path."""
+    """The error for a missing value names its path."""
     with pytest.raises(MissingValueError, match=r"^There is no value at a\.b\.$"):
         render({"a": {}})
 
 
 def test_values_that_are_repeated_cannot_grow_without_end() -> None:
-    """A short template and a long value make no endless text, written out or by reference."""
+    """The limit counts repeated values, whether copied or referenced."""
     value = ["x" * 1000]
     times = USUAL_LIMITS.max_value_bytes // len(json.dumps(value)) + 1
 
@@ -146,7 +146,7 @@ def test_values_that_are_repeated_cannot_grow_without_end() -> None:
 
 
 def test_a_template_that_is_nested_too_deeply_is_refused() -> None:
-    """Long before Python gives up."""
+    """The nesting limit is well below Python's recursion limit."""
     value: Any = "x"
     for _ in range(5000):
         value = [value]

@@ -1,4 +1,4 @@
-"""Steps that use a tool, and toolsets that narrow what others may use."""
+"""Steps that call a tool, and toolsets that restrict the tools of other steps."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -23,7 +23,7 @@ SAYING: dict[str, Any] = {"args": {"say": "${default}", "times": "${n}"}}
 
 
 async def test_a_tool_is_used_with_the_arguments_of_its_step() -> None:
-    """A place that is the whole argument keeps the kind of its value."""
+    """An argument that is a single placeholder keeps the type of its value."""
     here = World()
 
     assert await here.value(using(**SAYING), "t", default="hi", n=3) == {"said": "hi", "times": 3}
@@ -31,13 +31,13 @@ async def test_a_tool_is_used_with_the_arguments_of_its_step() -> None:
 
 
 async def test_without_arguments_the_inputs_are_the_arguments() -> None:
-    """By handle."""
+    """Without arguments, each input handle becomes an argument of the tool."""
     assert await World().value(using(), "t", say="hi", times=2) == {"said": "hi", "times": 2}
 
 
 @pytest.mark.parametrize("zone", [None, "Asia/Tokyo"])
 async def test_a_tool_knows_the_run_its_time_and_its_zone(zone: str | None) -> None:
-    """The configured zone where the caller asked for none; the time is that of acceptance."""
+    """The zone defaults to the configured one; the time is that of acceptance."""
     here = World(facts=RunFacts(now=NOW, timezone=zone))
 
     await here.run(using(**SAYING), default="hi", n=1)
@@ -49,7 +49,7 @@ async def test_a_tool_knows_the_run_its_time_and_its_zone(zone: str | None) -> N
 
 
 async def test_an_error_of_a_tool_is_data_where_an_edge_waits_for_it() -> None:
-    """And the way of its result is dead."""
+    """The edge of the result is then dead."""
     of = graph(
         step("t", "tool", {"tool": "echo"}),
         step("good", "llm", {"prompt": "no"}),
@@ -70,7 +70,7 @@ async def test_an_error_of_a_tool_is_data_where_an_edge_waits_for_it() -> None:
 
 
 async def test_an_error_of_a_tool_that_nobody_waits_for_fails_the_step() -> None:
-    """Its message is kept from what must not be shown."""
+    """Secrets are removed from the error's message."""
     error = await World().failure(using(), say="fail")
 
     assert isinstance(error, ToolFailedError)
@@ -79,7 +79,7 @@ async def test_an_error_of_a_tool_that_nobody_waits_for_fails_the_step() -> None
 
 
 async def test_wrong_arguments_at_run_time_are_an_error_of_the_tool() -> None:
-    """The tool is not called."""
+    """Invalid arguments are reported as a tool error, and the tool is not called."""
     here = World()
 
     error = await here.failure(using(**SAYING), default=["no text"], n=1)
@@ -101,7 +101,7 @@ async def test_wrong_arguments_at_run_time_are_an_error_of_the_tool() -> None:
     ],
 )
 def test_tools_and_constant_arguments_are_checked_with_the_graph(data: Any, place: str) -> None:
-    """A denied tool is like none; arguments with places are checked when they have values."""
+    """A denied tool is treated as unknown; arguments with placeholders are checked at run time."""
     here = World(deny=frozenset({"calculator"}))
 
     assert here.places(graph(step("t", "tool", data))) == [f"steps.0.data.{place}"]
@@ -109,7 +109,7 @@ def test_tools_and_constant_arguments_are_checked_with_the_graph(data: Any, plac
 
 
 async def test_a_tool_that_is_denied_meanwhile_is_not_used() -> None:
-    """The graph was accepted when it was still allowed."""
+    """The graph was accepted when the tool was still allowed."""
     here, denying = World(), World(deny=frozenset({"echo"}))
     prepared = here.execution(using(), say="hi")
     here.tools.__dict__.update(denying.tools.__dict__)
@@ -121,7 +121,7 @@ async def test_a_tool_that_is_denied_meanwhile_is_not_used() -> None:
 
 
 async def test_a_limit_on_tool_calls_stops_the_run() -> None:
-    """Before the tool is called."""
+    """The run stops before the tool is called."""
     here = World(budget=Budget(max_tool_calls=0))
 
     outcome = await here.run(using(), say="hi")
@@ -132,7 +132,7 @@ async def test_a_limit_on_tool_calls_stops_the_run() -> None:
 
 
 def asked(*tools: str, more: Any = ()) -> dict[str, Any]:
-    """A case that may use the tools of a toolset, which is linked to further ones."""
+    """Return a case that is linked to a toolset, which is linked to further ones."""
     return graph(
         step("c", "case", {"input": "${default}"}),
         step("t", "toolset", {"tools": list(tools)}),
@@ -143,7 +143,7 @@ def asked(*tools: str, more: Any = ()) -> dict[str, Any]:
 
 @pytest.mark.req("004/materialize", "004/pipeline")
 async def test_toolsets_narrow_the_tools_of_a_case_to_what_they_name_together() -> None:
-    """Toolsets are composed by links as well."""
+    """The case gets the intersection; toolsets may link to toolsets."""
     more = [
         step("t2", "toolset", {"tools": ["respond", "calculator"]}),
         step("t3", "toolset", {"tools": ["echo"]}),
@@ -162,7 +162,7 @@ async def test_toolsets_narrow_the_tools_of_a_case_to_what_they_name_together() 
 
 @pytest.mark.req("004/materialize")
 async def test_a_tool_outside_its_toolsets_is_refused_to_a_case() -> None:
-    """Whatever its planner says; an empty toolset leaves nothing."""
+    """The planner's request is refused; an empty toolset allows no tool."""
     here = World(
         small=ScriptedModel([plan(calculate("6 * 7")), plan(respond("42"))]),
         big=ScriptedModel([plan(respond("42"))] * 2),
@@ -176,14 +176,14 @@ async def test_a_tool_outside_its_toolsets_is_refused_to_a_case() -> None:
 
 
 async def test_a_circle_of_toolsets_is_refused_when_the_graph_is_checked() -> None:
-    """It is an error because the case needs it."""
+    """The circle is an error because the case needs the toolsets."""
     circle = [step("t2", "toolset", {"tools": []}), link("t2", "t"), link("t", "t2")]
 
     assert World().places(asked(more=circle)) == ["edges.1"]
 
 
 def test_toolsets_name_tools_that_may_be_used_and_are_linked_only() -> None:
-    """Everything else is told with its place."""
+    """Denied and unknown tools, and other uses of a toolset, are reported with their paths."""
     here = World(deny=frozenset({"calculator"}))
     of = graph(
         step("c", "case"),
@@ -200,7 +200,7 @@ def test_toolsets_name_tools_that_may_be_used_and_are_linked_only() -> None:
 
 
 def test_toolsets_keep_each_name_once_in_their_order() -> None:
-    """So that prompts do not depend on chance."""
+    """Prompts therefore have a fixed order of tools."""
     joined = Toolset(("b", "a")) | Toolset(("c", "a", "b"))
 
     assert joined == Toolset(("b", "a", "c"))
@@ -209,7 +209,7 @@ def test_toolsets_keep_each_name_once_in_their_order() -> None:
 
 
 class Fussy:
-    """A tool that fails in the way that its argument says."""
+    """A tool that fails with the code in its argument."""
 
     def __init__(self, *, deterministic: bool = False) -> None:
         self.calls = 0
@@ -254,7 +254,7 @@ RETRIED = {"on_error": "retry", "retry_count": 2, "retry_delay_ms": 0}
 async def test_a_failed_tool_is_used_again_if_that_may_help(
     deterministic: bool, rules: dict[str, Any], calls: int
 ) -> None:
-    """A deterministic one never is; codes of tools are classes of failures."""
+    """Deterministic tools are not retried; the tool's error codes are the failure classes."""
     tool = Fussy(deterministic=deterministic)
     here = World(more_tools=[tool])
     of = step("t", "tool", {"tool": "fussy"}, policy={**RETRIED, **rules})

@@ -1,4 +1,4 @@
-"""Values that steps pass on are limited where they are made and where they are joined."""
+"""Size limits of values, checked where a step creates them and where inputs are joined."""
 
 from typing import Any
 
@@ -31,7 +31,7 @@ def joined(one: str, other: str, handles: int) -> list[dict[str, Any]]:
 async def test_values_that_multiply_fail_the_step_that_makes_them_too_large(
     steps: int, handles: int, leaf: str
 ) -> None:
-    """Each step joins what the one before has sent on many handles."""
+    """Each step joins the outputs that the step before it sent on many handles."""
     of = graph(
         *(router(f"r{n}", handles) for n in range(steps)),
         *(edge for n in range(steps - 1) for edge in joined(f"r{n}", f"r{n + 1}", handles)),
@@ -45,7 +45,7 @@ async def test_values_that_multiply_fail_the_step_that_makes_them_too_large(
 
 
 async def test_a_join_is_refused_before_a_template_writes_it() -> None:
-    """The step that would render it fails, and names its input."""
+    """The step that would render the value fails, and the error names its input."""
     of = graph(
         router("r", 5, "large"),
         step("t", "tool", {"tool": "echo", "args": {"say": "${default}"}}),
@@ -59,7 +59,7 @@ async def test_a_join_is_refused_before_a_template_writes_it() -> None:
 
 
 async def test_a_template_makes_no_more_than_a_value_may_have() -> None:
-    """By the same limit."""
+    """The template has the same limit as a value."""
     of = graph(step("t", "tool", {"tool": "echo", "args": {"say": "${default}${default}"}}))
 
     error = await World(limits=LIMITS).failure(of, default="x" * 6000)
@@ -69,7 +69,7 @@ async def test_a_template_makes_no_more_than_a_value_may_have() -> None:
 
 
 async def test_values_that_nest_deeper_with_every_step_are_refused() -> None:
-    """What is accepted can always be read back."""
+    """Every accepted value can be read back."""
     of = graph(
         router("k"),
         *(router(f"s{n}") for n in range(30)),
@@ -84,7 +84,7 @@ async def test_values_that_nest_deeper_with_every_step_are_refused() -> None:
 
 
 async def test_a_map_stops_at_the_item_whose_result_is_too_much() -> None:
-    """Not after all of them: nobody could store the list."""
+    """The map does not run the remaining items, because the list could not be stored."""
     routes = {"routes": [{"when": ALWAYS, "to": "default"}], "value": "large"}
     data = {"step": {"type": "router", "data": routes}}
     here = World(limits=LIMITS)
@@ -96,7 +96,7 @@ async def test_a_map_stops_at_the_item_whose_result_is_too_much() -> None:
 
 
 async def test_the_steps_of_a_run_produce_no_more_than_its_result_may_have() -> None:
-    """What was produced before stays."""
+    """A step that makes the result too large fails, and outputs of earlier steps stay."""
     of = graph(*(router(f"r{n}", 1, "large") for n in range(8)))
     here = World(limits=LIMITS)
 
@@ -107,7 +107,7 @@ async def test_the_steps_of_a_run_produce_no_more_than_its_result_may_have() -> 
 
 
 async def test_a_value_is_shared_and_not_copied_while_it_is_small_enough() -> None:
-    """Limits change nothing about what steps are given."""
+    """Values below the limits are passed on without a copy."""
     of = graph(router("a", 3), router("b"), *joined("a", "b", 3))
 
     outcome = await World(limits=LIMITS).run(of, default="x")

@@ -1,4 +1,4 @@
-"""A run of a graph with the real engine, gateway and tools; only models and tools are scripted."""
+"""A graph run with the real engine, gateway and tools; only models and tools are scripted."""
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
@@ -62,13 +62,13 @@ def link(source: str, target: str, handle: str = "tools", into: str = "tools") -
 
 
 def graph(*parts: Any, **more: Any) -> dict[str, Any]:
-    """A graph of these steps and edges."""
+    """Return a graph of these steps and edges."""
     steps = [part for part in parts if "id" in part]
     return {"steps": steps, "edges": [part for part in parts if "id" not in part], **more}
 
 
 class EchoTool:
-    """A Tool that returns what it was asked, and where."""
+    """A Tool that returns its arguments and its run context."""
 
     spec = ToolSpec(
         name="echo",
@@ -152,7 +152,7 @@ class World:
         )
 
     def context(self) -> RunContext:
-        """What the steps of the run share."""
+        """Return the context that the steps of the run share."""
         self.trace = ExecutionGraph("run-1")
         root = self.trace.create_root("run")
         self.trace.mark_running(root)
@@ -181,7 +181,7 @@ class World:
         self.told.append(event)
 
     def execution(self, of: Mapping[str, Any], **inputs: Any) -> GraphExecution:
-        """A graph about to be executed; ``inputs`` are those of the run."""
+        """Return an execution of the graph; ``inputs`` are those of the run."""
         return GraphExecution(self.catalog.prepare(of, graph_id="g"), inputs, self.context())
 
     async def run(self, of: Mapping[str, Any], **inputs: Any) -> GraphOutcome:
@@ -191,30 +191,30 @@ class World:
         return outcome
 
     async def value(self, of: Mapping[str, Any], step_id: str, **inputs: Any) -> Any:
-        """Execute a graph and return what a step has put on its usual handle."""
+        """Execute a graph and return the default output of a step."""
         return (await self.run(of, **inputs)).steps[step_id].outputs["default"]
 
     async def failure(self, of: Mapping[str, Any], **inputs: Any) -> Exception:
-        """Execute a graph that fails, and return why."""
+        """Execute a graph that fails, and return its error."""
         outcome = await self.run(of, **inputs)
         assert outcome.error is not None, outcome
         return outcome.error
 
     def places(self, of: Any) -> list[str]:
-        """Where a graph has problems."""
+        """Return the paths of a graph's problems."""
         return [problem.place for problem in self.catalog.examine(of)[1]]
 
     def began(self) -> list[str]:
-        """The paths of the steps that were begun, in that order."""
+        """Return the paths of the started steps, in order."""
         return [e.step_id or "" for e in self.told if e.type == "step.started"]
 
 
 def function(name: str, **settings: Any) -> Callable[[Function], FunctionNode]:
-    """Makes a node of a function: ``@function("twice")``."""
+    """Register a function as a node: ``@function("twice")``."""
     return lambda fn: FunctionNode(name, fn, **settings)
 
 
 async def settle_down() -> None:
-    """Let everything that can go on now go on."""
+    """Let all tasks that are ready run."""
     for _ in range(20):
         await asyncio.sleep(0)

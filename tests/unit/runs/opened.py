@@ -1,4 +1,4 @@
-"""An open journal, with a store that answers what a test says."""
+"""An open journal over a scripted store."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
@@ -25,17 +25,17 @@ YES = Permission(owned=True, cancel_request=None)
 
 @dataclass
 class Store:
-    """A journal store that answers what a test says, after a while."""
+    """A journal store that returns scripted answers after a delay."""
 
     seconds: float = 0.01
     answers: list[Permission | BaseException] = field(default_factory=list)
-    """One for each write; then yes."""
+    """One answer per write; later writes are permitted."""
     writes: list[JournalWrite] = field(default_factory=list)
     arrived: list[float] = field(default_factory=list)
     late: list[float] = field(default_factory=list)
-    """For each write, how old its answer is when it is looked at; then not at all."""
+    """For each write, how late its answer is processed, in seconds; later answers are not late."""
     rows: dict[str, CallRecord] = field(default_factory=dict)
-    """What the writes have stored that did not fail, by node."""
+    """The records of the successful writes, by node."""
 
     async def write(self, write: JournalWrite) -> Permission:
         self.writes.append(write)
@@ -52,13 +52,13 @@ class Store:
         raise AssertionError
 
     def names(self, index: int = -1) -> list[str]:
-        """The nodes of a write."""
+        """Return the names of the nodes in a write."""
         return [record.node["name"] for record in self.writes[index].calls]
 
 
 @dataclass
 class Open:
-    """An open journal and what it stands on."""
+    """An open journal with its store, graph and token."""
 
     store: Store = field(default_factory=Store)
     earlier: Sequence[CallRecord] = ()
@@ -82,7 +82,7 @@ class Open:
         )
 
     def begin(self, name: str, **entry: Any) -> str:
-        """Begin a call and note it."""
+        """Start a call and journal it."""
         node = self.graph.begin_node(self.root, "tool", name)
         self.note(node, name, **entry)
         return node
@@ -91,7 +91,7 @@ class Open:
         self.journal.note(node, Entry(**({"call_key": name, **HASH, "charge": {}} | entry)))
 
     def end(self, node: str, name: str, value: Any = "value") -> None:
-        """End a call well and note it."""
+        """Finish a call successfully and journal it."""
         self.note(node, name, outcome=CallOutcome.RESULT, value=value)
         self.graph.mark_success(node, 0)
 

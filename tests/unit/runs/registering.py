@@ -1,4 +1,4 @@
-"""Graphs that tests register, and what the service makes of them."""
+"""Registered graphs in tests, and the service that expands them."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -20,7 +20,7 @@ LIMITS = graph_limits(max_bytes=20_000, max_steps=100, max_edges=100, max_depth=
 
 
 class CountedDefinitions(PostgresDefinitions):
-    """The store of definitions, which counts what it has loaded."""
+    """A store of definitions that counts the bytes it has loaded."""
 
     loaded_bytes = 0
 
@@ -34,7 +34,7 @@ class CountedDefinitions(PostgresDefinitions):
 
 
 class World:
-    """The service over the store of definitions."""
+    """The definitions service over the store."""
 
     def __init__(
         self, api: Api, limits: GraphLimits = LIMITS, types: frozenset[str] | None = None

@@ -1,4 +1,4 @@
-"""Work that ignores its cancellation, and what it costs after the run has ended."""
+"""Work that ignores its cancellation, and its cost after the run has ended."""
 
 import asyncio
 
@@ -19,7 +19,7 @@ from tests.unit.runs.world import (
 @pytest.mark.req("000/C3")
 @pytest.mark.parametrize("seed", range(10))
 def test_work_that_ignores_its_stop_is_abandoned_and_its_cost_added_later(seed: int) -> None:
-    """The run ends after the grace period, at the estimate; the late result is dropped."""
+    """The run ends after the grace period with the estimated cost; the late result is dropped."""
 
     async def story() -> None:
         process = Process(waits_deaf)
@@ -44,7 +44,7 @@ def test_work_that_ignores_its_stop_is_abandoned_and_its_cost_added_later(seed: 
 
 
 def test_a_late_cost_is_added_after_the_end_is_written() -> None:
-    """However long that takes; otherwise the end would overwrite it."""
+    """A late cost is added after the end, whose write would overwrite it."""
 
     class SlowToFinish(MemoryRuns):
         async def finish(self, finish_run: FinishRun) -> FinishResult:
@@ -66,7 +66,7 @@ def test_a_late_cost_is_added_after_the_end_is_written() -> None:
 
 
 def test_what_abandoned_work_cost_is_not_added_to_a_run_that_goes_on_elsewhere() -> None:
-    """There it was counted at its estimate, and the usage is another's to write."""
+    """The new owner has counted the estimate and is the only one to write the usage."""
     late: list[LateResult] = []
 
     class Watched(MemoryRuns):

@@ -1,4 +1,4 @@
-"""How a run keeps the files of its tool calls."""
+"""How a run stores the files of its tool calls."""
 
 import asyncio
 import hashlib
@@ -33,7 +33,7 @@ NAME = re.compile("[a-z0-9][a-z0-9._-]{0,99}")
 
 
 class ShakyArtifacts(StubArtifacts):
-    """Files in a database that is away for the first few saves; even then it may have stored."""
+    """A file store whose first saves fail, possibly after storing the file."""
 
     def __init__(self, *, away: int) -> None:
         super().__init__()
@@ -49,7 +49,7 @@ class ShakyArtifacts(StubArtifacts):
 
 
 class SlowArtifacts(StubArtifacts):
-    """Files in a database that takes its time; it counts the saves that it could end."""
+    """A slow file store that counts started and finished saves."""
 
     begun = ended = 0
 
@@ -62,12 +62,12 @@ class SlowArtifacts(StubArtifacts):
 
 
 def keeper(files: Files) -> RunArtifacts:
-    """The keeper of the run, with a token of its own."""
+    """Return the run's files with a new cancellation token."""
     return RunArtifacts(files.store, LIMITS, files.run, CancellationToken())
 
 
 def run_story(story: Callable[[], Awaitable[Any]]) -> None:
-    """Let a story happen on virtual time."""
+    """Run a story on virtual time."""
 
     async def main() -> None:
         await story()
@@ -80,7 +80,7 @@ async def listed(files: Files) -> list[str]:
 
 
 async def test_a_file_is_kept_under_a_name_that_the_call_gives_it() -> None:
-    """What is returned is what is stored."""
+    """The returned metadata is the stored metadata."""
     files = await files_of_a_run()
     sink = keeper(files).sink_of("case/small/1/act/1")
 
@@ -96,7 +96,7 @@ async def test_a_file_is_kept_under_a_name_that_the_call_gives_it() -> None:
 
 
 async def test_a_call_that_is_made_again_keeps_its_files_under_the_same_names() -> None:
-    """Each call its own, also where the bytes are the same or others."""
+    """Each call has its own names, whether or not the bytes are equal."""
     files = await files_of_a_run()
     names = []
     for key, data in (("a", b"1"), ("b", b"1"), ("a", b"1"), ("a", b"2"), ("b", b"1")):
@@ -109,7 +109,7 @@ async def test_a_call_that_is_made_again_keeps_its_files_under_the_same_names() 
 
 
 async def test_the_files_of_a_call_are_numbered_and_the_same_bytes_are_kept_once() -> None:
-    """A tool may save as often as it likes."""
+    """A tool may save the same bytes repeatedly."""
     files = await files_of_a_run()
     sink = keeper(files).sink_of("a")
 
@@ -125,7 +125,7 @@ async def test_the_files_of_a_call_are_numbered_and_the_same_bytes_are_kept_once
 
 @pytest.mark.req("002/23.3")
 async def test_a_file_that_is_too_large_is_refused_before_anybody_is_asked_to_store_it() -> None:
-    """The largest one that may be kept is kept."""
+    """A file of exactly the maximum size is stored."""
     store = ShakyArtifacts(away=0)
     sink = keeper(await files_of_a_run(store=store)).sink_of("a")
 
@@ -140,7 +140,7 @@ async def test_a_file_that_is_too_large_is_refused_before_anybody_is_asked_to_st
 
 @pytest.mark.req("002/23.3")
 async def test_a_run_that_is_full_says_what_it_may_keep() -> None:
-    """To the tool it is one more file that is too large."""
+    """The tool gets the same error class as for a file that is too large."""
     files = await files_of_a_run()
     sink = keeper(files).sink_of("a")
     for data in (b"1", b"2", b"3"):
@@ -155,7 +155,7 @@ async def test_a_run_that_is_full_says_what_it_may_keep() -> None:
 
 
 async def test_an_owner_that_has_lost_its_run_keeps_nothing_and_is_stopped() -> None:
-    """However it learns of it; nobody takes that for a failure of the tool."""
+    """Losing the run is never reported as a failure of the tool."""
     files = await files_of_a_run()
     frozen = keeper(files)
     files.store.answer = Kept.LOST
@@ -170,7 +170,7 @@ async def test_an_owner_that_has_lost_its_run_keeps_nothing_and_is_stopped() -> 
 
 @pytest.mark.parametrize("away", [1, len(PAUSES_SECONDS)])
 def test_a_database_that_is_away_for_a_while_is_waited_for(away: int) -> None:
-    """Although the lost answer may have been that the file is kept."""
+    """The save is retried, although the lost answer may have been a success."""
 
     async def story() -> None:
         store = ShakyArtifacts(away=away)
@@ -183,7 +183,7 @@ def test_a_database_that_is_away_for_a_while_is_waited_for(away: int) -> None:
 
 
 def test_a_database_that_stays_away_is_an_error_of_the_tool() -> None:
-    """As a failure that passes."""
+    """The tool's error is marked as retryable."""
 
     async def story() -> None:
         files = await files_of_a_run(store=ShakyArtifacts(away=100))
@@ -195,7 +195,7 @@ def test_a_database_that_stays_away_is_an_error_of_the_tool() -> None:
 
 @pytest.mark.parametrize("moments", range(16))
 def test_a_tool_that_is_cut_off_cuts_off_no_statement(moments: int) -> None:
-    """One that is under way ends first; then the cancel goes on."""
+    """A running statement finishes first; then the cancellation continues."""
 
     async def story() -> None:
         store = SlowArtifacts()
@@ -214,7 +214,7 @@ def test_a_tool_that_is_cut_off_cuts_off_no_statement(moments: int) -> None:
 
 @given(words=st.lists(st.text(max_size=90), max_size=4), key=st.text(max_size=200))
 def test_any_call_and_any_words_make_a_name_that_fits_a_path(words: list[str], key: str) -> None:
-    """However long they are."""
+    """The name of a file is shortened to fit a path."""
 
     async def story() -> None:
         files = await files_of_a_run()
@@ -226,7 +226,7 @@ def test_any_call_and_any_words_make_a_name_that_fits_a_path(words: list[str], k
 
 @pytest.mark.parametrize(("stem", "media_type"), [("../p", PNG), ("", PNG), ("p", "text/html")])
 async def test_what_no_name_can_be_made_of_is_refused(stem: str, media_type: str) -> None:
-    """Nothing is stored."""
+    """A file without a valid name is not stored."""
     files = await files_of_a_run()
 
     with pytest.raises(ValueError, match="artifact"):

@@ -1,4 +1,4 @@
-"""How the bytes of a file are read."""
+"""Reading the bytes of a file."""
 
 import asyncio
 from contextlib import aclosing
@@ -15,7 +15,7 @@ LARGE = bytes(2 * PIECE_BYTES + 1)
 
 
 class CountedReads(StubArtifacts):
-    """Files in a database that takes its time; it counts the reads that it could end."""
+    """A slow file store that counts started and finished reads."""
 
     begun = ended = 0
 
@@ -31,7 +31,7 @@ class CountedReads(StubArtifacts):
 
 @pytest.mark.parametrize("size", [0, 1, PIECE_BYTES, PIECE_BYTES + 1, 3 * PIECE_BYTES])
 async def test_a_file_is_read_in_pieces_of_a_bounded_size(size: int) -> None:
-    """Together they are the file."""
+    """The pieces add up to the file."""
     data = bytes(index % 251 for index in range(size))
     files = await files_of_a_run(new_artifact("a.png", data))
     reading = ArtifactReading(files.store)
@@ -44,7 +44,7 @@ async def test_a_file_is_read_in_pieces_of_a_bounded_size(size: int) -> None:
 
 
 def test_a_piece_is_read_when_it_is_asked_for() -> None:
-    """Whoever reads slowly, or no further, holds one piece."""
+    """A slow reader, or one that stops, holds one piece in memory."""
 
     async def story() -> None:
         store = CountedReads()
@@ -62,7 +62,7 @@ def test_a_piece_is_read_when_it_is_asked_for() -> None:
 
 @pytest.mark.parametrize("moments", range(6))
 def test_a_reader_that_goes_away_cuts_off_no_statement(moments: int) -> None:
-    """The one that is under way ends first; no other begins."""
+    """The running statement finishes first, and no other starts."""
 
     async def story() -> None:
         store = CountedReads()
@@ -82,7 +82,7 @@ def test_a_reader_that_goes_away_cuts_off_no_statement(moments: int) -> None:
 
 
 async def test_what_is_missing_is_said() -> None:
-    """The run, or only the file."""
+    """The error distinguishes a missing run from a missing file."""
     files = await files_of_a_run()
     reading = ArtifactReading(files.store)
 

@@ -1,4 +1,4 @@
-"""Registered graphs are put where others name them, checked whole, and never too large."""
+"""Registered graphs replace their names in other graphs; the whole is validated and limited."""
 
 import copy
 from collections.abc import Sequence
@@ -30,7 +30,7 @@ SELECT tenant_id, kind, 'g' || number, version, replace(definition::text, '"g0"'
 FROM definitions, generate_series(2, 999) AS number, format('"g%s"', number - 1) AS before
 WHERE name = 'g1'
 """
-"""Registers graphs that contain one another, as long as no call stack is."""
+"""Registers graphs nested more deeply than the call stack allows."""
 
 
 @pytest.fixture
@@ -39,7 +39,7 @@ def world(api: Api) -> World:
 
 
 async def test_a_name_becomes_the_graph_it_stands_for(world: World) -> None:
-    """The newest version, or the one that is named; its name stays beside it."""
+    """The newest or the named version is inserted, with its name and version."""
     await world.register("g", flat("old"))
     await world.register("g", flat("new"))
     graph = containing(named("g"), named("g", 1), flat("own"))
@@ -55,7 +55,7 @@ async def test_a_name_becomes_the_graph_it_stands_for(world: World) -> None:
 
 
 async def test_graphs_are_put_into_graphs_that_are_put_into_graphs(world: World) -> None:
-    """Also into those that stand inline; the same definition may stand in many places."""
+    """Inline graphs are expanded too; one definition may be used several times."""
     await world.register("c", flat("c"))
     await world.register("b", containing(named("c"), named("c", 1)))
 
@@ -69,14 +69,14 @@ async def test_graphs_are_put_into_graphs_that_are_put_into_graphs(world: World)
 
 
 async def test_a_graph_without_names_is_the_graph_itself(world: World) -> None:
-    """Nothing is copied and nothing asked."""
+    """The graph is neither copied nor looked up."""
     graph = containing(flat("a"))
 
     assert await world.inline(graph) is graph
 
 
 async def test_a_registered_graph_is_complete_and_says_which_version_it_is(world: World) -> None:
-    """So that a run can keep it."""
+    """A run can therefore store the complete graph."""
     await world.register("b", flat("b"))
     await world.register("a", containing(named("b")))
 
@@ -97,7 +97,7 @@ async def test_a_registered_graph_is_complete_and_says_which_version_it_is(world
 async def test_a_registered_graph_that_does_not_exist_is_named_by_what_is_wrong(
     world: World, ref: DefinitionRef, place: str
 ) -> None:
-    """The name, or only the version."""
+    """The problem is at the name, or at the version if only that is missing."""
     await world.register("g", flat("a"))
 
     with pytest.raises(GraphRefusedError) as refused:
@@ -109,7 +109,7 @@ async def test_a_registered_graph_that_does_not_exist_is_named_by_what_is_wrong(
 async def test_all_that_does_not_exist_is_named_at_once_with_whatever_else_is_wrong(
     world: World,
 ) -> None:
-    """Each with its place; what the catalog has to say about a bare name is left out."""
+    """Each problem has its path; the catalog's own problems about bare names are left out."""
 
     class Complaining(ShapeChecks):
         def examine(self, graph: Any, allowed: Any = None) -> tuple[None, tuple[Problem, ...]]:
@@ -133,7 +133,7 @@ async def test_all_that_does_not_exist_is_named_at_once_with_whatever_else_is_wr
 async def test_a_name_inside_a_definition_that_leads_nowhere_has_its_place_too(
     world: World,
 ) -> None:
-    """Where it would stand in the whole graph."""
+    """The path is that of the expanded graph."""
     await world.store.add(new_graph("b", containing(named("gone"))))
 
     problems = await world.refused(containing(flat("a"), containing(named("b"))))
@@ -143,7 +143,7 @@ async def test_a_name_inside_a_definition_that_leads_nowhere_has_its_place_too(
 
 
 async def test_the_whole_graph_is_checked_and_warnings_refuse_nothing(api: Api) -> None:
-    """Problems inside what was put in have the places they have in the whole."""
+    """Problems inside inserted graphs have the paths of the expanded graph."""
     world = World(api, types=frozenset({"subgraph", "function"}))
     await world.store.add(new_graph("bad", {"steps": [{"id": "a", "type": "nothing"}]}))
 
@@ -158,7 +158,7 @@ async def test_the_whole_graph_is_checked_and_warnings_refuse_nothing(api: Api) 
 
 
 async def test_validating_tells_everything_and_refuses_nothing(world: World) -> None:
-    """Errors, warnings, names that lead nowhere, limits."""
+    """Errors, warnings, unknown names and exceeded limits are listed."""
     graph = containing(named("x"), {"steps": []})
 
     problems = await world.graphs.problems(TENANT, graph)
@@ -174,7 +174,7 @@ async def test_validating_tells_everything_and_refuses_nothing(world: World) -> 
 
 class TestCircles:
     async def test_a_graph_may_not_contain_itself(self, world: World) -> None:
-        """Not before it has a first version, and not its newest one later."""
+        """A graph may not refer to itself before it has a version, nor to its newest version."""
         await world.register("g", flat("a"))
         for name in ("g", "new"):
             with pytest.raises(GraphRefusedError) as refused:
@@ -185,7 +185,7 @@ class TestCircles:
             assert problem.message == f"Circular reference: {name} -> {name}."
 
     async def test_a_graph_may_contain_an_older_version_of_itself(self, world: World) -> None:
-        """That one never changes, so there is no circle."""
+        """An older version never changes, so this is not a cycle."""
         await world.register("g", flat("a"))
 
         assert (await world.register("g", containing(named("g", 1)))).head.version == 2
@@ -196,7 +196,7 @@ class TestCircles:
         ]
 
     async def test_a_circle_through_others_is_named_with_its_path(self, world: World) -> None:
-        """It would come about with the new version, whichever closes it."""
+        """Any version that would close a cycle is rejected."""
         await world.register("c", flat("a"))
         await world.register("b", containing(named("c")))
         await world.register("a", containing(named("b")))
@@ -210,7 +210,7 @@ class TestCircles:
     async def test_a_circle_that_came_about_unseen_is_found_when_it_is_run(
         self, world: World
     ) -> None:
-        """Deleting a newest version makes an older one the newest."""
+        """Deleting the newest version makes an older one the newest, which may close a cycle."""
         await world.store.add(new_graph("a", containing(named("b"))))
         await world.store.add(new_graph("b", containing(named("a"))))
 
@@ -238,7 +238,7 @@ class TestLimits:
     async def test_what_names_stand_for_counts(
         self, limits: GraphLimits, name: str, api: Api
     ) -> None:
-        """As if it stood there; the definitions by themselves are small enough."""
+        """Inserted graphs count towards the limits, even if each one alone is small enough."""
         roomy, tight = World(api), World(api, limits)
         await roomy.register("c", flat("a", "b"))
         await roomy.register("b", containing(named("c"), named("c")))
@@ -251,7 +251,7 @@ class TestLimits:
         assert name in problems[0].message
 
     async def test_exactly_the_limit_passes(self, api: Api) -> None:
-        """Steps of the graph and of what is put in, together."""
+        """Steps of the graph and of inserted graphs are added up."""
         world = World(api, graph_limits(max_steps=7, max_depth=3))
         await world.register("c", flat("a", "b"))
 
@@ -259,7 +259,7 @@ class TestLimits:
         await world.refused(containing(containing(named("c")), named("c"), flat("a")))
 
     async def test_a_bomb_of_names_is_refused_before_it_is_built(self, api: Api) -> None:
-        """Ten in each of ten, seven levels deep: ten million steps out of a few hundred bytes."""
+        """Ten names in each of ten, seven levels deep, would be ten million steps."""
         world = World(api, graph_limits(max_depth=20))
         await world.store.add(new_graph("g0", flat("a")))
         for level in range(1, 8):
@@ -275,7 +275,7 @@ class TestLimits:
     async def test_definitions_are_loaded_no_further_than_the_limit_of_bytes(
         self, api: Api
     ) -> None:
-        """A graph can name more than any process could hold."""
+        """A graph can refer to more data than a process could hold."""
         world = World(api, graph_limits(max_bytes=3_000))
         for number in range(50):
             await world.store.add(new_graph(f"g{number}", flat("x" * 500, str(number))))
@@ -286,7 +286,7 @@ class TestLimits:
         assert world.store.loaded_bytes == 0
 
     async def test_what_was_loaded_before_counts_towards_the_limit(self, api: Api) -> None:
-        """Level by level, each of which would fit."""
+        """The limit of bytes covers all levels of nested graphs together."""
         world = World(api, graph_limits(max_bytes=3_000))
         await world.store.add(new_graph("g0", flat("x" * 1_000)))
         for level in range(1, 5):
@@ -301,7 +301,7 @@ class TestLimits:
     async def test_a_long_chain_is_refused_however_its_links_were_loaded(
         self, api: Api, module_database: Connection
     ) -> None:
-        """All of them at once, so that the chain is longer than the levels that were looked at."""
+        """The links are loaded at once, so the chain is longer than the levels that were loaded."""
         world = World(api, graph_limits(max_bytes=10**6, max_depth=5))
         await world.store.add(new_graph("g0", flat("a")))
         await world.store.add(new_graph("g1", containing(named("g0"))))
@@ -316,7 +316,7 @@ class TestLimits:
 
 
 async def test_a_graph_that_is_deleted_meanwhile_is_looked_for_again(world: World) -> None:
-    """The answer says what is missing, as if it had never been there."""
+    """The error is the one for a graph that never existed."""
     await world.register("g", flat("a"))
 
     class Deleting(PostgresDefinitions):
@@ -336,7 +336,7 @@ async def test_a_graph_that_is_deleted_meanwhile_is_looked_for_again(world: Worl
 
 
 async def test_what_a_graph_contains_is_kept_with_it(world: World) -> None:
-    """As its author named it, each once; so nothing is deleted that it needs."""
+    """References are stored as written, each once, so a definition in use cannot be deleted."""
     kept: list[NewDefinition] = []
 
     class Watching(PostgresDefinitions):
@@ -355,7 +355,7 @@ async def test_what_a_graph_contains_is_kept_with_it(world: World) -> None:
 
 
 async def test_a_large_graph_is_checked_beside_the_event_loop(world: World) -> None:
-    """With the same findings."""
+    """The worker thread finds the same problems."""
     graph = flat(*(f"s{n}" for n in range(MANY_STEPS + 1)), "s0")
     world.graphs = Definitions(world.store, world.checks, graph_limits())
 
@@ -365,7 +365,7 @@ async def test_a_large_graph_is_checked_beside_the_event_loop(world: World) -> N
 
 
 async def test_what_is_not_there_is_not_found(world: World) -> None:
-    """Neither a definition nor the versions of a name."""
+    """A missing definition, or a name without versions, is not found."""
     with pytest.raises(DefinitionNotFoundError):
         await world.graphs.get(TENANT, DefinitionRef("x"))
     with pytest.raises(DefinitionNotFoundError):
@@ -373,7 +373,7 @@ async def test_what_is_not_there_is_not_found(world: World) -> None:
 
 
 async def test_a_place_that_no_graph_stands_at_is_a_level_all_the_same(world: World) -> None:
-    """Whatever a catalog calls the place of a nested graph."""
+    """The level counts under any path that the catalog gives a nested graph."""
 
     class Elsewhere(ShapeChecks):
         def references(self, graph: Any) -> Sequence[DefinitionReference]:

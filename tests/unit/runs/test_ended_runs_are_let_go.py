@@ -1,4 +1,4 @@
-"""What a run has held is freed when it has ended: the garbage collector looks for it too seldom."""
+"""An ended run's memory is freed without the garbage collector, which runs too rarely."""
 
 import asyncio
 import gc
@@ -20,12 +20,12 @@ Work = Callable[[FlowContext], Awaitable[Any]]
 
 
 class UnluckyError(Exception):
-    """What a step fails with."""
+    """The error that a step fails with."""
 
 
 @dataclass(frozen=True)
 class FrozenError(Exception):
-    """An error that cannot be written to."""
+    """An error whose attributes cannot be set."""
 
     code: int
 
@@ -72,7 +72,7 @@ async def asks_in_vain(context: FlowContext) -> Any:
 def test_an_ended_run_is_let_go_without_the_garbage_collector(
     work: Work, status: RunStatus
 ) -> None:
-    """However it ended: its task, journal and token, and with them its trace and values."""
+    """An ended run's task, journal, token, trace and values are freed, however it ended."""
     held: list[weakref.ref[Any]] = []
 
     async def remembered(context: FlowContext) -> Any:

@@ -1,4 +1,4 @@
-"""The end of runs that nobody executes at that moment."""
+"""Ending runs that no worker executes at the moment."""
 
 from dataclasses import replace
 from datetime import timedelta
@@ -17,7 +17,7 @@ CANCEL_REQUEST = CancelRequest(requested_by="ops", reason="enough", requested_at
 
 
 def test_a_run_that_never_began_ends_with_a_halted_root_alone() -> None:
-    """It has cost nothing."""
+    """A run that never started ends with a halted root and has cost nothing."""
     end = cancelled_while_queued(RUN, CANCEL_REQUEST, ())
 
     assert (end.status, end.finish_reason, end.result) == (RunStatus.CANCELLED, None, None)
@@ -38,7 +38,7 @@ def test_a_run_that_never_began_ends_with_a_halted_root_alone() -> None:
 
 
 def test_a_run_between_two_executions_keeps_what_the_first_one_did_and_cost() -> None:
-    """Its journal is closed as a whole, and nothing of it is lost."""
+    """The whole journal is closed, and no record is lost."""
     end = cancelled_while_queued(RUN, CANCEL_REQUEST, lost(), last_seq=7)
 
     assert [event.seq for event in end.events] == [8]
@@ -53,7 +53,7 @@ def test_a_run_between_two_executions_keeps_what_the_first_one_did_and_cost() ->
 
 
 def test_what_steps_had_finished_stays_in_the_result() -> None:
-    """Of a graph step by step; what was under way counts as cut off."""
+    """A graph keeps the outputs of finished steps; a running step counts as cancelled."""
     graph = ExecutionGraph("r0")
     root = graph.create_root("graph")
     nodes = {name: graph.begin_node(root, "system", name) for name in ("a", "b", "b/x")}
@@ -77,7 +77,7 @@ def test_what_steps_had_finished_stays_in_the_result() -> None:
 
 @pytest.mark.parametrize("kind", [RunKind.GRAPH, RunKind.AGENT])
 def test_text_of_an_answer_that_never_ended_stays_in_the_result(kind: RunKind) -> None:
-    """Marked as cut off by the stop; the answer of a step that is completed needs none."""
+    """The text is marked as cut off by the stop; a completed step is not changed."""
     graph = ExecutionGraph("r0")
     root = graph.create_root("graph")
     steps = {"agent": (None, None), "done": ("result", {"default": "All."})}

@@ -1,4 +1,4 @@
-"""How events are numbered, and kept until they are stored."""
+"""How events are numbered and buffered until they are stored."""
 
 from collections.abc import Iterable
 from datetime import UTC, datetime
@@ -23,7 +23,7 @@ def numbered(records: Iterable[EventRecord]) -> list[tuple[int, str]]:
 
 
 def test_events_are_numbered_on_behind_what_is_stored() -> None:
-    """Densely, in the order in which they were emitted, and dated when they were."""
+    """Numbers are consecutive in order of emission; each event has its time of emission."""
     records = filled("a", "b", last_seq=7).unconfirmed()
 
     assert numbered(records) == [(8, "a"), (9, "b")]
@@ -31,7 +31,7 @@ def test_events_are_numbered_on_behind_what_is_stored() -> None:
 
 
 def test_what_is_not_confirmed_is_written_again_under_the_same_number() -> None:
-    """With what came in between behind it, and as the very same event."""
+    """The events are unchanged, and newer events follow them."""
     log = filled("a", "b")
     first = log.unconfirmed()
     log.add(Event(type="c"))
@@ -42,7 +42,7 @@ def test_what_is_not_confirmed_is_written_again_under_the_same_number() -> None:
 
 
 def test_what_is_confirmed_is_forgotten() -> None:
-    """Also if confirmations come twice, or for less than is known by then."""
+    """Confirmed events are dropped, also by repeated and outdated confirmations."""
     log = filled("a", "b")
     first = log.unconfirmed()
     log.add(Event(type="c"))
@@ -58,7 +58,7 @@ def test_what_is_confirmed_is_forgotten() -> None:
 
 @pytest.mark.req("003/resume")
 def test_an_event_with_a_key_is_stored_once_over_all_owners() -> None:
-    """The next owner finds the same path dead, or replays the same turn."""
+    """The next owner skips the same path again, or replays the same turn."""
     log = EventLog(last_seq=3, stored_once={"a|step.skipped"})
     for step in ("a", "b"):
         log.add(Event(type=STEP_SKIPPED, step_id=step, once=f"{step}|{STEP_SKIPPED}"))
@@ -79,7 +79,7 @@ def test_an_event_with_a_key_is_stored_once_over_all_owners() -> None:
 def test_an_answer_that_ends_or_begins_anew_is_not_the_one_of_an_earlier_owner(
     event: Event, stays: bool
 ) -> None:
-    """What is dropped, because it is stored already, says nothing about it."""
+    """An event that is dropped because it was stored before does not reset the streamed text."""
     streamed: dict[tuple[str | None, str], object] = {("a", "content_chunk"): (2, "Half way")}
     log = EventLog(last_seq=3, stored_once={"a|1"}, streamed=streamed)
 
@@ -89,7 +89,7 @@ def test_an_answer_that_ends_or_begins_anew_is_not_the_one_of_an_earlier_owner(
 
 
 def test_an_end_stands_behind_everything_and_may_be_another_one() -> None:
-    """One that was not accepted leaves no trace."""
+    """An end that was not accepted can be replaced and leaves no trace."""
     log = filled("a")
     completed = log.followed_by(run_ended(RunStatus.COMPLETED, "success", None))
     cancelled = log.followed_by(run_ended(RunStatus.CANCELLED, None, {"kind": "cancelled"}))
@@ -103,20 +103,20 @@ def test_an_end_stands_behind_everything_and_may_be_another_one() -> None:
     "type_", ["run.completed", "run.anything", "", "a\nb", "a b", "\u00e4", "a" * 101, ".a"]
 )
 def test_a_type_that_is_not_for_nodes_is_refused(type_: str) -> None:
-    """It could end a log for its readers, or break the stream they read."""
+    """A node could otherwise end the log for its readers or break their stream."""
     with pytest.raises(ValueError, match="type"):
         EventLog(last_seq=0).add(Event(type=type_))
 
 
 @pytest.mark.parametrize("what", [object(), float("nan"), {1, 2}, b"bytes"])
 def test_data_that_is_not_json_is_refused_at_once(what: object) -> None:
-    """Not with the run's end, which it would keep from being stored."""
+    """Data that is not JSON is rejected, because the run's end could not be stored."""
     with pytest.raises(ValueError, match="JSON"):
         EventLog(last_seq=0).add(Event(type="text.delta", data={"deep": [what]}))
 
 
 def test_data_is_as_it_was_when_it_was_emitted() -> None:
-    """Whatever its owner does with it later."""
+    """Later changes by the event's owner have no effect."""
     log, rows = EventLog(last_seq=0), [1]
     log.add(Event(type="text.delta", data={"rows": rows}))
     rows.append(2)
@@ -126,7 +126,7 @@ def test_data_is_as_it_was_when_it_was_emitted() -> None:
 
 @pytest.mark.parametrize("type_", [STEP_STARTED, LATE_RESULT])
 def test_emitting_costs_next_to_nothing(type_: str) -> None:
-    """A few calls of functions, however many events there were before."""
+    """The cost of emitting does not depend on the number of earlier events."""
     log, event = EventLog(last_seq=0), Event(type=type_, step_id="a", node_id="n000002")
 
     with counted_calls() as work:

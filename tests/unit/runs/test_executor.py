@@ -1,4 +1,4 @@
-"""Executing runs in one process: each in a task of its own, each under its own fence."""
+"""Executing runs in one process: each in its own task and with its own fencing token."""
 
 import asyncio
 from dataclasses import replace
@@ -28,7 +28,7 @@ from tests.unit.runs.world import (
 
 
 def test_a_run_is_executed_and_settled() -> None:
-    """With its result, its usage and its trace."""
+    """The stored run has a result, usage and a trace."""
 
     async def story() -> None:
         async def works(context: FlowContext) -> Any:
@@ -68,7 +68,7 @@ def test_waiting_for_the_end_of_a_run_returns_the_run() -> None:
 
 
 def test_what_it_executes_changes_when_a_run_begins_and_when_it_ends() -> None:
-    """So that nobody needs to compare all of its runs to see whether there is another one."""
+    """The counter lets callers notice a change without comparing all runs."""
 
     async def story() -> None:
         async def works(context: FlowContext) -> Any:
@@ -86,7 +86,7 @@ def test_what_it_executes_changes_when_a_run_begins_and_when_it_ends() -> None:
 
 @pytest.mark.req("000/B1", "002/2.4")
 def test_a_run_that_may_take_no_time_executes_nothing() -> None:
-    """Zero seconds allow nothing."""
+    """A time budget of zero seconds allows no execution."""
 
     async def story() -> None:
         process = Process(must_not_run)
@@ -106,7 +106,7 @@ def test_a_run_that_may_take_no_time_executes_nothing() -> None:
 
 @pytest.mark.parametrize("seed", range(10))
 def test_a_run_whose_deadline_has_passed_executes_nothing(seed: int) -> None:
-    """It may have waited in the queue for too long."""
+    """The run may have been queued for too long."""
 
     async def story() -> None:
         process = Process(must_not_run)
@@ -122,7 +122,7 @@ def test_a_run_whose_deadline_has_passed_executes_nothing(seed: int) -> None:
 @pytest.mark.req("000/B2", "000/B3", "002/2.4")
 @pytest.mark.parametrize("seed", range(10))
 def test_time_interrupts_work_in_flight_and_keeps_what_it_had(seed: int) -> None:
-    """At the limit, whether seconds or an instant."""
+    """The limit may be a duration or a point in time."""
 
     async def story() -> None:
         process = Process(waits)
@@ -143,7 +143,7 @@ def test_time_interrupts_work_in_flight_and_keeps_what_it_had(seed: int) -> None
 
 
 def test_a_retry_is_not_waited_for_beyond_the_deadline() -> None:
-    """The call fails at once instead, and the step can say so."""
+    """The call fails at once, and the step can report it."""
 
     async def busy() -> Any:
         raise AttemptError("Busy.", error_class="Busy", retryable=True, retry_after_seconds=20)
@@ -157,7 +157,7 @@ def test_a_retry_is_not_waited_for_beyond_the_deadline() -> None:
 
 
 def test_time_that_earlier_executions_have_used_is_not_given_again() -> None:
-    """A run that is handed over goes on with the rest of its seconds."""
+    """After a hand-over the run continues with its remaining seconds."""
 
     async def story() -> None:
         store = database()
@@ -180,7 +180,7 @@ def test_time_that_earlier_executions_have_used_is_not_given_again() -> None:
 
 
 def test_a_failing_step_fails_the_run() -> None:
-    """A failure that is none of ours is quoted without what must not be shown."""
+    """The message of a foreign error is redacted."""
 
     async def story() -> None:
         async def fails(context: FlowContext) -> str:
@@ -203,7 +203,7 @@ def test_a_failing_step_fails_the_run() -> None:
 @pytest.mark.req("000/C3")
 @pytest.mark.parametrize("seed", range(10))
 def test_a_stop_reaches_the_work_and_the_run_is_cancelled(seed: int) -> None:
-    """At once; with who wished it, and with what there was."""
+    """The run ends at once, with the requester's name and the partial result."""
 
     async def story() -> None:
         process = Process(waits)
@@ -226,7 +226,7 @@ def test_a_stop_reaches_the_work_and_the_run_is_cancelled(seed: int) -> None:
 
 
 def test_a_run_that_is_not_here_is_not_stopped_here() -> None:
-    """Its own worker will hear of it."""
+    """The run's own worker receives the request."""
 
     async def story() -> None:
         assert not Process(nothing).executor.cancel(KEY, CANCEL_REQUEST)
@@ -235,11 +235,11 @@ def test_a_run_that_is_not_here_is_not_stopped_here() -> None:
 
 
 def test_a_cancel_request_that_comes_before_the_end_is_written_is_the_end() -> None:
-    """The run had completed; it finishes as cancelled and keeps its result."""
+    """The run had completed; it ends as cancelled and keeps its result."""
     said: list[str] = []
 
     class SlowToFinish(MemoryRuns):
-        """Somebody cancels the run while its end is on the way."""
+        """A store in which a cancel request arrives while the end is being written."""
 
         async def finish(self, finish_run: FinishRun) -> FinishResult:
             if not said:
@@ -264,7 +264,7 @@ def test_a_cancel_request_that_comes_before_the_end_is_written_is_the_end() -> N
 
 
 def test_a_process_takes_no_more_runs_than_it_has_slots_for() -> None:
-    """Those that are just being claimed count; the others are queued."""
+    """Runs being claimed occupy a slot; further runs are queued."""
 
     async def story() -> None:
         process = Process(waits, limits=executor_limits(max_runs=2))
@@ -284,7 +284,7 @@ def test_a_process_takes_no_more_runs_than_it_has_slots_for() -> None:
 
 
 def test_a_run_that_ends_makes_room() -> None:
-    """Those who wait for a slot are woken."""
+    """Callers waiting for a slot are woken."""
 
     async def story() -> None:
         process = Process(waits, limits=executor_limits(max_runs=1))
@@ -299,7 +299,7 @@ def test_a_run_that_ends_makes_room() -> None:
 
 
 def test_a_run_that_breaks_outside_its_steps_is_left_for_others_to_find() -> None:
-    """The database did not answer; the slot is free again."""
+    """The database failed; the run's slot is free again, and recovery finds the run."""
 
     class Away(MemoryRuns):
         async def finish(self, finish_run: FinishRun) -> FinishResult:
@@ -316,7 +316,7 @@ def test_a_run_that_breaks_outside_its_steps_is_left_for_others_to_find() -> Non
 
 
 def test_the_first_event_of_a_run_says_that_it_was_started() -> None:
-    """Or that another worker goes on with it: then the events count on."""
+    """The first event is `run.started` with the attempt's number."""
 
     async def story() -> None:
         async def works(context: FlowContext) -> str:

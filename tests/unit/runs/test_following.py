@@ -1,4 +1,4 @@
-"""Following a run: at once, in order, to its end, and never for longer than anybody wants."""
+"""Following a run: without delay, in order, until its end or until the follower leaves."""
 
 import asyncio
 from collections.abc import Sequence
@@ -24,7 +24,7 @@ def event(seq: int) -> EventRecord:
 
 
 class Elsewhere(MemoryRuns):
-    """A store of which another process writes: nothing is heard here."""
+    """A store that another process writes to, so no notification arrives here."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -50,7 +50,7 @@ async def end(store: MemoryRuns, last_seq: int) -> None:
 
 
 class Follower:
-    """Follows a run in a task of its own and notes when it saw what."""
+    """Follows a run in its own task and records the time of each event."""
 
     def __init__(self, store: MemoryRuns, after: int = 0) -> None:
         self.service = RunService(store, None)
@@ -69,7 +69,7 @@ async def running(store: MemoryRuns) -> MemoryRuns:
 
 
 def test_what_this_process_stores_is_seen_at_once_and_the_end_ends_it() -> None:
-    """In order, without waiting for the next look."""
+    """Events arrive in order, without waiting for the next poll."""
 
     async def story() -> None:
         store = await running(database())
@@ -87,7 +87,7 @@ def test_what_this_process_stores_is_seen_at_once_and_the_end_ends_it() -> None:
 
 
 def test_what_nobody_told_of_is_found_all_the_same() -> None:
-    """Within a minute; a follower that hears nothing reads no more often."""
+    """Polling finds the events within a minute and does not become more frequent."""
 
     async def story() -> None:
         store = Elsewhere()
@@ -105,7 +105,7 @@ def test_what_nobody_told_of_is_found_all_the_same() -> None:
 
 
 def test_a_follower_is_told_now_and_then_that_there_is_nothing_new() -> None:
-    """So that its caller can show that it lives, and look at who asks."""
+    """An empty batch lets the caller send a keep-alive and check its client."""
 
     async def story() -> None:
         batches = RunService(await running(Elsewhere()), None).follow(KEY)
@@ -117,7 +117,7 @@ def test_a_follower_is_told_now_and_then_that_there_is_nothing_new() -> None:
 
 
 def test_a_run_that_has_ended_is_followed_from_any_point() -> None:
-    """Also from behind its last event; nobody waits for anything then."""
+    """A start after the last event returns at once."""
 
     async def story() -> None:
         store = await running(database())
@@ -133,7 +133,7 @@ def test_a_run_that_has_ended_is_followed_from_any_point() -> None:
 
 
 def test_a_long_log_is_read_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One after another, to its very end, also where that is the end of a piece."""
+    """Pages follow one another up to the last one, also if it is exactly full."""
     monkeypatch.setattr(service, "AT_ONCE", 2)
 
     async def story() -> None:
@@ -154,7 +154,7 @@ def test_a_long_log_is_read_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_end_of_the_process_ends_it_at_once() -> None:
-    """And whoever comes later is not served at all."""
+    """Followers end with the process, and a later follower gets no events."""
 
     async def story() -> None:
         store = await running(database())
@@ -169,7 +169,7 @@ def test_the_end_of_the_process_ends_it_at_once() -> None:
 
 
 def test_a_follower_that_goes_away_leaves_nothing_behind() -> None:
-    """Whatever it was doing; a read that is under way comes to its end first."""
+    """A follower that leaves finishes its running read first."""
     ended: list[str] = []
 
     class Slow(MemoryRuns):
@@ -192,7 +192,7 @@ def test_a_follower_that_goes_away_leaves_nothing_behind() -> None:
 
 
 def test_there_is_nothing_to_follow_without_a_run() -> None:
-    """It is said before anything is told."""
+    """The error is raised before the first batch."""
 
     async def story() -> None:
         with pytest.raises(RunNotFoundError):
@@ -202,7 +202,7 @@ def test_there_is_nothing_to_follow_without_a_run() -> None:
 
 
 def test_bells_ring_for_all_who_listen_to_a_run() -> None:
-    """Until they stop."""
+    """All listeners of a run are notified until they stop listening."""
     notifier, other = RunNotifier(), RunKey("t", "other")
     with notifier.listening(KEY) as first, notifier.listening(other) as second:
         with notifier.listening(KEY) as third:

@@ -1,4 +1,4 @@
-"""Which records of an ended run another one takes over."""
+"""Which records of an ended run are imported by a run that resumes it."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from caseworker.runs.going_on import NodeLine, TakenOver, taken_over
 
 
 def line(seq: int, parent: int | None, begun: int, ended: int, **more: Any) -> NodeLine:
-    """A call that ended well, unless ``more`` says otherwise."""
+    """Return the record of a successful call; ``more`` overrides fields."""
     return NodeLine(
         **{
             "seq": seq,
@@ -39,7 +39,7 @@ def chosen(known: list[int], unknown: list[int], still_open: list[int]) -> Taken
 
 
 def test_a_failure_that_was_survived_is_on_the_way() -> None:
-    """The last one is where the run goes on; so is one beside which a call was under way."""
+    """A run resumes at the last failure, or at one that overlaps a call; earlier ones stay."""
     lines = [
         ROOT,
         line(2, 1, 0, 90, **STEP, **FAILED),
@@ -66,7 +66,7 @@ def test_a_failure_that_was_survived_is_on_the_way() -> None:
 def test_a_reply_that_would_end_its_step_again_is_asked_for_anew(
     reply: dict[str, Any], step: dict[str, Any]
 ) -> None:
-    """One that something else came after stays, also in the millisecond in which it ended."""
+    """A reply that was followed by another record is kept, even within the same millisecond."""
     lines = [
         ROOT,
         line(2, 1, 0, 90, **{**STEP, **step}),
@@ -81,7 +81,7 @@ def test_a_reply_that_would_end_its_step_again_is_asked_for_anew(
 
 
 def test_a_reply_of_a_step_that_failed_otherwise_is_not_paid_for_twice() -> None:
-    """So is one that its step has taken although it is not complete."""
+    """A reply that its step accepted although incomplete is kept too."""
     lines = [
         ROOT,
         line(2, 1, 0, 90, **{**STEP, **FAILED}, error_class="ValueError"),
@@ -94,7 +94,7 @@ def test_a_reply_of_a_step_that_failed_otherwise_is_not_paid_for_twice() -> None
 
 
 def test_what_ended_well_is_whole() -> None:
-    """With its failures and attempts, which are not taken over where their step goes on."""
+    """Failures and attempts inside it are kept, but not those of a step that is resumed."""
     lines = [
         ROOT,
         line(2, 1, 0, 9, **STEP),
@@ -112,7 +112,7 @@ def test_what_ended_well_is_whole() -> None:
 
 
 def test_a_tool_that_may_have_taken_effect_stays_unknown() -> None:
-    """A model that was cut off is simply asked again, and so is a tool that never began."""
+    """An interrupted model call, or a tool that never started, is simply called again."""
     cut_off: dict[str, Any] = {"status": "halt", "outcome": None}
     lines = [
         ROOT,
@@ -126,7 +126,7 @@ def test_a_tool_that_may_have_taken_effect_stays_unknown() -> None:
 
 
 def test_of_a_step_that_was_begun_twice_the_last_node_goes_on() -> None:
-    """The first, which was lost with its worker, keeps what it had done."""
+    """The first node, lost with its worker, keeps its finished calls."""
     lost: dict[str, Any] = {**STEP, "status": "halt", "outcome": None, "call_key": "step:s"}
     lines = [
         ROOT,
@@ -141,7 +141,7 @@ def test_of_a_step_that_was_begun_twice_the_last_node_goes_on() -> None:
 
 
 def test_what_ended_later_is_not_there_yet() -> None:
-    """Of two that ended in the same millisecond, the older ended first."""
+    """Of two nodes that ended in the same millisecond, the older one ended first."""
     lines = [
         ROOT,
         line(2, 1, 0, 90, **STEP),
@@ -156,7 +156,7 @@ def test_what_ended_later_is_not_there_yet() -> None:
 
 
 def test_a_node_that_is_not_there_is_refused() -> None:
-    """By the field that names it; a run without a journal has none."""
+    """The error names the field; a run without a journal has no nodes."""
     for lines in ([ROOT], []):
         with pytest.raises(InvalidRunError) as refused:
             taken_over(lines, "n000009")

@@ -1,4 +1,4 @@
-"""How large a graph is, with all that stands in it."""
+"""The size of a graph, including the graphs inside it."""
 
 from typing import Any
 
@@ -17,7 +17,7 @@ def nested(depth: int) -> dict[str, Any]:
 
 
 def test_steps_and_edges_of_all_graphs_inside_count() -> None:
-    """Whatever the type of the step that they stand in, and however deep."""
+    """Nested graphs count at any depth and in steps of any type."""
     inner = flat("a", "b")
     inner["edges"] = [edge("a", "b", channel="flow")]
     by_step = {
@@ -31,14 +31,14 @@ def test_steps_and_edges_of_all_graphs_inside_count() -> None:
 
 
 def test_bytes_are_those_of_the_shortest_json() -> None:
-    """In UTF-8, without white space, and the same for graphs that are equal."""
+    """The size is that of compact JSON in UTF-8, and equal for equal graphs."""
     assert canonical({"b": "é", "a": [1, 2]}) == '{"a":[1,2],"b":"é"}'.encode()
     assert GraphSize.of({"steps": [], "b": "é"}).size_bytes == len('{"b":"é","steps":[]}') + 1
 
 
 @pytest.mark.parametrize("depth", [1, 2, 8])
 def test_the_outermost_graph_is_the_first_level(depth: int) -> None:
-    """Graphs side by side make nothing deeper."""
+    """Graphs next to each other do not add depth."""
     assert GraphSize.of(nested(depth)).depth == depth
     assert GraphSize.of(containing(nested(depth), nested(1))).depth == depth + 1
 
@@ -53,12 +53,12 @@ def test_the_outermost_graph_is_the_first_level(depth: int) -> None:
     ],
 )
 def test_whatever_is_no_graph_is_measured_all_the_same(graph: dict[str, Any]) -> None:
-    """What is wrong with it is for others to say."""
+    """Validation reports the errors of an invalid graph."""
     assert GraphSize.of(graph).depth == 1
 
 
 def test_a_name_counts_as_a_name() -> None:
-    """What it stands for is added where it is put in."""
+    """The named graph's size is added when it is inserted."""
     assert GraphSize.of(containing(named("x"))).depth == 1
     assert GraphSize(10, 2, 1, 3).with_inside(GraphSize(5, 1, 1, 2), level=2) == GraphSize(
         15, 3, 2, 4
@@ -67,7 +67,7 @@ def test_a_name_counts_as_a_name() -> None:
 
 
 def test_every_limit_that_is_passed_is_named_with_its_number() -> None:
-    """Exactly the limit passes."""
+    """A graph of exactly the maximum size passes."""
     limits = graph_limits(max_bytes=10, max_steps=2, max_edges=3, max_depth=4)
 
     assert GraphSize(10, 2, 3, 4).beyond(limits) == ()

@@ -1,4 +1,4 @@
-"""Runs of graphs with several steps, and what they leave in the store."""
+"""Runs of graphs with several steps, and their stored records."""
 
 import asyncio
 from collections.abc import Mapping
@@ -22,11 +22,11 @@ from tests.unit.runs.world import GRACE, KEY, Process, call, database
 
 
 class Nothing(StepData):
-    """What a step of these tests is configured with."""
+    """The empty configuration of a step."""
 
 
 class Works:
-    """Does for each step what a test says."""
+    """Executes each step with the function that a test defines."""
 
     def __init__(self, **works: Any) -> None:
         self.works = works
@@ -41,14 +41,14 @@ class Works:
 
 
 def process(node: Works, store: Any = None, **settings: Any) -> Process:
-    """A process whose graphs consist of steps of one type."""
+    """Return a process whose graphs consist of steps of one type."""
     made = Process(lambda _: None, store or database(), **settings)  # type: ignore[arg-type,return-value]
     made.executor._graphs = RunGraphs(NodeCatalog((kind_of(node),)))
     return made
 
 
 def kind_of(node: Works) -> NodeType:
-    """The type of the steps."""
+    """Return the type of the steps."""
     return NodeType(name="work", description="A test.", node=node, data=Nothing, handles=Handles())
 
 
@@ -75,7 +75,7 @@ async def waits(context: FlowContext) -> str:
 
 @pytest.mark.parametrize("case", ["drained", "timed out"])
 def test_the_cost_of_abandoned_work_is_added_wherever_it_was_abandoned(case: str) -> None:
-    """By the graph, among other steps, or by the timeout of its own step."""
+    """The step is abandoned by a cancelled graph, among other steps, or by its own timeout."""
 
     async def story() -> None:
         node = Works(A=deaf_call, B=waits)
@@ -103,7 +103,7 @@ def test_the_cost_of_abandoned_work_is_added_wherever_it_was_abandoned(case: str
 
 @pytest.mark.req("000/B3")
 def test_a_run_whose_workers_were_lost_too_often_keeps_what_it_had() -> None:
-    """Its result has what its steps produced; a loss after which one had ended does not count."""
+    """The result holds the outputs of finished steps; a loss after new progress does not count."""
 
     async def story() -> None:
         store, limits = database(), executor_limits(max_attempts=2)
@@ -122,13 +122,13 @@ def test_a_run_whose_workers_were_lost_too_often_keeps_what_it_had() -> None:
             "outputs": {"A": {"default": "done"}},
             "steps": {"A": {"status": "completed"}, "B": {"status": "cancelled"}},
         }
-        assert sorted(node.begun) == ["A", "B", "B", "B"]  # the first two begin at once
+        assert sorted(node.begun) == ["A", "B", "B", "B"]  # the first two start at once
 
     run_story(story)
 
 
 def test_a_graph_that_was_made_ready_when_it_was_checked_is_not_read_again() -> None:
-    """Its run executes it as it was handed over, and the next owner of the run reads it again."""
+    """The run executes the prepared graph, and a new owner prepares it again."""
 
     async def story() -> None:
         store, node = database(), Works(A=waits)
@@ -153,7 +153,7 @@ def test_a_graph_that_was_made_ready_when_it_was_checked_is_not_read_again() -> 
 
 
 class CountingCatalog(NodeCatalog):
-    """Counts how often it makes a graph ready for a run."""
+    """A catalog that counts how often it prepares a graph for a run."""
 
     def __init__(self, node: Works) -> None:
         super().__init__((kind_of(node),))
@@ -165,7 +165,7 @@ class CountingCatalog(NodeCatalog):
 
 
 def reads_of(process: Process) -> int:
-    """How often a process has made a graph ready."""
+    """Return how often a process has prepared a graph."""
     catalog = process.executor._graphs._catalog
     assert isinstance(catalog, CountingCatalog)
     return catalog.reads

@@ -1,4 +1,4 @@
-"""Runs that a process gives back, loses, or gets again."""
+"""Runs that a process releases, loses or claims again."""
 
 import asyncio
 from collections.abc import Sequence
@@ -30,7 +30,7 @@ from tests.unit.runs.world import (
 @pytest.mark.parametrize("seed", range(10))
 @pytest.mark.guarantee(11)
 def test_a_process_that_ends_lets_runs_end_and_gives_the_others_back(seed: int) -> None:
-    """Without counting an attempt, and it starts nothing more."""
+    """A release does not count as an attempt, and the process starts no more runs."""
 
     async def story() -> None:
         async def works(context: FlowContext) -> str:
@@ -56,7 +56,7 @@ def test_a_process_that_ends_lets_runs_end_and_gives_the_others_back(seed: int) 
 
 @pytest.mark.parametrize("seed", range(10))
 def test_a_run_that_was_just_being_claimed_is_given_back_as_well(seed: int) -> None:
-    """The process waits for it; or it would be executed by a process that is no more."""
+    """The process waits for the claim, or the run would belong to a stopped process."""
 
     class SlowToAccept(MemoryRuns):
         async def accept(self, *arguments: Any, **options: Any) -> Any:
@@ -80,7 +80,7 @@ def test_a_run_that_was_just_being_claimed_is_given_back_as_well(seed: int) -> N
 @pytest.mark.parametrize("seed", range(10))
 @pytest.mark.guarantee(11)
 def test_a_cancel_request_wins_over_the_end_of_the_process(seed: int) -> None:
-    """The run is cancelled here and now, not handed over."""
+    """The run is cancelled in this process and not handed over."""
 
     async def story() -> None:
         async def winds_up(context: FlowContext) -> str:
@@ -104,7 +104,7 @@ def test_a_cancel_request_wins_over_the_end_of_the_process(seed: int) -> None:
 
 
 def test_a_limit_that_a_process_meets_while_it_ends_is_met_again_by_the_next_one() -> None:
-    """A step ended by the hand-over is not told of, so the run may not end with it."""
+    """The hand-over ended the step, so the limit it hit in that moment must not end the run."""
 
     async def story() -> None:
         async def meets_its_limit(context: FlowContext) -> None:
@@ -134,7 +134,7 @@ def test_a_limit_that_a_process_meets_while_it_ends_is_met_again_by_the_next_one
 
 
 def test_a_run_that_was_lost_is_not_given_back() -> None:
-    """It is not this process's to give."""
+    """The run belongs to another owner now."""
     given_back: list[Any] = []
 
     class Watched(MemoryRuns):
@@ -155,7 +155,7 @@ def test_a_run_that_was_lost_is_not_given_back() -> None:
 
 
 def test_a_run_that_is_started_twice_is_executed_once() -> None:
-    """A job may be delivered twice."""
+    """A run is executed once, although its job was delivered twice."""
     begun: list[str] = []
 
     async def story() -> None:
@@ -177,7 +177,7 @@ def test_a_run_that_is_started_twice_is_executed_once() -> None:
 def test_a_run_that_was_lost_and_claimed_again_begins_when_its_lost_execution_has_ended(
     seed: int,
 ) -> None:
-    """This process did not know that it was lost."""
+    """A run that its process lost and claims again waits for the lost execution to end."""
     times: list[tuple[str, float]] = []
 
     async def story() -> None:
@@ -204,7 +204,7 @@ def test_a_run_that_was_lost_and_claimed_again_begins_when_its_lost_execution_ha
 
 
 class AwayNowAndThen(MemoryRuns):
-    """A store that is away for some time, for what runs are given back with."""
+    """A store whose release and reads fail until a given time."""
 
     away_until = 0.0
 
@@ -222,7 +222,7 @@ class AwayNowAndThen(MemoryRuns):
 
 
 def test_a_run_is_given_back_as_soon_as_the_database_is_there() -> None:
-    """Nobody loses it, and no attempt is counted."""
+    """The run is not lost, and no attempt is counted."""
 
     async def story() -> None:
         store = AwayNowAndThen()
@@ -238,7 +238,7 @@ def test_a_run_is_given_back_as_soon_as_the_database_is_there() -> None:
 
 
 def test_a_step_that_may_take_long_to_end_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its run is handed over then, and not taken for one that cannot be."""
+    """The run is handed over after the step has ended."""
     monkeypatch.setattr(world, "GRACE", 3 * GIVE_UP_SECONDS)
 
     async def ends_slowly(context: FlowContext) -> str:
@@ -259,7 +259,7 @@ def test_a_step_that_may_take_long_to_end_is_waited_for(monkeypatch: pytest.Monk
 
 
 def test_a_process_ends_although_its_runs_cannot_be_given_back() -> None:
-    """They are found by others, once the database is back."""
+    """A process exits even if its runs cannot be released; they are recovered later."""
 
     async def story() -> None:
         store = AwayNowAndThen()
@@ -275,7 +275,7 @@ def test_a_process_ends_although_its_runs_cannot_be_given_back() -> None:
 
 
 def test_a_run_begins_when_what_it_did_before_can_be_read() -> None:
-    """A database that goes away just after the claim costs no attempt."""
+    """A database outage right after the claim does not cost an attempt."""
 
     async def story() -> None:
         store = AwayNowAndThen()
@@ -297,7 +297,7 @@ def unknown_step() -> NewRun:
 
 
 def test_a_run_that_this_process_cannot_execute_is_left_to_others() -> None:
-    """A newer release has accepted it: it is named in the log, and no attempt is counted."""
+    """The run comes from a newer release: it is logged by ID, and no attempt is counted."""
 
     async def story() -> None:
         process = Process(must_not_run)
@@ -318,7 +318,7 @@ def test_a_run_that_this_process_cannot_execute_is_left_to_others() -> None:
 
 
 def test_a_run_that_nobody_can_execute_fails_in_the_end() -> None:
-    """After about five minutes, with what is wrong with its graph."""
+    """After about five minutes the run fails with the problem of its graph."""
 
     async def story() -> None:
         process = Process(must_not_run)
@@ -337,7 +337,7 @@ def test_a_run_that_nobody_can_execute_fails_in_the_end() -> None:
 
 @pytest.mark.req("003/NFR3.1")
 def test_a_run_that_is_taken_over_is_named_in_the_log_before_it_is_executed() -> None:
-    """If it is what ends its workers, their last lines name it."""
+    """If the run crashes its workers, the last log line of each names it."""
 
     async def story() -> None:
         with structlog.testing.capture_logs([merge_contextvars]) as logs:

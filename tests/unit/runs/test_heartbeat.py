@@ -1,4 +1,4 @@
-"""How a process says that it lives, and learns what it missed."""
+"""Heartbeats of a process, and the notifications they make up for."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -35,7 +35,7 @@ def run_story(story: Callable[[], Awaitable[None]], seed: int = 0) -> None:
 
 
 async def orphan(process: Process) -> None:
-    """A run that was accepted for a process which never heard so."""
+    """Accept a run for a process that is not notified of it."""
     await process.store.accept(new_run(), worker_id=process.name)
 
 
@@ -46,7 +46,7 @@ async def status_of(process: Process) -> RunStatus:
 @pytest.mark.req("000/C3", "card/delete")
 @pytest.mark.parametrize("seed", range(10))
 def test_a_cancel_request_that_nobody_heard_of_is_found_by_the_next_beat(seed: int) -> None:
-    """The notification was lost; the call in flight ends with the beat."""
+    """The notification was lost; the heartbeat cancels the call in flight."""
 
     async def story() -> None:
         process = Process(waits)
@@ -64,7 +64,7 @@ def test_a_cancel_request_that_nobody_heard_of_is_found_by_the_next_beat(seed: i
 
 
 def test_a_run_that_is_owned_here_and_executed_nowhere_is_given_back() -> None:
-    """When it has looked so for an interval; a run that was never begun has lost no attempt."""
+    """The release takes one interval; a run that never started has lost no attempt."""
 
     async def story() -> None:
         process = Process(must_not_run)
@@ -81,7 +81,7 @@ def test_a_run_that_is_owned_here_and_executed_nowhere_is_given_back() -> None:
 
 
 def test_a_run_that_others_had_begun_and_that_never_began_here_has_lost_no_attempt_here() -> None:
-    """Its claim was committed and the answer lost: what its journal holds is of others."""
+    """The claim was committed and its answer lost; the journal is that of earlier attempts."""
 
     async def story() -> None:
         dead = Process(waits)
@@ -101,7 +101,7 @@ def test_a_run_that_others_had_begun_and_that_never_began_here_has_lost_no_attem
 
 
 def test_a_run_that_broke_here_has_lost_an_attempt() -> None:
-    """Even before its first call: else one that breaks every process would be begun for ever."""
+    """A run that crashes its process loses an attempt, or it would be retried forever."""
 
     class Breaking(MemoryRuns):
         async def finish(self, finish_run: FinishRun) -> FinishResult:
@@ -127,7 +127,7 @@ def test_a_run_that_broke_here_has_lost_an_attempt() -> None:
 
 
 def test_a_run_that_is_only_just_being_begun_is_left_alone() -> None:
-    """One beat saw it before it was begun, the next one after."""
+    """One heartbeat read the run before its start, the next one after."""
 
     async def story() -> None:
         process = Process(waits)
@@ -144,7 +144,7 @@ def test_a_run_that_is_only_just_being_begun_is_left_alone() -> None:
 
 @pytest.mark.parametrize("meanwhile", ["begun here", "ended", "claimed by another"])
 def test_an_orphan_that_found_a_home_meanwhile_is_left_alone(meanwhile: str) -> None:
-    """It is looked at once more before it is given back."""
+    """The run is checked again before it is released."""
 
     class Changing(MemoryRuns):
         process: Process
@@ -174,13 +174,13 @@ def test_an_orphan_that_found_a_home_meanwhile_is_left_alone(meanwhile: str) -> 
 
 @pytest.mark.parametrize("seed", range(10))
 def test_a_run_that_goes_on_elsewhere_is_stopped_here(seed: int) -> None:
-    """This process was silent for too long; its call in flight would be paid for nothing."""
+    """A process that was silent too long stops the runs that another process executes."""
 
     async def story() -> None:
         store = database()
         frozen, other = Process(waits, store), Process(waits, store, name="p2")
         await frozen.post()
-        await asyncio.sleep(1)  # nothing is left to be journaled, so only the beat can tell
+        await asyncio.sleep(1)  # no journal write is due, so only the heartbeat detects it
         store.lose("p1")
         await other.take()
         await frozen.heartbeat.beat()
@@ -196,7 +196,7 @@ def test_a_run_that_goes_on_elsewhere_is_stopped_here(seed: int) -> None:
 
 
 def test_a_beat_that_is_under_way_is_not_cut_off() -> None:
-    """A cancelled statement could take its connection with it."""
+    """Cancelling the statement could close its connection."""
 
     class Slow(MemoryRuns):
         async def beat(self, worker_id: str) -> Beat:
@@ -219,7 +219,7 @@ def test_a_beat_that_is_under_way_is_not_cut_off() -> None:
 
 
 def test_a_process_that_ends_says_so() -> None:
-    """So that its runs need not wait for its silence."""
+    """A stopping process signs off, so its runs need not wait for missed heartbeats."""
 
     async def story() -> None:
         process = Process(waits)
@@ -232,7 +232,7 @@ def test_a_process_that_ends_says_so() -> None:
 
 
 def test_a_beat_that_finds_no_database_is_tried_again_with_the_next_one() -> None:
-    """Soon enough that nobody takes a living process for dead when the database is back."""
+    """The interval is short enough that a living process is not considered dead after an outage."""
 
     class Away(MemoryRuns):
         async def beat(self, worker_id: str) -> Beat:

@@ -1,4 +1,4 @@
-"""The durable memory of one run while it is executed."""
+"""The journal of one run during its execution."""
 
 import asyncio
 from contextlib import suppress
@@ -22,7 +22,7 @@ from tests.unit.runs.world import loop
 
 
 def test_an_external_call_begins_when_everything_before_it_is_stored() -> None:
-    """The root, the call itself, and what belongs to it; later only what has changed since."""
+    """The barrier writes the root and the call; later barriers write only changes."""
 
     async def story() -> None:
         run = Open()
@@ -43,7 +43,7 @@ def test_an_external_call_begins_when_everything_before_it_is_stored() -> None:
 
 
 def test_a_call_inside_the_process_relies_on_a_permission_of_a_tenth_of_a_second() -> None:
-    """An older one is asked for again."""
+    """A permission older than 0.1 s is requested again."""
 
     async def story() -> None:
         run = Open()
@@ -65,7 +65,7 @@ def test_a_call_inside_the_process_relies_on_a_permission_of_a_tenth_of_a_second
 def test_a_call_begins_with_the_first_answer_however_far_away_the_database_is(
     round_trip: float,
 ) -> None:
-    """A permission ages from when its answer came: it was given for the locked row of the run."""
+    """The permission's age counts from its answer, because the row was locked until then."""
 
     async def story() -> None:
         run = Open(Store(seconds=round_trip))
@@ -79,7 +79,7 @@ def test_a_call_begins_with_the_first_answer_however_far_away_the_database_is(
 
 
 def test_an_answer_that_was_held_up_is_asked_for_again() -> None:
-    """By the network, or by an event loop that was late: a request may have been stored since."""
+    """The network or a busy event loop delayed it; a cancel request may have been stored since."""
     cancel_request = CancelRequest(requested_by="ops", reason="too dear")
 
     async def story() -> None:
@@ -98,7 +98,7 @@ def test_an_answer_that_was_held_up_is_asked_for_again() -> None:
 
 
 def test_answers_that_are_always_late_are_asked_for_twice_and_then_taken() -> None:
-    """A late event loop gets no more work for being late, and no run is handed over for it."""
+    """A busy event loop gets no extra work, and no run is handed over for it."""
 
     async def story() -> None:
         run = Open(Store(late=[1.0] * 10))
@@ -111,7 +111,7 @@ def test_answers_that_are_always_late_are_asked_for_twice_and_then_taken() -> No
 
 
 def test_all_lanes_of_a_run_go_on_with_one_answer() -> None:
-    """In one turn of the event loop, not one behind the other: the last would begin late."""
+    """All continue in one iteration of the event loop, so the last one does not start late."""
     turn = 0
     went_on: list[int] = []
 
@@ -134,7 +134,7 @@ def test_all_lanes_of_a_run_go_on_with_one_answer() -> None:
                 lanes.create_task(lane(run, number))
         counting.cancel()
         run.journal.close()
-        assert len(run.store.writes) <= 3  # of the first lane, of all others, and perhaps "soon"
+        assert len(run.store.writes) <= 3  # first lane, all other lanes, background write
 
     asyncio.run(main())
     assert len(went_on) == 64
@@ -143,7 +143,7 @@ def test_all_lanes_of_a_run_go_on_with_one_answer() -> None:
 
 @pytest.mark.req("000/C3")
 def test_a_cancel_request_refuses_at_the_barrier() -> None:
-    """The token knows as well, so that everything else of the run ends."""
+    """The token is cancelled too, so all other work of the run stops."""
     cancel_request = CancelRequest(requested_by="ops", reason="too dear")
 
     async def story() -> None:
@@ -157,7 +157,7 @@ def test_a_cancel_request_refuses_at_the_barrier() -> None:
 
 
 def test_a_run_that_belongs_to_another_worker_is_lost() -> None:
-    """Nothing that this one says counts any more."""
+    """A worker that has lost its run may store no more."""
 
     async def story() -> None:
         run = Open(Store(answers=[Permission(owned=False, cancel_request=None)]))
@@ -169,7 +169,7 @@ def test_a_run_that_belongs_to_another_worker_is_lost() -> None:
 
 
 def test_a_change_is_stored_soon() -> None:
-    """Together with those of the next moment, so that a trace can be followed elsewhere."""
+    """Changes are batched for a moment; other processes can follow the trace."""
 
     async def story() -> None:
         run = Open()
@@ -184,7 +184,7 @@ def test_a_change_is_stored_soon() -> None:
 
 
 def test_a_change_while_others_are_being_stored_is_stored_soon_afterwards() -> None:
-    """Also one of the graph alone."""
+    """A change of the graph alone is stored too."""
 
     async def story() -> None:
         run = Open(Store(seconds=0.5))
@@ -207,7 +207,7 @@ def test_a_change_while_others_are_being_stored_is_stored_soon_afterwards() -> N
     ],
 )
 def test_what_is_stored_soon_may_bring_a_stop_as_well(answer: Permission) -> None:
-    """There is no need to wait for the next barrier."""
+    """A background write can deliver a stop before the next barrier."""
 
     async def story() -> None:
         run = Open(Store(answers=[answer]))
@@ -220,7 +220,7 @@ def test_what_is_stored_soon_may_bring_a_stop_as_well(answer: Permission) -> Non
 
 
 def test_a_store_that_refuses_is_not_asked_for_ever() -> None:
-    """The next barrier brings what it refused, and hears of it."""
+    """The next barrier writes the data again and gets the error."""
 
     async def story() -> None:
         run = Open(Store(answers=[RuntimeError("refused"), RuntimeError("again")]))
@@ -239,14 +239,14 @@ def test_a_store_that_refuses_is_not_asked_for_ever() -> None:
 @settings(max_examples=100)
 @given(seed=st.integers(0, 2**32))
 def test_whatever_writes_fail_the_store_holds_every_node_as_it_is_at_the_end(seed: int) -> None:
-    """Nodes with and without an entry change while writes fail, are cancelled or still under way.
+    """Nodes with and without an entry change while writes fail, are cancelled or in flight.
 
-    The end stores what no write has brought; storing a node twice does no harm.
+    The end stores the missing nodes; storing a node twice does no harm.
     """
     chance = Random(seed)
 
     def change(run: Open, nodes: dict[str, CallOutcome | None]) -> None:
-        """Change the graph at one node; ``nodes`` maps every node to its noted outcome."""
+        """Change one node of the graph; ``nodes`` maps every node to its journaled outcome."""
         node, name, graph = chance.choice(list(nodes)), f"{len(nodes)}", run.graph
         match chance.choice(["begin", "call", "run", "annotate", "end", "fail", "note"]):
             case "begin":
@@ -293,7 +293,7 @@ def test_whatever_writes_fail_the_store_holds_every_node_as_it_is_at_the_end(see
     ids=["an object", "no number", "a set", "bytes"],
 )
 def test_a_value_that_cannot_be_stored_is_refused_when_it_is_noted(what: Any) -> None:
-    """Not when it is too late."""
+    """The error is raised early enough for the step to handle it."""
 
     async def story() -> None:
         run = Open()
@@ -306,7 +306,7 @@ def test_a_value_that_cannot_be_stored_is_refused_when_it_is_noted(what: Any) ->
 
 
 def test_what_was_noted_does_not_change_with_what_its_owner_does() -> None:
-    """The node goes on working with the answer it got."""
+    """The node may modify its answer without changing the journal."""
 
     async def story() -> None:
         run = Open()

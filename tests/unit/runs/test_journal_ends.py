@@ -1,4 +1,4 @@
-"""What a journal holds at the end of an execution, and finds at the beginning of the next."""
+"""The journal at the end of an execution, and at the start of the next one."""
 
 import asyncio
 from typing import Any
@@ -17,7 +17,7 @@ from tests.unit.runs.opened import Open, Store, run_story
 
 
 def test_the_end_brings_what_may_not_be_stored_yet() -> None:
-    """Also what is on its way: nobody waits for its answer any more."""
+    """Writes in flight count as unconfirmed, because no code waits for their answers."""
 
     async def story() -> None:
         run = Open(Store(seconds=1))
@@ -39,7 +39,7 @@ def test_the_end_brings_what_may_not_be_stored_yet() -> None:
 def test_a_write_that_was_due_at_the_end_stores_no_event_without_its_call(
     other_write_first: bool,
 ) -> None:
-    """The end carries both. If the process is lost in between, the step did not end yet."""
+    """The end writes both. If the process is lost in between, the step did not end."""
 
     async def story() -> None:
         run = Open(Store(seconds=1))
@@ -61,7 +61,7 @@ def test_a_write_that_was_due_at_the_end_stores_no_event_without_its_call(
 
 
 def test_what_is_stored_is_not_brought_again() -> None:
-    """The end is as small as it can be."""
+    """The final write contains only unconfirmed data."""
 
     async def story() -> None:
         run = Open()
@@ -73,7 +73,7 @@ def test_what_is_stored_is_not_brought_again() -> None:
 
 
 def test_what_a_lost_barrier_tried_to_store_is_part_of_what_comes_late() -> None:
-    """Abandoned work asks after the run was finished; its costs are added all the same."""
+    """Abandoned work reaches a barrier after the end, and its costs are added."""
 
     async def story() -> None:
         run = Open()
@@ -90,7 +90,7 @@ def test_what_a_lost_barrier_tried_to_store_is_part_of_what_comes_late() -> None
 
 
 def test_another_graph_at_the_end_is_stored_as_a_whole() -> None:
-    """With what was noted of its nodes before."""
+    """The journal entries of its nodes are stored too."""
 
     async def story() -> None:
         run = Open()
@@ -113,7 +113,7 @@ def record(graph: ExecutionGraph, node: str, **noted: Any) -> CallRecord:
 
 
 def lost_run() -> tuple[ExecutionGraph, list[CallRecord]]:
-    """A run with one call that has ended and one that was in flight."""
+    """Return a run with one finished call and one in flight."""
     graph = ExecutionGraph("r0")
     root = graph.create_root("run")
     graph.mark_running(root)
@@ -137,7 +137,7 @@ def lost_run() -> tuple[ExecutionGraph, list[CallRecord]]:
 
 
 def test_the_first_write_of_the_next_execution_wipes_nothing_out() -> None:
-    """Or a second loss of a worker would make every call again."""
+    """The first write of a resumed run keeps earlier results, or calls would be repeated."""
 
     async def story() -> None:
         graph, earlier = lost_run()
@@ -160,7 +160,7 @@ def test_the_first_write_of_the_next_execution_wipes_nothing_out() -> None:
 
 
 def test_a_graph_that_takes_the_place_of_another_keeps_what_was_noted_long_ago() -> None:
-    """Every row is written then."""
+    """A replaced graph keeps its journaled data, and every row is written again."""
 
     async def story() -> None:
         graph, earlier = lost_run()
@@ -175,7 +175,7 @@ def test_a_graph_that_takes_the_place_of_another_keeps_what_was_noted_long_ago()
 
 
 def test_the_last_try_that_began_is_what_is_known_of_a_call() -> None:
-    """One that was refused before it began leaves nothing."""
+    """An attempt that was refused before it started leaves no entry."""
 
     async def story() -> None:
         graph, earlier = lost_run()

@@ -1,4 +1,4 @@
-"""Events on their way through the journal: stored with what they tell of, and in order."""
+"""Events in the journal: stored in order, and together with their entries."""
 
 import asyncio
 
@@ -16,7 +16,7 @@ def events_of(write: JournalWrite) -> list[tuple[int, str]]:
 
 
 def start(run: Open, name: str) -> str:
-    """Begin a step as the engine does: its entry and its event, without a pause in between."""
+    """Start a step as the engine does: its entry and its event, without an await in between."""
     node = run.begin(name)
     run.journal.emit(Event(type=STEP_STARTED, step_id=name, node_id=node))
     return node
@@ -24,7 +24,7 @@ def start(run: Open, name: str) -> str:
 
 @pytest.mark.req("004/lifecycle")
 def test_an_event_is_stored_with_the_entry_that_it_tells_of() -> None:
-    """One write holds both, or none."""
+    """One write holds an event and its entry, or neither."""
 
     async def story() -> None:
         run = Open()
@@ -44,7 +44,7 @@ def test_an_event_is_stored_with_the_entry_that_it_tells_of() -> None:
 
 
 def test_an_event_alone_is_stored_soon() -> None:
-    """Whoever follows the run does not wait for its next call."""
+    """Followers of the run need not wait for its next call."""
 
     async def story() -> None:
         run = Open()
@@ -58,7 +58,7 @@ def test_an_event_alone_is_stored_soon() -> None:
 
 
 def test_an_event_while_others_are_being_stored_is_stored_soon_afterwards() -> None:
-    """Also if nothing else has changed since."""
+    """The event is stored even if nothing else has changed since."""
 
     async def story() -> None:
         run = Open(Store(seconds=0.5))
@@ -73,7 +73,7 @@ def test_an_event_while_others_are_being_stored_is_stored_soon_afterwards() -> N
 
 @pytest.mark.req("004/lifecycle")
 def test_events_of_a_write_that_failed_are_sent_again_in_order() -> None:
-    """With the entries they belong to, under the numbers they had."""
+    """The events keep their numbers and their entries."""
 
     async def story() -> None:
         run = Open(Store(answers=[RuntimeError("refused")]))
@@ -92,7 +92,7 @@ def test_events_of_a_write_that_failed_are_sent_again_in_order() -> None:
 
 @pytest.mark.req("004/lifecycle")
 def test_nothing_is_stored_before_what_led_to_it() -> None:
-    """A write that is given up is the next one's: no later event overtakes it with another."""
+    """The next write includes a cancelled write's data, so no later event overtakes it."""
 
     async def story() -> None:
         run = Open(Store(seconds=1))
@@ -115,7 +115,7 @@ def test_nothing_is_stored_before_what_led_to_it() -> None:
 
 
 def test_barriers_that_wait_share_the_next_write() -> None:
-    """A hundred steps side by side cost two commits, and all of them have a fresh permission."""
+    """A hundred parallel steps need two commits, and each has a fresh permission."""
 
     async def story() -> None:
         run = Open()
@@ -130,7 +130,7 @@ def test_barriers_that_wait_share_the_next_write() -> None:
 
 
 def test_a_barrier_does_not_share_a_write_that_began_before_it() -> None:
-    """What led to its call is not in there."""
+    """The earlier write does not contain the call's data."""
 
     async def story() -> None:
         run = Open(Store(seconds=0.05))
@@ -146,7 +146,7 @@ def test_a_barrier_does_not_share_a_write_that_began_before_it() -> None:
 
 
 def test_a_lost_owner_says_nothing_more() -> None:
-    """Its events are as little stored as its entries are."""
+    """A worker that has lost its run stores neither events nor entries."""
 
     async def story() -> None:
         run = Open(Store(answers=[Permission(owned=False, cancel_request=None)]))
@@ -159,7 +159,7 @@ def test_a_lost_owner_says_nothing_more() -> None:
 
 
 def test_what_is_emitted_after_the_end_is_dropped() -> None:
-    """Abandoned work has nothing to say any more, and nothing wakes up for it."""
+    """Abandoned work stores no events and starts no task."""
 
     async def story() -> None:
         run = Open()

@@ -1,4 +1,4 @@
-"""What calls ask is stored with them, once."""
+"""The request of a call is stored once, with the call."""
 
 import pytest
 
@@ -7,7 +7,7 @@ from tests.unit.runs.opened import Open, Store, run_story
 
 
 def test_a_request_is_stored_with_its_call_and_not_again() -> None:
-    """However often the call is written afterwards."""
+    """Later writes of the call leave it out."""
 
     async def story() -> None:
         run = Open()
@@ -28,7 +28,7 @@ def test_a_request_is_stored_with_its_call_and_not_again() -> None:
 def test_a_request_whose_write_was_lost_is_written_again(
     lost: Permission | BaseException,
 ) -> None:
-    """Nobody knows whether it has arrived."""
+    """The write may or may not have reached the database."""
 
     async def story() -> None:
         run = Open(Store(answers=[lost]))

@@ -1,4 +1,4 @@
-"""What was read of a graph is kept for the next run of the same one."""
+"""Parsed graphs are cached for later runs of the same graph."""
 
 import pytest
 
@@ -17,7 +17,7 @@ def world(api: Api) -> World:
 
 
 async def test_a_graph_that_names_no_other_is_read_once(world: World) -> None:
-    """However often it is sent; in another order, or with another value, it is another one."""
+    """A graph with another order of keys or another value is parsed separately."""
     first, again = await world.inline(flat("a")), await world.inline(flat("a"))
     read = world.checks.checked
     await world.inline(dict(reversed(flat("a").items())))
@@ -28,7 +28,7 @@ async def test_a_graph_that_names_no_other_is_read_once(world: World) -> None:
 
 
 async def test_a_graph_that_names_others_is_put_together_each_time(world: World) -> None:
-    """What a name stands for may have changed."""
+    """A graph with names is expanded each time, because a definition may have changed."""
     await world.register("g", flat("old"))
     before = await world.inline(containing(named("g")))
     await world.register("g", flat("new"))
@@ -39,14 +39,14 @@ async def test_a_graph_that_names_others_is_put_together_each_time(world: World)
 
 
 async def test_what_is_wrong_with_a_graph_is_told_each_time(world: World) -> None:
-    """It is refused again, with the same problems."""
+    """The graph is rejected again with the same problems."""
     graph = {"steps": [{"id": "a"}, {"id": "a"}], "edges": []}
 
     assert [*await world.refused(graph)] == [*await world.refused(graph)] != []
 
 
 async def test_the_same_text_is_not_the_same_as_a_graph_and_as_an_agent(world: World) -> None:
-    """Whichever of the two came first."""
+    """The cache distinguishes them, whichever came first."""
     text = {"name": "a", "prompt": {"system": "Answer."}}
     agent = await world.graphs.inline(TENANT, text, DefinitionKind.AGENT)
 

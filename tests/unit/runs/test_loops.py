@@ -1,4 +1,4 @@
-"""Loops that must live as long as the process does."""
+"""Background loops that must run as long as the process."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -18,7 +18,7 @@ def run_story(story: Callable[[], Coroutine[Any, Any, None]]) -> list[str]:
 
 
 def test_a_loop_that_ends_is_started_again_whatever_ended_it() -> None:
-    """A failure, its own return, or something it waited for that was cancelled."""
+    """The loop may fail, return, or await a cancelled task."""
     begun: list[float] = []
 
     async def ends() -> None:
@@ -44,7 +44,7 @@ def test_a_loop_that_ends_is_started_again_whatever_ended_it() -> None:
 
 
 def test_a_loop_that_keeps_failing_is_started_ever_more_rarely() -> None:
-    """Up to five seconds apart; after a long good time it is soon again."""
+    """The delay grows to five seconds and resets after a long successful run."""
     begun: list[float] = []
 
     async def fails() -> None:
@@ -67,7 +67,7 @@ def test_a_loop_that_keeps_failing_is_started_ever_more_rarely() -> None:
 
 
 def test_stopped_loops_are_over() -> None:
-    """Nothing is left running, also with no loop at all."""
+    """No task is left running, even with an empty list of loops."""
     ended: list[str] = []
 
     async def lives() -> None:
@@ -89,7 +89,7 @@ def test_stopped_loops_are_over() -> None:
 
 
 def test_a_loop_whose_tasks_have_just_failed_ends_when_it_is_stopped() -> None:
-    """A task group that is giving up answers the cancel with the failure of its tasks."""
+    """A task group that is failing answers the cancellation with its tasks' error."""
     begun: list[float] = []
 
     async def slow_to_end() -> None:
@@ -120,7 +120,7 @@ def test_a_loop_whose_tasks_have_just_failed_ends_when_it_is_stopped() -> None:
 
 
 def test_a_loop_that_swallows_a_cancel_is_cancelled_again() -> None:
-    """Whatever library it waits in."""
+    """A loop whose library swallows a cancellation is cancelled again."""
 
     async def swallows() -> None:
         try:
@@ -139,7 +139,7 @@ def test_a_loop_that_swallows_a_cancel_is_cancelled_again() -> None:
 
 
 def test_a_loop_that_fails_again_and_again_is_named_until_it_works() -> None:
-    """One failure is no news; after the last one it must have run for a second."""
+    """The first failure is not reported; a loop counts as recovered after a second."""
     begun: list[float] = []
 
     async def fails() -> None:

@@ -1,4 +1,4 @@
-"""How a run ended, in the words that callers see."""
+"""The outcome of a run in the API's terms."""
 
 from datetime import UTC, datetime
 from typing import Any
@@ -37,7 +37,7 @@ CASE, GRAPH = run_of(RunKind.CASE), run_of(RunKind.GRAPH)
 
 
 class OurError(Exception):
-    """An error whose words are ours."""
+    """An error of the service with a safe message."""
 
     __module__ = "caseworker_cases.agent"
 
@@ -51,7 +51,7 @@ def outcome(
 
 
 def test_a_natural_end_is_a_success() -> None:
-    """And nothing stopped it."""
+    """A run that ends normally has no stop."""
     run_outcome = outcome_of(CASE, outcome(), at=AT)
 
     assert run_outcome == RunOutcome(
@@ -78,7 +78,7 @@ def test_a_natural_end_is_a_success() -> None:
 def test_every_stop_has_its_status(
     stop: Stop, status: RunStatus, finish_reason: str | None, kind: str
 ) -> None:
-    """What the run had come to is kept; the cause says when."""
+    """The partial result is kept, and the cause has a time."""
     run_outcome = outcome_of(CASE, outcome(stop), at=AT)
 
     assert (run_outcome.status, run_outcome.finish_reason) == (status, finish_reason)
@@ -89,7 +89,7 @@ def test_every_stop_has_its_status(
 
 @pytest.mark.parametrize("stop", [None, BudgetExceededError(ResourceUsage(), Budget(), "spent")])
 def test_the_end_of_an_agent_run_has_no_finish_reason(stop: Stop | None) -> None:
-    """Its result says why it ended."""
+    """The result of an agent run holds the reason, and the run has no finish reason."""
     result = {"success": stop is None, "terminate_reason": "goal" if stop is None else "budget"}
     steps = {AGENT_STEP: StepReport(StepStatus.COMPLETED, {"default": "4", "result": result})}
 
@@ -100,7 +100,7 @@ def test_the_end_of_an_agent_run_has_no_finish_reason(stop: Stop | None) -> None
 
 @pytest.mark.parametrize("stop", [None, BudgetExceededError(ResourceUsage(), Budget(), "spent")])
 def test_the_end_of_a_graph_run_tells_of_every_step(stop: Stop | None) -> None:
-    """It has no finish reason: that is a word of cases."""
+    """A graph run has no finish reason, which only cases have."""
     steps = {
         "a": StepReport(StepStatus.COMPLETED, {"default": 1, "other": [2]}),
         "b": StepReport(
@@ -136,7 +136,7 @@ def test_the_end_of_a_graph_run_tells_of_every_step(stop: Stop | None) -> None:
 
 
 def test_a_stop_before_there_was_anything_has_no_result() -> None:
-    """Rather than an empty one."""
+    """The result is missing and not empty."""
     assert outcome_of(CASE, outcome(CancelledError(), result=None), at=AT).result is None
 
 
@@ -149,7 +149,7 @@ def test_a_stop_before_there_was_anything_has_no_result() -> None:
     ],
 )
 def test_a_failure_says_what_may_be_said_of_it(error: Exception, said: str) -> None:
-    """A step may name the finish reason of its failure."""
+    """A step may set the finish reason of its failure."""
     result = {"answer": None, "finish_reason": "big_fail"}
     run_outcome = outcome_of(CASE, outcome(error=error, result=result), at=AT)
 
@@ -189,7 +189,7 @@ def test_a_failure_says_what_may_be_said_of_it(error: Exception, said: str) -> N
 def test_the_end_of_a_run_ends_everything_below_it(
     run_outcome: RunOutcome, root: tuple[Any, ...]
 ) -> None:
-    """What was still open is halted with the reason."""
+    """Open nodes are halted with the reason."""
     graph = ExecutionGraph("r0")
     top = graph.create_root("run")
     graph.mark_running(top)

@@ -1,4 +1,4 @@
-"""What a run executes, and what its result is made of."""
+"""The graph that a run executes, and how its result is built."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -39,7 +39,7 @@ async def executed(run: Run, here: World) -> tuple[GraphOutcome, dict[str, Any] 
 
 @pytest.mark.req("004/one-path")
 async def test_a_case_is_a_graph_of_one_step() -> None:
-    """Its keys in the journal begin with that step; its result is that of the case."""
+    """The journal keys start with that step, and the step's result is the run's result."""
     here = World(small=ScriptedModel([plan(calculate("6 * 7"))]))
     run = run_of(RunRequest(kind=RunKind.CASE, input="6 * 7?", timezone="Asia/Tokyo", seed=4))
 
@@ -56,7 +56,7 @@ async def test_a_case_is_a_graph_of_one_step() -> None:
 
 
 def test_cases_that_say_no_more_than_their_question_share_a_graph() -> None:
-    """It is made ready once for each mode; what else a case says is no other case's."""
+    """One graph is prepared per mode; cases with other settings have their own graphs."""
     graphs = RunGraphs(World().catalog)
     small, big = "hrm_small_then_escalate", "fallback_only"
     asked: list[dict[str, Any]] = [
@@ -77,7 +77,7 @@ def test_cases_that_say_no_more_than_their_question_share_a_graph() -> None:
 
 
 async def test_the_question_of_a_case_is_no_template() -> None:
-    """It comes from a caller, who may write what they like."""
+    """The question may contain any text of the caller."""
     here = World(small=ScriptedModel([plan(calculate("1"))]))
     question = "What are ${default} and $${x} and ${ ?"
 
@@ -87,7 +87,7 @@ async def test_the_question_of_a_case_is_no_template() -> None:
 
 
 async def test_a_case_that_never_began_has_no_result() -> None:
-    """There is nothing to show."""
+    """A case that never started has no result."""
     here = World(budget=Budget(max_steps=0))
 
     _, result = await executed(run_of(RunRequest(kind=RunKind.CASE, input="?")), here)
@@ -96,7 +96,7 @@ async def test_a_case_that_never_began_has_no_result() -> None:
 
 
 async def test_the_result_of_a_graph_has_the_outputs_and_the_end_of_every_step() -> None:
-    """Also of those that were skipped, failed or made good by their policies."""
+    """Steps that were skipped, failed or replaced by their policy are included."""
 
     @function("break")
     def broken(context: Any) -> Any:
@@ -145,7 +145,7 @@ async def test_the_result_of_a_graph_has_the_outputs_and_the_end_of_every_step()
 
 
 def test_a_graph_that_cannot_be_executed_here_is_refused() -> None:
-    """It may have been accepted by a process with other functions."""
+    """The run may have been accepted by a process with other functions."""
     with pytest.raises(GraphProblemsError, match="No function"):
         RunGraphs(World().catalog).graph_for(
             graph_run(graph(step("f", "function", {"name": "gone"})))

@@ -1,4 +1,4 @@
-"""What an earlier execution left, made ready for the next one."""
+"""Preparing the records of an earlier execution for the next one."""
 
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -35,7 +35,7 @@ RUN = Run(
 
 
 def lost() -> list[CallRecord]:
-    """A step with a call that has ended and one in flight, below it an attempt."""
+    """Return a step with a finished call, and a call in flight with an attempt."""
     graph = ExecutionGraph("r0")
     root = graph.create_root("case")
     graph.mark_running(root)
@@ -65,7 +65,7 @@ def lost() -> list[CallRecord]:
 
 
 def test_a_new_run_begins_with_a_root_that_runs() -> None:
-    """There is nothing else yet."""
+    """The graph of a new run holds only a running root."""
     graph, root = graph_of(RUN, ())
 
     node = graph.node(root)
@@ -74,7 +74,7 @@ def test_a_new_run_begins_with_a_root_that_runs() -> None:
 
 
 def test_what_was_open_when_the_worker_was_lost_is_closed() -> None:
-    """A call in flight at its estimate; the root goes on, and so do the numbers of nodes."""
+    """A call in flight is closed at its estimate; the root and the node numbers continue."""
     graph, root = graph_of(RUN, lost())
 
     shown = {
@@ -94,7 +94,7 @@ def test_what_was_open_when_the_worker_was_lost_is_closed() -> None:
 
 
 def test_everything_that_was_charged_is_counted_again() -> None:
-    """Money as exactly as it was."""
+    """All earlier charges are counted again, and money is exact."""
     assert spent_before(lost()) == {
         Dimension.STEPS: 1,
         Dimension.TOKENS: 45,
@@ -103,7 +103,7 @@ def test_everything_that_was_charged_is_counted_again() -> None:
 
 
 def test_what_was_noted_is_read_back_as_it_was() -> None:
-    """By node for the next write, and by key for a replay."""
+    """Entries are found by node for the next write, and by call key for a replay."""
     entries, tries = entries_of(lost()), tries_of(lost())
 
     assert set(entries) == {"n000002", "n000003", "n000004"}
@@ -117,7 +117,7 @@ def test_what_was_noted_is_read_back_as_it_was() -> None:
 
 
 def test_an_end_that_was_not_accepted_is_taken_back() -> None:
-    """Everything below the root stays ended."""
+    """An end that was not accepted is reverted for the root; its steps stay ended."""
     graph, root = graph_of(RUN, lost())
     graph.mark_success(root, 0)
 
@@ -131,7 +131,7 @@ def test_an_end_that_was_not_accepted_is_taken_back() -> None:
 
 
 def test_what_was_spent_inside_a_step_is_all_that_its_attempts_have_charged() -> None:
-    """Calls and nested steps; not the step itself, and no step that is only called alike."""
+    """Calls and nested steps count, but not the step itself or steps with a similar name."""
 
     def charged(call_key: str | None, tokens: int) -> CallRecord:
         return CallRecord(node={}, call_key=call_key, charge={"tokens": tokens})
@@ -152,7 +152,7 @@ def test_what_was_spent_inside_a_step_is_all_that_its_attempts_have_charged() ->
 
 
 def test_a_call_that_was_lost_in_flight_shows_what_it_is_charged() -> None:
-    """Its tokens and its cost, marked as the estimates that they are: the usage says the same."""
+    """Tokens and cost are marked as estimates, and equal the usage."""
     *others, flying, attempt = lost()
     estimated = {"tokens_in": 20, "tokens_out": 10, "cost_usd": 0.25}
     value = {IF_LOST: {**estimated, "cost_usd": "0.25", "estimated": estimated}}
@@ -187,7 +187,7 @@ def test_a_call_that_was_lost_in_flight_shows_what_it_is_charged() -> None:
 def test_calls_of_all_models_are_counted_from_what_the_release_before_can_read(
     charge: dict[Dimension, Any], stored: dict[str, Any] | None
 ) -> None:
-    """No name is stored that it does not know, and a further call of the same kind is not lost."""
+    """No key unknown to the earlier release is stored, and repeated calls of a kind add up."""
     written = stored_charge(charge)
     read = charge_of(written)
 

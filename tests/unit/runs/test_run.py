@@ -1,4 +1,4 @@
-"""A run and its life."""
+"""A run and its statuses."""
 
 import pytest
 
@@ -6,12 +6,12 @@ from caseworker.runs.run import NEXT, TERMINAL, RunStatus
 
 
 def test_every_status_has_its_row() -> None:
-    """The table is whole."""
+    """The table of transitions is complete."""
     assert set(NEXT) == set(RunStatus)
 
 
 def test_a_terminal_status_never_changes() -> None:
-    """And every other one may still end."""
+    """Every other status can lead to an end."""
     assert {status for status, then in NEXT.items() if not then} == TERMINAL
     for status in set(RunStatus) - TERMINAL:
         assert RunStatus.CANCELLED in NEXT[status]
@@ -19,5 +19,5 @@ def test_a_terminal_status_never_changes() -> None:
 
 @pytest.mark.parametrize("end", [RunStatus.COMPLETED, RunStatus.FAILED])
 def test_what_was_never_begun_neither_completes_nor_fails(end: RunStatus) -> None:
-    """A queued run is begun, cancelled, or halted by its deadline."""
+    """A queued run is started, cancelled, or halted by its deadline."""
     assert end not in NEXT[RunStatus.QUEUED]

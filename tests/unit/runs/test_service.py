@@ -1,4 +1,4 @@
-"""What callers can ask of runs."""
+"""The operations on runs that callers can use."""
 
 import asyncio
 import time
@@ -52,7 +52,7 @@ def run_story(story: Callable[[], Awaitable[None]], seed: int = 0) -> None:
 
 @pytest.mark.req("card/post")
 def test_a_replica_without_executor_queues_what_it_accepts() -> None:
-    """Any worker takes it from there."""
+    """Any worker claims the run from the queue."""
 
     async def story() -> None:
         accepted = await RunService(database(), None).accept(new_run())
@@ -63,7 +63,7 @@ def test_a_replica_without_executor_queues_what_it_accepts() -> None:
 
 @pytest.mark.req("003/NFR3.1")
 def test_a_run_that_another_process_may_execute_is_logged_with_its_request() -> None:
-    """There its lines have its id alone; one that is begun here has both on every line."""
+    """The log links a queued run to its request, because other processes log only the run ID."""
     merged = structlog.testing.capture_logs([structlog.contextvars.merge_contextvars])
     lines: list[Any] = []
 
@@ -79,7 +79,7 @@ def test_a_run_that_another_process_may_execute_is_logged_with_its_request() -> 
 
 
 def test_the_same_request_is_accepted_once() -> None:
-    """The second answer is the same run, which is not begun again."""
+    """The second answer is the same run, which is not started again."""
 
     async def story() -> None:
         process = Process(works)
@@ -95,7 +95,7 @@ def test_the_same_request_is_accepted_once() -> None:
 
 @pytest.mark.parametrize("seed", range(10))
 def test_a_caller_that_goes_away_leaves_its_run_accepted_and_begun(seed: int) -> None:
-    """Its commit may have been made already."""
+    """The run may already have been committed."""
 
     class Slow(MemoryRuns):
         async def accept(self, new: NewRun, *, worker_id: str | None) -> Accepted:
@@ -117,7 +117,7 @@ def test_a_caller_that_goes_away_leaves_its_run_accepted_and_begun(seed: int) ->
 @pytest.mark.req("004/cancel-early", "card/delete")
 @pytest.mark.parametrize("through", ["the process", "a replica"])
 def test_a_run_cancelled_before_it_exists_is_never_executed(through: str) -> None:
-    """The request waits for the run and wins; asking twice is asking once."""
+    """The request is stored for the run and wins; a second request changes nothing."""
 
     async def story() -> None:
         process = Process(must_not_run)
@@ -141,7 +141,7 @@ def test_a_run_cancelled_before_it_exists_is_never_executed(through: str) -> Non
 
 @pytest.mark.req("card/delete")
 def test_a_queued_run_is_cancelled_at_once() -> None:
-    """No notification is needed."""
+    """A queued run is cancelled without a notification."""
 
     async def story() -> None:
         service = RunService(database(), None)
@@ -156,7 +156,7 @@ def test_a_queued_run_is_cancelled_at_once() -> None:
 
 @pytest.mark.req("card/delete")
 def test_the_receipt_names_the_calls_that_had_begun() -> None:
-    """They may have taken effect."""
+    """The cancel receipt names the started calls, which may have had an effect."""
 
     async def story() -> None:
         process = Process(works)
@@ -171,7 +171,7 @@ def test_the_receipt_names_the_calls_that_had_begun() -> None:
 
 
 def test_cancelling_a_finished_run_changes_nothing_and_says_so() -> None:
-    """Twice as well."""
+    """A cancel request for a finished run changes nothing, also if it is repeated."""
 
     async def story() -> None:
         process = Process(works)
@@ -187,7 +187,7 @@ def test_cancelling_a_finished_run_changes_nothing_and_says_so() -> None:
 
 @pytest.mark.parametrize("place", ["here", "elsewhere"])
 def test_a_caller_can_wait_for_the_end(place: str) -> None:
-    """As long as it likes, wherever the run is executed."""
+    """The caller may wait as long as it likes, wherever the run is executed."""
 
     async def story() -> None:
         process = Process(works)
@@ -206,7 +206,7 @@ def test_a_caller_can_wait_for_the_end(place: str) -> None:
 
 @pytest.mark.parametrize("place", ["here", "elsewhere"])
 def test_a_process_that_ends_answers_whoever_waits(place: str) -> None:
-    """With the run as it stands."""
+    """The answer is the run in its current state."""
 
     async def story() -> None:
         process = Process(works)
@@ -221,7 +221,7 @@ def test_a_process_that_ends_answers_whoever_waits(place: str) -> None:
 
 
 def test_waiting_for_a_run_that_does_not_exist_is_an_error() -> None:
-    """At once."""
+    """Waiting for an unknown run raises an error at once."""
 
     async def story() -> None:
         with pytest.raises(RunNotFoundError):
@@ -233,7 +233,7 @@ def test_waiting_for_a_run_that_does_not_exist_is_an_error() -> None:
 
 @pytest.mark.req("card/trace")
 def test_the_trace_can_be_followed_while_the_run_works() -> None:
-    """On any replica, from what the journal holds."""
+    """Every replica reads the trace from the journal."""
 
     async def story() -> None:
         process = Process(works)
@@ -258,7 +258,7 @@ def test_the_trace_can_be_followed_while_the_run_works() -> None:
 
 
 def test_a_run_whose_journal_is_not_of_one_run_still_has_a_trace() -> None:
-    """Of its root, which says how it ended; the log says that there was more."""
+    """The trace shows the root and the run's end; the log reports the missing nodes."""
 
     async def story() -> None:
         process = Process(works)
@@ -276,7 +276,7 @@ def test_a_run_whose_journal_is_not_of_one_run_still_has_a_trace() -> None:
 
 
 def test_a_run_that_waits_in_the_queue_has_a_trace() -> None:
-    """Of its root alone."""
+    """The trace of a queued run holds only the root."""
 
     async def story() -> None:
         service = RunService(database(), None)
@@ -288,7 +288,7 @@ def test_a_run_that_waits_in_the_queue_has_a_trace() -> None:
 
 
 def test_ids_that_the_service_chooses_are_of_version_seven_and_sort_by_age() -> None:
-    """So that an index of them stays compact."""
+    """The index of IDs therefore stays compact."""
     before = time.time_ns() // 1_000_000
     made = uuid.UUID(new_run_id())
     after = time.time_ns() // 1_000_000

@@ -1,4 +1,4 @@
-"""Who is silent is judged by time in which the database was there."""
+"""A worker's silence counts only while the database is available."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -11,7 +11,7 @@ INTERVAL, STALE = 1.0, 10.0
 
 
 class Looking:
-    """A process that looks every second, at workers that beat every second until they do not."""
+    """A process that checks every second; workers send heartbeats every second until they stop."""
 
     def __init__(self, own: str | None = None) -> None:
         self.watch = SilenceWatch(interval_seconds=INTERVAL, stale_seconds=STALE, own=own)
@@ -19,7 +19,7 @@ class Looking:
         self.beats = {"alive": EPOCH, "dead": EPOCH}
 
     def look(self, *beating: str, took: float = 0.002, after: float = INTERVAL) -> dict[str, bool]:
-        """Look once; return who is silent, and whether surely."""
+        """Check once; return the silent workers and whether each one is certainly dead."""
         began = self.now + after
         self.now = began + took
         for name in beating:
@@ -28,7 +28,7 @@ class Looking:
         return {each.worker_id: each.surely for each in silent}
 
     def looks(self, seconds: float, *beating: str, **options: float) -> dict[str, float]:
-        """Look for a while; return after how long each worker was first found silent."""
+        """Check repeatedly; return after how long each worker was first reported silent."""
         began, found = self.now, dict[str, float]()
         while self.now - began < seconds:
             for name in self.look(*beating, **options):
@@ -37,7 +37,7 @@ class Looking:
 
 
 def test_a_worker_that_missed_three_beats_is_suspected_and_after_the_long_time_it_is_sure() -> None:
-    """The suspected one counts as dead only if it holds no connection."""
+    """A suspected worker counts as dead only if it holds no connection."""
     looking = Looking()
     looking.look("alive", "dead")
     assert looking.looks(2.5, "alive") == {}
@@ -47,7 +47,7 @@ def test_a_worker_that_missed_three_beats_is_suspected_and_after_the_long_time_i
 
 
 def test_a_beat_ends_the_silence() -> None:
-    """However late it comes."""
+    """A late heartbeat ends the silence of its worker."""
     looking = Looking()
     looking.looks(8, "alive")
     assert looking.look("alive", "dead") == {}
@@ -57,7 +57,7 @@ def test_a_beat_ends_the_silence() -> None:
 @pytest.mark.parametrize("seconds", [3.5, 12.0, 30.0, 3600.0])
 @pytest.mark.parametrize("how", ["the looks failed", "a look took long", "this process was frozen"])
 def test_an_outage_is_nobodys_silence(how: str, seconds: float) -> None:
-    """Whoever is there first gives all others the long time to come back."""
+    """After an outage all workers get the long timeout to come back."""
     looking = Looking()
     looking.looks(20, "alive", "dead")
     if how == "a look took long":
@@ -71,7 +71,7 @@ def test_an_outage_is_nobodys_silence(how: str, seconds: float) -> None:
 
 @pytest.mark.parametrize("seconds", [3.5, 12.0, 3600.0])
 def test_a_database_that_answers_and_takes_no_beats_is_nobodys_silence(seconds: float) -> None:
-    """Who looks beats, too: while that does not get through, nobody's does."""
+    """If the checking process cannot write heartbeats, no worker can."""
     looking = Looking(own="me")
     looking.looks(20, "me", "alive", "dead")
     assert looking.looks(seconds) == {}
@@ -81,7 +81,7 @@ def test_a_database_that_answers_and_takes_no_beats_is_nobodys_silence(seconds: 
 
 
 def test_a_worker_that_does_not_come_back_after_an_outage_is_found() -> None:
-    """When the long time has passed."""
+    """The worker is reported after the long timeout."""
     looking = Looking()
     looking.looks(20, "alive", "dead")
     looking.watch.interrupted()
@@ -91,7 +91,7 @@ def test_a_worker_that_does_not_come_back_after_an_outage_is_found() -> None:
 
 @pytest.mark.parametrize("took", [0.3, 0.9, 5.0])
 def test_dead_workers_are_found_over_a_slow_network(took: float) -> None:
-    """Later, because a living one needs longer to connect again; but they are found."""
+    """A dead worker is found later on a slow network, where reconnecting takes longer."""
     looking = Looking()
     looking.looks(20, "alive", "dead", took=took)
     found = looking.looks(100, "alive", took=took)
@@ -100,7 +100,7 @@ def test_dead_workers_are_found_over_a_slow_network(took: float) -> None:
 
 
 def test_silence_before_an_outage_of_beats_was_noticed_is_not_counted_either() -> None:
-    """A database that had just become read-only took nobody's beats, and was answering looks."""
+    """A database that became read-only stored no heartbeats, and counts as down."""
     looking = Looking(own="me")
     looking.look("me", "alive", "dead")
     looking.looks(30)
@@ -110,7 +110,7 @@ def test_silence_before_an_outage_of_beats_was_noticed_is_not_counted_either() -
 
 @pytest.mark.parametrize("known", [True, False])
 def test_a_looker_that_others_took_for_dead_or_never_knew_is_not_heard_either(known: bool) -> None:
-    """Its row is not there, and comes back no sooner than the beats of all others."""
+    """Silence is not counted while the checking process has no row of its heartbeats."""
     looking = Looking(own="me")
     if known:
         looking.looks(20, "me", "alive", "dead")

@@ -1,4 +1,4 @@
-"""What a run stores is limited, value by value and in all."""
+"""Limits on the data that a run stores, per value and in total."""
 
 from dataclasses import replace
 
@@ -16,7 +16,7 @@ SMALL = ValueLimits(
 
 
 def test_a_run_that_has_stored_as_much_as_it_may_is_halted() -> None:
-    """The next step or call does not begin; what there is stays."""
+    """No further step or call starts, and stored data stays."""
 
     async def story() -> None:
         run = Open(limits=SMALL)
@@ -31,7 +31,7 @@ def test_a_run_that_has_stored_as_much_as_it_may_is_halted() -> None:
 
 
 def test_a_run_below_its_limit_passes_its_barriers() -> None:
-    """The same with less."""
+    """The same run with less data is not halted."""
 
     async def story() -> None:
         run = Open(limits=SMALL)
@@ -43,7 +43,7 @@ def test_a_run_below_its_limit_passes_its_barriers() -> None:
 
 
 def test_a_call_and_an_event_that_are_too_large_are_refused() -> None:
-    """With the limit; nothing of them is kept."""
+    """The error states the limit, and neither is stored."""
 
     async def story() -> None:
         run = Open(limits=SMALL)
@@ -58,7 +58,7 @@ def test_a_call_and_an_event_that_are_too_large_are_refused() -> None:
 
 
 def test_what_calls_ask_counts_too() -> None:
-    """Requests are stored beside the results."""
+    """Requests are stored next to the results."""
 
     async def story() -> None:
         run = Open(limits=SMALL)
@@ -70,7 +70,7 @@ def test_what_calls_ask_counts_too() -> None:
 
 
 def test_what_an_earlier_execution_has_stored_counts_too() -> None:
-    """A run that was taken over has the same limit as one that was not."""
+    """A recovered run has the same limit as any other run."""
 
     async def story() -> None:
         first = Open(limits=SMALL)

@@ -1,4 +1,4 @@
-"""What the sweeps of a process tell its operator about storage that grows."""
+"""Warnings to the operator about growing storage."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,12 +11,12 @@ from caseworker.runs.retention import Days, Record, Retention
 
 
 class ProcessEndsError(Exception):
-    """The process ends at its third look for a sweep that is due."""
+    """Ends the process at its third check for a due sweep."""
 
 
 @dataclass
 class Sweeps:
-    """A store where one sweep is due, and nothing is to be cleared away."""
+    """A store in which one sweep is due and no record is expired."""
 
     looks: int = 0
 
@@ -38,7 +38,7 @@ class Sweeps:
 
 @dataclass
 class Quotas:
-    """Quotas of which some are nearly full."""
+    """Quotas, some of which are nearly exhausted."""
 
     full: Sequence[NearlyFull] = field(default_factory=list)
 
@@ -61,7 +61,7 @@ class Quotas:
 async def logged(
     unlimited: Sequence[str], full: Sequence[NearlyFull] = ()
 ) -> list[Mapping[str, object]]:
-    """Return what a process logs from its start to its third look."""
+    """Return the log lines of a process from its start to its third check."""
     retention = Retention(
         store=Sweeps(),
         quotas=Quotas(full),
@@ -78,7 +78,7 @@ async def logged(
 async def test_what_is_kept_for_ever_is_a_warning_at_the_start_and_with_each_sweep(
     unlimited: list[str],
 ) -> None:
-    """Nothing is said where everything has its days."""
+    """No warning is logged if every kind of record has a retention period."""
     lines = await logged(unlimited)
     expected = {"event": "storage.unlimited", "log_level": "warning", "records": unlimited}
 
@@ -86,7 +86,7 @@ async def test_what_is_kept_for_ever_is_a_warning_at_the_start_and_with_each_swe
 
 
 async def test_each_sweep_names_the_tenants_that_are_nearly_full() -> None:
-    """With the dimension, how much is used and how much is allowed."""
+    """The line has the dimension, the usage and the limit."""
     full = NearlyFull(tenant="acme", dimension="threads", used=80, limit=100)
     lines = await logged([], [full])
 

@@ -1,4 +1,4 @@
-"""A question whose answer cannot be read."""
+"""An approval whose decision cannot be read."""
 
 import asyncio
 from collections.abc import Collection, Mapping
@@ -15,7 +15,7 @@ QUESTION = Question(subject="pay", message="?", arguments={}, schema=None, timeo
 
 
 class Unreachable:
-    """Stores questions, but does not return decisions."""
+    """Stores approvals, but does not return decisions."""
 
     async def ask(self, asked: Asked) -> Decision | None:
         return None
@@ -28,7 +28,7 @@ class Unreachable:
 
 
 def test_a_question_whose_decision_cannot_be_read_fails_its_step() -> None:
-    """The step does not wait for ever: the error of the store reaches each pending question."""
+    """Each pending approval raises the store's error instead of waiting forever."""
 
     async def story() -> None:
         async def asks(context: FlowContext) -> Any:

@@ -1,4 +1,4 @@
-"""What the steps of runs do in these tests."""
+"""The work of steps in tests of runs."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -25,7 +25,7 @@ Story = Callable[[], Awaitable[None]]
 
 
 def run_story(story: Story, seed: int = 0) -> None:
-    """Let a story happen, and what was abandoned in it end."""
+    """Run a story, and let its abandoned work end."""
 
     async def main() -> None:
         await story()
@@ -36,19 +36,19 @@ def run_story(story: Story, seed: int = 0) -> None:
 
 
 async def nothing(context: FlowContext) -> str:
-    """Work that is done at once."""
+    """Return at once."""
     return "done"
 
 
 async def waits(context: FlowContext) -> str:
-    """Work that keeps what it had and then waits."""
+    """Store a partial result, then wait."""
     context.keep(lambda: {"result": {"value": "so far"}})
     await asyncio.sleep(30)
     return "done"
 
 
 async def waits_deaf(context: FlowContext) -> str:
-    """Work that ignores its cancellation, in a call that costs something."""
+    """Ignore cancellation during a call that costs something."""
     await call(context, "deaf", deaf_attempt)
     return "late"
 
@@ -63,7 +63,7 @@ async def must_not_run(context: FlowContext) -> str:
 
 
 def trace_of(process: Process, run: Run) -> dict[str, tuple[str, str | None]]:
-    """Status and reason of the nodes in the last snapshot, which is sound."""
+    """Return status and reason of each node in the last snapshot, after validating it."""
     snapshot = process.store.rows[run.key].snapshots[-1]
     assert violations(snapshot) == []
     nodes = snapshot["nodes"].values()

@@ -1,4 +1,4 @@
-"""One process with a database in memory, on virtual time, and a node that a test writes."""
+"""One process with an in-memory database on virtual time, and a node that a test defines."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
@@ -32,28 +32,28 @@ Work = Callable[[FlowContext], Awaitable[Any]]
 
 
 def play(main: Callable[[], Coroutine[Any, Any, Any]], seed: int = 0) -> Any:
-    """Run a story on virtual time; nothing may be left over."""
+    """Run a story on virtual time and require that no task is left."""
     story = run(main, seed)
     assert story.leftover == ()
     return story.result
 
 
 def loop() -> SeededLoop:
-    """The loop of the story."""
+    """Return the story's event loop."""
     running = asyncio.get_running_loop()
     assert isinstance(running, SeededLoop)
     return running
 
 
 def database() -> MemoryRuns:
-    """A database whose clock is the loop's."""
+    """Return a database that uses the event loop's clock."""
     clock = loop().time
     return MemoryRuns(now=lambda: EPOCH + timedelta(seconds=clock()))
 
 
 @contextmanager
 def virtual_service_time() -> Any:
-    """Have the run service measure the loop's seconds."""
+    """Make the run service use the event loop's clock."""
     with patch("caseworker.runs.service.time", SimpleNamespace(monotonic=loop().time)):
         yield
 
@@ -68,7 +68,7 @@ def new_run(
 
 
 class ScriptedNode:
-    """A node that does what a test says."""
+    """A node that runs a function of the test."""
 
     def __init__(self, work: Work) -> None:
         self._work = work
@@ -81,7 +81,7 @@ class ScriptedNode:
 
 @dataclass
 class Process:
-    """A process that executes runs; must be made inside a story."""
+    """A process that executes runs; create it inside a story."""
 
     work: Work
     store: MemoryRuns = field(default_factory=database)
@@ -110,7 +110,7 @@ class Process:
         )
 
     async def post(self, new: NewRun | None = None) -> Run:
-        """Accept a run and begin it."""
+        """Accept a run and start it."""
         with virtual_service_time():
             return (await self.service.accept(new or new_run())).run
 
@@ -125,7 +125,7 @@ class Process:
         return await self.end_of(accepted.key)
 
     async def take(self, key: RunKey = KEY) -> Run | None:
-        """Claim a queued run and begin it, as a job of the queue does."""
+        """Claim a queued run and start it, like a job of the queue."""
         sent_at = loop().time()
         claimed = await self.store.claim(key, self.name)
         if claimed is not None:
@@ -163,7 +163,7 @@ async def call(
 def answering(
     value: Any, log: list[Any] | None = None, *, seconds: float = 0.1
 ) -> Callable[[], Awaitable[Reply]]:
-    """An attempt that takes a while and answers; it notes that it was made."""
+    """Wait, record the attempt and return an answer."""
 
     async def attempt() -> Reply:
         if log is not None:
@@ -175,7 +175,7 @@ def answering(
 
 
 async def deaf(seconds: float) -> None:
-    """Take this long, whoever cancels."""
+    """Wait this long and ignore every cancellation."""
     clock = loop().time
     until = clock() + seconds
     while clock() < until:

@@ -1,4 +1,4 @@
-"""Agents in Python, as the AgentExecutor of document 003 has them."""
+"""Agents in Python with the AgentExecutor of document 003."""
 
 import asyncio
 from collections.abc import Mapping
@@ -24,7 +24,7 @@ from tests.unit.nodes.agent.world import Gate, Line, Lines, agent, said, wants
 async def ran(
     *lines: Line, definition: Mapping[str, Any] | None = None, **options: Any
 ) -> AgentResult:
-    """Run an agent whose model says these lines."""
+    """Run an agent with a scripted model."""
     options = {"input": "What is 6 times 7?", "tools": [Calculator()], **options}
     given = definition or agent(tools=["calculator"])
     return await run_agent(given, provider=Lines(list(lines)), model="m", **options)
@@ -32,7 +32,7 @@ async def ran(
 
 @pytest.mark.req("003/FR1.3", "003/FR3.1", "003/FR2.5")
 async def test_an_agent_runs_with_a_definition_inputs_tools_and_a_listener() -> None:
-    """The result has every field of the document; events come while the agent works."""
+    """The result has every field of the document, and events arrive during the run."""
     definition = agent(
         prompt={"system": "Answer in ${language}."},
         inputs={"language": {"type": "string"}},
@@ -64,7 +64,7 @@ async def test_an_agent_runs_with_a_definition_inputs_tools_and_a_listener() -> 
 
 @pytest.mark.req("003/FR2.3", "003/NFR2.1")
 async def test_the_result_of_an_agent_that_did_not_succeed_says_why() -> None:
-    """A model that fails, a limit and a cancellation, each with what there was by then."""
+    """A failed model, a limit and a cancellation each keep the partial result."""
     failed = await ran(said("So far.", calculate("1+1")), provider_down())
     limit = ExecutionContext(budget=Budget(max_llm_calls_small=0))
     halted = await ran("never", context=limit)
@@ -91,7 +91,7 @@ async def test_the_result_of_an_agent_that_did_not_succeed_says_why() -> None:
 
 @pytest.mark.req("003/FR1.2")
 async def test_what_cannot_begin_is_an_error() -> None:
-    """An invalid definition, inputs that are missing, and a tool that does not exist."""
+    """An invalid definition, missing inputs and an unknown tool raise an error."""
     with pytest.raises(ValueError, match="name"):
         await ran(definition={"prompt": {}})
     asks = agent(inputs={"topic": {"type": "string"}}, prompt={"system": "${topic}"})
@@ -105,7 +105,7 @@ async def test_what_cannot_begin_is_an_error() -> None:
 
 @pytest.mark.req("003/sub", "003/FR2.3")
 async def test_cancelling_a_caller_ends_the_sub_agent_that_works_for_it() -> None:
-    """The tool of the sub-agent is cancelled; no model is asked again, by either of them."""
+    """The sub-agent's tool is cancelled, and no model is called again."""
     token, gate, called = CancellationToken(), Gate(), asyncio.Event()
     inner = agent(name="inner", tools=["gate"])
     model = Lines([said("", wants("inner", input="Go.")), said("", wants("gate", n=1)), "never"])

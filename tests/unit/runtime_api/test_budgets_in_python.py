@@ -1,4 +1,4 @@
-"""Budgets of graphs in Python: threads, exact money, reservations, and budgets that change."""
+"""Budgets of graphs in Python: threads, exact money, reservations and replaced budgets."""
 
 import asyncio
 import copy
@@ -35,7 +35,7 @@ def side_by_side(count: int, work: Any, **settings: Any) -> Graph:
 
 @pytest.mark.req("000/B1", "000/B5")
 async def test_threads_that_charge_one_scope_are_granted_exactly_what_is_allowed() -> None:
-    """Four threads ask for more than there is; nothing is granted twice, and nothing stays held."""
+    """Four threads ask for more than the limit, and exactly the limit is granted."""
     granted: list[int] = []
 
     def charges(context: ExecutionContext) -> None:
@@ -59,7 +59,7 @@ async def test_threads_that_charge_one_scope_are_granted_exactly_what_is_allowed
 
 
 async def test_what_threads_add_to_a_usage_is_all_counted() -> None:
-    """``+=`` reads and writes; another thread may come in between."""
+    """``+=`` reads and writes, and another thread may run in between."""
 
     def adds(context: ExecutionContext) -> None:
         for _ in range(2_000):
@@ -75,7 +75,7 @@ async def test_what_threads_add_to_a_usage_is_all_counted() -> None:
 
 @pytest.mark.req("000/B2")
 async def test_money_that_is_added_as_floats_is_the_money_that_was_meant() -> None:
-    """Three times 0.1 fit into 0.3, and nothing more does."""
+    """Three times 0.1 dollars fit into a limit of 0.3, and a fourth charge is refused."""
     graph = Graph("g")
     for number in range(4):
         graph.add_step(FunctionNode(str(number), spend), f"s{number}")
@@ -94,7 +94,7 @@ def spend(context: ExecutionContext) -> None:
 
 @pytest.mark.parametrize("cost", [-5, float("nan"), float("inf"), Decimal("NaN"), Decimal(-1)])
 def test_costs_that_cannot_be_are_refused(cost: Any) -> None:
-    """They would refund, or pass every limit."""
+    """A negative cost would add budget, and NaN or infinity would bypass limits."""
     usage = ResourceUsage(cost_dollars=1)
     scope = ExecutionContext(budget=Budget(max_cost_dollars=1)).own_scope()
 
@@ -111,7 +111,7 @@ def test_costs_that_cannot_be_are_refused(cost: Any) -> None:
 
 @pytest.mark.req("000/B3")
 async def test_stops_can_be_copied_and_pickled() -> None:
-    """As what a process pool brings back must be; the copy says the same."""
+    """A process pool pickles its results; the copy has the same message and cause."""
     context = ExecutionContext(budget=Budget(max_steps=0))
     stopped = (await side_by_side(1, spend).run(context)).stop
     assert stopped is not None
@@ -126,7 +126,7 @@ async def test_stops_can_be_copied_and_pickled() -> None:
 
 
 async def test_a_watcher_that_raises_keeps_the_stop_from_nobody() -> None:
-    """Neither from those that watch as well, nor from the graph."""
+    """A watcher that raises does not keep the stop from other watchers and the graph."""
     token, heard = CancellationToken(), list[str]()
 
     def raises() -> None:
@@ -146,7 +146,7 @@ async def test_a_watcher_that_raises_keeps_the_stop_from_nobody() -> None:
 
 @pytest.mark.parametrize("fails", [False, True])
 async def test_what_a_step_has_reserved_and_not_settled_ends_with_it(fails: bool) -> None:
-    """Nobody would ever settle it, and others would wait for it; its late cost still counts."""
+    """A step's open reservations end with it, so other steps get the budget."""
     left = []
 
     async def reserves(context: ExecutionContext) -> None:
@@ -173,7 +173,7 @@ async def test_what_a_step_has_reserved_and_not_settled_ends_with_it(fails: bool
 
 @pytest.mark.req("000/B5")
 async def test_a_reservation_is_given_back_at_the_end_of_its_block() -> None:
-    """Whether the block ends or raises; what was settled in it counts."""
+    """The unused part is released when the block ends or raises; settled usage counts."""
     scope = ExecutionContext(budget=Budget(max_tokens=100)).own_scope()
 
     with scope.reserve({Dimension.TOKENS: 60}) as reservation:
@@ -185,7 +185,7 @@ async def test_a_reservation_is_given_back_at_the_end_of_its_block() -> None:
 
 
 async def test_steps_side_by_side_wait_for_what_others_have_reserved() -> None:
-    """Each needs most of the budget and uses little of it."""
+    """Each step reserves most of the budget and uses little of it."""
 
     async def calls(context: ExecutionContext) -> None:
         with await context.reserve({Dimension.TOKENS: 80}) as reservation:
@@ -199,7 +199,7 @@ async def test_steps_side_by_side_wait_for_what_others_have_reserved() -> None:
 
 
 async def test_the_time_of_a_step_ends_its_wait_for_budget() -> None:
-    """What it waits for is held for longer than its policy gives it."""
+    """The budget it waits for is held for longer than the step's timeout."""
     released = asyncio.Event()
 
     async def holds(context: ExecutionContext) -> None:
@@ -225,7 +225,7 @@ async def test_the_time_of_a_step_ends_its_wait_for_budget() -> None:
 
 @pytest.mark.req("000/B1")
 async def test_a_budget_that_was_replaced_after_a_run_is_the_one_that_counts() -> None:
-    """Set on the context, or in a copy of it; what was used stays used."""
+    """A new budget applies on the context or on a copy; earlier usage still counts."""
     graph = side_by_side(2, constant(1).fn)
     context = ExecutionContext(budget=Budget(max_steps=10))
     await graph.execute(context)

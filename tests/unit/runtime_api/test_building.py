@@ -1,4 +1,4 @@
-"""Graphs that are built wrongly are refused before they are executed, and say where."""
+"""Invalid graphs are rejected before execution, with the position of the error."""
 
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
@@ -17,7 +17,7 @@ from tests.unit.runtime_api.functions import constant
 
 
 class Ledger:
-    """A node with a state of its own, as its author would write it."""
+    """A node with its own state, as a user of the API would write it."""
 
     persistent = True
 
@@ -32,14 +32,14 @@ class Ledger:
 
 @pytest.mark.parametrize("step_id", ["", "a/b", "a~2", "a>b"])
 def test_a_step_id_that_paths_are_made_with_is_refused(step_id: str) -> None:
-    """It would be ambiguous in traces and in the journal."""
+    """The ID would be ambiguous in traces and in the journal."""
     with pytest.raises(ValueError, match="id of a step"):
         Graph("g").add_step(constant(1), step_id)
 
 
 @pytest.mark.parametrize("step_id", [5, None, b"a"])
 def test_a_step_id_is_a_text(step_id: Any) -> None:
-    """A number would be equal to no id that arrives as JSON."""
+    """A number would not equal any ID that arrives as JSON."""
     with pytest.raises(TypeError, match="id of a step"):
         Graph("g").add_step(constant(1), step_id)
 
@@ -51,7 +51,7 @@ def test_dependencies_are_a_collection_of_ids_and_not_one_text() -> None:
 
 
 def test_a_missing_dependency_names_the_step_that_asks_for_it() -> None:
-    """Among a hundred steps the id alone does not help."""
+    """With a hundred steps, the missing ID alone would not help."""
     graph = Graph("g")
     graph.add_step(constant(1), "report", depends_on=["gone"])
 
@@ -62,7 +62,7 @@ def test_a_missing_dependency_names_the_step_that_asks_for_it() -> None:
 
 
 async def test_a_graph_inside_itself_is_refused() -> None:
-    """Directly, and by way of another graph; the message names the way."""
+    """Direct and indirect nesting is rejected, and the message names the path."""
     direct, outer, inner = Graph("direct"), Graph("outer"), Graph("inner")
     direct.add_step(direct, "again")
     outer.add_step(inner, "in")
@@ -76,7 +76,7 @@ async def test_a_graph_inside_itself_is_refused() -> None:
 
 @pytest.mark.parametrize("fallback", ["backup", 5, object()])
 def test_a_fallback_must_be_a_node(fallback: Any) -> None:
-    """The id of a step is none."""
+    """The ID of a step is not accepted."""
     policy = ErrorPolicy(on_error="fallback", fallback_node=fallback)
 
     with pytest.raises(TypeError, match="fallback_node"):
@@ -84,7 +84,7 @@ def test_a_fallback_must_be_a_node(fallback: Any) -> None:
 
 
 def test_a_persistent_fallback_is_seen_by_the_check_for_sharing() -> None:
-    """Two parallel steps must not fall back on one node."""
+    """Two parallel steps must not use the same fallback node."""
     shared = FunctionNode("shared", lambda _: 1, persistent=True)
     policy = ErrorPolicy(on_error="fallback", fallback_node=shared)
     graph = Graph("g", max_parallel=2)
@@ -95,7 +95,7 @@ def test_a_persistent_fallback_is_seen_by_the_check_for_sharing() -> None:
 
 
 async def test_a_persistent_node_of_another_author_gets_a_lock() -> None:
-    """It says that it is persistent; what keeps two steps apart is the graph's business."""
+    """The graph creates the lock for a node that only declares itself persistent."""
     ledger = Ledger()
     graph = Graph("g", max_parallel=2)
     graph.add_step(ledger, "a", input=1)
@@ -107,7 +107,7 @@ async def test_a_persistent_node_of_another_author_gets_a_lock() -> None:
 
 
 def test_a_persistent_node_whose_lock_is_of_another_kind_is_refused() -> None:
-    """It would be replaced silently otherwise."""
+    """The lock would otherwise be replaced without notice."""
     ledger = Ledger()
     ledger.lock = "mine"  # type: ignore[attr-defined]
 
@@ -125,14 +125,14 @@ async def asynchronous_generator(_: ExecutionContext) -> AsyncIterator[int]:
 
 @pytest.mark.parametrize("fn", [generator, asynchronous_generator])
 async def test_a_generator_function_is_refused(fn: Any) -> None:
-    """Nothing would ever begin it."""
+    """A generator function is rejected, because it would never be started."""
     with pytest.raises(ValueError, match="generator"):
         FunctionNode("n", fn)
 
 
 @pytest.mark.parametrize("fn", [generator, asynchronous_generator])
 async def test_a_function_that_returns_a_generator_fails_its_step(fn: Any) -> None:
-    """It would complete with work that never began."""
+    """A function that returns a generator fails its step instead of completing it."""
     graph = Graph("g")
     graph.add_step(FunctionNode("n", lambda context: fn(context)), "a")
 
@@ -141,7 +141,7 @@ async def test_a_function_that_returns_a_generator_fails_its_step(fn: Any) -> No
 
 
 def test_what_is_built_shows_what_it_is() -> None:
-    """At a prompt and in a failed assertion."""
+    """The representation helps at a prompt and in a failed assertion."""
     graph = Graph("report", 2)
     node = FunctionNode("fetch", lambda _: 1)
     graph.add_step(node, "a")

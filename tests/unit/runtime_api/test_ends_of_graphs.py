@@ -1,4 +1,4 @@
-"""How graphs in Python end: cut off by asyncio, empty, with results that are none; their traces."""
+"""How graphs in Python end: cancelled by asyncio, empty, or with invalid results; their traces."""
 
 import asyncio
 import copy
@@ -51,7 +51,7 @@ async def _end(task: "asyncio.Task[object]", how: str) -> None:
 @pytest.mark.req("000/O2")
 @pytest.mark.parametrize("how", ["cancel", "timeout"])
 async def test_a_graph_whose_task_is_cancelled_has_a_trace_with_an_end(how: str) -> None:
-    """No step has failed, and nobody says so."""
+    """The trace reports the cancellation and no failed step."""
     found, begun = trace(), asyncio.Event()
     task = asyncio.create_task(hanging(begun).execute(ExecutionContext(trace=found)))
     await begun.wait()
@@ -67,7 +67,7 @@ async def test_a_graph_whose_task_is_cancelled_has_a_trace_with_an_end(how: str)
 
 
 async def test_steps_that_a_failure_beside_them_cuts_off_say_so() -> None:
-    """They are cancelled, not halted: no limit was met."""
+    """Steps that another step's failure interrupts are cancelled and not halted."""
     begun = asyncio.Event()
 
     async def fails(context: ExecutionContext) -> None:
@@ -87,7 +87,7 @@ async def test_steps_that_a_failure_beside_them_cuts_off_say_so() -> None:
 
 
 async def test_steps_that_a_limit_cuts_off_are_halted() -> None:
-    """As the graph is; those behind them have not started."""
+    """The graph is halted too, and the steps behind them have not started."""
     graph = Graph("main")
     graph.add_step(FunctionNode("n", lambda context: 1), "a")
     graph.add_step(FunctionNode("n", lambda context: 1), "b", depends_on=["a"])
@@ -103,7 +103,7 @@ async def test_steps_that_a_limit_cuts_off_are_halted() -> None:
 
 @pytest.mark.req("000/C3")
 async def test_an_empty_graph_obeys_its_stop_and_is_traced() -> None:
-    """As any other."""
+    """An empty graph has the same stops and trace as any other."""
     done, stopped, token = trace(), trace(), CancellationToken()
     token.cancel("enough")
 
@@ -124,7 +124,7 @@ async def test_an_empty_graph_obeys_its_stop_and_is_traced() -> None:
 
 @pytest.mark.parametrize("outputs", [None, [1, 2], "text", 5])
 async def test_a_result_without_handles_fails_its_step(outputs: Any) -> None:
-    """A TypeError of the node that made it, and not one out of the runtime."""
+    """The node's result causes a TypeError of its step, and the graph does not crash."""
 
     class Broken:
         id = "broken"
@@ -152,7 +152,7 @@ async def test_a_result_without_handles_fails_its_step(outputs: Any) -> None:
 async def test_a_trace_can_be_copied_after_the_run(
     copied: Callable[[ExecutionTrace], ExecutionTrace],
 ) -> None:
-    """The copy shows what the trace showed, and can be added to."""
+    """The copy has the same content and is independent of the original."""
     found, graph = trace(), Graph("main")
     graph.add_step(FunctionNode("double", lambda context: context.input * 2), "a", input=21)
     await graph.execute(ExecutionContext(trace=found))

@@ -1,4 +1,4 @@
-"""Graphs in Python: what seed 000 asks of them."""
+"""Graphs in Python, as seed 000 requires them."""
 
 import asyncio
 import threading
@@ -29,7 +29,7 @@ def diamond(max_parallel: int = 1) -> Graph:
 
 @pytest.mark.req("000/G5", "004/one-path")
 async def test_a_graph_needs_neither_policy_nor_budget_nor_token_nor_trace() -> None:
-    """Its steps see the results of those they depend on, and their own input."""
+    """Steps get the results of the steps they depend on, and their input."""
     graph = diamond()
     graph.add_step(plus_one(), "e", input=41)
 
@@ -39,7 +39,7 @@ async def test_a_graph_needs_neither_policy_nor_budget_nor_token_nor_trace() -> 
 
 @pytest.mark.req("000/G5")
 async def test_a_session_reaches_every_node_untouched() -> None:
-    """Whatever it is."""
+    """Every node gets the caller's session object itself."""
     session = object()
     graph = Graph("g")
     graph.add_step(FunctionNode("n", lambda context: context.session), "a")
@@ -48,7 +48,7 @@ async def test_a_session_reaches_every_node_untouched() -> None:
 
 
 async def test_what_a_graph_is_given_reaches_the_steps_that_have_no_input_of_their_own() -> None:
-    """Also in a nested graph, which is given the input of its step."""
+    """In a nested graph, its input is that of its step."""
     echo = FunctionNode("echo", lambda context: (context.input, dict(context.upstream)))
     inner = Graph("inner")
     inner.add_step(echo, "x")
@@ -66,13 +66,13 @@ async def test_what_a_graph_is_given_reaches_the_steps_that_have_no_input_of_the
 
 
 async def test_a_graph_without_steps_has_no_results() -> None:
-    """It is no mistake."""
+    """An empty graph is valid."""
     assert Graph("empty").validate() == []
     assert await Graph("empty").execute() == {}
 
 
 async def test_coroutine_functions_and_blocking_ones_are_nodes_too() -> None:
-    """Blocking ones get a thread of their own."""
+    """A blocking function runs in its own thread."""
 
     async def later(context: ExecutionContext) -> str:
         await asyncio.sleep(0)
@@ -91,7 +91,7 @@ async def test_coroutine_functions_and_blocking_ones_are_nodes_too() -> None:
 
 @pytest.mark.req("000/P1")
 async def test_independent_steps_run_side_by_side() -> None:
-    """Each waits until all three have begun."""
+    """Each step waits until all three have started."""
     barrier = asyncio.Barrier(3)
 
     async def meets(context: ExecutionContext) -> int:
@@ -106,7 +106,7 @@ async def test_independent_steps_run_side_by_side() -> None:
 
 
 def test_the_order_respects_dependencies_and_is_always_the_same() -> None:
-    """Whatever the order in which steps were added."""
+    """The order does not depend on the order in which steps were added."""
     graph = Graph("g")
     graph.add_step(constant(3), "c", depends_on=["b"])
     graph.add_step(constant(1), "a")
@@ -118,7 +118,7 @@ def test_the_order_respects_dependencies_and_is_always_the_same() -> None:
 
 @pytest.mark.parametrize("call", ["execute", "run"])
 async def test_a_graph_that_is_not_valid_executes_nothing(call: str) -> None:
-    """Everything that is wrong is said at once."""
+    """An invalid graph executes no step, and all problems are reported at once."""
     done: list[str] = []
     graph = Graph("g")
     graph.add_step(FunctionNode("n", lambda context: done.append("a")), "a", depends_on=["nobody"])
@@ -135,7 +135,7 @@ async def test_a_graph_that_is_not_valid_executes_nothing(call: str) -> None:
 
 
 def test_a_step_id_is_used_once_and_a_step_needs_a_node() -> None:
-    """Both are told where the step is added."""
+    """A repeated ID or a missing node raises an error when the step is added."""
     graph = Graph("g")
     graph.add_step(constant(1), "a")
 
@@ -149,7 +149,7 @@ def test_a_step_id_is_used_once_and_a_step_needs_a_node() -> None:
 
 @pytest.mark.req("000/P4")
 def test_parallel_steps_that_share_a_persistent_node_are_refused() -> None:
-    """Both steps and the node are named; a dependency between them mends it."""
+    """The error names both steps and the node; a dependency between the steps removes it."""
     terminal = FunctionNode("terminal", lambda context: None, persistent=True)
 
     def build(*, parallel: int, depends: bool, nested: bool = False) -> list[str]:
@@ -171,7 +171,7 @@ def test_parallel_steps_that_share_a_persistent_node_are_refused() -> None:
 
 @pytest.mark.req("000/P3")
 async def test_a_persistent_node_is_shared_by_two_graphs_one_at_a_time() -> None:
-    """They run at the same time and meet at the node."""
+    """The graphs run at the same time, but the node runs once at a time."""
     working = most = 0
 
     async def works(context: ExecutionContext) -> None:
@@ -194,7 +194,7 @@ async def test_a_persistent_node_is_shared_by_two_graphs_one_at_a_time() -> None
 
 
 async def test_a_chain_of_a_thousand_steps_is_no_recursion() -> None:
-    """However long, it is walked and not descended."""
+    """The traversal is iterative, whatever the length of the chain."""
     chain = Graph("chain")
     chain.add_step(constant(0), "s0")
     for index in range(1, 1000):
@@ -209,6 +209,6 @@ async def test_a_chain_of_a_thousand_steps_is_no_recursion() -> None:
 
 @pytest.mark.parametrize("step_id", ["outer/inner", "a>b", "a~2", ""])
 def test_an_id_that_would_be_read_as_a_path_is_refused(step_id: str) -> None:
-    """As the JSON form of graphs refuses it."""
+    """The JSON form of graphs rejects the same IDs."""
     with pytest.raises(ValueError, match="id of a step"):
         Graph("g").add_step(FunctionNode("f", lambda context: None), step_id)

@@ -1,4 +1,4 @@
-"""Limits, stops and policies of graphs in Python: the traps that seed 000 fell into."""
+"""Limits, stops and policies of graphs in Python, with the failures known from seed 000."""
 
 import asyncio
 
@@ -22,7 +22,7 @@ from tests.unit.runtime_api.functions import constant
 @pytest.mark.req("000/B1", "000/B3")
 @pytest.mark.parametrize("limit", [0, 1, 2, 3])
 async def test_a_limit_of_steps_is_exact_and_keeps_what_was_done(limit: int) -> None:
-    """0 allows nothing, and 3 of 3 is no limit at all."""
+    """A limit of 0 allows no step, and 3 steps fit a limit of 3."""
     graph = Graph("g")
     for index, name in enumerate("abc"):
         graph.add_step(constant(index), name)
@@ -41,7 +41,7 @@ async def test_a_limit_of_steps_is_exact_and_keeps_what_was_done(limit: int) -> 
 
 @pytest.mark.req("000/B3")
 async def test_run_tells_how_a_graph_ended_and_never_raises() -> None:
-    """With everything that was done until then."""
+    """run() returns the outcome with all finished results instead of raising."""
 
     def fails(context: ExecutionContext) -> None:
         raise ValueError("no")
@@ -62,7 +62,7 @@ async def test_run_tells_how_a_graph_ended_and_never_raises() -> None:
 
 @pytest.mark.req("000/B4", "000/B5")
 async def test_what_nodes_spend_counts_in_every_budget_around_them() -> None:
-    """A nested graph has its own limit of 1000 tokens inside one of 10000."""
+    """A nested graph has a limit of 1000 tokens inside one of 10000."""
 
     def spends(context: ExecutionContext) -> int:
         context.check_budget()
@@ -86,7 +86,7 @@ async def test_what_nodes_spend_counts_in_every_budget_around_them() -> None:
 
 @pytest.mark.req("000/B5")
 async def test_a_context_can_open_a_sub_budget_itself() -> None:
-    """Whichever limit is reached first refuses."""
+    """The limit that is reached first applies."""
     context = ExecutionContext(budget=Budget(max_api_calls=3))
     child = context.with_sub_budget(Budget(max_api_calls=2))
     child.usage.api_calls += 2
@@ -106,7 +106,7 @@ async def test_a_context_can_open_a_sub_budget_itself() -> None:
 @pytest.mark.req("000/C1", "000/C3")
 @pytest.mark.parametrize("from_thread", [False, True])
 async def test_a_cancel_reaches_work_in_flight(from_thread: bool) -> None:
-    """From anywhere; what was done is kept."""
+    """Any thread may cancel, and finished results are kept."""
     token, begun = CancellationToken(), asyncio.Event()
 
     async def hangs(context: ExecutionContext) -> None:
@@ -132,7 +132,7 @@ async def test_a_cancel_reaches_work_in_flight(from_thread: bool) -> None:
 async def test_steps_that_wait_for_nothing_do_not_keep_the_loop_from_a_stop(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """After their turn a cancel, a timer or another run comes through."""
+    """A cancellation, a timer or another run gets control between steps."""
     monkeypatch.setattr(driver, "TURN_SECONDS", 0.0)
     graph, token = Graph("g"), CancellationToken()
     for index in range(50):
@@ -146,7 +146,7 @@ async def test_steps_that_wait_for_nothing_do_not_keep_the_loop_from_a_stop(
 
 @pytest.mark.req("000/E2")
 async def test_a_node_cannot_swallow_a_stop() -> None:
-    """``except Exception`` in a node was how the source document lost its limits."""
+    """In the source document, ``except Exception`` in a node hid exceeded limits."""
 
     def swallows(context: ExecutionContext) -> str:
         try:

@@ -1,4 +1,4 @@
-"""What a program sees of a graph that it runs in Python."""
+"""Outcomes, events and deadlines of graphs that a Python program runs."""
 
 import asyncio
 import time
@@ -24,7 +24,7 @@ def broken(_: ExecutionContext) -> None:
 
 
 async def test_a_run_says_which_step_failed_and_which_was_recovered() -> None:
-    """With the error itself, also of the one that was made good."""
+    """The outcome holds the exceptions, also those that a policy recovered."""
     graph = Graph("g")
     graph.add_step(
         FunctionNode("n", broken),
@@ -45,7 +45,7 @@ async def test_a_run_says_which_step_failed_and_which_was_recovered() -> None:
 
 
 async def test_a_graph_run_by_a_node_is_nested() -> None:
-    """Its steps are paid from the budget of the step, and stand below it in the trace."""
+    """A nested graph is charged to the outer step's budget and is below it in the trace."""
     inner = Graph("inner")
     inner.add_step(constant(1), "x")
 
@@ -65,7 +65,7 @@ async def test_a_graph_run_by_a_node_is_nested() -> None:
 
 
 async def test_a_nested_run_returns_how_its_graph_failed() -> None:
-    """As at the top: run() returns, execute() raises."""
+    """As at the top level, run() returns the failure and execute() raises it."""
     inner = Graph("inner")
     inner.add_step(FunctionNode("n", broken), "x")
 
@@ -80,7 +80,7 @@ async def test_a_nested_run_returns_how_its_graph_failed() -> None:
 
 
 async def test_a_plain_function_that_takes_longer_than_its_timeout_has_failed() -> None:
-    """It cannot be interrupted, but its late result is not taken."""
+    """The function cannot be interrupted, but its late result is discarded."""
 
     def slow(_: ExecutionContext) -> int:
         until = time.monotonic() + 0.05
@@ -96,7 +96,7 @@ async def test_a_plain_function_that_takes_longer_than_its_timeout_has_failed() 
 
 
 async def test_a_deadline_ends_a_run() -> None:
-    """An instant, however much of the budget is left."""
+    """The deadline applies however much of the budget is left."""
 
     async def endless(_: ExecutionContext) -> None:
         await asyncio.Event().wait()
@@ -113,7 +113,7 @@ async def test_a_deadline_ends_a_run() -> None:
 
 
 async def test_a_deadline_that_has_passed_lets_nothing_begin() -> None:
-    """It is checked before the first step."""
+    """The deadline is checked before the first step."""
     called: list[str] = []
     graph = Graph("g")
     graph.add_step(FunctionNode("n", lambda _: called.append("a")), "a")
@@ -124,13 +124,13 @@ async def test_a_deadline_that_has_passed_lets_nothing_begin() -> None:
 
 
 def test_a_deadline_needs_a_zone() -> None:
-    """A naive instant means another one on every machine."""
+    """A naive time would mean a different deadline on each machine."""
     with pytest.raises(ValueError, match="zone"):
         ExecutionContext(deadline=datetime(2030, 1, 1))  # noqa: DTZ001 - the point of it
 
 
 async def test_the_events_of_a_run_can_be_followed_while_it_works() -> None:
-    """In order, with the run itself at the end."""
+    """Events arrive in order, and the run's outcome comes last."""
     passed = asyncio.Event()
 
     async def second(_: ExecutionContext) -> int:
@@ -145,7 +145,7 @@ async def test_the_events_of_a_run_can_be_followed_while_it_works() -> None:
     async for item in graph.stream():
         seen.append(item if isinstance(item, GraphRun) else (item.type, item.step_id))
         if seen[-1] == ("step.started", "b"):
-            passed.set()  # nobody would set it if events came only at the end
+            passed.set()  # never set if events came only at the end
 
     *events, run = seen
     assert events == [
@@ -159,7 +159,7 @@ async def test_the_events_of_a_run_can_be_followed_while_it_works() -> None:
 
 
 async def test_who_stops_following_stops_the_run() -> None:
-    """Nothing is left behind that nobody waits for."""
+    """No task is left running after the stream is closed."""
     ended = asyncio.Event()
 
     async def endless(_: ExecutionContext) -> None:
@@ -179,7 +179,7 @@ async def test_who_stops_following_stops_the_run() -> None:
 
 
 async def test_seconds_are_counted_from_the_first_execution() -> None:
-    """A context that was built long before its graph is executed has lost nothing."""
+    """A context created long before the execution has lost no time."""
     context = ExecutionContext(budget=Budget(max_seconds=5))
     before = context.usage.time_elapsed_seconds
     graph = Graph("g")
@@ -192,5 +192,5 @@ async def test_seconds_are_counted_from_the_first_execution() -> None:
 
 
 async def test_the_program_that_type_checkers_read_works() -> None:
-    """Types that hold in a program that fails would prove nothing."""
+    """The type-checked program must also run."""
     assert await public_api.main() == {"one": 1, "two": 2}

@@ -1,4 +1,4 @@
-"""An ExecutionTrace passed to a graph: what seed 000 wants to see of it."""
+"""An ExecutionTrace passed to a graph, as seed 000 requires it."""
 
 import gc
 import json
@@ -40,7 +40,7 @@ def two_steps() -> Graph:
 
 @pytest.mark.req("000/D12", "000/O1", "000/O2")
 async def test_a_trace_tells_of_every_step() -> None:
-    """Its node, its input and output, when it ran and how long."""
+    """Each record has the node, input, output, start and duration."""
     found = trace()
     results = await two_steps().execute(ExecutionContext(trace=found))
 
@@ -61,7 +61,7 @@ async def test_a_trace_tells_of_every_step() -> None:
 async def test_without_a_trace_nothing_is_gathered_and_the_structure_is_there_all_the_same() -> (
     None
 ):
-    """Only payloads are a matter of choice."""
+    """Only payloads are optional; the structure is always recorded."""
     ran = await two_steps().run()
 
     names = [node["name"] for node in ran.calls.snapshot()["nodes"].values()]
@@ -70,7 +70,7 @@ async def test_without_a_trace_nothing_is_gathered_and_the_structure_is_there_al
 
 @pytest.mark.req("000/O2")
 async def test_a_trace_tells_how_a_graph_ended() -> None:
-    """A limit counts as a failure there, a wish as cancelled."""
+    """A limit is reported as failed, a cancel request as cancelled."""
 
     def fails(context: ExecutionContext) -> None:
         raise ValueError("the valve is stuck")
@@ -96,7 +96,7 @@ async def test_a_trace_tells_how_a_graph_ended() -> None:
 
 @pytest.mark.req("000/O1", "000/O3")
 async def test_nested_graphs_and_attempts_stand_in_the_trace() -> None:
-    """A nested step by its path; the calls below a step are found by its CallNode."""
+    """A nested step is listed by path; the calls below a step are found by its CallNode."""
     attempts: list[int] = []
 
     def fails_once(context: ExecutionContext) -> str:
@@ -128,7 +128,7 @@ async def test_nested_graphs_and_attempts_stand_in_the_trace() -> None:
 async def test_tracing_makes_nothing_and_reads_no_clock_while_steps_work(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """What it costs is measured by ``make bench ARGS=tracing``; this is why it is so little."""
+    """Records are created after the run; ``make bench ARGS=tracing`` measures the cost."""
     made: list[str] = []
     read: list[int] = []
 
@@ -160,12 +160,12 @@ async def test_tracing_makes_nothing_and_reads_no_clock_while_steps_work(
 
 @pytest.mark.req("000/perf")
 async def test_tracing_adds_less_than_5_percent_of_work_to_100_steps() -> None:
-    """Counted in calls, lines and objects, three times: a slow machine adds rounds of the loop."""
+    """Calls, lines and objects are counted three times, so a slow machine does not matter."""
     graph, before = Graph("main"), list[str]()
     for number in range(100):
         graph.add_step(FunctionNode("one", lambda context: 1), f"s{number}", depends_on=before)
         before = [f"s{number}"]
-    await graph.execute(ExecutionContext())  # what is made once is made
+    await graph.execute(ExecutionContext())  # warm up one-time work
 
     async def counted(traced: ExecutionTrace | None) -> tuple[int, int, int]:
         allocated = sys.getallocatedblocks()
@@ -183,7 +183,7 @@ async def test_tracing_adds_less_than_5_percent_of_work_to_100_steps() -> None:
 
 
 async def test_a_trace_that_is_kept_keeps_nothing_of_the_run_alive() -> None:
-    """What it tells of is enough for it; the rest goes at once, without the garbage collector."""
+    """The trace keeps only its own data; other objects are freed without the garbage collector."""
     found, token = trace(), CancellationToken()
     gone = weakref.ref(token)
     gc.disable()

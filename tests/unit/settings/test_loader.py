@@ -1,4 +1,4 @@
-"""Where settings come from, and the one line that says what is wrong with them."""
+"""Sources of settings, and the one-line message for an invalid one."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -20,7 +20,7 @@ def load(
 
 
 def problem(cwd: Path, text: str | None = None, environ: Mapping[str, str] | None = None) -> str:
-    """Return the one line that stops start-up."""
+    """Return the one-line error that stops the start."""
     with pytest.raises(SettingsError) as caught:
         load(cwd, text, environ)
     line = str(caught.value)
@@ -30,7 +30,7 @@ def problem(cwd: Path, text: str | None = None, environ: Mapping[str, str] | Non
 
 @pytest.mark.req("002/15.5", "002/17.4")
 def test_without_a_file_the_defaults_hold(tmp_path: Path) -> None:
-    """A fresh checkout starts."""
+    """A fresh checkout starts with the defaults."""
     loaded = load(tmp_path)
 
     assert loaded.source is None
@@ -40,7 +40,7 @@ def test_without_a_file_the_defaults_hold(tmp_path: Path) -> None:
 
 @pytest.mark.req("002/15.1")
 def test_the_file_sets_every_section_it_names(tmp_path: Path) -> None:
-    """The five sections of the requirement; an empty one sets nothing."""
+    """The requirement has five sections; an empty one sets nothing."""
     loaded = load(
         tmp_path,
         """
@@ -64,7 +64,7 @@ server:
 
 
 def test_a_named_file_takes_the_place_of_the_usual_one(tmp_path: Path) -> None:
-    """Relative names start from the working directory."""
+    """Relative paths start from the working directory."""
     (tmp_path / "other.yaml").write_text("server: {port: 1234}")
 
     loaded = load(tmp_path, "server: {port: 1}", {"CASEWORKER_CONFIG": "other.yaml"})
@@ -73,7 +73,7 @@ def test_a_named_file_takes_the_place_of_the_usual_one(tmp_path: Path) -> None:
 
 
 def test_a_named_file_that_is_missing_stops_start_up(tmp_path: Path) -> None:
-    """Nobody names a file to get the defaults."""
+    """A named file must exist; the defaults are not used instead."""
     line = problem(tmp_path, "", {"CASEWORKER_CONFIG": "gone.yaml"})
 
     assert line == f"CASEWORKER_CONFIG: file not found: '{tmp_path / 'gone.yaml'}'"
@@ -81,7 +81,7 @@ def test_a_named_file_that_is_missing_stops_start_up(tmp_path: Path) -> None:
 
 @pytest.mark.req("002/15.2")
 def test_the_environment_overrides_the_file(tmp_path: Path) -> None:
-    """By path in capitals; the prefix wins over no prefix."""
+    """Variables are named after the path in capitals; the prefixed one wins."""
     loaded = load(
         tmp_path,
         "budget: {max_seconds: 1, max_tool_calls: 1}\nserver: {port: 1}",
@@ -111,7 +111,7 @@ def test_the_environment_overrides_the_file(tmp_path: Path) -> None:
 
 
 def test_an_empty_variable_is_not_set(tmp_path: Path) -> None:
-    """Compose files pass variables on whether they are set or not."""
+    """Compose files pass unset variables as empty ones."""
     loaded = load(tmp_path, "server: {port: 7}", {"SERVER_PORT": "", "OPENAI_API_KEY": " "})
 
     assert loaded.settings.server.port == 7
@@ -144,7 +144,7 @@ def test_an_empty_variable_is_not_set(tmp_path: Path) -> None:
 def test_a_value_that_does_not_fit_is_named(
     tmp_path: Path, text: str, place: str, allowed: str, found: str
 ) -> None:
-    """The line has the place, the key, what is allowed, and what was found."""
+    """The line has the position, the key, the allowed values and the value found."""
     line = problem(tmp_path, text)
 
     assert line.startswith(f"config.yaml: {place}: ")
@@ -193,7 +193,7 @@ def test_a_value_that_does_not_fit_is_named(
 def test_a_key_or_contradiction_that_does_not_fit_is_named(
     tmp_path: Path, text: str, line: str | None
 ) -> None:
-    """One line with the place and what to do; a key in capitals is not known either."""
+    """The line has the position and the fix; keys in capitals are unknown."""
     found = problem(tmp_path, text)
 
     assert found == line or (line is None and "unknown key" in found)
@@ -203,7 +203,7 @@ def test_a_key_or_contradiction_that_does_not_fit_is_named(
 def test_what_stands_in_the_place_of_a_section_is_refused_whatever_the_environment_sets(
     tmp_path: Path, text: str
 ) -> None:
-    """A usual variable does not paper over it."""
+    """A variable for the section does not hide the error."""
     line = problem(tmp_path, text, {"OPENAI_API_KEY": "k", "MODELS_SMALL_TEMPERATURE": "1"})
 
     assert "must be a section with keys and values" in line
@@ -211,7 +211,7 @@ def test_what_stands_in_the_place_of_a_section_is_refused_whatever_the_environme
 
 @pytest.mark.req("002/15.3")
 def test_an_unknown_section_is_named_with_the_nearest_one(tmp_path: Path) -> None:
-    """A typing error costs one look."""
+    """A typing error is easy to find."""
     line = problem(tmp_path, "bugdet: {max_seconds: 5}")
 
     assert line.startswith("config.yaml: bugdet: unknown key; did you mean budget?")
@@ -235,7 +235,7 @@ def test_an_unknown_section_is_named_with_the_nearest_one(tmp_path: Path) -> Non
     ],
 )
 def test_a_file_that_is_not_plain_yaml_is_refused(tmp_path: Path, text: str, part: str) -> None:
-    """One line with the place, and no memory or stack spent on it."""
+    """The error is one line with the position, and parsing uses little memory and stack."""
     line = problem(tmp_path, text)
 
     assert line.startswith("config.yaml")
@@ -243,7 +243,7 @@ def test_a_file_that_is_not_plain_yaml_is_refused(tmp_path: Path, text: str, par
 
 
 def test_a_file_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
-    """A folder of that name, or bytes that are not text."""
+    """A folder of that name or invalid UTF-8 is rejected."""
     (tmp_path / "config.yaml").mkdir()
     assert problem(tmp_path) == f"config.yaml: file not found: '{tmp_path / 'config.yaml'}'"
 
@@ -266,12 +266,12 @@ def test_a_file_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
 def test_a_secret_in_the_file_is_refused_and_not_repeated(
     tmp_path: Path, text: str, variable: str
 ) -> None:
-    """Files get copied, committed and mailed."""
+    """Configuration files get copied, committed and mailed."""
     line = problem(tmp_path, text)
 
     assert line.endswith(f"secrets are read from the environment only; set {variable}")
     assert "hunter2" not in line
-    load(tmp_path, "database: {url: 'postgresql://app@db:5432/x'}")  # a port is no password
+    load(tmp_path, "database: {url: 'postgresql://app@db:5432/x'}")  # a port is not a password
 
 
 @pytest.mark.parametrize(
@@ -283,13 +283,13 @@ def test_a_secret_in_the_file_is_refused_and_not_repeated(
     ],
 )
 def test_no_message_repeats_a_secret(tmp_path: Path, environ: dict[str, str]) -> None:
-    """Not even one that was put under the wrong name."""
+    """A secret under the wrong name is not repeated either."""
     assert "hunter2" not in problem(tmp_path, environ=environ)
 
 
 @pytest.mark.req("002/15.3", "002/15.4")
 def test_an_unknown_variable_stops_start_up_only_with_the_prefix(tmp_path: Path) -> None:
-    """The environment is full of other programs' names."""
+    """The environment contains variables of other programs."""
     environ = {
         "PATH": "/bin",
         "MODELS_DIR": "/models",
@@ -317,14 +317,14 @@ def test_an_unknown_variable_stops_start_up_only_with_the_prefix(tmp_path: Path)
     ],
 )
 def test_a_near_miss_without_the_prefix_is_a_warning(tmp_path: Path, name: str, meant: str) -> None:
-    """It may be somebody else's after all."""
+    """The variable may belong to another program."""
     loaded = load(tmp_path, environ={name: "5"})
 
     assert loaded.warnings == (f"{name}: not a setting; did you mean {meant}?",)
 
 
 def test_a_service_link_in_a_settings_place_is_called_what_it_is(tmp_path: Path) -> None:
-    """A service named "server" gives every pod a SERVER_PORT."""
+    """Kubernetes sets SERVER_PORT in every pod if a service is named "server"."""
     line = problem(tmp_path, environ={"SERVER_PORT": "tcp://10.0.0.1:80"})
 
     assert "service link" in line
@@ -332,7 +332,7 @@ def test_a_service_link_in_a_settings_place_is_called_what_it_is(tmp_path: Path)
 
 
 def test_service_links_of_a_service_with_our_own_name_are_ignored(tmp_path: Path) -> None:
-    """A service named "caseworker" is what everybody will have."""
+    """Most deployments have a service named "caseworker"."""
     loaded = load(
         tmp_path,
         environ={
@@ -350,7 +350,7 @@ def test_service_links_of_a_service_with_our_own_name_are_ignored(tmp_path: Path
 
 @pytest.mark.req("002/24.4")
 def test_the_limits_of_a_mode_are_checked_wherever_they_come_from(tmp_path: Path) -> None:
-    """The default of the other mode is no contradiction."""
+    """The default of the other mode does not conflict."""
     fallback = {"FLAGS_MODE": "fallback_only"}
 
     assert load(tmp_path, environ=fallback).settings.act.max_steps == 3
@@ -364,7 +364,7 @@ def test_the_limits_of_a_mode_are_checked_wherever_they_come_from(tmp_path: Path
 def test_an_empty_secret_of_the_service_stops_startup(
     tmp_path: Path, name: str, value: str
 ) -> None:
-    """Otherwise a secret that is missing would open the service without a word."""
+    """A missing secret would otherwise open the service without a warning."""
     with pytest.raises(SettingsError, match=f"{name}: the variable is empty"):
         load(tmp_path, environ={name: value})
 
@@ -372,7 +372,7 @@ def test_an_empty_secret_of_the_service_stops_startup(
 def test_empty_keys_and_endpoints_of_providers_are_not_set_and_named_in_one_warning(
     tmp_path: Path,
 ) -> None:
-    """A compose file passes them empty."""
+    """Compose files pass unset variables as empty ones."""
     environ = {"OPENAI_API_KEY": "", "OPENAI_BASE_URL": "", "MODELS_BIG_API_KEY": " ", "EMPTY": ""}
 
     loaded = load(tmp_path, environ=environ)

@@ -1,4 +1,4 @@
-"""Models with names of their own: where they lead, their keys, and what does not fit."""
+"""Named models: their tiers and fallbacks, their keys, and invalid configurations."""
 
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ def chains(found: ModelsSettings) -> dict[str, list[str]]:
 
 
 def test_names_and_tiers_lead_to_models_and_their_fallbacks(tmp_path: Path) -> None:
-    """A tier without a model is none: the built-in planner is not used beside a model."""
+    """A tier without a model is left out, and the built-in planner is not added."""
     found = models(tmp_path, f"{TWO}, small: {{use: fast}}", MODELS_NAMED_SLOW_API_KEY="k")
 
     assert chains(found) == {
@@ -35,7 +35,7 @@ def test_names_and_tiers_lead_to_models_and_their_fallbacks(tmp_path: Path) -> N
 
 
 def test_a_key_comes_from_a_variable_of_the_name_or_of_the_provider(tmp_path: Path) -> None:
-    """The endpoint of another server is never sent the key of the provider."""
+    """The endpoint of another server never gets the provider's key."""
     shared = {"ANTHROPIC_API_KEY": "theirs", "OPENAI_API_KEY": "o"}
 
     found = models(tmp_path, TWO, **shared).named
@@ -49,7 +49,7 @@ def test_a_key_comes_from_a_variable_of_the_name_or_of_the_provider(tmp_path: Pa
 
 
 def test_the_environment_may_hold_all_named_models(tmp_path: Path) -> None:
-    """As JSON, keys included."""
+    """The variable is JSON and may contain keys."""
     named = '{"fast": {"provider": "openai", "model": "m", "api_key": "sk-1"}}'
 
     found = models(tmp_path, "", MODELS_NAMED=named, MODELS_SMALL_USE="fast")
@@ -99,7 +99,7 @@ def named(**models: str) -> str:
     ],
 )
 def test_what_does_not_fit_is_named(tmp_path: Path, text: str, line: str) -> None:
-    """In one line with its key."""
+    """The error is one line with the key."""
     with pytest.raises(SettingsError) as refused:
         models(tmp_path, text)
 
@@ -116,7 +116,7 @@ def test_what_does_not_fit_is_named(tmp_path: Path, text: str, line: str) -> Non
 def test_a_key_of_a_model_that_is_not_configured_is_refused(
     tmp_path: Path, variable: str, line: str
 ) -> None:
-    """A misspelt name would leave a model without its key."""
+    """With a misspelt name, a model would have no key."""
     environ: dict[str, Any] = {variable: "k", "MODELS_NAMED_SLOW_API_KEY": "k"}
     with pytest.raises(SettingsError, match=line):
         models(tmp_path, TWO, **environ)
@@ -124,7 +124,7 @@ def test_a_key_of_a_model_that_is_not_configured_is_refused(
 
 @pytest.mark.parametrize("variable", ["MODELS_NAMED", "MODELS_SMALL_FALLBACKS"])
 def test_broken_json_that_may_hold_a_key_is_not_shown(tmp_path: Path, variable: str) -> None:
-    """Not even its beginning."""
+    """Not even the start of the value is shown."""
     environ = {variable: '[{"api_key": "own-secret-1'}
     with pytest.raises(SettingsError) as refused:
         models(tmp_path, "", **environ)
@@ -134,7 +134,7 @@ def test_broken_json_that_may_hold_a_key_is_not_shown(tmp_path: Path, variable: 
 
 
 def test_a_quota_names_configured_models_alone(tmp_path: Path) -> None:
-    """A misspelt one would allow nothing."""
+    """A quota for a misspelt model would have no effect."""
     text = f"models: {{{TWO}}}\nquotas: {{models: [fast, nope]}}"
     with pytest.raises(SettingsError, match=r"quotas\.models\.2: unknown model"):
         load(tmp_path, text, {"ANTHROPIC_API_KEY": "k"})

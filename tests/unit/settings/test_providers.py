@@ -1,4 +1,4 @@
-"""Which variables serve which provider, and the models that stand in for others."""
+"""The variables of each provider, and the fallbacks of a tier."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -27,7 +27,7 @@ def fallbacks(
 
 
 def test_the_usual_variables_of_providers_serve_both_tiers(tmp_path: Path) -> None:
-    """A key alone is enough to leave the built-in planner."""
+    """A key alone replaces the built-in planner."""
     models = load(tmp_path, environ={"OPENAI_API_KEY": "k"}).settings.models
 
     assert models.small.chosen_model == "gpt-5-nano"
@@ -54,7 +54,7 @@ def test_the_usual_variables_of_providers_serve_both_tiers(tmp_path: Path) -> No
 def test_a_key_is_enough_to_ask_a_live_provider_of_prices(
     tmp_path: Path, text: str, environ: dict[str, str], provider: str, key: str | None
 ) -> None:
-    """Its usual variable goes to the provider itself, not to another server."""
+    """The usual variable is used only for the provider's own server."""
     prices = load(tmp_path, text, environ).settings.tools.prices
 
     assert prices.chosen_provider == provider
@@ -66,7 +66,7 @@ def test_a_key_is_enough_to_ask_a_live_provider_of_prices(
 def test_a_key_that_no_header_can_hold_is_refused_and_not_shown(
     tmp_path: Path, variable: str, key: str
 ) -> None:
-    """Clients would break with it, some of them quoting it, when it is too late."""
+    """Clients would fail on it later, and some quote it in the error."""
     with pytest.raises(SettingsError, match=f"^{variable}: must be a key of printable") as refusal:
         load(tmp_path, environ={variable: key})
 
@@ -75,7 +75,7 @@ def test_a_key_that_no_header_can_hold_is_refused_and_not_shown(
 
 
 def test_an_endpoint_needs_a_port_that_exists(tmp_path: Path) -> None:
-    """Otherwise every request would fail as if the provider were away."""
+    """An endpoint with an impossible port is rejected at the start."""
     with pytest.raises(SettingsError, match=r"^TOOLS_PRICES_BASE_URL: Port out of range"):
         load(tmp_path, environ={"TOOLS_PRICES_BASE_URL": "http://proxy.example:99999"})
 
@@ -85,7 +85,7 @@ def test_an_endpoint_needs_a_port_that_exists(tmp_path: Path) -> None:
 def test_an_endpoint_ends_where_paths_are_added_to_it(
     tmp_path: Path, url: str, variable: str
 ) -> None:
-    """Behind a query they would be part of it."""
+    """A path after a query would become part of the query."""
     with pytest.raises(SettingsError, match=f"^{variable}: must be a URL without a query"):
         load(tmp_path, environ={variable: url})
 
@@ -101,7 +101,7 @@ def test_an_endpoint_ends_where_paths_are_added_to_it(
 def test_the_usual_key_of_prices_goes_to_no_other_server(
     tmp_path: Path, text: str, key: str
 ) -> None:
-    """Nor does the service quietly answer from its packaged set then."""
+    """The service does not fall back to its packaged data either."""
     environ = {"TIINGO_API_KEY": "usual"} if "base_url" in text else {}
 
     assert problem(tmp_path, f"tools: {{prices: {{{text}}}}}", environ) == (
@@ -110,7 +110,7 @@ def test_the_usual_key_of_prices_goes_to_no_other_server(
 
 
 def test_the_closer_variable_wins_over_the_usual_one(tmp_path: Path) -> None:
-    """One tier may have a provider, an endpoint and a key of its own."""
+    """A tier may have its own provider, endpoint and key."""
     models = load(
         tmp_path,
         "models: {small: {base_url: 'http://127.0.0.1:11434/v1'}, big: {provider: anthropic,"
@@ -132,12 +132,12 @@ def test_the_closer_variable_wins_over_the_usual_one(tmp_path: Path) -> None:
 
 
 def test_a_tier_has_no_fallbacks_unless_they_are_listed(tmp_path: Path) -> None:
-    """Nobody's prompt goes where it was not told to go."""
+    """A tier has only the configured fallbacks, so prompts go nowhere else."""
     assert fallbacks(tmp_path, "") == ()
 
 
 def test_fallbacks_keep_their_order_and_have_the_keys_of_a_tier(tmp_path: Path) -> None:
-    """What is left out takes the default of a tier."""
+    """Missing fields have the defaults of a tier."""
     first, second = fallbacks(tmp_path, TWO, {"OPENAI_API_KEY": "k"})
 
     assert (first.chosen_provider, first.chosen_model) == ("openai", "gpt-5-mini")
@@ -146,7 +146,7 @@ def test_fallbacks_keep_their_order_and_have_the_keys_of_a_tier(tmp_path: Path) 
 
 
 def test_a_key_reaches_its_own_provider_alone(tmp_path: Path) -> None:
-    """The usual variable goes to the provider itself, not to an endpoint of one's own."""
+    """The usual variable is used for the provider's own server and not for another endpoint."""
     first, second = fallbacks(tmp_path, TWO, {"OPENAI_API_KEY": "usual"})
 
     assert first.api_key is not None
@@ -156,7 +156,7 @@ def test_a_key_reaches_its_own_provider_alone(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("prefix", ["", "CASEWORKER_"])
 def test_each_fallback_has_a_variable_for_its_key(tmp_path: Path, prefix: str) -> None:
-    """Counted from one; it is closer than the usual one."""
+    """Variables are numbered from one and win over the usual variable."""
     environ = {
         "OPENAI_API_KEY": "usual",
         f"{prefix}MODELS_SMALL_FALLBACKS_1_API_KEY": "one",
@@ -171,7 +171,7 @@ def test_each_fallback_has_a_variable_for_its_key(tmp_path: Path, prefix: str) -
 
 @pytest.mark.req("002/15.2")
 def test_the_environment_overrides_the_list_as_a_whole(tmp_path: Path) -> None:
-    """Written as JSON, where a key may stand as well."""
+    """The list is JSON and may contain a key."""
     environ = {
         "MODELS_SMALL_FALLBACKS": '[{"provider": "anthropic", "model": "claude", "api_key": "k"}]'
     }
@@ -221,7 +221,7 @@ def test_the_environment_overrides_the_list_as_a_whole(tmp_path: Path) -> None:
     ],
 )
 def test_what_does_not_fit_is_named_with_its_item(tmp_path: Path, written: str, line: str) -> None:
-    """One line with the place, the item, the key and what is allowed."""
+    """The error is one line with the position, item, key and allowed values."""
     text = f"models: {{small: {{fallbacks: {written}}}}}"
 
     assert problem(tmp_path, text) == line
@@ -238,7 +238,7 @@ def test_what_does_not_fit_is_named_with_its_item(tmp_path: Path, written: str, 
     ],
 )
 def test_no_message_about_a_variable_repeats_the_key_in_it(tmp_path: Path, written: str) -> None:
-    """Whatever else is wrong with it."""
+    """The value is hidden, whatever else is wrong with the variable."""
     line = problem(tmp_path, "", {"MODELS_SMALL_FALLBACKS": written})
 
     assert line.startswith("MODELS_SMALL_FALLBACKS")

@@ -1,4 +1,4 @@
-"""The defaults and what they allow, and the example file, which is the schema written down."""
+"""The defaults and allowed values of the settings, and the example file generated from them."""
 
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ EXAMPLE = Path(__file__).parents[3] / "config.yaml.example"
 
 @pytest.mark.req("002/2.1", "002/2.2", "002/2.3", "002/2.4", "002/17.3", "002/17.4", "002/24.2")
 def test_the_defaults_are_those_of_the_requirements() -> None:
-    """What the source document fixes, literally."""
+    """The defaults equal those of the source document."""
     settings = Settings()
 
     assert settings.budget.limits.max_llm_calls_small == 6
@@ -50,13 +50,13 @@ def test_every_run_has_ceilings_that_can_be_raised_or_taken_away() -> None:
 
 
 def test_the_default_ceiling_of_cost_refuses_no_unknown_price_but_a_set_one_does() -> None:
-    """Otherwise no local model could be asked at all."""
+    """The default cost limit allows models without a price; a configured limit refuses them."""
     assert not Settings().admission.requires_prices
     assert Settings(admission={"max_cost_usd": 10}).admission.requires_prices
 
 
 def test_defaults_read_nothing_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only the loader looks there."""
+    """Only the loader reads the environment."""
     monkeypatch.setenv("SERVER_PORT", "1")
     monkeypatch.setenv("CASEWORKER_SERVER_PORT", "1")
 
@@ -64,7 +64,7 @@ def test_defaults_read_nothing_from_the_environment(monkeypatch: pytest.MonkeyPa
 
 
 def test_settings_cannot_be_changed() -> None:
-    """What was validated stays as it was."""
+    """Validated settings are immutable."""
     with pytest.raises(ValidationError, match="frozen"):
         Settings().server.port = 1  # type: ignore[misc]
 
@@ -72,7 +72,7 @@ def test_settings_cannot_be_changed() -> None:
 @pytest.mark.parametrize("value", [-1, float("nan"), float("inf"), True, "many"])
 @pytest.mark.parametrize("key", ["max_seconds", "max_tool_calls", "max_cost_usd", "max_tokens"])
 def test_a_limit_is_null_or_a_finite_number_from_zero(key: str, value: Any) -> None:
-    """Null is unlimited, zero allows nothing."""
+    """Null means unlimited, and zero allows nothing."""
     for allowed in (None, 0):
         Settings.model_validate({"budget": {key: allowed}})
     with pytest.raises(ValidationError):
@@ -81,7 +81,7 @@ def test_a_limit_is_null_or_a_finite_number_from_zero(key: str, value: Any) -> N
 
 @pytest.mark.req("002/24.1", "002/24.2", "002/24.4")
 def test_each_mode_has_its_own_number_of_rounds() -> None:
-    """Three for the loop, none or one for the fallback; what a run makes of them is its affair."""
+    """The loop has three rounds by default, the fallback at most one."""
     act = Settings().act
     assert (act.max_steps, act.max_steps_fallback_only) == (3, 1)
 
@@ -93,7 +93,7 @@ def test_each_mode_has_its_own_number_of_rounds() -> None:
 
 @pytest.mark.req("002/17.2", "002/17.3")
 def test_modes_and_rules_of_escalation_are_those_of_the_requirements_and_no_others() -> None:
-    """Literally."""
+    """The names equal those of the requirements."""
     for allowed in ("hrm_small_then_escalate", "fallback_only"):
         Settings.model_validate({"flags": {"mode": allowed}})
     for allowed in ("fail", "fail_or_budget"):
@@ -104,7 +104,7 @@ def test_modes_and_rules_of_escalation_are_those_of_the_requirements_and_no_othe
 
 
 def test_without_a_key_the_built_in_planner_answers() -> None:
-    """A fresh installation needs no provider."""
+    """Without a key the built-in planner answers, so a new installation needs no provider."""
     models = Settings().models
 
     assert (models.small.chosen_provider, models.small.chosen_model) == ("offline", "offline")
@@ -113,7 +113,7 @@ def test_without_a_key_the_built_in_planner_answers() -> None:
 @pytest.mark.req("002/1.1")
 @pytest.mark.parametrize("where", [{"api_key": "k"}, {"base_url": "http://127.0.0.1:11434/v1"}])
 def test_a_key_or_an_endpoint_chooses_the_provider(where: dict[str, str]) -> None:
-    """An endpoint of one's own may need no key."""
+    """A self-hosted endpoint may need no key."""
     small = SmallModelSettings.model_validate(where)
     big = TierSettings.model_validate(where)
 
@@ -122,7 +122,7 @@ def test_a_key_or_an_endpoint_chooses_the_provider(where: dict[str, str]) -> Non
 
 
 def test_a_secret_is_not_in_what_settings_print() -> None:
-    """Neither the text nor the dump of settings shows keys and passwords."""
+    """Neither the text nor the dump of the settings shows keys and passwords."""
     settings = Settings.model_validate(
         {
             "models": {"small": {"api_key": "hunter2"}},
@@ -149,27 +149,27 @@ def test_a_secret_is_not_in_what_settings_print() -> None:
     ],
 )
 def test_half_of_an_issuer_of_tokens_is_refused(jwt: dict[str, str], problem: str) -> None:
-    """A service that takes no tokens serves callers without any."""
+    """With half a configuration, the service would accept callers without tokens."""
     with pytest.raises(ValidationError, match=problem):
         Settings.model_validate({"auth": {"jwt": jwt}})
 
 
 def test_no_two_keys_share_a_name_in_the_environment() -> None:
-    """Every key can be reached."""
+    """Every key can be set by a variable."""
     variables = [variable_of(path) for path, _ in keys_of(Settings)]
 
     assert len(variables) == len(set(variables)) > 50
 
 
 def test_every_key_is_described() -> None:
-    """The schema is where operators' documentation comes from."""
+    """The operators' documentation is generated from the schema."""
     for path, field in keys_of(Settings):
         assert (field.description or "").endswith("."), path
 
 
 @pytest.mark.req("002/25.1")
 def test_the_zone_is_the_systems_unless_configured(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The configured zone wins."""
+    """The zone is the system's unless one is configured."""
     with monkeypatch.context() as elsewhere:
         elsewhere.setenv("TZ", "Asia/Tokyo")
         tzlocal.reload_localzone()  # it is read once in the life of a process
@@ -183,19 +183,19 @@ def test_the_zone_is_the_systems_unless_configured(monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.req("002/17.5", "002/15.5", "002/24.3")
 def test_the_example_states_every_default_and_nothing_else() -> None:
-    """When this fails: `python -m tests.support.config_example > config.yaml.example`."""
+    """Regenerate it: `python -m tests.support.config_example > config.yaml.example`."""
     assert EXAMPLE.read_text(encoding="utf-8") == render_example()
 
 
 def test_the_example_loads_as_the_defaults(tmp_path: Path) -> None:
-    """Copying it changes nothing."""
+    """A copy of the example changes nothing."""
     (tmp_path / "config.yaml").write_text(EXAMPLE.read_text(encoding="utf-8"))
 
     assert load_settings({}, tmp_path).settings == Settings()
 
 
 def test_every_key_stands_in_the_example_but_secrets() -> None:
-    """Secrets are named in a comment, with their variable."""
+    """Secrets are listed in a comment with their variable."""
     text = EXAMPLE.read_text(encoding="utf-8")
     written = yaml.safe_load(text)
 

@@ -1,4 +1,4 @@
-"""The checker of event logs sees what it is there to see."""
+"""Tests of the event log checker."""
 
 from datetime import UTC, datetime
 
@@ -11,7 +11,7 @@ AT = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 def log(*types: str, first: int = 1) -> list[EventRecord]:
-    """Events in the form ``a started``, ``run.completed``."""
+    """Return events given in the form ``a started``, ``run.completed``."""
     events = []
     for seq, words in enumerate(types, first):
         step, _, what = words.rpartition(" ")
@@ -32,7 +32,7 @@ def log(*types: str, first: int = 1) -> list[EventRecord]:
     ],
 )
 def test_a_sound_log_has_no_problem(status: str, types: list[str]) -> None:
-    """Resumed, skipped, cut off: all of it may happen."""
+    """Resumed, skipped and cancelled steps are valid."""
     assert event_problems(log(*types), status) == []
 
 
@@ -54,10 +54,10 @@ def test_a_sound_log_has_no_problem(status: str, types: list[str]) -> None:
     ],
 )
 def test_whatever_may_not_be_is_named(status: str, types: list[str], wrong: str) -> None:
-    """Each rule is broken once."""
+    """Each rule of the checker is violated once and reported."""
     assert any(wrong in problem for problem in event_problems(log(*types), status))
 
 
 def test_numbers_are_dense_and_begin_at_one() -> None:
-    """A gap is an event that somebody will miss."""
+    """A gap would be an event that clients miss."""
     assert event_problems(log("x.y", first=2), "running") == ["the numbers are [2]"]

@@ -1,4 +1,4 @@
-"""The mutation tool: which edits it makes."""
+"""The edits that the mutation tool makes."""
 
 from pathlib import Path
 
@@ -43,7 +43,7 @@ return None
 
 
 def test_edits_are_made_where_a_test_should_notice_them(tmp_path: Path) -> None:
-    """Comparisons, boolean operators, returns and calls, but no messages, logs and entry points."""
+    """The tool edits comparisons, boolean operators, returns and calls, but no messages or logs."""
     path = tmp_path / "module.py"
     path.write_text(SOURCE)
 

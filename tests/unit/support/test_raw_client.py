@@ -1,4 +1,4 @@
-"""What judges the answers to hostile requests sees what no answer may be."""
+"""Tests of the check of answers to hostile requests."""
 
 import json
 from collections.abc import Mapping
@@ -37,7 +37,7 @@ def answer(
     ],
 )
 def test_what_no_answer_may_be_is_a_fault(bad: Answer, fault: str) -> None:
-    """Each such answer is named for what is wrong with it."""
+    """The fault names the problem of the answer."""
     assert fault in str(bad.fault())
 
 
@@ -52,5 +52,5 @@ def test_what_no_answer_may_be_is_a_fault(bad: Answer, fault: str) -> None:
     ],
 )
 def test_what_an_answer_may_be_is_none(good: Answer) -> None:
-    """A problem document, JSON, or something else that is no refusal."""
+    """Problem documents, JSON and successful answers of other types are accepted."""
     assert good.fault() is None

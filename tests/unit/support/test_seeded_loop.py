@@ -1,4 +1,4 @@
-"""The seeded loop: chance by seed, time for free, strikes at every step."""
+"""The seeded loop: order by seed, virtual time, and interrupts at every step."""
 
 import asyncio
 from dataclasses import dataclass, field
@@ -23,7 +23,7 @@ async def _race() -> list[str]:
 
 
 def test_the_same_seed_tells_the_same_story() -> None:
-    """Result, steps and digest repeat, also where a set of tasks decides the order of cancels."""
+    """Result, steps and digest repeat, also when a set decides the order of cancellations."""
 
     async def quarrel() -> list[str]:
         ends: list[str] = []
@@ -79,7 +79,7 @@ def test_a_deadlock_names_the_seed_and_the_places() -> None:
 
 
 def test_an_endless_story_is_ended() -> None:
-    """A task that spins for ever does not hang the test."""
+    """A task that loops forever does not hang the test."""
 
     async def spin() -> None:
         for _ in iter(int, 1):
@@ -90,7 +90,7 @@ def test_an_endless_story_is_ended() -> None:
 
 
 def test_tasks_that_outlive_the_story_are_named() -> None:
-    """A leak shows up in the story."""
+    """A leaked task is reported."""
 
     async def forgotten() -> None:
         await asyncio.sleep(99)
@@ -107,7 +107,7 @@ def test_tasks_that_outlive_the_story_are_named() -> None:
 
 @dataclass
 class _Transfer:
-    """Takes from one account and gives to the other; `careful` survives a cancel in between."""
+    """A transfer between two accounts; `careful` survives a cancel in between."""
 
     careful: bool
     accounts: dict[str, int] = field(default_factory=lambda: {"a": 10, "b": 0})
@@ -134,7 +134,7 @@ class _Transfer:
 
 
 def test_an_interrupt_at_every_step_finds_the_lost_money() -> None:
-    """Striking before each step in turn meets the one moment at which a cancel does harm."""
+    """One of the interrupts hits the moment at which a cancellation loses money."""
     careless = [story.result for _, story in interrupted_everywhere(lambda: _Transfer(False), 1)]
     careful = [story.result for _, story in interrupted_everywhere(lambda: _Transfer(True), 1)]
 

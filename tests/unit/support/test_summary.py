@@ -1,4 +1,4 @@
-"""What CI refuses although every test passed."""
+"""Reasons to fail in CI although every test passed."""
 
 import re
 from types import SimpleNamespace
@@ -59,7 +59,7 @@ def test_a_run_that_proves_everything_passes_in_ci(monkeypatch: pytest.MonkeyPat
 
 
 def test_a_skip_fails_in_ci_and_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its reason is not on the allow-list."""
+    """The reason for the skip is not on the allow-list."""
     skipped = report("skipped", proven=[], why="no browser is installed")
     summary = Summary()
     summary.pytest_runtest_logreport(skipped)
@@ -69,7 +69,7 @@ def test_a_skip_fails_in_ci_and_is_named(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_a_requirement_without_a_passing_test_fails_in_ci(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A test that was skipped proves nothing."""
+    """A requirement whose only test is skipped fails in CI."""
     missing = report("skipped", proven=PROVEN[:1], why="it is on the list")
     monkeypatch.setattr("tests.support.summary.ALLOWED_SKIPS", (re.compile(".*"),))
 
@@ -77,6 +77,6 @@ def test_a_requirement_without_a_passing_test_fails_in_ci(monkeypatch: pytest.Mo
 
 
 def test_a_selection_of_tests_may_leave_requirements_out() -> None:
-    """A run with -k is not judged by the tables."""
+    """The tables are not checked if -k selects tests."""
     assert list(Summary().complaints(config(keyword="budget"))) == []
     assert len(list(Summary().complaints(config()))) == 2

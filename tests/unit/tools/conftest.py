@@ -1,4 +1,4 @@
-"""What the tests of the tools share."""
+"""Fixtures of the tests of the tools."""
 
 from datetime import UTC, datetime
 
@@ -11,19 +11,19 @@ from caseworker_cases.tools.calendar import Calendar
 
 @pytest.fixture(scope="session")
 def calculator() -> Calculator:
-    """The calculator; it keeps nothing between calls."""
+    """Return the calculator, which has no state."""
     return Calculator()
 
 
 @pytest.fixture(scope="session")
 def calendar() -> Calendar:
-    """The calendar, made once, because warming its date parser takes time."""
+    """Return the calendar, created once because loading its date parser takes time."""
     return Calendar()
 
 
 @pytest.fixture
 def context() -> ToolContext:
-    """A run in New York, at an hour at which it is the next day in Greenwich already."""
+    """Return the context of a run in New York at an hour when Greenwich has the next day."""
     return ToolContext(
         run_id="run-1",
         timezone="America/New_York",

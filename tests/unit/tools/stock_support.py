@@ -1,4 +1,4 @@
-"""What the tests of the stock tools share: the packaged prices, read apart from the product."""
+"""Shared parts of the stock tools' tests: the packaged prices, read without the product."""
 
 import csv
 import gzip
@@ -28,7 +28,7 @@ def _all_rows() -> tuple[dict[str, str], ...]:
 
 
 def csv_rows(symbol: str, start: str = "0", end: str = "9") -> list[dict[str, str]]:
-    """Return the rows of the packaged file, read with nothing of the product."""
+    """Return the rows of the packaged file, read without product code."""
     return [row for row in _all_rows() if row["Ticker"] == symbol and start <= row["Date"] <= end]
 
 
@@ -39,13 +39,13 @@ def closes(symbol: str, start: str = "0", end: str = "9") -> list[float]:
 
 @dataclass
 class MemorySink:
-    """Keeps files in memory, the same bytes once."""
+    """A sink that stores files in memory and equal bytes once."""
 
     max_bytes: int = 5_000_000
     files: dict[str, bytes] = field(default_factory=dict)
 
     async def save(self, name_stem: str, media_type: str, data: bytes) -> SavedArtifact:
-        """Keep a file; see ArtifactSink."""
+        """Store a file; see ArtifactSink."""
         if len(data) > self.max_bytes:
             raise ArtifactTooLargeError(self.max_bytes)
         known = [name for name, kept in self.files.items() if kept == data]
@@ -60,20 +60,20 @@ class MemorySink:
 
 
 class BlankRenderer(Renderer):
-    """Draws nothing and starts no process, for tests that look at anything but the picture."""
+    """A renderer without a process, for tests that ignore the picture."""
 
     async def render(self, picture: Picture, max_bytes: int) -> bytes:
-        """Return some bytes."""
+        """Return fixed bytes."""
         return f"{picture.kind} of {len(picture.days)} days".encode()
 
 
 class BrokenSource:
-    """A live source whose connection fails, with a key in the message."""
+    """A live source whose connection fails with a key in the message."""
 
     external = True
 
     async def daily(self, symbol: str, start: date | None, end: date | None) -> PriceSeries:
-        """Fail as libraries do."""
+        """Fail like a library."""
         raise OSError("connect to https://prices.example/?key=canary-key failed")
 
 

@@ -1,4 +1,4 @@
-"""Arguments are checked against the tool's own schema, and messages say what to do."""
+"""Arguments are validated against the tool's schema, and messages say how to fix them."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -13,12 +13,12 @@ from caseworker_cases.tools.respond import Respond
 
 
 def check_of(parameters: Mapping[str, Any]) -> ArgumentCheck:
-    """Return the check of a tool with a schema of the test's choice."""
+    """Return the check of a tool with the given schema."""
     return ArgumentCheck(ToolSpec(name="sample", description="A sample.", parameters=parameters))
 
 
 def check(**properties: Any) -> ArgumentCheck:
-    """Return the check of a tool that needs all of these arguments."""
+    """Return the check of a tool that requires all of these arguments."""
     schema = {
         "type": "object",
         "additionalProperties": False,
@@ -39,7 +39,7 @@ def check(**properties: Any) -> ArgumentCheck:
     ],
 )
 def test_a_problem_names_the_argument_and_what_to_do(args: dict[str, Any], told: str) -> None:
-    """A model can mend its plan from the message alone."""
+    """A model can correct its plan from the message alone."""
     problem = check(text={"type": "string", "maxLength": 3}).problem(args)
 
     assert problem is not None
@@ -47,7 +47,7 @@ def test_a_problem_names_the_argument_and_what_to_do(args: dict[str, Any], told:
 
 
 def test_a_choice_is_named_with_all_its_values() -> None:
-    """And a number with its limit."""
+    """A number out of range is reported with its limit."""
     both = check(unit={"enum": ["days", "weeks"]}, amount={"type": "integer", "maximum": 5})
     problem = both.problem({"unit": "hours", "amount": 6})
 
@@ -58,7 +58,7 @@ def test_a_choice_is_named_with_all_its_values() -> None:
 
 
 def test_what_fits_has_no_problem() -> None:
-    """The three first tools accept what their descriptions promise."""
+    """The first three tools accept the arguments in their descriptions."""
     calculator, calendar, respond = (
         ArgumentCheck(tool.spec) for tool in (Calculator, Calendar, Respond)
     )
@@ -72,7 +72,7 @@ def test_what_fits_has_no_problem() -> None:
 
 
 def test_a_value_is_never_repeated() -> None:
-    """Arguments may hold what must not reach a log."""
+    """Arguments may contain secrets that must not be logged."""
     secret = "sk-live-0123456789"
     strict = check(
         key={"type": "string", "pattern": "^[0-9]+$", "maxLength": 4},
@@ -86,7 +86,7 @@ def test_a_value_is_never_repeated() -> None:
 
 
 def test_of_many_problems_the_first_few_are_told() -> None:
-    """The message stays short."""
+    """Only the first few problems are named, so the message stays short."""
     problem = check(**{f"a{n}": {"type": "string"} for n in range(50)}).problem({})
 
     assert problem is not None
@@ -96,12 +96,12 @@ def test_of_many_problems_the_first_few_are_told() -> None:
 
 @pytest.mark.parametrize("value", [object(), {1: 2}, float("nan"), "\ud800", "a\0"])
 def test_what_is_not_json_is_a_problem_and_not_a_crash(value: object) -> None:
-    """Arguments come from outside."""
+    """Arguments that are not JSON give a problem and no exception."""
     assert check(text={"type": "string"}).problem({"text": value}) is not None
 
 
 def test_arguments_that_are_nested_without_end_are_a_problem() -> None:
-    """The validator has a depth, and so has the answer."""
+    """The validator and the error have a maximum depth."""
     deep: dict[str, Any] = {}
     for _ in range(5000):
         deep = {"a": deep}
@@ -129,13 +129,13 @@ def test_arguments_that_are_nested_without_end_are_a_problem() -> None:
     ],
 )
 def test_an_unfit_schema_is_refused_when_it_is_compiled(schema: dict[str, Any]) -> None:
-    """A schema that accepts anything, is broken, or would fetch another document."""
+    """The schema accepts anything, is invalid, or refers to another document."""
     with pytest.raises(UnfitSchemaError, match="sample"):
         check_of(schema)
 
 
 def test_of_long_arguments_only_the_first_problem_is_named() -> None:
-    """A list of a hundred thousand wrong values would take a second to describe."""
+    """Describing a hundred thousand wrong values would take a second."""
     of = check(values={"type": "array", "items": {"type": "number"}})
 
     assert of.problem({"values": ["a"] * 100_000}) == (

@@ -1,4 +1,4 @@
-"""Names of files that tools make."""
+"""Names of files that tools create."""
 
 import re
 
@@ -10,7 +10,7 @@ from caseworker.tools.artifacts import artifact_name, artifact_uri, stem_of
 
 
 def test_a_name_is_made_of_stem_number_and_media_type() -> None:
-    """And its URI is a path of the service."""
+    """The name has stem, number and media type, and its URI is a path of the service."""
     name = artifact_name("plot-aapl-line", 1, "image/png")
 
     assert name == "plot-aapl-line-1.png"
@@ -32,14 +32,14 @@ def test_a_name_is_made_of_stem_number_and_media_type() -> None:
     ],
 )
 def test_what_is_no_plain_name_is_refused(stem: str, number: int, media_type: str) -> None:
-    """A file name must not lead anywhere."""
+    """A file name must not contain a path."""
     with pytest.raises(ValueError, match="artifact"):
         artifact_name(stem, number, media_type)
 
 
 @given(words=st.lists(st.text(max_size=40), max_size=6))
 def test_any_words_make_a_plain_stem(words: list[str]) -> None:
-    """Whatever a caller sends, the name is made here."""
+    """The service generates the name, whatever the caller sends."""
     stem = stem_of("plot", *words)
 
     assert re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", stem)

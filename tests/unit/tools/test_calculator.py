@@ -1,4 +1,4 @@
-"""The calculator: exact answers, honest rounding, and refusals instead of hanging."""
+"""The calculator: exact answers, marked rounding, and refusals instead of long computations."""
 
 import json
 import re
@@ -156,7 +156,7 @@ REFUSED = [
 
 
 async def evaluated(calculator: Calculator, context: ToolContext, expression: Any) -> Any:
-    """Run the tool; whatever it returns is JSON."""
+    """Run the tool and require JSON."""
     result = await calculator.run({"expression": expression}, context)
     assert json.loads(json.dumps(result)) == result
     return result
@@ -167,7 +167,7 @@ async def evaluated(calculator: Calculator, context: ToolContext, expression: An
 async def test_an_exact_result_is_given_to_the_last_digit(
     calculator: Calculator, context: ToolContext, expression: str, value: str
 ) -> None:
-    """Decimal and rational arithmetic loses nothing."""
+    """Decimal and rational arithmetic is exact."""
     result = await evaluated(calculator, context, expression)
 
     assert (result["value"], result["exact"]) == (value, True)
@@ -178,7 +178,7 @@ async def test_an_exact_result_is_given_to_the_last_digit(
 async def test_a_rounded_result_says_that_it_is_rounded(
     calculator: Calculator, context: ToolContext, expression: str, value: str
 ) -> None:
-    """34 digits are shown, and ``exact`` is false."""
+    """The result has 34 digits, and ``exact`` is false."""
     result = await evaluated(calculator, context, expression)
 
     assert (result["value"], result["exact"]) == (value, False)
@@ -189,7 +189,7 @@ async def test_a_rounded_result_says_that_it_is_rounded(
 async def test_a_refusal_is_a_dict(
     calculator: Calculator, context: ToolContext, expression: str, code: str
 ) -> None:
-    """Nothing raises, and nothing that grows is computed first: that would not end."""
+    """No exception is raised, and no huge number is computed first."""
     result = await evaluated(calculator, context, expression)
 
     assert (result.get("code"), bool(result.get("error"))) == (code, True)
@@ -200,7 +200,7 @@ async def test_a_refusal_is_a_dict(
 async def test_a_refusal_takes_less_than_a_quarter_of_a_second_of_cpu(
     calculator: Calculator, context: ToolContext, expression: str, code: str
 ) -> None:
-    """Nothing that grows is computed first."""
+    """A refusal takes little CPU time, because no huge number is computed first."""
     began = time.thread_time()
     await evaluated(calculator, context, expression)
 
@@ -210,7 +210,7 @@ async def test_a_refusal_takes_less_than_a_quarter_of_a_second_of_cpu(
 async def test_the_evaluated_expression_is_part_of_the_result(
     calculator: Calculator, context: ToolContext
 ) -> None:
-    """Percent signs and factorials are shown as what they were taken for."""
+    """Percent signs and factorials are shown as they were parsed."""
     result = await evaluated(calculator, context, " 17%*2340 + 3! ")
 
     assert result["expression"] == "(17/100) * 2340 + factorial(3)"
@@ -219,7 +219,7 @@ async def test_the_evaluated_expression_is_part_of_the_result(
 async def test_one_hundred_terms_are_summed_and_more_are_pointed_to_sum(
     calculator: Calculator, context: ToolContext
 ) -> None:
-    """The limit on nesting says how to stay below it."""
+    """The message suggests sum() for long sums."""
     fits = await evaluated(calculator, context, "+".join("1" * 100))
     refused = await evaluated(calculator, context, "+".join("1" * 102))
 
@@ -242,14 +242,14 @@ async def test_one_hundred_terms_are_summed_and_more_are_pointed_to_sum(
     )
 )
 async def test_no_arguments_make_the_calculator_raise(args: dict[str, Any]) -> None:
-    """Any text and any dict end in a value or in an error."""
+    """Any text or dict gives a value or an error."""
     result = await Calculator().run(args, CONTEXT)
 
     assert ("value" in result) != ("error" in result)
 
 
 def trees(children: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
-    """Sums, products, signs and parentheses of smaller expressions."""
+    """Generate sums, products, signs and parentheses of smaller expressions."""
     binary = st.builds("({} {} {})".format, children, st.sampled_from("+-*/"), children)
     return binary | st.builds("(-{})".format, children)
 
@@ -260,7 +260,7 @@ numbers = st.decimals(min_value=0, max_value=10**6, places=3).map(lambda number:
 @pytest.mark.req("002/5.1")
 @given(expression=st.recursive(numbers, trees, max_leaves=12))
 async def test_any_expression_has_the_value_that_fractions_give_it(expression: str) -> None:
-    """The oracle is Python's own reading of the same text, with every number a Fraction."""
+    """Python evaluates the same text with every number as a Fraction."""
     exact = re.sub(r"[0-9.]+", lambda number: f"Fraction('{number[0]}')", expression)
     result = await Calculator().run({"expression": expression}, CONTEXT)
     try:

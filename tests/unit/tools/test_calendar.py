@@ -1,4 +1,4 @@
-"""The calendar tool: operations, zones, words, refusals."""
+"""The calendar tool: operations, zones, text and refusals."""
 
 import json
 from collections.abc import Mapping
@@ -178,7 +178,7 @@ REFUSED = [
 
 
 async def asked(calendar: Calendar, context: ToolContext, args: Mapping[str, Any]) -> Any:
-    """Run the tool; whatever it returns is JSON."""
+    """Run the tool and require JSON."""
     result = await calendar.run(args, context)
     assert json.loads(json.dumps(result)) == result
     return result
@@ -189,7 +189,7 @@ async def asked(calendar: Calendar, context: ToolContext, args: Mapping[str, Any
 async def test_a_date_is_told_in_words_and_in_iso_form(
     calendar: Calendar, context: ToolContext, args: Mapping[str, Any], words: str
 ) -> None:
-    """'Monday, September 8, 2025' beside 2025-09-08, and the two are the same day."""
+    """'Monday, September 8, 2025' and 2025-09-08 are the same day."""
     result = await asked(calendar, context, args)
     again = await asked(calendar, context, {"operation": "normalise", "date": result["iso"]})
 
@@ -206,7 +206,7 @@ async def test_a_fact_has_a_value_and_words(
     value: str,
     text: str | None,
 ) -> None:
-    """Numbers are text without units; the words tell what is left over."""
+    """The value is a number as text without a unit; the text adds unit and remainder."""
     result = await asked(calendar, context, args)
 
     assert result["value"] == value
@@ -218,7 +218,7 @@ async def test_a_fact_has_a_value_and_words(
 async def test_a_refusal_is_a_dict_with_a_reason(
     calendar: Calendar, context: ToolContext, args: Mapping[str, Any], code: str
 ) -> None:
-    """Nothing raises, nothing is guessed, no argument is passed over."""
+    """No exception is raised, nothing is guessed, and no argument is ignored."""
     result = await asked(calendar, context, args)
 
     assert (result.get("code"), bool(result.get("error"))) == (code, True)
@@ -228,7 +228,7 @@ async def test_a_refusal_is_a_dict_with_a_reason(
 async def test_without_a_zone_the_run_s_own_zone_holds(
     calendar: Calendar, context: ToolContext
 ) -> None:
-    """In New York it is still the day before."""
+    """In New York it is still the previous day."""
     result = await asked(calendar, context, {"operation": "today"})
 
     assert (result["iso"], result["timezone"]) == ("2025-01-14", "America/New_York")
@@ -236,7 +236,7 @@ async def test_without_a_zone_the_run_s_own_zone_holds(
 
 @pytest.mark.req("002/25.5")
 async def test_a_zone_in_the_arguments_wins(calendar: Calendar, context: ToolContext) -> None:
-    """For today, for relative words and for instants with an offset."""
+    """The zone applies to today, relative dates and instants with an offset."""
     tokyo = {"timezone": "Asia/Tokyo"}
     today = await asked(calendar, context, {"operation": "today"} | tokyo)
     tomorrow = await asked(
@@ -277,7 +277,7 @@ arguments = st.fixed_dictionaries(
 async def test_no_arguments_make_the_calendar_raise(
     calendar: Calendar, context: ToolContext, args: dict[str, Any]
 ) -> None:
-    """Any arguments end in a value or in an error."""
+    """Any arguments give a value or an error."""
     result = await calendar.run(args, context)
 
     assert ("value" in result) != ("error" in result)

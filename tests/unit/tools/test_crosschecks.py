@@ -1,4 +1,4 @@
-"""The other ways of working out what tools find agree with what is right, and only with it."""
+"""The tools' cross-checks accept correct results and reject wrong ones."""
 
 from collections.abc import Mapping
 from datetime import UTC, date, datetime, timedelta
@@ -37,7 +37,7 @@ YEAR = {"start": "2008-01-01", "end": "2008-12-31"}
 
 
 async def agrees(name: str, args: Mapping[str, Any], **other: Any) -> bool | None:
-    """What the other way says of a result, in which ``other`` may stand for what was found."""
+    """Return the cross-check's verdict on a result; ``other`` replaces fields of the result."""
     result: ToolResult = await TOOLS[name].run(args, CONTEXT)
     assert "error" not in result, result
     found: bool | None = await TOOLS[name].agrees(args, {**result, **other}, CONTEXT)
@@ -55,7 +55,7 @@ async def agrees(name: str, args: Mapping[str, Any], **other: Any) -> bool | Non
     ],
 )
 async def test_expressions_agree_with_python_and_wrong_values_do_not(expression: str) -> None:
-    """Down to the last digit of whole numbers, and to nine digits of others."""
+    """Integers must match exactly, other numbers to nine digits."""
     right = (await TOOLS["calculator"].run({"expression": expression}, CONTEXT))["value"]
     wrong = f"{right}1" if "." in right else str(int(right) + 1)
 
@@ -69,13 +69,13 @@ async def test_expressions_agree_with_python_and_wrong_values_do_not(expression:
     "expression", ["200! * 0.5", "round(0.5 * 5, 0)", "5.5 % 2", "10^308 * 1.5 * 10 / 10"]
 )
 async def test_what_floats_cannot_tell_is_left_open(expression: str) -> None:
-    """Too large, at the middle of two roundings, or near a whole quotient."""
+    """Results too large, at a rounding midpoint, or near an integer quotient are undecided."""
     assert await agrees("calculator", {"expression": expression}) is None
 
 
 @given(st.dates(min_value=date(1, 1, 1)))
 def test_a_day_number_leads_back_to_its_date(day: date) -> None:
-    """And to the right day of the week."""
+    """A day number converts back to its date and its weekday."""
     number = day_number((day.year, day.month, day.day))
 
     assert date_of(number) == (day.year, day.month, day.day)
@@ -93,7 +93,7 @@ _DAYS = st.dates(min_value=date(1600, 1, 1), max_value=date(2400, 12, 31))
 async def test_shifted_dates_agree_with_day_numbers(
     day: date, amount: int, unit: str, sign: str
 ) -> None:
-    """In every unit and both directions; a day off does not."""
+    """All units and both directions are checked; a date off by one day is rejected."""
     args = {"operation": sign, "date": day.isoformat(), "amount": amount, "unit": unit}
     right = (await TOOLS["calendar"].run(args, CONTEXT))["value"]
     off = (date.fromisoformat(right) + timedelta(days=1)).isoformat()
@@ -104,7 +104,7 @@ async def test_shifted_dates_agree_with_day_numbers(
 
 @given(start=_DAYS, end=_DAYS, unit=st.sampled_from(["days", "weeks", "months", "years"]))
 async def test_distances_agree_with_day_numbers(start: date, end: date, unit: str) -> None:
-    """Whole units between the two, and with a sign."""
+    """Whole units between the dates are checked, with their sign."""
     ends = {"date": start.isoformat(), "end_date": end.isoformat(), "unit": unit}
 
     assert await agrees("calendar", {"operation": "difference", **ends}) is True
@@ -134,14 +134,14 @@ async def test_distances_agree_with_day_numbers(start: date, end: date, unit: st
     ids=lambda args: " ".join(map(str, args.values())),
 )
 async def test_every_operation_on_dates_agrees_with_day_numbers(args: dict[str, Any]) -> None:
-    """And another value does not."""
+    """The cross-check of dates accepts every operation's value and rejects another one."""
     assert await agrees("calendar", args) is True
     wrong = {"iso": "2001-01-01T00:00:00+00:00"} if args["operation"] == "now" else {"value": "?"}
     assert await agrees("calendar", args, **wrong) is False
 
 
 async def test_dates_that_the_other_reader_does_not_know_are_left_open() -> None:
-    """As are exact times."""
+    """Dates in other formats and exact times are undecided."""
     times = {"date": "2025-03-01T10:00", "end_date": "2025-03-02T10:00"}
 
     assert await agrees("calendar", {"operation": "elapsed", **times}) is None
@@ -159,7 +159,7 @@ async def test_dates_that_the_other_reader_does_not_know_are_left_open() -> None
 )
 @pytest.mark.parametrize("price", ["raw", "adjusted"])
 async def test_figures_agree_with_other_formulas(metric: str, price: str) -> None:
-    """Of a stock, and of several; rounded or not."""
+    """One stock and several stocks are checked, rounded or not."""
     args = {"metric": metric, "symbol": "AAPL", "price": price, **YEAR}
     of_two = {"metric": metric, "symbols": ["AAPL", "MSFT"], "price": price, **YEAR}
     value = (await TOOLS["analysis"].run(args, CONTEXT))["value"]
@@ -171,7 +171,7 @@ async def test_figures_agree_with_other_formulas(metric: str, price: str) -> Non
 
 
 async def test_a_correlation_agrees_with_sums_of_products() -> None:
-    """And what has no other formula is left open."""
+    """Metrics without a second formula are undecided."""
     two = {"metric": "correlation", "symbols": ["IBM", "MSFT"], **YEAR, "decimals": 2}
     trend = {"metric": "trend", "symbol": "IBM", **YEAR}
 
@@ -182,7 +182,7 @@ async def test_a_correlation_agrees_with_sums_of_products() -> None:
 
 
 async def test_fetched_days_and_pictures_agree_with_the_whole_series() -> None:
-    """The price of a day, the summary of many, and what a picture says that it shows."""
+    """A day's price, a summary of days, and the data shown in a picture are checked."""
     day = {"symbol": "AAPL", "start": "2013-01-02", "end": "2013-01-02", "fields": ["close"]}
     drawn = {"kind": "line", "symbols": ["GOOG", "AAPL"], **YEAR}
 
@@ -194,6 +194,6 @@ async def test_fetched_days_and_pictures_agree_with_the_whole_series() -> None:
 
 
 def test_an_answer_in_words_has_no_other_way() -> None:
-    """Nor does any tool that does not say so."""
+    """A tool without a cross-check has no verdict either."""
     assert not isinstance(Respond(), CrossChecked)
     assert all(isinstance(tool, CrossChecked) for tool in TOOLS.values())

@@ -1,4 +1,4 @@
-"""Tools that are made of functions."""
+"""Tools made from functions."""
 
 import threading
 from datetime import UTC, date, datetime
@@ -20,7 +20,7 @@ class Parcel(BaseModel):
 
 
 async def test_a_function_becomes_a_tool_by_its_name_docstring_and_types() -> None:
-    """What a model reads is the schema of the arguments, defaults and limits included."""
+    """The model gets the schema of the arguments with defaults and limits."""
 
     @tool
     def price(
@@ -46,7 +46,7 @@ async def test_a_function_becomes_a_tool_by_its_name_docstring_and_types() -> No
 
 
 async def test_arguments_have_their_types_and_results_are_json() -> None:
-    """Dates and models are read and written; a result that is no dict stands under value."""
+    """Dates and models are converted; a result that is not a dict is returned as `value`."""
 
     @tool(name="arrival", deterministic=True, timeout_seconds=30)
     async def when(day: date, parcels: list[Parcel]) -> list[date]:
@@ -65,7 +65,7 @@ async def test_arguments_have_their_types_and_results_are_json() -> None:
 
 
 async def test_a_context_is_passed_and_not_shown() -> None:
-    """A plain function runs in a thread: it may block."""
+    """A plain function runs in a thread because it may block."""
 
     @tool
     def where(context: ToolContext, *, name: str = "x") -> dict[str, Any]:
@@ -78,7 +78,7 @@ async def test_a_context_is_passed_and_not_shown() -> None:
 
 
 def test_a_function_that_no_model_could_call_is_refused() -> None:
-    """When it is defined, with what is missing."""
+    """The error is raised at definition and names the missing part."""
 
     def undescribed(kg: float) -> None:
         pass

@@ -1,4 +1,4 @@
-"""Tools as planners are offered them: functions, their signatures, and closed schemas."""
+"""Tools as planners get them: functions, signatures and closed schemas."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -31,7 +31,7 @@ STRICT = frozenset(
         "description",
     }
 )
-"""The keywords that OpenAI's strict mode and the grammars of llama.cpp both know."""
+"""The keywords supported by OpenAI's strict mode and by llama.cpp's grammars."""
 PLUGIN = ToolSpec(
     name="acme.search",
     description="Searches the archive. It holds everything since 1998 and a good deal that is"
@@ -65,7 +65,7 @@ PLUGIN = ToolSpec(
 
 
 def schemas_in(schema: Any) -> Iterator[Mapping[str, Any]]:
-    """Every schema inside a schema, itself included."""
+    """Return every schema inside a schema, including itself."""
     if isinstance(schema, Mapping):
         yield schema
         for inner in schema.get("properties", {}).values():
@@ -76,7 +76,7 @@ def schemas_in(schema: Any) -> Iterator[Mapping[str, Any]]:
 
 @pytest.mark.parametrize("spec", [*BUILT_IN, PLUGIN], ids=lambda spec: spec.name)
 def test_a_closed_schema_keeps_to_what_strict_endpoints_and_grammars_know(spec: ToolSpec) -> None:
-    """Every property is required and no other is allowed; patterns are of the whole text."""
+    """All properties are required, no extra ones allowed, and patterns match the whole text."""
     for function in functions_of(spec):
         for schema in schemas_in(closed(function.parameters)):
             assert schema.keys() <= STRICT
@@ -88,7 +88,7 @@ def test_a_closed_schema_keeps_to_what_strict_endpoints_and_grammars_know(spec: 
 
 
 def test_what_may_be_left_out_is_null_in_a_closed_schema_and_absent_for_the_tool() -> None:
-    """Unless null is a value of its own."""
+    """An argument whose type includes null keeps its null."""
     (function,) = functions_of(PLUGIN)
     given = {
         **dict.fromkeys(PLUGIN.parameters["properties"]),
@@ -107,14 +107,14 @@ def test_what_may_be_left_out_is_null_in_a_closed_schema_and_absent_for_the_tool
 
 
 def test_an_object_of_any_properties_stays_open() -> None:
-    """To close it would allow nothing but an empty one."""
+    """Closing the schema would allow only an empty object."""
     anything = {"type": "object", "description": "Whatever"}
 
     assert closed(anything) == anything
 
 
 def test_an_argument_may_have_a_schema_that_is_only_true() -> None:
-    """It takes anything, as an empty schema does."""
+    """The schema `true` accepts any value, like an empty schema."""
     properties = {"what": True, "others": {"type": "array", "items": True}}
     spec = ToolSpec(
         name="acme.any",
@@ -131,7 +131,7 @@ def test_an_argument_may_have_a_schema_that_is_only_true() -> None:
 
 
 def test_a_signature_shows_names_types_and_choices_on_one_line() -> None:
-    """A tool of somebody else's gets the same treatment; a long description is cut."""
+    """Plugin tools are shown the same way; a long description is cut."""
     assert signatures(functions_of(PLUGIN)) == (
         "acme.search(words: [text], sort: new|old, since?: YYYY-MM-DD, code?, like?, near?,"
         " page?: int, box?: {left: number}) - Searches the archive"
@@ -139,7 +139,7 @@ def test_a_signature_shows_names_types_and_choices_on_one_line() -> None:
 
 
 def test_the_type_of_an_argument_that_functions_share_is_shown_once() -> None:
-    """The name stands for it in the lines below."""
+    """Later lines refer to it by name."""
     lines = signatures(functions_of(NumericAnalysis.offer)).splitlines()
 
     assert "start: YYYY-MM-DD" in lines[0]
@@ -164,7 +164,7 @@ def test_the_type_of_an_argument_that_functions_share_is_shown_once() -> None:
 async def test_a_function_passes_the_arguments_that_its_tool_takes(
     name: str, given: dict[str, Any], value: Any
 ) -> None:
-    """Also those that are always the same, made of others, or left out."""
+    """Constant, computed and missing arguments are passed correctly."""
     tools: list[Tool] = [Calculator(), Calendar(), DataFetchStock(PackagedPrices())]
     tool, function = next(
         (tool, one) for tool in tools for one in functions_of(tool.spec) if one.name == name
@@ -179,7 +179,7 @@ async def test_a_function_passes_the_arguments_that_its_tool_takes(
 async def test_the_change_of_the_close_is_that_of_prices_as_traded(
     field: str, change: float
 ) -> None:
-    """Adjusted prices are another field, and not what "close" means."""
+    """Adjusted prices are another field, which "close" does not mean."""
     function = functions_of(NumericAnalysis.offer)[0]
     period = {"start": "2008-01-02", "end": "2008-12-31", "decimals": 2}
     given = {"symbol": "MSFT", "metric": "total_return", "field": field, **period}
@@ -190,7 +190,7 @@ async def test_the_change_of_the_close_is_that_of_prices_as_traded(
 
 
 def test_two_tools_cannot_have_functions_of_the_same_name() -> None:
-    """A plan could not say which of them it means; nor may one bear the name of another tool."""
+    """A plan would be ambiguous; a function may not have another tool's name either."""
 
     class Named:
         def __init__(self, name: str, *functions: str) -> None:
@@ -212,7 +212,7 @@ def test_two_tools_cannot_have_functions_of_the_same_name() -> None:
 
 
 def test_the_schemas_of_all_built_in_functions_stay_small() -> None:
-    """An endpoint that counts a schema as tokens reads it with every call."""
+    """Endpoints that count a schema as tokens read it with every call."""
     written = json.dumps(
         [closed(one.parameters) for spec in BUILT_IN for one in functions_of(spec)]
     )

@@ -1,4 +1,4 @@
-"""Dates are read and written alike whatever language the operating system speaks."""
+"""The locale of the operating system does not change how dates are read and written."""
 
 import asyncio
 import json
@@ -17,7 +17,7 @@ from caseworker.tools.ports import ToolContext
 from caseworker_cases.tools.calendar import Calendar
 
 LOCALES = {"de_DE": "Montag", "fr_FR": "lundi"}
-"""Locales, and what they call Monday."""
+"""Locales, and their word for Monday."""
 
 QUESTIONS: list[dict[str, Any]] = [
     {"operation": "normalise", "date": "8 September 2025"},
@@ -31,7 +31,7 @@ QUESTIONS: list[dict[str, Any]] = [
 
 
 def answers() -> list[Any]:
-    """Return what the calendar answers to each question, in the locale of this process."""
+    """Return the calendar's answer to each question in the locale of this process."""
     now = datetime(2025, 1, 15, 12, tzinfo=UTC)
     context = ToolContext(run_id="r", timezone="UTC", now=now)
 
@@ -42,14 +42,14 @@ def answers() -> list[Any]:
 
 
 def answer_in_the_locale_of_the_environment() -> None:
-    """Print the word of the system for Monday, and the answers."""
+    """Print the system's word for Monday, and the answers."""
     locale.setlocale(locale.LC_ALL, "")
     print(json.dumps([datetime(2025, 9, 8).strftime("%A"), answers()]))  # noqa: DTZ001, T201
 
 
 @pytest.fixture(scope="module")
 def locales(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a folder with the locales, which most machines do not have installed."""
+    """Return a folder with the compiled locales, which most machines lack."""
     folder = tmp_path_factory.mktemp("locales")
     if shutil.which("localedef") is None or not Path("/usr/share/i18n/locales/de_DE").exists():
         pytest.skip("no locales can be made here")
@@ -63,7 +63,7 @@ def locales(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.req("002/25.3")
 @pytest.mark.parametrize("name", LOCALES)
 def test_the_locale_of_the_process_changes_nothing(name: str, locales: Path) -> None:
-    """A German and a French process answer as an English one, which has no locale set."""
+    """German and French processes give the same answers as one without a locale."""
     program = f"from {__name__} import *; answer_in_the_locale_of_the_environment()"
     variables = {**os.environ, "LOCPATH": str(locales), "LC_ALL": f"{name}.UTF-8"}
 

@@ -1,4 +1,4 @@
-"""The tools of a process by name, and which of them may be used."""
+"""The tools of a process by name, and which of them are allowed."""
 
 import pytest
 
@@ -9,7 +9,7 @@ from caseworker_cases.tools.respond import Respond
 
 @pytest.mark.req("002/8.3", "002/18.3")
 def test_a_tool_is_found_by_its_name_and_nothing_else_is() -> None:
-    """Names are exact."""
+    """Tools are found by their exact names."""
     calculator = Calculator()
     registry = ToolRegistry([calculator])
 
@@ -20,7 +20,7 @@ def test_a_tool_is_found_by_its_name_and_nothing_else_is() -> None:
 
 @pytest.mark.req("002/22.3")
 def test_listings_do_not_depend_on_the_order_of_making() -> None:
-    """Prompts and traces are the same from run to run."""
+    """Prompts and traces are the same in every run."""
     one = ToolRegistry([Respond(), Calculator()])
     other = ToolRegistry([Calculator(), Respond()])
 
@@ -29,7 +29,7 @@ def test_listings_do_not_depend_on_the_order_of_making() -> None:
 
 
 def test_two_tools_of_one_name_are_refused() -> None:
-    """Which of them would run must not be a matter of luck."""
+    """The tool that runs must not depend on chance."""
     with pytest.raises(DuplicateToolError, match="respond"):
         ToolRegistry([Respond(), Respond()])
 
@@ -38,7 +38,7 @@ NAMES = ("calendar", "calculator", "plotter")
 
 
 def policy(allow: set[str] | None = None, deny: set[str] | None = None) -> ToolPolicy:
-    """Return a policy of two lists."""
+    """Return a policy with an allowlist and a denylist."""
     return ToolPolicy(
         allow=None if allow is None else frozenset(allow), deny=frozenset(deny or set())
     )
@@ -51,7 +51,7 @@ def allowed(policy: ToolPolicy) -> list[str]:
 
 @pytest.mark.req("002/23.1")
 def test_without_an_allowlist_everything_is_allowed_and_an_empty_one_allows_nothing() -> None:
-    """None is not the same as an empty list."""
+    """None and an empty list mean different things."""
     assert allowed(policy()) == ["calendar", "calculator", "plotter"]
     assert allowed(policy(allow=set())) == []
 

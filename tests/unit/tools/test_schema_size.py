@@ -1,4 +1,4 @@
-"""JSON Schemas are bounded before they are compiled, and replies before they are checked."""
+"""Size limits of JSON Schemas before compilation, and of replies before validation."""
 
 import json
 from typing import Any
@@ -41,13 +41,13 @@ def doubling(rounds: int, prefix: str = "#/$defs/") -> dict[str, Any]:
     ],
 )
 def test_a_schema_that_takes_too_much_is_refused(schema: dict[str, Any], said: str) -> None:
-    """Before anything of it is compiled, and with the limit."""
+    """The schema is rejected before compilation, and the error states the limit."""
     with pytest.raises(ValueError, match=said):
         ReplySchema(schema)
 
 
 def test_usual_schemas_pass() -> None:
-    """Patterns, formats, definitions that are used twice, and trees."""
+    """Patterns, formats, shared definitions and trees are accepted."""
     tree = {
         "$defs": {
             "day": {"type": "string", "pattern": r"^\d{4}-\d\d-\d\d$"},
@@ -70,7 +70,7 @@ def test_usual_schemas_pass() -> None:
 
 
 def test_a_reply_is_not_checked_where_that_would_take_too_long() -> None:
-    """Long replies against many patterns, deep ones against rules that recurse in two ways."""
+    """Examples are long replies with many patterns, and deep ones with doubly recursive rules."""
     with pytest.raises(UnfitReplyError, match="too long, or too deep"):
         ReplySchema(patterns(50, "a[ab]{300}")).read(json.dumps("ab" * 20_000))
     twice = {"properties": {"x": {"allOf": [{"$ref": "#"}, {"$ref": "#"}]}}}
@@ -83,7 +83,7 @@ def test_a_reply_is_not_checked_where_that_would_take_too_long() -> None:
 
 
 def test_of_a_long_reply_only_the_first_fault_is_found() -> None:
-    """The library makes all faults at once, which would hold the process for seconds."""
+    """The library collects all errors at once, which would block the process for seconds."""
     schema = ReplySchema({"items": {"type": "string"}})
     reply = json.dumps([1] * 100_000)
 

@@ -1,4 +1,4 @@
-"""How the built-in tools present themselves, what they do not import, and the smallest of them."""
+"""The descriptions of the built-in tools, their imports, and the tool respond."""
 
 import json
 import subprocess
@@ -51,7 +51,7 @@ print(json.dumps([len(names), "value" in found, libraries]))
 
 @pytest.mark.parametrize("tool", TOOLS, ids=lambda tool: tool.spec.name)
 def test_a_tool_stays_inside_the_process_and_describes_itself(tool: Tool) -> None:
-    """A model can choose it from its description alone; it may be made again, and it ends."""
+    """A model can choose the tool by its description; it is repeatable and has a timeout."""
     assert not tool.spec.external
     assert tool.spec.idempotent
     assert 60 < len(tool.spec.description) < 1200
@@ -61,12 +61,12 @@ def test_a_tool_stays_inside_the_process_and_describes_itself(tool: Tool) -> Non
 
 @pytest.mark.parametrize("make", [DataFetchStock, NumericAnalysis])
 def test_a_tool_on_a_live_source_says_that_it_leaves_the_process(make: Any) -> None:
-    """So that its calls are durable before they are made."""
+    """A tool with a live source is external, so its calls are journaled first."""
     assert make(BrokenSource()).spec.external
 
 
 def test_every_metric_is_described() -> None:
-    """None can be reached only by guessing."""
+    """Every metric is described, so that none has to be guessed."""
     spec = TOOLS[1].spec
 
     assert spec.parameters["properties"]["metric"]["enum"] == list(NAMES)
@@ -83,13 +83,13 @@ def test_every_metric_is_described() -> None:
     ],
 )
 def test_what_an_agent_would_send_fits_the_schema(name: str, args: dict[str, Any]) -> None:
-    """And dates in another form do not."""
+    """Dates in another format than the schema's are rejected."""
     assert CHECKS[name].problem(args) is None
     assert CHECKS[name].problem({**args, "start": "01/03/2012"}) is not None
 
 
 def test_the_calendar_describes_every_operation() -> None:
-    """None can be reached only by guessing."""
+    """Every operation of the calendar is described, so that none has to be guessed."""
     spec = Calendar().spec
 
     assert spec.parameters["properties"]["operation"]["enum"] == list(OPERATIONS)
@@ -97,7 +97,7 @@ def test_the_calendar_describes_every_operation() -> None:
 
 
 def test_every_argument_in_a_description_exists() -> None:
-    """And every operation uses only arguments that the schema knows."""
+    """Every operation uses only arguments of the schema."""
     known = set(Calendar().spec.parameters["properties"])
 
     for operation in OPERATIONS.values():
@@ -105,7 +105,7 @@ def test_every_argument_in_a_description_exists() -> None:
 
 
 def test_no_tool_imports_the_libraries_of_the_pictures() -> None:
-    """They live in the process that draws; an idle service must stay small."""
+    """Drawing libraries are loaded only in the drawing process, so an idle service stays small."""
     done = subprocess.run(
         (sys.executable, "-c", IMPORTS_ALL), capture_output=True, text=True, timeout=60, check=True
     )
@@ -118,21 +118,21 @@ def test_no_tool_imports_the_libraries_of_the_pictures() -> None:
 
 @pytest.mark.req("002/5.5")
 async def test_an_answer_is_handed_on_as_it_is(context: ToolContext) -> None:
-    """Not trimmed, not interpreted."""
+    """The answer is neither trimmed nor interpreted."""
     assert await Respond().run({"answer": " 42 ${x} "}, context) == {"answer": " 42 ${x} "}
 
 
 @pytest.mark.req("002/5.5")
 @pytest.mark.parametrize("args", [{}, {"answer": ""}, {"answer": "  \n"}, {"answer": 42}])
 async def test_no_answer_is_a_failure(args: dict[str, object], context: ToolContext) -> None:
-    """A blank answer would end a case with nothing."""
+    """A blank answer would end the case without a result."""
     result = await Respond().run(args, context)
 
     assert result["code"] == "invalid_arguments"
 
 
 async def test_an_answer_has_a_limit(context: ToolContext) -> None:
-    """One character more is refused."""
+    """An answer one character above the limit is rejected."""
     fits = await Respond().run({"answer": "x" * MAX_ANSWER_CHARS}, context)
     refused = await Respond().run({"answer": "x" * (MAX_ANSWER_CHARS + 1)}, context)
 

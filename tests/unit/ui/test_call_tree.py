@@ -1,4 +1,4 @@
-"""The tree of calls as the viewer shows it, run by Node.js."""
+"""The viewer's call tree, run by Node.js."""
 
 import json
 import subprocess
@@ -35,7 +35,7 @@ def call(number: int, parent: int | None, kind: str, name: str, **more: Any) -> 
 
 
 def rows(*nodes: dict[str, Any], status: str = "completed", toggle: tuple[str, ...] = ()) -> Any:
-    """Return the id, the level and the status of each row that is shown."""
+    """Return the ID, level and status of each visible row."""
     file = resources.files("caseworker.ui") / "static" / "call_tree.js"
     snapshot = {
         "nodes": {each["node_id"]: each for each in nodes},
@@ -59,7 +59,7 @@ RETRIED = (
 
 
 def test_a_tool_call_is_shown_below_the_llm_call_whose_attempts_are_folded() -> None:
-    """One click folds everything below the call, the next one shows the attempts as well."""
+    """One click folds everything below the call; the next one shows the attempts as well."""
     shown = [["n1", 1, "completed"], ["n2", 2, "completed"], ["n5", 3, "completed"]]
     attempts = [["n3", 3, "completed"], ["n4", 3, "completed"]]
 
@@ -69,7 +69,7 @@ def test_a_tool_call_is_shown_below_the_llm_call_whose_attempts_are_folded() -> 
 
 
 def test_an_approval_that_an_agent_waits_for_is_shown_as_waiting() -> None:
-    """Its parent is an LLM call that has ended; the step around that waits."""
+    """Its parent is a finished LLM call; the step of that call is waiting."""
     halted = {"status": "halt", "stop_reason": "It waits for an approval."}
     nodes = (
         call(1, None, "system", "run", **halted),

@@ -1,4 +1,4 @@
-"""The files of the viewer, as they are sent."""
+"""The files of the viewer and their headers."""
 
 import re
 from importlib import resources
@@ -21,7 +21,7 @@ def files() -> dict[str, bytes]:
 
 
 def client(root_path: str = "") -> httpx.AsyncClient:
-    """Return a client of the viewer, with something in the place of the API behind it."""
+    """Return a client of the viewer, with a stub of the API."""
 
     async def trace(_: object) -> PlainTextResponse:
         return PlainTextResponse("the trace")
@@ -32,7 +32,7 @@ def client(root_path: str = "") -> httpx.AsyncClient:
 
 
 def test_the_viewer_is_small_and_its_own() -> None:
-    """Under 150 KB of scripts and styles, which name no other host and hold no inline script."""
+    """Scripts and styles have less than 150 KB, name no other host and have no inline script."""
     found = files()
 
     assert sum(map(len, found.values())) < MAX_BYTES
@@ -46,7 +46,7 @@ def test_the_viewer_is_small_and_its_own() -> None:
 
 
 def test_every_module_that_is_imported_exists() -> None:
-    """Those that a page loads later as well."""
+    """Modules that a page loads later are included."""
     found = files()
 
     for name, content in found.items():
@@ -72,12 +72,12 @@ def test_every_module_that_is_imported_exists() -> None:
     ],
 )
 def test_html_is_for_those_who_would_rather_read_it(accept: str, html: bool) -> None:
-    """A range that names both alike is a program's."""
+    """A client that prefers HTML and JSON equally is a program."""
     assert prefers_html(accept) is html
 
 
 async def test_the_page_of_a_run_stands_at_the_address_of_its_trace() -> None:
-    """A program gets the trace there, and so does whoever names a format."""
+    """Programs, and requests that name a format, get the trace."""
     async with client() as http:
         page = await http.get("/runs/a/trace", headers={"Accept": BROWSER})
         trace = await http.get("/runs/a/trace", headers={"Accept": "*/*"})
@@ -89,7 +89,7 @@ async def test_the_page_of_a_run_stands_at_the_address_of_its_trace() -> None:
 
 
 async def test_a_page_is_strict_about_what_it_loads() -> None:
-    """No inline script or style, nothing from elsewhere, in no frame, and no address told."""
+    """Inline code, other hosts, frames and referrers are forbidden."""
     async with client() as http:
         page = await http.get("/ui/runs/a")
 
@@ -103,7 +103,7 @@ async def test_a_page_is_strict_about_what_it_loads() -> None:
 
 
 async def test_a_file_is_sent_once_and_found_below_any_path() -> None:
-    """Its tag is asked for the next time; a file that is not there is an error."""
+    """The file has an ETag, and a missing file is an error."""
     async with client(root_path="/case&worker") as http:
         page = await http.get("/case&worker/ui")
         script = await http.get("/case&worker/ui/static/app.js")

@@ -16,7 +16,7 @@ FOLDER = Path(__file__).parents[3] / "captures"
 
 @dataclass(frozen=True, slots=True)
 class Capture:
-    """One reply, as it was published."""
+    """One reply as it was published."""
 
     id: str
     dialect: str
@@ -50,7 +50,7 @@ def captures() -> list[Capture]:
 
 
 class Player:
-    """A wire that answers every request with the same reply and keeps the last request's head."""
+    """A wire that answers every request with one reply and keeps the last request's headers."""
 
     def __init__(self, reply: Replied) -> None:
         self._reply = reply
@@ -60,7 +60,7 @@ class Player:
     async def post(
         self, url: str, headers: Mapping[str, str], content: bytes, note_sent: Callable[[], None]
     ) -> Replied:
-        """Answer."""
+        """Return the reply."""
         self.url, self.headers = url, headers
         return self._reply
 
@@ -71,10 +71,10 @@ class Player:
 async def read(
     capture: Capture, parts: Sequence[bytes] | None = None, deltas: list[Delta] | None = None
 ) -> ModelReply:
-    """Read a capture that comes in these parts; by default whole.
+    """Read a capture that arrives in these parts, by default as one part.
 
     Raises:
-        ModelError: it is no answer.
+        ModelError: the reply is not an answer.
     """
     build = openai_provider if capture.dialect == "openai" else anthropic_provider
     wire = Player(Replied(tuple((capture.body,) if parts is None else parts), capture.status))

@@ -1,4 +1,4 @@
-"""Published replies as the vendors' SDKs and pydantic-ai read them: judges of our own reading."""
+"""Published replies as the vendors' SDKs and pydantic-ai read them, compared with our reading."""
 
 import json
 from collections.abc import Awaitable, Callable, Mapping
@@ -20,7 +20,7 @@ from pydantic_ai.providers.openai import OpenAIProvider
 from tests.unit.models.wires.captured import Capture, captures, read
 
 Reading = tuple[str, list[tuple[str, Any]], tuple[int, int] | None]
-"""Text, calls with their arguments, tokens in and out; None if there are no counts."""
+"""Text, calls with their arguments, and input and output tokens (None without counts)."""
 
 ANSWERS = [each for each in captures() if each.status == 200 and "error" not in each.expected]
 
@@ -130,7 +130,7 @@ DIFFERENCES: Mapping[str, str] = {
     "pydantic-ai: perplexity-crlf-stream": _LAST,
     "pydantic-ai: vllm-usage-in-every-chunk": _LAST,
 }
-"""Captures that a judge reads without an error and otherwise than we do, and why."""
+"""Captures that an SDK reads differently from us without an error, and why."""
 
 
 async def _ours(capture: Capture) -> Reading:
@@ -146,7 +146,7 @@ async def _ours(capture: Capture) -> Reading:
 
 @pytest.mark.parametrize(("judge", "least"), [("sdk", 60), ("pydantic-ai", 60)])
 async def test_a_judge_reads_answers_as_we_do(judge: str, least: int) -> None:
-    """Text, calls and counts of all that it can read, but for differences listed with a reason."""
+    """Text, calls and counts are equal, except for differences listed with a reason."""
     different, judged = {}, 0
     for capture in ANSWERS:
         try:

@@ -1,4 +1,4 @@
-"""Replies that real endpoints have sent, read whole and in whatever pieces they may come."""
+"""Replies of real endpoints, read whole and split at any byte."""
 
 import asyncio
 import json
@@ -24,7 +24,7 @@ def _fault(error: ModelError) -> str:
 @pytest.mark.req("cw/13.wire")
 @pytest.mark.parametrize("capture", CAPTURES, ids=repr)
 async def test_a_captured_reply_is_read_as_its_endpoint_meant_it(capture: Capture) -> None:
-    """Text, thinking, calls, counts and end, or the failure, are those of the table."""
+    """Text, thinking, calls, counts and end, or the failure, match the table."""
     deltas, expected = list[Delta](), dict(capture.expected)
     if (failure := expected.get("error")) is not None:
         with pytest.raises(ModelError) as caught:
@@ -46,7 +46,7 @@ async def test_a_captured_reply_is_read_as_its_endpoint_meant_it(capture: Captur
 
 
 def _seen(reply: ModelReply, expected: dict[str, Any]) -> dict[str, Any]:
-    """The reply in the words of the table."""
+    """Return the reply in the terms of the table."""
     seen = {
         **asdict(reply),
         "incomplete": reply.incomplete and reply.incomplete.value,
@@ -87,7 +87,7 @@ def test_the_pieces_in_which_a_reply_comes_change_nothing(
 
 @pytest.mark.parametrize("capture", CAPTURES, ids=repr)
 async def test_a_reply_may_come_byte_by_byte(capture: Capture) -> None:
-    """Each byte alone gives the same reply, or the same failure."""
+    """A reply that arrives byte by byte gives the same reply, or the same failure."""
     parts = [capture.body[at : at + 1] for at in range(len(capture.body))]
 
     assert await _outcome(capture, parts) == await _outcome(capture, [capture.body])
@@ -96,7 +96,7 @@ async def test_a_reply_may_come_byte_by_byte(capture: Capture) -> None:
 @pytest.mark.parametrize("capture", STREAMS, ids=repr)
 @pytest.mark.parametrize("end", ["\r\n", "\r"])
 async def test_line_ends_of_all_kinds_are_read_alike(capture: Capture, end: str) -> None:
-    """The standard has three of them."""
+    """The standard allows three kinds of line ends."""
     other = capture.body.replace(b"\r\n", b"\n").replace(b"\n", end.encode())
 
     assert await _outcome(capture, [other]) == await _outcome(capture, [capture.body])

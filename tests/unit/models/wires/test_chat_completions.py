@@ -1,4 +1,4 @@
-"""Chat Completions as they come over the wire, in whichever parts."""
+"""Chat Completions over the wire, split into any parts."""
 
 import json
 from typing import Any
@@ -32,7 +32,7 @@ async def _ask(wire: Player, deltas: list[Delta]) -> ModelReply:
 @pytest.mark.parametrize("size", [1, 7, 100_000])
 @pytest.mark.parametrize("end", ["\n", "\r\n"])
 async def test_a_stream_is_read_in_whatever_parts_it_comes(size: int, end: str) -> None:
-    """Comments, names of events and data of several lines are what the format allows."""
+    """The format allows comments, event names and data of several lines."""
     begins, ends = _chunk({"role": "assistant", "content": SAID}), _chunk({}, "stop", created=1)
     lines = [
         ": wait",
@@ -66,7 +66,7 @@ async def test_the_end_of_a_connection_is_not_waited_for() -> None:
 
 @pytest.mark.parametrize("error", [{"message": "all is lost", "code": 503}, "all is lost"])
 async def test_an_error_within_a_stream_is_a_failure(error: object) -> None:
-    """Whatever was written before is none of a reply."""
+    """Text received before the error is discarded."""
     events = [_chunk({"content": "so far"}), _chunk({}, "stop", error=error)]
 
     with pytest.raises(ModelError) as caught:

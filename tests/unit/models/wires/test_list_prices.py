@@ -24,7 +24,7 @@ def test_the_models_of_the_defaults_have_a_price(provider: str, model: str) -> N
 
 
 def test_the_big_model_costs_more_than_the_small_one() -> None:
-    """The tables were read and not guessed."""
+    """The table has a higher price for the big model than for the small one."""
     small, big = (list_price("openai", model, USAGE) for model in ("gpt-5-nano", "gpt-5"))
 
     assert small == Decimal("0.45")
@@ -32,7 +32,7 @@ def test_the_big_model_costs_more_than_the_small_one() -> None:
 
 
 def test_cached_input_is_cheaper() -> None:
-    """The discount of the provider's cache reaches the bill."""
+    """The provider's cache discount lowers the cost."""
     cached = TokenUsage(tokens_in=1_000_000, tokens_out=0, tokens_cached=900_000)
     fresh = TokenUsage(tokens_in=1_000_000, tokens_out=0)
 
@@ -44,6 +44,6 @@ def test_cached_input_is_cheaper() -> None:
     [("openai", "qwen-of-our-own"), ("nobody", "gpt-5"), ("anthropic", "")],
 )
 def test_an_unknown_price_is_an_error_and_not_zero(provider: str, model: str) -> None:
-    """A model without a price cannot be kept under a limit."""
+    """A model without a price cannot be kept within a cost limit."""
     with pytest.raises(PriceUnknownError):
         list_price(provider, model, USAGE)

@@ -1,4 +1,4 @@
-"""How long a reply may be, and which connections it comes over."""
+"""Size limits of replies, and reuse of connections."""
 
 import asyncio
 import gzip
@@ -55,7 +55,7 @@ async def _serving(
 
 @pytest.fixture
 async def transport() -> AsyncIterator[ModelTransport]:
-    """A transport, closed afterwards."""
+    """Yield a transport, and close it afterwards."""
     transport = ModelTransport(LIMIT)
     yield transport
     await transport.aclose()
@@ -74,7 +74,7 @@ async def _read(transport: ModelTransport, url: str) -> bytes:
 
 
 async def test_one_call_after_the_other_needs_one_connection(transport: ModelTransport) -> None:
-    """A quiet service reuses it."""
+    """Sequential calls reuse the connection."""
     async with _serving() as server:
         for _ in range(5):
             assert await _read(transport, server.url) == b"{}"
@@ -83,7 +83,7 @@ async def test_one_call_after_the_other_needs_one_connection(transport: ModelTra
 
 
 async def test_a_reply_that_is_not_read_leaves_no_connection(transport: ModelTransport) -> None:
-    """What is left of it would be taken for the next reply."""
+    """The unread rest of the reply would be read as the next reply."""
     async with _serving(b"x" * LIMIT) as server:
         for _ in range(2):
             (await _opened(transport, server.url)).close()
@@ -92,7 +92,7 @@ async def test_a_reply_that_is_not_read_leaves_no_connection(transport: ModelTra
 
 
 async def test_an_endless_reply_is_refused(transport: ModelTransport) -> None:
-    """It is not read to its end, whatever the end may be."""
+    """Reading an endless reply stops at the limit."""
     async with _serving(b"x" * LIMIT) as fits, _serving(b"x" * (LIMIT + 1)) as endless:
         assert len(await _read(transport, fits.url)) == LIMIT
         with pytest.raises(ReplyRefusedError):
@@ -102,7 +102,7 @@ async def test_an_endless_reply_is_refused(transport: ModelTransport) -> None:
 async def test_what_is_repeated_around_each_piece_of_a_stream_is_not_its_length(
     transport: ModelTransport,
 ) -> None:
-    """It is long all the same: neither pieces of any size nor any number of them are read."""
+    """The framing of a stream counts less, but neither large nor very many pieces are accepted."""
     event = b"data: %s\n\n" % (b"x" * 500)
     most = 16 * LIMIT // len(event)
     many, long = event * (most - 1), b"data: %s\n\n" % (b"x" * (2 * LIMIT))
@@ -116,7 +116,7 @@ async def test_what_is_repeated_around_each_piece_of_a_stream_is_not_its_length(
 
 @pytest.mark.filterwarnings("ignore:Sending a large body")
 async def test_a_stop_delivers_nothing_more_of_a_request(transport: ModelTransport) -> None:
-    """Of one that the server is slow to take, it gets no end."""
+    """A cancelled upload never reaches its end."""
     arrived = bytearray()
     began, goes_on, gone = asyncio.Event(), asyncio.Event(), asyncio.Event()
 
@@ -146,7 +146,7 @@ async def test_a_stop_delivers_nothing_more_of_a_request(transport: ModelTranspo
 async def test_a_reply_is_counted_as_it_is_unfolded(
     transport: ModelTransport, encoding: str
 ) -> None:
-    """A few bytes may hold very many; no more is unfolded than may be read."""
+    """A small compressed reply may expand to a large one; decompression stops at the limit."""
     pack = gzip.compress if encoding == "gzip" else zlib.compress
     packed, bomb = pack(b"x" * LIMIT), pack(b"x" * 60_000_000)
 
@@ -173,7 +173,7 @@ async def test_a_reply_is_counted_as_it_is_unfolded(
 async def test_a_reply_that_is_packed_in_another_way_is_refused(
     transport: ModelTransport, encoding: str, body: bytes
 ) -> None:
-    """We asked for none; what cannot be measured on the way is not read."""
+    """No other encoding was requested, and its size could not be limited while reading."""
     async with _serving(body, encoding) as server:
         with pytest.raises(ReplyRefusedError):
             await _read(transport, server.url)
@@ -182,7 +182,7 @@ async def test_a_reply_that_is_packed_in_another_way_is_refused(
 async def test_a_proxy_of_the_environment_is_used(
     transport: ModelTransport, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It gets the whole address; hosts that are excepted are asked themselves."""
+    """The proxy gets the full URL; excluded hosts are called directly."""
     async with _serving() as proxy, _serving() as excepted:
         monkeypatch.setenv("http_proxy", proxy.url.replace("//", "//user:secret@"))
         monkeypatch.setenv("no_proxy", "127.0.0.1")
@@ -198,7 +198,7 @@ async def test_a_proxy_of_the_environment_is_used(
 async def test_a_proxy_may_be_named_by_its_address_and_one_port_be_excepted(
     transport: ModelTransport, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As other programs read these variables."""
+    """The variables are read as other programs read them."""
     async with _serving() as proxy, _serving() as excepted:
         monkeypatch.setenv("http_proxy", proxy.url.split("/")[2])
         monkeypatch.setenv("no_proxy", excepted.url.split("/")[2])
@@ -212,7 +212,7 @@ async def test_a_proxy_may_be_named_by_its_address_and_one_port_be_excepted(
 async def test_nothing_of_the_environment_goes_to_another_server(
     build: Callable[..., EndpointProvider], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What the SDKs would read there belongs to the servers of their makers."""
+    """Environment variables for the vendors' own servers are not sent to other servers."""
     for name in ("API_KEY", "AUTH_TOKEN", "ORG_ID", "PROJECT_ID", "WEBHOOK_SECRET"):
         monkeypatch.setenv(f"OPENAI_{name}", "canary-7c1e")
         monkeypatch.setenv(f"ANTHROPIC_{name}", "canary-7c1e")
@@ -230,7 +230,7 @@ async def test_nothing_of_the_environment_goes_to_another_server(
 
 
 async def test_a_proxy_that_speaks_no_http_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By its variable, and not asked for again and again."""
+    """The error names the variable, and the request is not retried."""
     monkeypatch.setenv("http_proxy", "socks5://127.0.0.1:1080")
     provider = openai_provider(base_url="http://behind-socks.test/v1")
 

@@ -1,4 +1,4 @@
-"""Replies that no specification describes, as endpoints and the proxies before them send them."""
+"""Replies outside any specification, as endpoints and the proxies in front of them send them."""
 
 import json
 from typing import Any
@@ -46,7 +46,7 @@ def _events(*documents: Document | str, done: bool = True) -> bytes:
 
 
 def _message(*events: Document, stop: Document | None = None, **usage: int) -> bytes:
-    """Return the events of a message; ``usage`` is that of its beginning."""
+    """Return the events of a message; ``usage`` is that of its first event."""
     documents: list[Document | str] = [
         {"type": "message_start", "message": {"id": "m", "content": [], "usage": usage}},
         *events,
@@ -85,7 +85,7 @@ async def _ask(
 async def test_a_stream_that_never_says_why_it_ends_has_broken_off(
     body: bytes, messages: bool
 ) -> None:
-    """A proxy in front of the endpoint may close the stream in its name."""
+    """A proxy may have closed the stream."""
     with pytest.raises(ModelError, match="broke off") as caught:
         await _ask(body, messages=messages)
 
@@ -93,7 +93,7 @@ async def test_a_stream_that_never_says_why_it_ends_has_broken_off(
 
 
 async def test_a_whole_reply_without_a_reason_is_cut_off_if_arguments_are_missing() -> None:
-    """Its text alone may be complete: some endpoints never give a reason."""
+    """Text alone may be complete, because some endpoints never send a reason."""
     call = {"id": "c1", "function": {"name": "now", "arguments": ""}}
     message = {"content": "Let me see.", "tool_calls": [call]}
     body = json.dumps({"choices": [{"message": message, "finish_reason": None}]}).encode()
@@ -125,7 +125,7 @@ async def test_a_whole_reply_without_a_reason_is_cut_off_if_arguments_are_missin
     ],
 )
 async def test_arguments_reach_their_call(pieces: list[Document], arguments: list[str]) -> None:
-    """A call that lost its arguments would be made with none."""
+    """Without this, the call would be made with no arguments."""
     reply = await _ask(_events(*pieces, _chunk({}, "tool_calls")))
 
     assert [call.arguments for call in reply.tool_calls] == arguments
@@ -135,7 +135,7 @@ async def test_arguments_reach_their_call(pieces: list[Document], arguments: lis
 @pytest.mark.parametrize("piece", [TOKYO, json.loads(TOKYO)])
 @pytest.mark.parametrize("index", [0, 7, None])
 async def test_arguments_of_a_message_reach_its_call(piece: object, index: object) -> None:
-    """Also under the index of another block, and as an object."""
+    """The arguments may come under another block's index, or as an object."""
     block = {"type": "tool_use", "id": "c1", "name": "now", "input": {}}
     delta = {"type": "input_json_delta", "partial_json": piece}
     stop = {"type": "message_delta", "delta": {"stop_reason": "tool_use"}}
@@ -159,7 +159,7 @@ ENDED = (_chunk({"content": "whole"}), _chunk({}, "stop"), {"choices": [], "usag
     "behind", [{"error": {"message": "too late"}}, "ping", "null", "{broken", "[1]"]
 )
 async def test_nothing_behind_its_end_takes_an_answer_away(behind: Document | str) -> None:
-    """It was paid for."""
+    """Data after the end is ignored; the answer was paid for."""
     reply = await _ask(_events(*ENDED, behind))
 
     assert (reply.text, reply.incomplete) == ("whole", None)
@@ -178,7 +178,7 @@ async def test_an_answer_that_has_ended_is_not_waited_for_until_its_time_is_over
 
 @pytest.mark.parametrize("word", ["keep-alive", "null", "ping", '""'])
 async def test_words_that_keep_a_connection_alive_are_no_part_of_a_reply(word: str) -> None:
-    """Before the answer and within it."""
+    """Keep-alive messages are ignored before and within the answer."""
     assert (await _ask(_events(word, ENDED[0], word, *ENDED[1:]))).text == "whole"
     assert (await _ask(_message(_text("whole")) + _events(word), messages=True)).text == "whole"
 
@@ -199,13 +199,13 @@ async def test_words_that_keep_a_connection_alive_are_no_part_of_a_reply(word: s
 async def test_the_words_of_a_finish_reason_say_whether_an_answer_is_complete(
     reason: str, incomplete: Incomplete | None
 ) -> None:
-    """There are more of them than a table could list."""
+    """Unlisted finish reasons are recognised by their words."""
     assert (await _ask(_events(_chunk({"content": "so far"}, reason)))).incomplete is incomplete
 
 
 @pytest.mark.parametrize("reason", ["malformed_function_call", "network_error", "abort", "failed"])
 async def test_a_finish_reason_may_say_that_the_provider_failed(reason: str) -> None:
-    """The attempt is repeated."""
+    """A finish reason that reports a provider failure makes the attempt retryable."""
     with pytest.raises(ModelError, match=reason) as caught:
         await _ask(_events(_chunk({"content": "so far"}, reason)))
 
@@ -213,7 +213,7 @@ async def test_a_finish_reason_may_say_that_the_provider_failed(reason: str) -> 
 
 
 async def test_a_reason_that_says_incomplete_is_not_taken_back() -> None:
-    """Some endpoints close each stream with ``stop``."""
+    """Some endpoints close every stream with ``stop``."""
     reply = await _ask(_events(_chunk({"content": "so f"}, "length"), _chunk({}, "stop")))
 
     assert (reply.incomplete, reply.finish_reason) == (Incomplete.LENGTH, "length")
@@ -229,12 +229,12 @@ async def test_a_reason_that_says_incomplete_is_not_taken_back() -> None:
     ],
 )
 async def test_impossible_and_missing_counts_are_none(body: bytes, messages: bool) -> None:
-    """The call is charged at an estimate; 0 would evade the limits of its run."""
+    """The call is charged at an estimate; a count of 0 would bypass the run's limits."""
     assert (await _ask(body, messages=messages)).usage is None
 
 
 async def test_a_thought_that_only_ends_is_none_of_the_text() -> None:
-    """Templates of some models open it in the prompt."""
+    """Some models' templates put the opening tag into the prompt."""
     reply = await _ask(_events(_chunk({"content": "It is six.</think>\n\nSix."}, "stop")))
     quoted = await _ask(_events(_chunk({"content": "Write </think> behind it."}, "stop")))
 
@@ -243,7 +243,7 @@ async def test_a_thought_that_only_ends_is_none_of_the_text() -> None:
 
 
 async def test_one_of_several_answers_is_read() -> None:
-    """One was asked for."""
+    """One of several answers is read, because only one was requested."""
     choices = [
         {"index": 0, "message": {"content": "A"}, "finish_reason": "stop"},
         {"index": 1, "message": {"content": "B"}, "finish_reason": "length"},
@@ -255,7 +255,7 @@ async def test_one_of_several_answers_is_read() -> None:
 
 
 async def test_a_list_of_errors_says_what_is_wrong() -> None:
-    """As Cloudflare sends it under status 200."""
+    """Cloudflare sends errors as a list with status 200."""
     body = json.dumps({"success": False, "errors": [{"code": 7, "message": "boo"}]}).encode()
 
     with pytest.raises(ModelError, match="boo"):

@@ -1,4 +1,4 @@
-"""Recordings of what models reply, and the provider that replays them."""
+"""Recordings of model replies, and the provider that replays them."""
 
 import asyncio
 import json
@@ -34,7 +34,7 @@ LATE = ModelError("m: no answer", retryable=True, status=503)
 
 
 def asking(run_id: str = "eval-1:sum", call: str = "plan", attempt: int = 1) -> ModelRequest:
-    """A request of one call, about a day that is today."""
+    """Return a request of one call that contains today's date."""
     content = json.dumps({"question": "why?", "run": run_id, "today": "Wednesday, January 1, 2025"})
     return ModelRequest(
         messages=(Message(role="user", content=content),),
@@ -44,7 +44,7 @@ def asking(run_id: str = "eval-1:sum", call: str = "plan", attempt: int = 1) -> 
 
 
 class Endpoint:
-    """A provider that says what it is given, one thing after the other."""
+    """A provider that returns or raises the given outcomes in order."""
 
     name = "endpoint"
     external = True
@@ -64,7 +64,7 @@ class Endpoint:
 async def recorded(
     path: Path, *asked: tuple[ModelRequest, ModelReply | BaseException], model: str = "m"
 ) -> Path:
-    """Record what came of some requests."""
+    """Record the outcomes of some requests and return the file."""
     recorder = Recorder(path / "r.jsonl", HEADER)
     provider = RecordingProvider(Endpoint(*(outcome for _, outcome in asked)), recorder)
     for request, outcome in asked:
@@ -78,12 +78,12 @@ async def recorded(
 
 
 def replaying(path: Path) -> RecordedProvider:
-    """The provider of a recording of the model ``m``."""
+    """Return the provider that replays a recording of the model ``m``."""
     return RecordedProvider(ModelEndpoint(model="m", recording=str(path)))
 
 
 async def test_a_reply_comes_back_as_it_was_in_any_later_run_of_the_case(tmp_path: Path) -> None:
-    """On another day, under another evaluation; usage included, also if there was none."""
+    """The date and the evaluation may differ; usage is replayed, also if it was missing."""
     silent = replace(REPLY, usage=None, finish_reason="stop")
     path = await recorded(tmp_path, (asking(), REPLY), (asking(call="reprompt"), silent))
     replay = replaying(path)
@@ -101,7 +101,7 @@ async def test_a_reply_comes_back_as_it_was_in_any_later_run_of_the_case(tmp_pat
 
 
 async def test_a_run_whose_id_is_made_up_finds_what_was_asked_in_another(tmp_path: Path) -> None:
-    """By the purpose and the request; the text comes in parts to whoever wants them."""
+    """Purpose and request identify the reply; its text is streamed if the caller asks for it."""
     said = replace(REPLY, text="forty two,\n  or so ", thinking="let me see")
     unnamed = ModelRequest(messages=(Message(role="user", content="why?"),))
 
@@ -135,7 +135,7 @@ async def test_a_run_whose_id_is_made_up_finds_what_was_asked_in_another(tmp_pat
     ],
 )
 def test_whatever_is_sent_tells_requests_apart(changes: dict[str, Any], changed: bool) -> None:
-    """And the model; how long the reply may take does not."""
+    """Every sent field and the model count; the timeout does not."""
     one = asking()
 
     assert (request_hash("m", one) != request_hash("m", replace(one, **changes))) is changed
@@ -143,7 +143,7 @@ def test_whatever_is_sent_tells_requests_apart(changes: dict[str, Any], changed:
 
 
 async def test_a_failure_is_kept_if_no_retry_has_mended_it(tmp_path: Path) -> None:
-    """It comes back with its class and status, and is not retried again."""
+    """A failure without a successful retry replays with its class and status and is not retried."""
     path = await recorded(
         tmp_path,
         (asking(call="a"), LATE),
@@ -162,7 +162,7 @@ async def test_a_failure_is_kept_if_no_retry_has_mended_it(tmp_path: Path) -> No
 
 
 async def test_what_was_not_recorded_or_not_like_this_is_refused(tmp_path: Path) -> None:
-    """No retry mends it; the message says where it belongs."""
+    """The error is not retryable, and its message names the case and the reason."""
     replay = replaying(await recorded(tmp_path, (asking(), REPLY)))
     changed = replace(asking(), seed=1)
     for request, why in (
@@ -177,7 +177,7 @@ async def test_what_was_not_recorded_or_not_like_this_is_refused(tmp_path: Path)
 
 
 async def test_a_call_that_was_made_in_a_simpler_form_is_sent_there(tmp_path: Path) -> None:
-    """The endpoint was known by then to take no schema; a replay may come to the case sooner."""
+    """The replay rejects the schema as the endpoint did, so the caller uses the simpler form."""
     replay = replaying(await recorded(tmp_path, (asking(call="plan/json"), REPLY)))
 
     with pytest.raises(ModelError) as refused:
@@ -187,7 +187,7 @@ async def test_a_call_that_was_made_in_a_simpler_form_is_sent_there(tmp_path: Pa
 
 
 async def test_a_recording_costs_what_its_model_costs(tmp_path: Path) -> None:
-    """It is found by the model's name, whoever served it."""
+    """The price is found by the model's name, whichever provider served it."""
     usage = TokenUsage(tokens_in=1_000_000, tokens_out=0)
 
     cost = list_price("recorded", "gpt-5-nano", usage)
@@ -206,7 +206,7 @@ async def test_a_recording_costs_what_its_model_costs(tmp_path: Path) -> None:
 def test_a_file_that_is_no_recording_of_the_model_is_refused(
     tmp_path: Path, text: str, why: str
 ) -> None:
-    """Before anything is asked."""
+    """The file is rejected before the first call."""
     path = tmp_path / "r.jsonl"
     path.write_text(text)
     with pytest.raises(ValueError, match=why):
@@ -216,7 +216,7 @@ def test_a_file_that_is_no_recording_of_the_model_is_refused(
 
 
 async def test_a_line_that_stands_twice_is_refused(tmp_path: Path) -> None:
-    """Which of the two would be replayed nobody could tell."""
+    """With two lines for one exchange, the reply to replay would be ambiguous."""
     path = await recorded(tmp_path, (asking(), REPLY))
     lines = path.read_text().split("\n")
     path.write_text("\n".join([*lines[:2], lines[1]]))

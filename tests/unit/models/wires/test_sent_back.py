@@ -1,4 +1,4 @@
-"""Whatever a conversation holds, endpoints take what is sent of it."""
+"""Endpoints accept the messages that are sent for any conversation."""
 
 import json
 from typing import Any
@@ -59,9 +59,9 @@ odd_schemas = st.sampled_from(
 def test_no_endpoint_refuses_what_is_sent_of_a_conversation(
     said: list[Message], schema: dict[str, Any], asked: bool
 ) -> None:
-    """Repeated, missing and odd ids, names, texts, arguments, results and schemas are mended.
+    """Repeated, missing and invalid IDs, names, texts, arguments, results and schemas are repaired.
 
-    So is a conversation that begins with an answer.
+    This includes a conversation that starts with an answer.
     """
     question = Message(role="user", content="Why?")
     tool = ToolDefinition(name="add", description="Adds.", parameters=schema)
@@ -85,7 +85,7 @@ def _called(call_id: str, result: str | None) -> list[Message]:
 
 @pytest.mark.req("cw/13.wire")
 def test_every_result_stays_with_its_call() -> None:
-    """Also where two turns, or two calls of one turn, have the same id."""
+    """Results keep their calls even if two turns, or two calls of one turn, have the same ID."""
     twice = (ToolCall(id="c", name="add", arguments="{}"),) * 2
     said = [
         *_called("c", "first"),
@@ -107,7 +107,7 @@ def test_every_result_stays_with_its_call() -> None:
 
 @pytest.mark.parametrize("origin", ["openai", "openai at elsewhere.test", "anthropic"])
 def test_the_thoughts_of_another_endpoint_are_not_sent(origin: str) -> None:
-    """Neither those of another provider, nor those of another endpoint of the same dialect."""
+    """Thinking of another provider, or of another endpoint with the same dialect, is left out."""
     state = {
         "provider": origin,
         "thinking": [{"id": "reasoning_content", "content": "secret", "signature": "s"}],
@@ -120,7 +120,7 @@ def test_the_thoughts_of_another_endpoint_are_not_sent(origin: str) -> None:
 
 
 def test_an_endpoint_sees_its_own_thoughts_again() -> None:
-    """In the field in which it has written them, and beside the call that they belong to."""
+    """Thinking is sent in its original field and with its call."""
     state = {
         "provider": "openai at models.test",
         "thinking": [{"id": "reasoning_content", "content": "Hm."}],
@@ -140,7 +140,7 @@ def test_an_endpoint_sees_its_own_thoughts_again() -> None:
 
 
 def test_alternatives_at_the_root_of_a_schema_become_one_object() -> None:
-    """What all of them require stays required."""
+    """Fields that all alternatives require stay required."""
     schema = {
         "anyOf": [
             {"$ref": "#/$defs/A"},
@@ -162,7 +162,7 @@ def test_alternatives_at_the_root_of_a_schema_become_one_object() -> None:
     "written", ['{"a":"\\ud83d"}', '{"a":NaN}', '{"a":1e999}', '{"a":"\ud83d"}']
 )
 def test_arguments_that_are_sent_back_are_json_that_can_be_sent(written: str) -> None:
-    """Else the request, and every later one of the conversation, would be refused."""
+    """Invalid JSON would make the endpoint reject this request and every later one."""
     call = ToolCall(id="c1", name="n", arguments=written)
     [message, _] = sent_back(
         [Message(role="assistant", content="", tool_calls=(call,))], OPENAI_IDS, "o"

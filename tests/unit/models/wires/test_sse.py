@@ -1,4 +1,4 @@
-"""Server-sent events by the words of the standard, and where endpoints need more."""
+"""Server-sent events as the standard defines them, and where endpoints deviate."""
 
 import pytest
 
@@ -20,7 +20,7 @@ EVENTS = [
 
 @pytest.mark.parametrize("size", [1, 2, 3, 5, 7, 1000])
 def test_events_are_read_in_whatever_pieces_they_come(size: int) -> None:
-    """All line ends, comments, blank data, several lines of data, and no blank line at the end."""
+    """All line ends, comments, blank data, multi-line data and a missing last blank line work."""
     parser = EventParser()
 
     events = [

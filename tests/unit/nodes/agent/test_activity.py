@@ -1,4 +1,4 @@
-"""The events of answers: merged, with their place in the text, bounded."""
+"""Events of answers: merged, with their offset in the text, and of limited size."""
 
 import asyncio
 from typing import Any
@@ -14,7 +14,7 @@ from tests.unit.nodes.agent.world import agent, asking, events, kinds, said, tex
 
 @pytest.mark.req("003/FR3.1")
 async def test_the_events_of_a_turn_come_in_their_order() -> None:
-    """Thinking, the text, what it used, the calls, the end."""
+    """The events are thinking, text, usage, tool calls and the end of the turn, in this order."""
     here = world(said("Let me.", wants("echo", say="hi"), thinking="Hm hm"), "Hi.")
 
     await here.run(asking(agent(tools=["echo"])), default="?")
@@ -41,7 +41,7 @@ async def test_the_events_of_a_turn_come_in_their_order() -> None:
 @pytest.mark.req("003/FR3.4")
 @pytest.mark.parametrize("stream", [True, False])
 async def test_an_answer_is_shown_in_parts_that_say_where_they_stand(stream: bool) -> None:
-    """No part is longer than it may be, and all are the whole; streamed or not."""
+    """Parts stay within the size limit and add up to the whole text, streamed or not."""
     text = "0123456789" * 700
     here = world(text)
 
@@ -56,7 +56,7 @@ async def test_an_answer_is_shown_in_parts_that_say_where_they_stand(stream: boo
 
 @pytest.mark.req("003/FR3.4")
 async def test_an_answer_that_is_tried_again_is_written_anew() -> None:
-    """From its first character; a client shows the second one alone."""
+    """The retry writes from offset 0, so a client shows only the second answer."""
 
     async def breaks_off(request: ModelRequest) -> ModelReply:
         assert request.on_delta is not None
@@ -76,7 +76,7 @@ async def test_an_answer_that_is_tried_again_is_written_anew() -> None:
 
 
 async def test_what_tools_take_and_give_is_shown_in_bounded_form() -> None:
-    """The model reads all of it."""
+    """Events truncate arguments and results; the model reads them in full."""
     long: Any = "x" * 50_000
     here = world(said("", wants("echo", say=long)), "Ok.")
 

@@ -1,4 +1,4 @@
-"""What an agent must give: typed, asked for once more, or left as it is."""
+"""Outputs of an agent: parsed, requested a second time, or returned unparsed."""
 
 import json
 
@@ -22,7 +22,7 @@ CITY = {
 @pytest.mark.req("003/FR5.1")
 @pytest.mark.parametrize("tools", [[], ["calculator"]])
 async def test_an_answer_that_follows_its_schema_is_typed(tools: list[str]) -> None:
-    """As text, or as the arguments of the tool that ends."""
+    """The output is parsed from the text or from the arguments of `finish`."""
     line = said("", wants("finish", city="Bern")) if tools else 'Here: {"city": "Bern"}'
     here = world(line)
 
@@ -37,7 +37,7 @@ async def test_an_answer_that_follows_its_schema_is_typed(tools: list[str]) -> N
 @pytest.mark.req("003/FR5.3")
 @pytest.mark.parametrize("tools", [[], ["calculator"]])
 async def test_an_answer_that_does_not_is_asked_for_once_more(tools: list[str]) -> None:
-    """With what is wrong with it; then it leaves as it is, with a flag."""
+    """The second request names the problem; a second invalid answer is returned with a flag."""
     bad = said("", wants("finish", town="Bern")) if tools else '{"town": "Bern"}'
     here = world(bad, '{"city": 7}')
 
@@ -54,7 +54,7 @@ async def test_an_answer_that_does_not_is_asked_for_once_more(tools: list[str]) 
     "arguments", ["", "{}", '{"answer": ""}', '{"answer": " "}', '{"answer": null}', '{"a": "42"}']
 )
 async def test_a_call_that_hands_in_no_answer_is_refused(arguments: str) -> None:
-    """The model is told, and may call again."""
+    """The model gets the error and may call the tool again."""
     empty = said("", ToolCall(id="c1", name="finish", arguments=arguments))
     here = world(empty, said("", wants("finish", answer="42")))
 
@@ -66,7 +66,7 @@ async def test_a_call_that_hands_in_no_answer_is_refused(arguments: str) -> None
 
 
 async def test_an_answer_that_is_no_object_must_be_handed_in_too() -> None:
-    """Null is no answer that was left out."""
+    """Null is a value, not a missing answer."""
     here = world(said("", wants("finish")), said("", wants("finish", output=None)))
     output = {"schema": {"type": ["string", "null"]}}
 
@@ -78,7 +78,7 @@ async def test_an_answer_that_is_no_object_must_be_handed_in_too() -> None:
 
 @pytest.mark.parametrize("value", [42, ["a"], {"city": "Bern"}])
 async def test_an_answer_in_another_form_than_text_is_taken_as_json(value: object) -> None:
-    """Weak models write a number as a number."""
+    """Weak models write a number as a JSON number."""
     here = world(said("", wants("finish", answer=value)))
 
     outcome = await here.run(asking(agent(tools=["calculator"])), default="?")
@@ -87,7 +87,7 @@ async def test_an_answer_in_another_form_than_text_is_taken_as_json(value: objec
 
 
 async def test_a_second_reply_that_calls_another_tool_leaves_the_first_answer() -> None:
-    """With its flag and its raw content."""
+    """The first answer is returned, flagged as invalid, with its raw content."""
     here = world(said("", wants("finish", town="Bern")), said("", wants("calculator", city="x")))
 
     outcome = await here.run(
@@ -106,7 +106,7 @@ async def test_a_second_reply_that_calls_another_tool_leaves_the_first_answer() 
 async def test_without_a_second_reply_the_first_answer_stays(
     tools: list[str], refused: str
 ) -> None:
-    """With its flag: that it does not follow its schema breaks nothing."""
+    """The answer is flagged as invalid, and the step does not fail."""
     bad = said("", wants("finish", town="Bern")) if tools else '{"town": "Bern"}'
     if refused == "by the budget":
         here = world(bad, budget=Budget(max_llm_calls_small=1))
@@ -123,7 +123,7 @@ async def test_without_a_second_reply_the_first_answer_stays(
 
 @pytest.mark.req("003/FR5.2")
 async def test_a_strict_output_that_does_not_fit_fails_the_run() -> None:
-    """After the same second chance."""
+    """The run fails after the second attempt at a valid output."""
     here = world("no", "no again")
 
     outcome = await here.run(asking(agent(output={"schema": CITY, "strict": True})), default="?")

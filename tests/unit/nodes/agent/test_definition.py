@@ -1,4 +1,4 @@
-"""What an agent's definition may say, and what is said about one that is wrong."""
+"""Agent definitions, and the problems reported for an invalid one."""
 
 from typing import Any
 
@@ -47,7 +47,7 @@ def places(definition: Any) -> dict[str, str]:
 
 @pytest.mark.req("003/FR1.1")
 def test_a_definition_says_everything_about_an_agent() -> None:
-    """Names, prompt, model, limits, tools, inputs, output and conversation are typed."""
+    """Name, prompt, model, limits, tools, inputs, output and conversation are parsed."""
     agent = AgentDefinition.model_validate(WHOLE)
 
     assert (agent.limits.max_turns, agent.limits.whole.max_turns) == (3, 2)
@@ -89,13 +89,13 @@ def test_a_definition_says_everything_about_an_agent() -> None:
     ],
 )
 def test_what_is_wrong_is_said_with_its_place(change: dict[str, Any], place: str | None) -> None:
-    """Also inside an agent that stands in another one."""
+    """Problems inside a nested agent have their full path."""
     assert list(places({**WHOLE, **change})) == [place or "agent.prompt.messages.0.content"]
 
 
 @pytest.mark.req("003/sub")
 def test_agents_stand_in_one_another_at_most_eight_deep() -> None:
-    """The ninth is refused."""
+    """The ninth level of nesting is rejected."""
 
     def nested(depth: int) -> dict[str, Any]:
         tools = [{"agent": nested(depth - 1)}] if depth > 1 else []
@@ -107,7 +107,7 @@ def test_agents_stand_in_one_another_at_most_eight_deep() -> None:
 
 @pytest.mark.req("003/FR1.3")
 def test_variables_are_put_in_once_and_never_read_again() -> None:
-    """A value that looks like a variable stays text."""
+    """A substituted value that looks like a variable stays text."""
     agent = AgentDefinition.model_validate(WHOLE)
 
     values = agent.values_of({"topic": "${style.tone}"})
@@ -120,7 +120,7 @@ def test_variables_are_put_in_once_and_never_read_again() -> None:
 
 @pytest.mark.req("003/FR1.3")
 def test_inputs_that_do_not_fit_are_errors_with_their_places() -> None:
-    """Missing, unknown and of another type."""
+    """Missing, unknown and mistyped inputs are reported with their paths."""
     agent = AgentDefinition.model_validate(WHOLE)
 
     with pytest.raises(AgentInputError) as caught:
@@ -130,7 +130,7 @@ def test_inputs_that_do_not_fit_are_errors_with_their_places() -> None:
 
 
 def test_what_is_not_known_here_is_a_fault_of_the_definition() -> None:
-    """Tools, servers, and agents that were not put in the place of their names."""
+    """Unknown tools, unknown servers and unresolved agent names are reported."""
     missing = ["tools.1", "tools.3.agent", "tools.4.mcp"]
 
     for agent in (WHOLE, {**WHOLE, "prompt": 5, "limits": []}):
@@ -139,7 +139,7 @@ def test_what_is_not_known_here_is_a_fault_of_the_definition() -> None:
 
 
 def test_an_error_in_one_field_hides_none_in_another() -> None:
-    """Fields are compared with one another as far as they can be read."""
+    """Checks across fields run on all fields that could be parsed."""
     tools = [{"tool": "calculator"}, "calculator", {"agent": {"name": "b", "tools": {}}}]
     inputs = {"many": {"type": "integer", "default": "no"}}
     prompt = {"system": "About ${topic}."}
@@ -160,7 +160,7 @@ def test_an_error_in_one_field_hides_none_in_another() -> None:
 
 
 def test_the_names_that_stand_for_agents_are_found_in_the_json() -> None:
-    """Also the whole agent may be a name."""
+    """The whole agent may also be a name."""
     inner = {"name": "a", "prompt": {}, "tools": [{"agent": {"name": "b"}}]}
 
     assert list(agents_in({"name": "c", "version": 2})) == [

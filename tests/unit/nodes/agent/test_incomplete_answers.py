@@ -1,4 +1,4 @@
-"""Answers of models that are cut off, withheld, refused or empty, and answers that a stop ends."""
+"""Answers that are cut off, withheld, refused or empty, and answers that a stop interrupts."""
 
 import asyncio
 from typing import Any
@@ -28,7 +28,7 @@ NONE_YET = ToolCall(id="c1", name="echo", arguments="")
 @pytest.mark.req("cw/13.incomplete")
 @pytest.mark.parametrize("why", ["length", "content_filter", "refusal"])
 async def test_an_agent_whose_last_answer_is_incomplete_fails(why: str) -> None:
-    """The result says why, and keeps the text that there is."""
+    """The result gives the reason and keeps the partial text."""
     here = world(said("", wants("echo", say="1")), cut("1, 2, 3, an", why=why, said_so="No more."))
 
     outcome = await here.run(asking(agent(tools=["echo"])), default="?")
@@ -46,7 +46,7 @@ async def test_an_agent_whose_last_answer_is_incomplete_fails(why: str) -> None:
 @pytest.mark.req("cw/13.calls")
 @pytest.mark.parametrize("call", [NONE_YET, BROKEN])
 async def test_a_call_whose_arguments_were_cut_off_is_not_made(call: ToolCall) -> None:
-    """The model is told so in the next prompt; a call that is complete is made."""
+    """The next prompt reports the cut-off call to the model; a complete call is made."""
     whole = wants("echo", "c0", say="whole")
     here = world(cut("", whole, call), "Done.")
 
@@ -63,7 +63,7 @@ async def test_a_call_whose_arguments_were_cut_off_is_not_made(call: ToolCall) -
 
 
 async def test_a_call_without_arguments_in_a_complete_answer_is_made() -> None:
-    """An empty text is the empty object there."""
+    """A call with empty arguments in a complete answer is made with the empty object."""
     here = world(said("", ToolCall(id="c1", name="echo", arguments="")), "Done.")
 
     await here.run(asking(agent(tools=["echo"])), default="?")
@@ -74,7 +74,7 @@ async def test_a_call_without_arguments_in_a_complete_answer_is_made() -> None:
 
 @pytest.mark.parametrize("why", ["length", "content_filter"])
 async def test_an_answer_that_is_handed_in_by_an_incomplete_reply_is_incomplete(why: str) -> None:
-    """Although the arguments of the tool ``finish`` are whole; its answer is kept."""
+    """The answer is incomplete although the arguments of ``finish`` are whole; the text is kept."""
     here = world(cut("I think:", wants("finish", answer="Two."), why=why))
 
     outcome = await here.run(asking(agent(tools=["echo"])), default="?")
@@ -88,7 +88,10 @@ async def test_an_answer_that_is_handed_in_by_an_incomplete_reply_is_incomplete(
 @pytest.mark.req("cw/13.incomplete")
 @pytest.mark.parametrize("second", ["Here.", ""])
 async def test_an_empty_answer_is_asked_for_once_more(second: str) -> None:
-    """In the same turn; a second empty one is no success. No blank message is sent back."""
+    """The retry belongs to the same turn.
+
+    A second empty answer fails, and no blank message is sent.
+    """
     empty = cut(why="empty")
     here = world(empty, second or empty)
 
@@ -102,7 +105,7 @@ async def test_an_empty_answer_is_asked_for_once_more(second: str) -> None:
 
 
 async def test_an_empty_answer_in_the_last_call_is_incomplete() -> None:
-    """There is no call left to ask once more."""
+    """No call is left for a second attempt."""
     here = world(cut(why="empty"), budget=Budget(max_llm_calls_small=1))
 
     outcome = await here.run(asking(agent()), default="?")
@@ -115,7 +118,7 @@ async def test_an_empty_answer_in_the_last_call_is_incomplete() -> None:
 
 
 async def test_an_incomplete_second_try_at_an_output_is_incomplete() -> None:
-    """It is the last answer of the agent."""
+    """The second attempt is the agent's last answer."""
     here = world("no JSON", cut('{"city": "Be'))
     schema = {"type": "object", "required": ["city"]}
 
@@ -129,7 +132,7 @@ async def test_an_incomplete_second_try_at_an_output_is_incomplete() -> None:
 async def test_a_second_try_that_is_handed_in_by_an_incomplete_reply_is_incomplete(
     city: str | None,
 ) -> None:
-    """Its answer is kept if it is whole, else the first one."""
+    """The second answer is kept if it is whole, otherwise the first one."""
     call = wants("finish", city=city) if city else ToolCall(id="c", name="finish", arguments="")
     here = world(said("", wants("finish", town="Bern")), cut("", call))
     schema = {"type": "object", "required": ["city"]}
@@ -141,7 +144,7 @@ async def test_a_second_try_that_is_handed_in_by_an_incomplete_reply_is_incomple
 
 
 async def test_a_last_answer_after_a_limit_that_is_cut_off_is_no_output() -> None:
-    """The agent halts all the same, and its result says that the text is not complete."""
+    """The agent halts as usual, and its result marks the text as incomplete."""
     calls = (said("", wants("echo", say=f"{n}")) for n in range(2))
     here = world(*calls, cut("As far as I"), budget=Budget(max_tool_calls=1))
 
@@ -154,7 +157,7 @@ async def test_a_last_answer_after_a_limit_that_is_cut_off_is_no_output() -> Non
 
 @pytest.mark.req("cw/13.incomplete")
 async def test_a_sub_agent_reports_an_incomplete_answer_to_its_caller() -> None:
-    """With what it had said; the caller goes on."""
+    """The caller gets the partial text and continues."""
     inner = agent(name="inner")
     here = world(said("", wants("inner", input="?")), cut("So f"), "I see.")
 
@@ -169,7 +172,7 @@ async def test_a_sub_agent_reports_an_incomplete_answer_to_its_caller() -> None:
 @pytest.mark.req("cw/13.incomplete")
 @pytest.mark.parametrize("why", ["length", "content_filter", "empty"])
 async def test_an_incomplete_summary_never_replaces_messages(why: str) -> None:
-    """They are trimmed, and the event says so."""
+    """The messages are trimmed instead, and the event gives the reason."""
     turns = [said("x" * 600, wants("echo", say=f"{n}")) for n in range(4)] + [said("Done.")]
 
     async def answer(request: ModelRequest) -> ModelReply:
@@ -192,7 +195,7 @@ async def test_an_incomplete_summary_never_replaces_messages(why: str) -> None:
 
 @pytest.mark.parametrize("text", ["", " \n"])
 async def test_an_answer_that_only_calls_a_tool_that_was_not_offered_is_empty(text: str) -> None:
-    """In an llm step, and in an agent without tools, whose model is asked once more."""
+    """A call of a tool that was not offered is an empty answer, in llm steps and in agents."""
     call = said(text, wants("echo", say="1"))
     here = world(call, call, call)
 
@@ -205,7 +208,7 @@ async def test_an_answer_that_only_calls_a_tool_that_was_not_offered_is_empty(te
 
 
 async def test_a_summary_that_only_calls_a_tool_replaces_no_messages() -> None:
-    """They are trimmed, and the event says so."""
+    """The messages are trimmed instead, and the event gives the reason."""
     turns = [said("x" * 600, wants("echo", say=f"{n}")) for n in range(4)] + [said("Done.")]
 
     async def answer(request: ModelRequest) -> ModelReply:
@@ -222,7 +225,7 @@ async def test_a_summary_that_only_calls_a_tool_replaces_no_messages() -> None:
 
 
 async def test_a_last_answer_that_only_calls_a_tool_keeps_what_was_said() -> None:
-    """A limit refuses a call of a tool; the model, which is offered none now, calls one again."""
+    """After a limit refuses a tool call, the model is offered no tools but calls one again."""
     again = said("", wants("echo", say="2"))
     here = world(said("So far.", wants("echo", say="1")), again, budget=Budget(max_tool_calls=0))
 
@@ -238,7 +241,7 @@ def _llm(**data: Any) -> Any:
 @pytest.mark.req("cw/13.incomplete")
 @pytest.mark.parametrize("why", ["length", "refusal", "empty"])
 async def test_an_llm_step_fails_with_an_incomplete_answer(why: str) -> None:
-    """And follows its policy; ``allow_incomplete`` takes the answer as it is."""
+    """The step's policy applies; ``allow_incomplete`` accepts the answer."""
     here = world(cut("1, 2", why=why), cut("1, 2", why=why), cut("1, 2", why=why), "1, 2, 3")
 
     failed = await here.run(graph(_llm()))
@@ -253,7 +256,7 @@ async def test_an_llm_step_fails_with_an_incomplete_answer(why: str) -> None:
 
 @pytest.mark.parametrize("allow", [False, True])
 async def test_an_llm_step_with_tools_treats_incomplete_answers_alike(allow: bool) -> None:
-    """The model is asked as an agent is."""
+    """An llm step with tools runs the same loop as an agent."""
     here = world(said("", wants("echo", say="1")), cut("1, 2"))
     toolset = step("t", "toolset", {"tools": ["echo"]})
 
@@ -270,7 +273,7 @@ async def test_an_llm_step_with_tools_treats_incomplete_answers_alike(allow: boo
 @pytest.mark.req("cw/13.incomplete", "cw/13.streamed")
 @pytest.mark.parametrize("end", ["cancel", "timeout"])
 async def test_text_that_was_streamed_before_a_stop_is_kept(end: str) -> None:
-    """In ``raw_content``, marked as incomplete."""
+    """The text is in ``raw_content``, marked as incomplete."""
     begun = asyncio.Event()
 
     async def writes(request: ModelRequest) -> ModelReply:
@@ -302,7 +305,7 @@ async def test_text_that_was_streamed_before_a_stop_is_kept(end: str) -> None:
 
 @pytest.mark.parametrize("end", ["cancelled", "timeout"])
 async def test_text_that_came_with_a_call_before_a_stop_is_no_complete_answer(end: str) -> None:
-    """The second turn has said nothing yet."""
+    """The text belongs to the first turn; the second has produced none yet."""
     asked = asyncio.Event()
 
     async def waits(_: ModelRequest) -> ModelReply:
@@ -327,7 +330,7 @@ async def test_text_that_came_with_a_call_before_a_stop_is_no_complete_answer(en
 
 
 async def test_text_that_was_streamed_before_the_provider_failed_is_marked_so() -> None:
-    """Nobody has cancelled it."""
+    """The text is marked as cancelled although no client cancelled the run."""
 
     async def fails(request: ModelRequest) -> ModelReply:
         assert request.on_delta is not None

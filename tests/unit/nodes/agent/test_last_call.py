@@ -1,4 +1,4 @@
-"""The last call that a limit allows an agent: an answer in it is a completion."""
+"""The last call that a limit allows an agent: an answer in it completes the agent."""
 
 import pytest
 
@@ -28,7 +28,7 @@ def calculate(expression: str, call_id: str = "c1") -> ToolCall:
     "limit", ["max_llm_calls", "max_llm_calls_small", "max_api_calls", "max_turns"]
 )
 async def test_an_agent_that_needs_exactly_its_limit_completes(limit: str, reserve: int) -> None:
-    """Two calls are allowed and two are needed: the answer in the second is a goal."""
+    """With a limit of two calls, an answer in the second call reaches the goal."""
     here = world(
         said("", calculate("6*7")), "42", budget=Budget(**{limit: 2}), wrap_up_reserve=reserve
     )
@@ -46,7 +46,7 @@ async def test_an_agent_that_needs_exactly_its_limit_completes(limit: str, reser
 
 @pytest.mark.req("cw/13.limit")
 async def test_the_last_call_of_the_budget_is_told_to_the_model() -> None:
-    """A call of a tool in it is not made; the reason of the stop names what was reserved."""
+    """A tool call in the last reply is not made, and the stop names the reserved amount."""
     calls = [said(f"{n} so far.", calculate(f"{n}+1")) for n in range(3)]
     here = world(*calls, budget=Budget(max_llm_calls_small=3))
 
@@ -70,7 +70,7 @@ async def test_the_last_call_of_the_budget_is_told_to_the_model() -> None:
 @pytest.mark.parametrize("limit", [1, 2, 3, 4])
 @pytest.mark.parametrize("where", ["limits", "its own budget", "the run's budget"])
 async def test_a_limit_of_turns_allows_so_many_calls(where: str, limit: int) -> None:
-    """The last answer is inside the limit, wherever it is set."""
+    """The last answer counts towards the limit, wherever the limit is set."""
     calls = [said(f"{n} so far.", calculate(f"{n}+1")) for n in range(9)]
     budget = {"max_turns": limit}
     limits = {"limits": budget, "its own budget": {"budget": budget}}.get(where, {})
@@ -89,7 +89,7 @@ async def test_a_limit_of_turns_allows_so_many_calls(where: str, limit: int) -> 
 
 @pytest.mark.parametrize("most", [1, 2])
 async def test_a_last_answer_without_tools_is_a_turn_of_the_limit(most: int) -> None:
-    """A limit on calls of tools ends the first turn; only a second one may bring that answer."""
+    """A tool-call limit ends the first turn; the last answer needs a second turn."""
     budget = Budget(max_turns=most, max_tool_calls=0)
     here = world(said("I compute.", calculate("1+1")), "About 2.", budget=budget)
 
@@ -105,7 +105,7 @@ async def test_a_last_answer_without_tools_is_a_turn_of_the_limit(most: int) -> 
 
 
 async def test_the_tool_that_ends_an_agent_may_be_called_in_the_last_call() -> None:
-    """It is an answer; another tool beside it is not called."""
+    """Calling `finish` is an answer; another tool called with it is not called."""
     end = said("", calculate("9*9"), wants("finish", "c2", answer="Two."))
     here = world(said("", calculate("1+1")), end, budget=Budget(max_llm_calls_small=2))
 
@@ -117,7 +117,7 @@ async def test_the_tool_that_ends_an_agent_may_be_called_in_the_last_call() -> N
 
 @pytest.mark.parametrize(("ends", "terminate_reason"), [(True, "goal"), (False, "budget")])
 async def test_the_tokens_of_a_last_answer_are_kept_back(ends: bool, terminate_reason: str) -> None:
-    """Turns of 15 tokens: the third is the last one, because a fourth would exceed the limit."""
+    """A turn takes 15 tokens; the third is the last, because a fourth would exceed the limit."""
     calls = [said("", calculate(f"{n}+1")) for n in range(3)]
     here = world(*calls[: 2 if ends else 3], "About 2.", budget=Budget(max_tokens=50))
 

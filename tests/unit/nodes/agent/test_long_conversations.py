@@ -1,4 +1,4 @@
-"""Conversations that are longer than a model reads, or than anybody would store twice."""
+"""Conversations longer than the model's context, and how little of them is stored again."""
 
 import pytest
 
@@ -11,7 +11,7 @@ from tests.unit.nodes.agent.world import agent, asking, events, result, said, wa
 @pytest.mark.req("003/long")
 @pytest.mark.parametrize("policy", ["trim", "summarise", "refuse"])
 async def test_a_conversation_that_is_too_long_is_cut_as_it_says(policy: str) -> None:
-    """What is asked stays, calls keep their results, and an event says what was left out."""
+    """The question stays, calls keep their results, and an event lists the removed messages."""
     turns = [said("x" * 600, wants("echo", say=f"{n}")) for n in range(4)] + [said("Done.")]
 
     async def answer(request: ModelRequest) -> ModelReply:
@@ -46,7 +46,7 @@ async def test_a_conversation_that_is_too_long_is_cut_as_it_says(policy: str) ->
 
 @pytest.mark.req("003/long")
 async def test_a_call_stores_what_it_adds_to_the_conversation() -> None:
-    """And names the calls whose answers and results the rest are."""
+    """Earlier answers and results are stored as references to their calls."""
     turns = [said(f"{n} " * 100, wants("echo", say=f"{n} " * 100)) for n in range(60)]
     here = world(*turns, "Done.")
 

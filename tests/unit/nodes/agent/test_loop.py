@@ -1,4 +1,4 @@
-"""The loop of an agent: turns, tools, limits, output."""
+"""The agent loop: turns, tools, limits and output."""
 
 import asyncio
 from collections.abc import Mapping
@@ -35,7 +35,7 @@ def calculate(expression: str, call_id: str = "c1") -> ToolCall:
 
 @pytest.mark.req("003/FR2.5")
 async def test_an_agent_asks_calls_and_answers() -> None:
-    """The messages accumulate: what is asked, what is called, what it brought, the answer."""
+    """The messages hold the question, the tool call, its result and the answer."""
     here = world(said("Let me see.", calculate("6*7")), "It is 42.")
 
     outcome = await here.run(asking(agent(tools=["calculator"])), default="6 times 7?")
@@ -69,7 +69,7 @@ async def test_an_agent_asks_calls_and_answers() -> None:
 
 @pytest.mark.req("003/FR1.3")
 async def test_a_missing_variable_fails_the_step_before_anything_is_asked() -> None:
-    """The inputs come on their handle and are put in once."""
+    """Inputs arrive on their handles and are substituted once."""
     definition = agent(prompt={"system": "On ${topic}."}, inputs={"topic": {"type": "string"}})
     here = world("Yes.")
 
@@ -83,7 +83,7 @@ async def test_a_missing_variable_fails_the_step_before_anything_is_asked() -> N
 async def test_an_agent_that_is_asked_nothing_fails_before_anything_is_asked(
     asked: str | None,
 ) -> None:
-    """Whatever flows to its step; a message of the user in its prompt may be blank as well."""
+    """The step fails for any empty input, and for a blank user message in the prompt."""
     here = world("Yes.")
     prompt = {"system": "Help.", "messages": [{"role": "user", "content": "${topic}"}]}
     blank = agent(prompt=prompt, inputs={"topic": {"type": "string", "default": " "}})
@@ -96,7 +96,7 @@ async def test_an_agent_that_is_asked_nothing_fails_before_anything_is_asked(
 @pytest.mark.req("003/FR2.1")
 @pytest.mark.parametrize("where", ["limits", "budget"])
 async def test_a_limit_of_turns_allows_exactly_so_many(where: str) -> None:
-    """The model is told which one is the last, and the agent halts if it calls a tool there."""
+    """The model is warned in the last turn, and the agent halts if it calls a tool there."""
     limits = {"max_turns": 2} if where == "limits" else {"budget": {"max_turns": 2}}
     calls = [said("", calculate(f"{n}+1")) for n in range(2)]
     here = world(*calls)
@@ -117,7 +117,7 @@ async def test_a_limit_of_turns_allows_exactly_so_many(where: str) -> None:
 
 @pytest.mark.req("003/FR2.1")
 async def test_an_answer_in_the_last_turn_is_a_success() -> None:
-    """It is no limit that was met."""
+    """An answer in the last allowed turn does not exceed the limit."""
     here = world(said("", calculate("1+1")), "2")
 
     outcome = await here.run(
@@ -130,7 +130,7 @@ async def test_an_answer_in_the_last_turn_is_a_success() -> None:
 
 @pytest.mark.req("003/FR2.1")
 async def test_no_turns_means_no_calls() -> None:
-    """Zero allows nothing, not even a last answer."""
+    """A limit of zero allows no turn, not even a last answer."""
     here = world()
 
     outcome = await here.run(asking(agent(limits={"max_turns": 0})), default="?")
@@ -140,7 +140,7 @@ async def test_no_turns_means_no_calls() -> None:
 
 
 async def test_a_reply_that_cannot_be_read_is_asked_for_once_more() -> None:
-    """With the names of what may be called; the same turn goes on."""
+    """The request lists the available tools and belongs to the same turn."""
     unreadable = ModelError("m: ?", retryable=False, fault=ModelFault.UNREADABLE_REPLY)
     here = world(unreadable, "Two.", unreadable, unreadable)
 
@@ -158,7 +158,7 @@ async def test_a_reply_that_cannot_be_read_is_asked_for_once_more() -> None:
 
 
 async def test_a_tool_that_a_limit_refuses_halts_the_agent_with_what_it_has() -> None:
-    """The calls beside it that were let through come to their ends."""
+    """The other calls of the same reply that fit the limit finish."""
     calls = said("", *(calculate(f"{n}+1", f"c{n}") for n in range(3)))
     here = world(calls, "1 and 2.", budget=Budget(max_tool_calls=2))
 
@@ -175,7 +175,7 @@ async def test_a_tool_that_a_limit_refuses_halts_the_agent_with_what_it_has() ->
 @pytest.mark.req("003/FR2.2")
 @pytest.mark.parametrize("inside", ["model", "tool"])
 async def test_the_time_of_an_agent_ends_what_is_in_flight(inside: str) -> None:
-    """The partial result stays."""
+    """The timeout cancels the call in flight; the partial result stays."""
     gate = Gate()
     hang = asyncio.Event()
 
@@ -199,7 +199,7 @@ async def test_the_time_of_an_agent_ends_what_is_in_flight(inside: str) -> None:
 
 @pytest.mark.req("003/FR2.2")
 async def test_a_tool_that_does_not_end_at_its_time_is_followed_by_nothing() -> None:
-    """What it returns comes too late."""
+    """A result that arrives after the timeout is discarded."""
 
     class Deaf(Gate):
         async def run(self, args: Mapping[str, Any], context: ToolContext) -> ToolResult:
@@ -222,7 +222,7 @@ async def test_a_tool_that_does_not_end_at_its_time_is_followed_by_nothing() -> 
 @pytest.mark.req("003/FR2.2")
 @pytest.mark.parametrize("second", ["second try", "last answer"])
 async def test_an_agent_out_of_time_halts_before_its_second_answer(second: str) -> None:
-    """The run stops while a model or a tool ignores its cancellation: the first answer is void."""
+    """If a model or tool ignores the cancellation, its first answer is discarded."""
     stop = Scope("run", Budget(max_seconds=1)).out_of_own_time()
 
     class Deaf(Gate):
@@ -251,7 +251,7 @@ async def test_an_agent_out_of_time_halts_before_its_second_answer(second: str) 
 
 @pytest.mark.req("003/FR2.3")
 async def test_an_abort_reaches_the_tools_in_flight() -> None:
-    """All of them, and nothing is asked afterwards."""
+    """All tools in flight are cancelled, and no further call is made."""
     gate = Gate()
     here = world(said("", wants("gate", n=1), wants("gate", n=2)), more_tools=[gate])
     running = asyncio.create_task(here.run(asking(agent(tools=["gate"])), default="?"))
@@ -270,7 +270,7 @@ async def test_an_abort_reaches_the_tools_in_flight() -> None:
 @pytest.mark.req("003/FR2.4")
 @pytest.mark.req("003/NFR1.2")
 async def test_tools_that_allow_it_work_side_by_side_and_results_keep_the_order() -> None:
-    """Whichever ends first."""
+    """The results keep the order of the calls, whichever tool finishes first."""
     gate = Gate()
     here = world(
         said("", *(wants("gate", f"c{n}", n=n) for n in (1, 2, 3))), "Done.", more_tools=[gate]
@@ -290,7 +290,7 @@ async def test_tools_that_allow_it_work_side_by_side_and_results_keep_the_order(
 
 @pytest.mark.req("003/FR2.4")
 async def test_tools_that_do_not_allow_it_work_one_after_the_other() -> None:
-    """The second begins when the first has ended."""
+    """The second tool starts when the first has finished."""
     gate = Gate(parallel_safe=False)
     here = world(said("", wants("gate", n=1), wants("gate", n=2)), "Done.", more_tools=[gate])
     running = asyncio.create_task(here.run(asking(agent(tools=["gate"])), default="?"))
@@ -314,7 +314,7 @@ async def test_tools_that_do_not_allow_it_work_one_after_the_other() -> None:
     ],
 )
 async def test_what_is_wrong_with_a_call_is_read_by_the_model(call: ToolCall, code: str) -> None:
-    """It is no failure of the agent."""
+    """The error goes to the model and does not fail the agent."""
     here = world(said("", call), "I see.")
 
     outcome = await here.run(asking(agent(tools=["calculator", "echo"])), default="?")
@@ -324,7 +324,7 @@ async def test_what_is_wrong_with_a_call_is_read_by_the_model(call: ToolCall, co
 
 
 async def test_a_tool_that_the_agent_does_not_name_is_not_there() -> None:
-    """Whatever the process has."""
+    """Tools of the process that the agent does not list are unavailable."""
     here = world(said("", wants("echo", say="hi")), "Ok.")
 
     await here.run(asking(agent(tools=["calculator"])), default="?")
@@ -334,7 +334,7 @@ async def test_a_tool_that_the_agent_does_not_name_is_not_there() -> None:
 
 
 async def test_the_same_calls_with_the_same_results_three_times_are_a_loop() -> None:
-    """Other results in between begin the count anew."""
+    """A different result in between resets the count."""
     same, other = said("", calculate("1+1")), said("", calculate("1+2"))
     here = world(same, same, other, same, same, same, "never")
 
@@ -350,7 +350,7 @@ async def test_the_same_calls_with_the_same_results_three_times_are_a_loop() -> 
 
 @pytest.mark.req("003/FR2.6")
 async def test_an_agent_says_that_it_is_done_by_a_tool() -> None:
-    """What stands in the call is the answer."""
+    """The arguments of the call hold the answer."""
     here = world(said("", calculate("1+1"), wants("finish", "c2", answer="Two.")))
 
     outcome = await here.run(asking(agent(tools=["calculator"])), default="?")
@@ -361,7 +361,7 @@ async def test_an_agent_says_that_it_is_done_by_a_tool() -> None:
 
 @pytest.mark.req("cw/9.error", "003/NFR2.1")
 async def test_a_model_that_fails_fails_the_agent_with_what_it_has() -> None:
-    """The error is an event, too."""
+    """An error event is written as well."""
     here = world(said("First.", calculate("1+1")), provider_down())
 
     outcome = await here.run(asking(agent(tools=["calculator"])), default="?")
@@ -375,7 +375,7 @@ async def test_a_model_that_fails_fails_the_agent_with_what_it_has() -> None:
 
 
 async def test_an_agent_that_waits_for_a_person_is_suspended_and_not_ended() -> None:
-    """The log says so, and no reason to terminate is given."""
+    """The log has `agent.suspended`, and no terminate reason is set."""
     gate = Gate()
     here = world(said("", wants("gate", n=1)), more_tools=[gate])
     running = asyncio.create_task(here.run(asking(agent(tools=["gate"])), default="?"))

@@ -1,4 +1,4 @@
-"""What a turn costs beside its model and tools, and what is logged of an agent."""
+"""The overhead of a turn without its model and tools, and the log lines of an agent."""
 
 import asyncio
 import re
@@ -21,7 +21,7 @@ TURNS = 200
 
 
 def turns(count: int, *, chars: int = 10) -> list[Any]:
-    """So many turns with a call each, and an answer."""
+    """Return `count` turns with one tool call each, and an answer."""
     calls = [said("x" * chars, wants("echo", f"c{n}", say=str(n))) for n in range(count)]
     return [*calls, "Done."]
 
@@ -32,7 +32,7 @@ def unlimited() -> dict[str, Any]:
 
 @pytest.mark.req("003/NFR1.1")
 async def test_a_turn_costs_far_less_than_100_ms() -> None:
-    """Counted in calls and lines, a quarter above what a turn takes: a few milliseconds."""
+    """The limits in calls and lines are a quarter above the measured few milliseconds."""
     here = world(*turns(TURNS), budget=Budget())
 
     with counted_calls(lines=True) as work:
@@ -60,7 +60,7 @@ def long_session(count: int) -> None:
 @pytest.mark.req("003/NFR1.3")
 @pytest.mark.parametrize("count", [40, pytest.param(TURNS, marks=pytest.mark.proof)])
 def test_the_process_of_a_long_session_stays_under_500_megabytes(count: int) -> None:
-    """Each prompt of the agent holds all answers so far, 400 kB at the end."""
+    """Each prompt contains all earlier answers, 400 kB at the end."""
     program = f"from {__name__} import long_session; long_session({count})"
 
     ran = subprocess.run(
@@ -72,7 +72,7 @@ def test_the_process_of_a_long_session_stays_under_500_megabytes(count: int) -> 
 
 @pytest.mark.req("003/NFR3.1", "003/NFR3.2")
 async def test_the_end_of_an_agent_is_logged_with_turns_tokens_and_duration() -> None:
-    """As fields with names, not as a sentence."""
+    """The log line has named fields and no sentence."""
     here = world(*turns(2))
 
     with capture_logs() as logs:
@@ -97,12 +97,12 @@ FIELDS = {
     "step.failed": {"step_id", "node_id", "attempts", "error_class", "error", "exc_info"},
     "tool.broke": {"tool", "call_key", "exc_info"},
 }
-"""What is logged of an agent at work, with the fields of each line."""
+"""The log events of a running agent, with the fields of each line."""
 
 
 @pytest.mark.req("003/NFR3.1")
 async def test_everything_that_goes_wrong_in_an_agent_is_logged_with_its_fields() -> None:
-    """A tool that breaks, a model that fails over, an attempt that is repeated, and the end."""
+    """A broken tool, a fallback, a retry and the end each have a log line."""
     busy = ModelError("busy", retryable=True, status=503)
     definition = agent(tools=["broken"], model={"fallbacks": ["big"]})
     down = [busy, busy]
@@ -122,7 +122,7 @@ async def test_everything_that_goes_wrong_in_an_agent_is_logged_with_its_fields(
 
 @pytest.mark.req("003/NFR3.3", "001/wiring")
 async def test_a_tool_call_is_a_child_of_the_llm_call_that_asked_for_it() -> None:
-    """Events name the node of the agent; its LLM calls are children of it."""
+    """Events name the agent's node; its LLM calls are children of that node."""
     here = world(*turns(2))
 
     await here.run(asking(unlimited()), default="?")

@@ -1,4 +1,4 @@
-"""Long texts of events that are stored once, with the call that brought them."""
+"""Long texts of events that are stored once, by reference to their call."""
 
 import pytest
 
@@ -10,7 +10,7 @@ from tests.unit.nodes.agent.world import agent, asking, events, said, wants, wor
 @pytest.mark.parametrize("kind", [CONTENT_CHUNK, THINKING])
 @pytest.mark.parametrize("chars", [1, LEAST_CHARS - 1, LEAST_CHARS, LEAST_CHARS + 1])
 def test_a_part_of_an_answer_is_stored_without_a_text_that_is_long(kind: str, chars: int) -> None:
-    """A part of 100 characters names its call instead, and a reader gets the text of the call."""
+    """A part of 100 characters refers to its call, and a reader gets the text from there."""
     text = "".join(chr(ord("a") + number % 26) for number in range(2 * chars))
     part = {"turn_number": 1, "offset": 3, "content": text[3 : 3 + chars]}
     stored = part_in("a/turn/1", part)
@@ -24,7 +24,7 @@ def test_a_part_of_an_answer_is_stored_without_a_text_that_is_long(kind: str, ch
 
 @pytest.mark.parametrize("chars", [LEAST_CHARS - 1, LEAST_CHARS])
 async def test_arguments_and_results_of_tools_are_stored_once_if_they_are_long(chars: int) -> None:
-    """Events with at least 100 characters of either name the call that stores them."""
+    """Events with arguments or results of at least 100 characters refer to the stored call."""
     arguments, result = ('{"say": "%s"}', '{"said":"%s","times":1}')
     texts = [text % ("x" * (chars - len(text) + 2)) for text in (arguments, result)]
     calls = [wants("echo", say=text[text.index("x") : text.rindex("x") + 1]) for text in texts]

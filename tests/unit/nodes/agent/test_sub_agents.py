@@ -1,4 +1,4 @@
-"""Agents that call agents, and what is linked to agents and to steps that ask models."""
+"""Agents that call agents, and links to agents and to steps that call models."""
 
 import pytest
 
@@ -11,7 +11,7 @@ from tests.unit.nodes.world import World, graph, link, step
 
 @pytest.mark.req("003/sub", "001/wiring")
 async def test_an_agent_calls_an_agent() -> None:
-    """In a scope of its own, as a child of the LLM call that asked for it, with its own path."""
+    """The sub-agent has its own scope and path; its parent is the LLM call that called it."""
     inner = agent(
         name="adder",
         description="Adds.",
@@ -56,7 +56,7 @@ async def test_an_agent_calls_an_agent() -> None:
 
 @pytest.mark.req("003/sub")
 async def test_what_ends_an_inner_agent_alone_is_a_result_for_its_caller() -> None:
-    """Its own limit, or its failure."""
+    """The sub-agent's own limit or failure is reported to its caller as a tool result."""
     inner = agent(name="inner", tools=["calculator"], limits={"max_turns": 1})
     here = world(
         said("", wants("inner", "c1", input="Go.")),
@@ -75,7 +75,7 @@ async def test_what_ends_an_inner_agent_alone_is_a_result_for_its_caller() -> No
 
 @pytest.mark.req("003/sub")
 async def test_the_limit_of_the_caller_ends_both() -> None:
-    """A limit around an agent is none of its own."""
+    """A limit of the caller's scope is not the sub-agent's own limit."""
     inner = agent(name="inner", tools=["calculator"])
     here = world(
         said("", wants("inner", input="Go.")),
@@ -93,7 +93,7 @@ async def test_the_limit_of_the_caller_ends_both() -> None:
 
 @pytest.mark.req("003/sub", "004/pipeline")
 async def test_agents_and_toolsets_are_linked_to_agents() -> None:
-    """Composition: a linked agent has its own links."""
+    """A linked agent has its own links."""
     here = world(
         said("", wants("inner", input="Go.")),
         said("", wants("echo", say="hi")),
@@ -117,7 +117,7 @@ async def test_agents_and_toolsets_are_linked_to_agents() -> None:
 
 
 async def test_a_step_that_asks_a_model_uses_linked_tools() -> None:
-    """In a few turns."""
+    """The step uses the tools over several turns."""
     here: World = world(said("", wants("echo", say="hi")), "It says hi.")
     parts = graph(
         step("ask", "llm", {"prompt": "Say ${default}."}),

@@ -1,4 +1,4 @@
-"""What agents are offered: names that every protocol takes, and what servers have."""
+"""Tools offered by agents: names that every protocol accepts, and the tools of MCP servers."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -20,7 +20,7 @@ from tests.unit.nodes.agent.world import Gate, agent, asking, events, said, want
 
 
 class Servers:
-    """One server, whose tools change from time to time."""
+    """One server whose tools change over time."""
 
     names: Sequence[str] = ("files",)
 
@@ -42,7 +42,7 @@ class Servers:
         return Gate(name)
 
     async def aclose(self) -> None:
-        """Nothing to end."""
+        """Do nothing: no server was started."""
 
 
 def with_servers(servers: Servers, *lines: Any, **more: Any) -> Any:
@@ -72,7 +72,7 @@ def with_servers(servers: Servers, *lines: Any, **more: Any) -> Any:
 async def test_the_tools_of_a_server_are_offered_under_safe_names(
     use: Any, offered: list[str]
 ) -> None:
-    """All, those that are allowed, or one."""
+    """An agent can use all tools, an allowed subset, or one tool."""
     here = with_servers(Servers("read", "write"), "Ok.")
 
     await here.run(asking(agent(tools=[use])), default="?")
@@ -82,7 +82,7 @@ async def test_the_tools_of_a_server_are_offered_under_safe_names(
 
 @pytest.mark.req("003/resume")
 async def test_an_execution_that_begins_again_offers_what_the_first_one_did() -> None:
-    """Whatever the server has by then; it is not even asked."""
+    """The tool list comes from the journal, and the server is not called again."""
     servers = Servers("read", "write")
     graph = asking(agent(tools=[{"mcp": "files"}]))
     here = with_servers(servers, said("", wants("nothing")), "Ok.")
@@ -102,7 +102,7 @@ async def test_an_execution_that_begins_again_offers_what_the_first_one_did() ->
 
 
 async def test_names_that_become_the_same_stay_apart() -> None:
-    """The second gets a number."""
+    """The second of two equal tool names gets a number."""
     here = world("Ok.", more_tools=[Gate("a.b"), Gate("a_b")])
 
     await here.run(asking(agent(tools=["a.b", "a_b"])), default="?")
@@ -112,7 +112,7 @@ async def test_names_that_become_the_same_stay_apart() -> None:
 
 
 async def test_a_tool_of_many_uses_is_offered_as_its_functions() -> None:
-    """The call of one is a call of the tool, in the trace and in events alike."""
+    """A function's call is a call of the tool, in the trace and in events."""
     call = wants("calendar_date_after", date="2025-01-15", amount=45, unit="days")
     here = world(said("", call), "March 1.", more_tools=[Calendar()])
 
@@ -145,7 +145,7 @@ async def test_a_tool_of_many_uses_is_offered_as_its_functions() -> None:
 async def test_what_is_wrong_with_the_call_of_a_function_says_what_it_takes(
     args: dict[str, Any], problem: str
 ) -> None:
-    """What is fixed cannot be given, and the tool checks the values."""
+    """Fixed arguments cannot be given, and the tool validates the values."""
     here = world(said("", wants("calendar_date_after", **args)), "Ok.", more_tools=[Calendar()])
 
     await here.run(asking(agent(tools=["calendar"])), default="?")
@@ -154,7 +154,7 @@ async def test_what_is_wrong_with_the_call_of_a_function_says_what_it_takes(
 
 
 def test_definitions_of_functions_say_names_and_types_alone() -> None:
-    """The arguments are closed and all required, so that strict endpoints hold a model to them."""
+    """All arguments are required and no extra ones allowed, so strict endpoints enforce them."""
     functions = offered_functions([Calendar.spec, Calculator.spec])
 
     shown = {one.definition.name: one.definition.parameters for one in functions["calendar"]}

@@ -1,4 +1,4 @@
-"""The trace of a run is the tree of who called whom."""
+"""The trace of a run is its call tree."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -37,7 +37,7 @@ def parents(snapshot: Snapshot) -> dict[str, str]:
 
 
 def agent_run(**settings: Any) -> Any:
-    """An agent that calls two tools at once and another agent, which calls a tool."""
+    """Run an agent that calls two tools at once and a sub-agent, which calls a tool."""
     inner = agent(name="inner", tools=["calculator"])
     return world(
         said("", wants("echo", "c1", say="a"), wants("echo", "c2", say="b")),
@@ -65,7 +65,7 @@ TREE = {
 
 @pytest.mark.req("cw/7.parents", "001/wiring", "003/NFR3.3")
 async def test_the_parent_of_a_call_is_the_llm_call_whose_answer_names_it() -> None:
-    """Tools side by side, a sub-agent, and the tools of that."""
+    """The tree covers parallel tools, a sub-agent and the sub-agent's tools."""
     here, graph = agent_run()
 
     await here.run(graph, default="?")
@@ -77,7 +77,7 @@ async def test_the_parent_of_a_call_is_the_llm_call_whose_answer_names_it() -> N
 
 @pytest.mark.req("001/wiring")
 async def test_the_text_and_the_spans_of_a_run_show_the_same_tree() -> None:
-    """``explain`` indents a call below its parent; a span names the span of the parent."""
+    """``explain`` indents a call below its parent; a span names its parent's span."""
     here, graph = agent_run()
 
     await here.run(graph, default="?")
@@ -101,7 +101,7 @@ async def test_the_text_and_the_spans_of_a_run_show_the_same_tree() -> None:
 
 @pytest.mark.req("cw/7.parents", "001/wiring")
 async def test_the_tools_of_a_case_are_children_of_the_plan_that_names_them() -> None:
-    """Of the reprompt, where the first reply was no plan; each pass has a plan of its own."""
+    """If the first reply was no plan, the parent is the reprompt; each pass has its own plan."""
     action = ("calculator", CALCULATOR)
     replies = ['{"no": "plan"}', planned(action), planned(action, action), cannot()]
     here = case_world(replies, big=[cannot(), cannot()])
@@ -118,7 +118,7 @@ async def test_the_tools_of_a_case_are_children_of_the_plan_that_names_them() ->
 
 
 async def test_the_span_of_a_tool_names_the_call_of_the_models_reply() -> None:
-    """By the id that the reply gave it."""
+    """The span carries the call ID from the model's reply."""
     here, graph = agent_run()
 
     await here.run(graph, default="?")
@@ -131,7 +131,7 @@ async def test_the_span_of_a_tool_names_the_call_of_the_models_reply() -> None:
 
 @pytest.mark.req("cw/7.parents")
 async def test_the_way_to_the_halted_call_shows_which_subtree_was_running() -> None:
-    """The calls above a refused one are those that had asked for it, up to the run."""
+    """The path leads from the run through each calling node to the refused call."""
     here, graph = agent_run(budget=Budget(max_tool_calls=2))
 
     outcome = await here.run(graph, default="?")

@@ -1,4 +1,4 @@
-"""A run with an agent in it: the engine is real, the models say their lines."""
+"""A run of an agent with the real engine and scripted models."""
 
 import asyncio
 import json
@@ -22,7 +22,7 @@ Line = str | ModelReply | Exception | Callable[[ModelRequest], Awaitable[ModelRe
 
 
 def said(text: str = "", *calls: ToolCall, thinking: str = "", **more: Any) -> ModelReply:
-    """What a model answers."""
+    """Return a complete model reply."""
     usage = TokenUsage(tokens_in=10, tokens_out=5)
     return ModelReply(
         text=text, model="m", usage=usage, tool_calls=calls, thinking=thinking, **more
@@ -30,18 +30,18 @@ def said(text: str = "", *calls: ToolCall, thinking: str = "", **more: Any) -> M
 
 
 def cut(text: str = "", *calls: ToolCall, why: str = "length", said_so: str = "") -> ModelReply:
-    """An answer that is not complete."""
+    """Return an incomplete reply."""
     return said(text, *calls, incomplete=Incomplete(why), incomplete_reason=said_so or None)
 
 
 def wants(name: str, /, call_id: str = "c1", **args: Any) -> ToolCall:
-    """A call of a tool."""
+    """Return a call of a tool."""
     return ToolCall(id=call_id, name=name, arguments=json.dumps(args))
 
 
 @dataclass
 class Lines:
-    """A ModelProvider that says its lines, in parts if it is asked for a stream."""
+    """A ModelProvider that replays scripted replies, in parts if the request streams."""
 
     lines: list[Line]
     external: bool = False
@@ -65,11 +65,11 @@ class Lines:
         return reply
 
     async def aclose(self) -> None:
-        """Nothing to close."""
+        """Do nothing: no connection is open."""
 
 
 class Gate:
-    """A tool that waits until it is let go; it remembers what it was asked."""
+    """A tool that waits until it is released and records its arguments."""
 
     def __init__(self, name: str = "gate", *, parallel_safe: bool = True) -> None:
         self.spec = ToolSpec(
@@ -105,18 +105,18 @@ class Gate:
 
 
 def result(outcome: GraphOutcome) -> dict[str, Any]:
-    """What is said of the agent of step ``a``."""
+    """Return the result of the agent in step ``a``."""
     found: dict[str, Any] = outcome.steps["a"].outputs["result"]
     return found
 
 
 def agent(**more: Any) -> dict[str, Any]:
-    """A definition."""
+    """Return an agent definition."""
     return {"name": "helper", "prompt": {"system": "Help."}, **more}
 
 
 def asking(definition: Mapping[str, Any], *parts: Any, **data: Any) -> dict[str, Any]:
-    """A graph whose step ``a`` is an agent."""
+    """Return a graph whose step ``a`` is an agent."""
     return graph(step("a", "agent", {"agent": definition, **data}), *parts)
 
 
@@ -125,7 +125,7 @@ def world(*lines: Line, **settings: Any) -> World:
 
 
 def events(here: World, step_id: str | None = "a") -> list[tuple[str, Mapping[str, Any]]]:
-    """The events of the turns of a step."""
+    """Return the events of the turns of a step."""
     known = ("turn_", "thinking", "content_", "tool_", "usage", "error", "conversation.")
     return [
         (event.type, event.data)
@@ -139,7 +139,7 @@ def kinds(here: World, step_id: str | None = "a") -> list[str]:
 
 
 def text_of(found: Sequence[tuple[str, Mapping[str, Any]]], turn: int) -> str:
-    """What a client shows of a turn."""
+    """Return the text that a client shows for a turn."""
     text = ""
     for kind, data in found:
         if kind == "content_chunk" and data["turn_number"] == turn:

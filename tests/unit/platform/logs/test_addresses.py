@@ -1,4 +1,4 @@
-"""Which IP addresses are of the public internet."""
+"""Which IP addresses belong to the public internet."""
 
 import re
 from ipaddress import ip_address
@@ -30,23 +30,23 @@ NOT_PUBLIC = """
 2002:808:808::1 2002:7f00:1::1 3fff::1 3fff:fff:ffff::1 4000::1 5f00::1 8000::1 fc00::1
 fd00:ec2::254 fe80::1 febf::1 fec0::1 ff02::1 ff0e::1 ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff
 """
-"""The first and last of each block of the registries, and addresses that embed another one."""
+"""The first and last address of each registry block, and addresses that embed another one."""
 
 
 @pytest.mark.parametrize("address", PUBLIC.split())
 def test_an_address_outside_all_special_blocks_is_public(address: str) -> None:
-    """Also those just before and behind a block."""
+    """Addresses just before and after a special block are public."""
     assert is_public(ip_address(address))
 
 
 @pytest.mark.parametrize("address", NOT_PUBLIC.split())
 def test_an_address_in_a_special_block_is_not_public(address: str) -> None:
-    """Whatever release of Python judges it."""
+    """The answer is the same with every Python release."""
     assert not is_public(ip_address(address))
 
 
 def test_no_module_asks_the_interpreter_which_addresses_are_public() -> None:
-    """Its answers differ from one patch release to the next."""
+    """The answers of `ipaddress` differ between patch releases of Python."""
     asks = re.compile(r"\.is_(global|private|reserved|multicast|link_local|site_local)\b")
     found = [file.name for file in APP.rglob("*.py") if asks.search(file.read_text("utf-8"))]
 

@@ -1,4 +1,4 @@
-"""What may be shown of an error."""
+"""How much of an error may be shown."""
 
 import pytest
 
@@ -21,17 +21,17 @@ class OurError(Exception):
     ],
 )
 def test_our_own_messages_are_not_redacted_as_prose(message: str) -> None:
-    """They are made of safe parts, and say what to do."""
+    """The messages consist of safe parts and say how to fix the problem."""
     assert message_of_error(OurError(message)) == message
 
 
 def test_a_key_is_taken_out_of_our_own_messages_too() -> None:
-    """A caller may have named something so."""
+    """A caller may have used a key as a name."""
     assert message_of_error(OurError("step sk-proj-abcdefghijklmnop123456")) == "step [secret]"
 
 
 def test_errors_of_others_are_told_in_their_words_behind_their_class() -> None:
-    """Redacted, the first line, and of a group the first error."""
+    """The class and the redacted first line are shown; for a group, those of its first error."""
     group = ExceptionGroup("two of them", [RuntimeError("kaput"), KeyError("x")])
 
     assert message_of_error(RuntimeError("kaput\nand more")) == "RuntimeError: kaput"
@@ -45,5 +45,5 @@ def test_errors_of_others_are_told_in_their_words_behind_their_class() -> None:
     "name", ["pass", "db_pass", "pw", "sid", "session", "sessionId", "PHPSESSID", "session_id"]
 )
 def test_fields_that_hold_a_session_or_a_password_are_not_shown(name: str) -> None:
-    """However short their names are."""
+    """Fields with a session or a password are hidden, however short their names are."""
     assert redact_value({name: "abc"}) == {name: "[secret]"}

@@ -1,4 +1,4 @@
-"""No text makes redaction slow: steps are counted, not seconds."""
+"""Redaction takes linear time for any text, measured in steps."""
 
 import re
 from dataclasses import replace
@@ -52,7 +52,7 @@ def steps_of(rule: Rule, text: str) -> int:
     [*FRAGMENTS, *(pytest.param(each, marks=pytest.mark.proof) for each in MORE_FRAGMENTS)],
 )
 def test_twice_the_text_takes_twice_the_steps(fragment: str) -> None:
-    """For every rule, whatever is repeated; and a character costs a bounded number of steps."""
+    """Redaction takes a bounded number of steps per character, for every rule and repeated text."""
     short = fragment * max(2, 40 // len(fragment))
     long = 2 * short
     for rule in RULES:
@@ -63,7 +63,7 @@ def test_twice_the_text_takes_twice_the_steps(fragment: str) -> None:
 
 
 def test_the_counter_sees_a_pattern_that_is_not_linear() -> None:
-    """Otherwise the test above would prove nothing."""
+    """A non-linear pattern must be detected, or the other test would prove nothing."""
     bad = Rule(re.compile(r"(?:a+)+b"), lambda _: "")
 
     assert steps_of(bad, "a" * 12) > 30 * steps_of(bad, "a" * 6)

@@ -1,4 +1,4 @@
-"""Log lines as a collector reads them, and tracebacks in them."""
+"""Log lines and tracebacks as a log collector reads them."""
 
 import ast
 import asyncio
@@ -27,7 +27,7 @@ from tests.support.syntax import parsed
 
 @pytest.fixture
 def stream() -> Iterator[io.StringIO]:
-    """Where the lines go; logging is put back afterwards."""
+    """Yield the stream of log lines, and restore the logging configuration afterwards."""
     root = logging.getLogger()
     handlers, level, show = root.handlers[:], root.level, warnings.showwarning
     yield io.StringIO()
@@ -43,7 +43,7 @@ def lines(stream: io.StringIO) -> list[dict[str, Any]]:
 
 
 def test_a_line_names_the_current_span_and_its_trace(stream: io.StringIO) -> None:
-    """Lines of requests, where requests have spans, and of libraries; a run has its own trace."""
+    """Lines of traced requests and of libraries name the span; a run has its own trace."""
     configure_logging(stream=stream)
 
     with within_span("ab" * 16, "cd" * 8, sampled=True):
@@ -59,7 +59,7 @@ def test_a_line_names_the_current_span_and_its_trace(stream: io.StringIO) -> Non
 
 @pytest.mark.req("002/19.1")
 def test_a_line_is_one_json_object_with_time_level_and_event(stream: io.StringIO) -> None:
-    """Newlines and quotes in a value do not break it into two."""
+    """Newlines and quotes in a value do not split the line."""
     configure_logging(stream=stream)
 
     structlog.get_logger("caseworker.runs").info(
@@ -81,7 +81,7 @@ def test_a_line_is_one_json_object_with_time_level_and_event(stream: io.StringIO
 
 @pytest.mark.req("002/22.2")
 async def test_lines_carry_the_run_they_belong_to(stream: io.StringIO) -> None:
-    """Also lines of libraries and of tasks that the run has started; not those after it."""
+    """Lines of libraries and of the run's tasks carry it too; later lines do not."""
     configure_logging(stream=stream)
 
     async def child() -> None:
@@ -101,7 +101,7 @@ async def test_lines_carry_the_run_they_belong_to(stream: io.StringIO) -> None:
 @pytest.mark.req("002/19.2")
 @pytest.mark.guarantee(15)
 def test_nothing_secret_gets_through_any_door(stream: io.StringIO) -> None:
-    """Events, fields, library messages and tracebacks are all redacted."""
+    """Events, fields, library messages and tracebacks are redacted."""
     configure_logging(stream=stream)
     secret = "ada@example.org"
 
@@ -120,7 +120,7 @@ def test_nothing_secret_gets_through_any_door(stream: io.StringIO) -> None:
 
 @pytest.mark.req("002/19.2")
 def test_a_field_that_is_not_on_the_allowlist_is_not_shown(stream: io.StringIO) -> None:
-    """Whatever it holds: nobody logs a question by accident."""
+    """The value is hidden whatever it is, so a question cannot be logged by accident."""
     configure_logging(stream=stream)
 
     structlog.get_logger().info("accepted", question="Who is Ada?", status="queued")
@@ -132,7 +132,7 @@ def test_a_field_that_is_not_on_the_allowlist_is_not_shown(stream: io.StringIO) 
 
 @pytest.mark.req("002/19.2")
 def test_a_traceback_shows_no_row_that_a_database_refused(stream: io.StringIO) -> None:
-    """Errors of others are shown by the first line of their message."""
+    """For errors of libraries only the first line of the message is shown."""
     configure_logging(stream=stream)
     row = "A" + "da"
 
@@ -153,7 +153,7 @@ def test_a_traceback_shows_no_row_that_a_database_refused(stream: io.StringIO) -
 
 
 def test_lines_below_the_level_are_dropped(stream: io.StringIO) -> None:
-    """Ours and those of libraries."""
+    """The level applies to lines of the service and of libraries."""
     configure_logging(stream=stream, level="warning")
 
     structlog.get_logger().info("quiet")
@@ -164,7 +164,7 @@ def test_lines_below_the_level_are_dropped(stream: io.StringIO) -> None:
 
 
 def test_libraries_that_would_log_contents_stay_quiet_at_debug(stream: io.StringIO) -> None:
-    """Debugging the service must not print prompts and rows."""
+    """Debug logging must not print prompts and rows."""
     configure_logging(stream=stream, level="debug")
 
     for name in (
@@ -181,7 +181,7 @@ def test_libraries_that_would_log_contents_stay_quiet_at_debug(stream: io.String
 
 
 def test_what_an_outage_does_to_the_queue_is_said_in_one_line(stream: io.StringIO) -> None:
-    """Its library names the error, and adds all the frames of a pool."""
+    """The library logs the error with all frames of its pool."""
     configure_logging(stream=stream)
 
     try:
@@ -195,7 +195,7 @@ def test_what_an_outage_does_to_the_queue_is_said_in_one_line(stream: io.StringI
 
 
 def test_warnings_are_log_lines(stream: io.StringIO) -> None:
-    """A library's deprecation does not break the stream of JSON."""
+    """A library's deprecation warning does not break the JSON stream."""
     configure_logging(stream=stream)
 
     with warnings.catch_warnings():
@@ -206,7 +206,7 @@ def test_warnings_are_log_lines(stream: io.StringIO) -> None:
 
 
 def test_the_console_format_is_for_people(stream: io.StringIO) -> None:
-    """The same content, redacted the same."""
+    """The console format shows the same redacted content."""
     configure_logging(stream=stream, form="console")
 
     structlog.get_logger("app").info("accepted", tier="small", detail="ada@example.org")
@@ -217,7 +217,7 @@ def test_the_console_format_is_for_people(stream: io.StringIO) -> None:
 
 
 def test_configuring_twice_logs_once(stream: io.StringIO) -> None:
-    """The command line and the server may both do it."""
+    """The command line and the server may both configure logging."""
     configure_logging(stream=stream)
     configure_logging(stream=stream)
 
@@ -232,7 +232,7 @@ _LEVELS = frozenset({"debug", "info", "warning", "error", "exception", "critical
 
 
 def logged_in_app() -> Iterator[tuple[str, ast.Call]]:
-    """Yield every call of a logger with its place in the source."""
+    """Yield every logger call with its position in the source."""
     for file in sorted(APP.rglob("*.py")):
         for node in ast.walk(parsed(file.read_text())):
             match node:
@@ -244,18 +244,18 @@ def logged_in_app() -> Iterator[tuple[str, ast.Call]]:
 
 @pytest.fixture(scope="module")
 def logged() -> list[tuple[str, ast.Call]]:
-    """Every call of a logger: parsing the whole source takes a second."""
+    """Return every logger call; it is cached because parsing takes a second."""
     return list(logged_in_app())
 
 
 @pytest.mark.req("002/19.2", "002/19.5")
 def test_lines_have_fields_of_the_allowlist_alone(logged: list[tuple[str, ast.Call]]) -> None:
-    """Others would be logged without their values, and nobody would see why."""
+    """The values of other fields would be hidden in the log."""
     strangers = [
         f"{place} {keyword.arg}"
         for place, call in logged
         for keyword in call.keywords
-        if keyword.arg not in LOG_FIELDS | {"exc_info"}  # which becomes "exception"
+        if keyword.arg not in LOG_FIELDS | {"exc_info"}  # logged as "exception"
     ]
 
     assert len(logged) > 15
@@ -266,7 +266,7 @@ def test_lines_have_fields_of_the_allowlist_alone(logged: list[tuple[str, ast.Ca
 def test_lines_say_what_happened_in_words_that_stand_in_the_source(
     logged: list[tuple[str, ast.Call]],
 ) -> None:
-    """An event with a value in it could hold anything, and could not be searched for."""
+    """An event that contains a value could hold personal data and could not be searched for."""
     assert [place for place, call in logged if not isinstance(call.args[0], ast.Constant)] == []
 
 
@@ -278,7 +278,7 @@ def raised(error: Exception) -> Exception:
 
 
 def test_a_traceback_says_where_and_what() -> None:
-    """Frames, class and message, as Python writes them."""
+    """Frames, class and message have Python's own format."""
     shown = format_error(raised(ValueError("no number")))
 
     assert shown.startswith("Traceback (most recent call last):\n  File ")
@@ -287,7 +287,7 @@ def test_a_traceback_says_where_and_what() -> None:
 
 @pytest.mark.req("002/19.2")
 def test_only_our_own_messages_are_shown_whole() -> None:
-    """Of others the first line, cut: the rest may quote what they were given."""
+    """Messages of other libraries are cut to their first line, because they may quote input."""
     assert message_of(StepTimeoutError("one\ntwo")) == "one\ntwo"
     assert message_of(ValueError("one\ntwo")) == "one"
     assert message_of(ValueError("x " * 500)).startswith("x " * 100)
@@ -296,7 +296,7 @@ def test_only_our_own_messages_are_shown_whole() -> None:
 
 @pytest.mark.req("002/19.2")
 def test_a_message_is_not_cut_in_the_middle_of_a_secret() -> None:
-    """Half an address is an address to whoever reads it."""
+    """Half an email address still identifies a person."""
     for length in range(250, 300, 3):
         error = ValueError(
             f"{'x' * length} ada.king.countess.of.lovelace@mail.example.org is taken"
@@ -305,7 +305,7 @@ def test_a_message_is_not_cut_in_the_middle_of_a_secret() -> None:
 
 
 def test_every_error_of_a_group_is_format_error() -> None:
-    """A task group fails with all that failed in it."""
+    """A task group raises all errors of its tasks."""
     group = ExceptionGroup("two", [raised(ValueError("one")), raised(KeyError("other"))])
 
     shown = format_error(raised(group))
@@ -315,7 +315,7 @@ def test_every_error_of_a_group_is_format_error() -> None:
 
 
 def test_what_was_being_handled_is_told_unless_it_was_put_aside() -> None:
-    """``raise … from None`` means that it says nothing more."""
+    """``raise … from None`` suppresses the context."""
 
     def fail(*, aside: bool) -> None:
         try:
@@ -336,7 +336,7 @@ def test_what_was_being_handled_is_told_unless_it_was_put_aside() -> None:
 
 
 def test_errors_that_caused_one_another_end() -> None:
-    """A circle of causes is cut, and a message that cannot be made is no reason to fail."""
+    """A cycle of causes is cut, and an error whose message raises is still formatted."""
 
     class BrokenError(Exception):
         def __str__(self) -> str:
@@ -349,7 +349,7 @@ def test_errors_that_caused_one_another_end() -> None:
 
 
 def test_a_line_that_cannot_be_written_breaks_nothing(stream: io.StringIO) -> None:
-    """What reads the log may be gone, or its disk full: the service goes on."""
+    """Logging continues if the reader of the log is gone or its disk is full."""
 
     class Full(io.StringIO):
         def write(self, text: str) -> int:
@@ -369,7 +369,7 @@ def test_a_line_that_cannot_be_written_breaks_nothing(stream: io.StringIO) -> No
 
 
 def test_lines_of_several_threads_stay_whole(stream: io.StringIO) -> None:
-    """Each line is written under the lock that the lines of libraries take."""
+    """Lines are written under the lock that library loggers use."""
     configure_logging(stream=stream)
 
     def write(number: int) -> None:

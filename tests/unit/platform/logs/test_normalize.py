@@ -1,4 +1,4 @@
-"""Escapes, wide and invisible characters hide nothing from redaction."""
+"""Escapes, full-width and invisible characters do not hide text from redaction."""
 
 import pytest
 
@@ -56,7 +56,7 @@ PLAIN = (
 def test_a_secret_is_found_in_the_normalized_text(
     text: str, core: str, before: str, after: str
 ) -> None:
-    """The text is shown as it was searched."""
+    """A secret is found in the normalized text, and that text is shown."""
     shown = redact_text(before + text + after)
 
     assert core not in shown
@@ -72,6 +72,6 @@ def test_a_text_that_hides_nothing_is_shown_as_it_was_written(text: str) -> None
 
 
 def test_an_escape_that_makes_no_character_stays() -> None:
-    """Half a character would be refused by whoever stores the text."""
+    """A lone surrogate could not be stored."""
     assert normalize(r"\ud83d \u0041") == r"\ud83d A"
     assert "\x00" not in redact_text(r"\u0000 ada@example.org")

@@ -1,4 +1,4 @@
-"""Personal data, as far as a form gives it away, and numbers that stand for nobody."""
+"""Personal data with a recognisable format, and numbers that identify no person."""
 
 import random
 import string
@@ -100,14 +100,14 @@ HARMLESS = (
 @pytest.mark.req("002/19.2", "002/19.3")
 @pytest.mark.parametrize(("text", "shown"), PERSONAL.values(), ids=PERSONAL.keys())
 def test_personal_data_is_marked(text: str, shown: str) -> None:
-    """A mark says what was there; the words around it stay."""
+    """A mark replaces the data; the words around it stay."""
     assert redact_text(text) == shown
 
 
 @pytest.mark.req("002/19.5")
 @pytest.mark.parametrize("text", HARMLESS)
 def test_numbers_and_words_of_questions_stay(text: str) -> None:
-    """What cases are made of must be readable in a trace."""
+    """The content of cases must be readable in a trace."""
     assert redact_text(text) == text
 
 
@@ -137,7 +137,7 @@ _ACCOUNTS = st.builds(
 def test_no_address_card_or_account_survives_in_any_text(
     before: str, secret: str, after: str
 ) -> None:
-    """Unless more digits or letters make another word of it."""
+    """The exception is data joined to more digits or letters."""
     joined = before[-1:].isalnum() or before[-1:] in "-.," or after[:1].isalnum()
 
     shown = redact_text(before + secret + after, max_chars=10_000)
@@ -158,9 +158,9 @@ _SIGNS = st.sampled_from([" + ", " - ", " * ", " / ", "*", "/", "+", " ^ ", " +"
 @pytest.mark.req("002/19.5")
 @given(st.lists(st.tuples(_NUMBERS, _SIGNS), min_size=1, max_size=8), _NUMBERS)
 def test_arithmetic_survives(terms: list[tuple[str, str]], last: str) -> None:
-    """Numbers of up to twelve digits, amounts and percentages, with the signs between them.
+    """Numbers of up to twelve digits, amounts and percentages survive, with their operators.
 
-    Only minus signs without spaces can make a telephone number of a sum, as 415-555-2671 does.
+    Only minus signs without spaces can make a sum look like a phone number: 415-555-2671.
     """
     question = "What is " + "".join(number + sign for number, sign in terms) + last + "?"
 
@@ -172,7 +172,7 @@ def test_arithmetic_survives(terms: list[tuple[str, str]], last: str) -> None:
 def test_dates_ids_and_symbols_survive(
     day: date, at: datetime, number: object, symbol: str
 ) -> None:
-    """In every form that this service writes them."""
+    """All formats that the service writes survive."""
     text = f"{symbol} from {day.isoformat()} {at.isoformat()} to {at} in run {number}, ({day})"
 
     assert redact_text(text) == text
@@ -188,5 +188,5 @@ def test_dates_ids_and_symbols_survive(
     ],
 )
 def test_a_number_that_does_not_check_stays(number: str) -> None:
-    """Issuer, length and check digits tell cards and accounts; plans tell telephone numbers."""
+    """Cards and accounts need valid check digits, and phone numbers a valid numbering plan."""
     assert redact_text(f"It was {number}") == f"It was {number}"

@@ -1,4 +1,4 @@
-"""What may be shown of values of every kind, by their names and by their texts."""
+"""Redaction of values of every kind, by name and by content."""
 
 import json
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from caseworker.platform.logs.redaction import MAX_TEXT_CHARS, SAFE_NAMES, redac
 
 @pytest.mark.req("002/19.2", "002/19.3")
 def test_what_a_text_holds_is_taken_out_wherever_the_text_stands() -> None:
-    """Under any name, in lists, in keys, in numbers, in texts of other values."""
+    """Texts are redacted under any name, in lists, keys, numbers and other values."""
     given = {
         "detail": ["mail to ada@example.org", {"ada@example.org": Decimal(1)}],
         "when": datetime(2025, 9, 8, tzinfo=UTC),
@@ -41,20 +41,20 @@ def test_what_a_text_holds_is_taken_out_wherever_the_text_stands() -> None:
     ],
 )
 def test_a_value_whose_name_says_secret_never_passes(name: str) -> None:
-    """Not even a short or nested one that looks like nothing."""
+    """Short, nested and harmless-looking values are hidden too."""
     assert redact_value({"request": {name: {"value": "42"}}}) == {"request": {name: "[secret]"}}
 
 
 @pytest.mark.req("002/19.2")
 @pytest.mark.parametrize("name", ["email", "Phone-Number", "date_of_birth", "last name", "iban"])
 def test_a_value_whose_name_says_whose_it_is_never_passes(name: str) -> None:
-    """A birthday is a date like any other; its name alone gives it away."""
+    """A birthday is recognised only by its name."""
     assert redact_value({name: "2000-01-01", "x": None}) == {name: "[personal data]", "x": None}
 
 
 @pytest.mark.req("002/19.2")
 def test_names_on_the_allowlist_pass() -> None:
-    """Identifiers that the service makes are what a log is read by."""
+    """Identifiers made by the service must be readable in logs."""
     line = {"run_id": "0123456789abcdefABCDEF0123456789", "tier": "small", "decision": "escalate"}
 
     for name, value in line.items():
@@ -64,7 +64,7 @@ def test_names_on_the_allowlist_pass() -> None:
 @pytest.mark.req("002/19.2")
 @pytest.mark.parametrize("name", sorted(SAFE_NAMES))
 def test_the_allowlist_is_not_for_names_that_others_give(name: str) -> None:
-    """Arguments and results of tools call their parts what they like."""
+    """Arguments and results of tools may have any names."""
     assert redact_value({name: "ada@example.org"}, name="args") == {name: "[email]"}
 
 
@@ -87,7 +87,7 @@ def test_the_allowlist_is_not_for_names_that_others_give(name: str) -> None:
     ],
 )
 def test_a_name_beside_a_value_counts_like_one_above_it(value: Any, shown: Any) -> None:
-    """Headers and variables are told as pairs."""
+    """Headers and variables are stored as pairs of name and value."""
     assert redact_value({"said": value}) == {"said": shown}
 
 
@@ -103,24 +103,24 @@ def test_a_name_beside_a_value_counts_like_one_above_it(value: Any, shown: Any) 
     ],
 )
 def test_names_that_tell_are_known_in_every_form(name: str, mark: str | None) -> None:
-    """In camels and snakes, disguised, and with the word whose they are."""
+    """Camel case, snake case, disguised names and compounds are recognised."""
     assert redact_value({name: 42}) == {name if mark is None else redact_text(name): mark or 42}
 
 
 @pytest.mark.req("002/19.2")
 def test_a_key_does_not_pass_under_any_name() -> None:
-    """Callers name their runs and requests themselves, and paste what they have at hand."""
+    """Callers choose run and request IDs and may paste a key there."""
     assert redact_value("sk-proj-abcdEFGH12345678", name="run_id") == "[secret]"
 
 
 def test_the_allowlist_is_for_identifiers_only() -> None:
-    """A text that is too long or not printable is no identifier, whatever its name."""
+    """A text that is too long or not printable is not an identifier."""
     assert redact_value("ada@example.org\n", name="kind") == "[email]\n"
     assert "ada@example.org" not in redact_value("x" * 300 + " ada@example.org", name="kind")
 
 
 def test_usage_counters_are_not_mistaken_for_tokens() -> None:
-    """``tokens`` are counted, a ``token`` is kept."""
+    """``tokens`` is a counter, ``token`` is a secret."""
     counters = {"max_tokens": 100, "tokens_in": 812, "token_usage": {"input": 812}}
 
     assert redact_value(counters) == counters
@@ -131,7 +131,7 @@ def test_usage_counters_are_not_mistaken_for_tokens() -> None:
 
 
 def test_a_cut_never_tears_a_secret_apart() -> None:
-    """Half an address is an address to whoever reads it."""
+    """Half an email address still identifies a person."""
     text = "a " * 980 + "ada.lovelace@mail.example.org and more" * 20
 
     shown = redact_text(text)
@@ -144,7 +144,7 @@ def test_a_cut_never_tears_a_secret_apart() -> None:
 
 
 def test_marks_that_shorten_a_text_do_not_bring_a_torn_secret_into_sight() -> None:
-    """What was read to see the whole of a secret is not shown itself."""
+    """Text that was read beyond the limit to find a whole secret is not shown."""
     key = f"-----BEGIN PRIVATE KEY-----\n{'A' * 900}\n-----END PRIVATE KEY-----"
     for shift in range(40):
         text = f"{key} {'x ' * 630}{'x' * shift} 4111 1111 1111 1111 {'y ' * 400}"
@@ -153,7 +153,7 @@ def test_marks_that_shorten_a_text_do_not_bring_a_torn_secret_into_sight() -> No
 
 @pytest.mark.parametrize("glue", ["", '","', "&", "\n"])
 def test_a_text_without_spaces_is_cut_as_carefully(glue: str) -> None:
-    """JSON without spaces and URLs are texts too."""
+    """JSON and URLs without spaces are cut the same way."""
     for length in range(1900, 2001, 4):
         text = "x" * length + glue + "ada.king.countess.of.lovelace@mail.example.org" + "," * 900
         assert "countess" not in redact_text(text)
@@ -161,7 +161,7 @@ def test_a_text_without_spaces_is_cut_as_carefully(glue: str) -> None:
 
 @pytest.mark.parametrize("length", [1990, 2000, 2001, 2010, 5000])
 def test_no_text_is_longer_than_asked_for(length: int) -> None:
-    """Not even one that its marks make longer; and cutting it again changes nothing."""
+    """Marks do not make the text longer than the limit, and a second cut changes nothing."""
     shown = redact_text(("a@b.cd " * 1000)[:length])
 
     assert len(shown) <= MAX_TEXT_CHARS
@@ -169,7 +169,7 @@ def test_no_text_is_longer_than_asked_for(length: int) -> None:
 
 
 def test_every_kind_of_value_becomes_json() -> None:
-    """What is no JSON value is shown as text, bytes by their length, cycles to a depth."""
+    """Every value becomes JSON: objects become text, bytes their length, and cycles end."""
 
     @dataclass
     class Point:
@@ -211,12 +211,12 @@ def test_every_kind_of_value_becomes_json() -> None:
     ],
 )
 def test_messages_of_the_service_stay_as_they_are(message: str) -> None:
-    """A word before a name is no reason to take the name out."""
+    """A word before a name does not cause redaction of the name."""
     assert redact_text(message) == message
 
 
 def test_control_characters_cannot_steer_a_terminal() -> None:
-    """An escape sequence in a log line is shown, not obeyed."""
+    """An escape sequence in a log line is shown and not executed."""
     assert "\x1b" not in redact_text("\x1b[2Jgone")
 
 
@@ -258,7 +258,7 @@ FRAGMENTS = st.sampled_from(
 @pytest.mark.req("002/19.3")
 @given(st.lists(FRAGMENTS | st.text(max_size=3), max_size=12))
 def test_what_was_redacted_once_stays_as_it_is(fragments: list[str]) -> None:
-    """Logs are redacted again on their way out, and traces when they are shown."""
+    """Logs are redacted again when written, and traces when shown."""
     once = redact_text("".join(fragments))
 
     assert redact_text(once) == once
@@ -266,7 +266,7 @@ def test_what_was_redacted_once_stays_as_it_is(fragments: list[str]) -> None:
 
 @given(st.recursive(st.none() | st.booleans() | st.floats() | st.text(), st.lists, max_leaves=20))
 def test_redaction_never_fails_and_never_adds_its_own_meaning(value: Any) -> None:
-    """Anything goes in, JSON comes out, and doing it again changes nothing."""
+    """Any input gives JSON, and a second redaction changes nothing."""
     once = redact_value(value)
 
     json.dumps(once, allow_nan=False)

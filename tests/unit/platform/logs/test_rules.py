@@ -1,4 +1,4 @@
-"""Redaction leaves out rules that cannot find anything; that must never change what it shows."""
+"""Redaction skips rules that cannot match; the result must not depend on that."""
 
 import re
 from collections.abc import Callable
@@ -29,9 +29,9 @@ SAMPLES = (
 
 
 def settled(apply: Callable[[str], str], text: str) -> str:
-    """Return a text once nothing more is found, whatever the marks in it are called.
+    """Apply rules until the text is stable, and return it with uniform marks.
 
-    A mark may tell of what follows it, and so of another mark.
+    A mark may influence the text after it, and so another mark.
     """
     while (after := apply(text)) != text:
         text = after
@@ -41,7 +41,7 @@ def settled(apply: Callable[[str], str], text: str) -> str:
 @pytest.mark.req("002/19.3")
 @pytest.mark.parametrize("text", SAMPLES)
 def test_no_rule_is_left_out_that_finds_something(text: str) -> None:
-    """Hints and shapes are there wherever a rule matches, in capitals too."""
+    """The hint or shape of a rule is present wherever the rule matches, in capitals too."""
     for written in (text, f"so {text}, it was", text.upper()):
         assert CHOSEN.apply(written) == UNCONDITIONAL.apply(written)
 
@@ -51,14 +51,14 @@ def test_no_rule_is_left_out_that_finds_something(text: str) -> None:
 @example(["Bearer abcdefgh1", ":", "ada@example.org"])
 @example(["Bearer abcdefgh1", ": ", "ada@example.org", "ada@example.org"])
 def test_no_rule_is_left_out_of_any_text(fragments: list[str]) -> None:
-    """Whatever stands beside whatever."""
+    """Any combination of fragments gives the same result as with all rules."""
     text = "".join(fragments)
 
     assert settled(CHOSEN.apply, text) == settled(UNCONDITIONAL.apply, text)
 
 
 class Recorder:
-    """A pattern that records the texts it was searched for in."""
+    """A pattern that records the texts it searches."""
 
     def __init__(self) -> None:
         self.texts: list[str] = []
@@ -68,7 +68,7 @@ class Recorder:
 
 
 def test_a_rule_is_tried_only_where_a_hint_or_its_shape_is() -> None:
-    """One without conditions is tried always."""
+    """A rule without conditions is always tried."""
     hinted, shaped, bare = (Recorder() for _ in range(3))
     rules = RuleSet(
         (
@@ -87,7 +87,7 @@ def test_a_rule_is_tried_only_where_a_hint_or_its_shape_is() -> None:
 
 
 def test_a_rejected_match_is_searched_again_inside() -> None:
-    """None searches on behind the first character, the match itself behind its last one."""
+    """The search resumes after a rejected match's first character, or after an accepted match."""
     pattern = re.compile("a+")
     inside = Rule(pattern, lambda found: "x" if len(found.group()) < 3 else None)
     whole = Rule(pattern, lambda found: "x" if len(found.group()) < 3 else found.group())
@@ -96,7 +96,7 @@ def test_a_rejected_match_is_searched_again_inside() -> None:
 
 
 def test_a_text_is_read_again_a_bounded_number_of_times() -> None:
-    """Candidates that overlap are replaced once too many characters were rejected."""
+    """Overlapping candidates are replaced after too many rejected characters."""
     judged: list[str] = []
     rule = Rule(re.compile("a{1,500}"), lambda found: judged.append(found.group()))
 

@@ -1,4 +1,4 @@
-"""Secrets that have a form, and those that their neighbours give away."""
+"""Secrets with a known format, and secrets recognised by the text next to them."""
 
 import pytest
 
@@ -143,7 +143,7 @@ HARMLESS = (
     ("before", "after"), [("before ", " after"), ('{"said": "', '"}'), ("", "")]
 )
 def test_a_secret_is_taken_out_of_a_text(secret: str, core: str, before: str, after: str) -> None:
-    """Wherever it stands; the words around it stay."""
+    """The secret is found at any position; the words around it stay."""
     shown = redact_text(f"{before}{secret}{after}")
 
     assert core not in shown
@@ -154,17 +154,17 @@ def test_a_secret_is_taken_out_of_a_text(secret: str, core: str, before: str, af
 @pytest.mark.req("002/19.5")
 @pytest.mark.parametrize("text", HARMLESS)
 def test_what_only_resembles_a_secret_stays(text: str) -> None:
-    """Names in programs, ids and digests of this service, paths, ordinary words."""
+    """Program names, IDs and digests of this service, paths and ordinary words stay."""
     assert redact_text(text) == text
 
 
 @pytest.mark.parametrize("text", ["sk-proj-abcdEFGH12345678", "a:AKIAIOSFODNN7EXAMPLE"])
 def test_an_identifier_that_is_a_key_is_known(text: str) -> None:
-    """Somebody has put it into the wrong field."""
+    """A caller may have put a key into an identifier field."""
     assert without_keys(text) != text
 
 
 @pytest.mark.parametrize("text", ["case-2025-09-08.1", "0190a3c4-7b1e-7c3d-9f00-5a8b6c7d8e9f", ""])
 def test_an_ordinary_identifier_is_no_key(text: str) -> None:
-    """Also one that looks random."""
+    """Random-looking identifiers are not keys."""
     assert without_keys(text) == text

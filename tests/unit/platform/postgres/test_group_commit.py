@@ -1,4 +1,4 @@
-"""The line of writers, over a database that answers whatever it is asked."""
+"""The group commit queue, over a scripted database."""
 
 import asyncio
 from collections import Counter
@@ -22,7 +22,7 @@ from tests.support.seeded_loop import run
 
 
 class Open:
-    """All that a line of writers asks of a connection by itself."""
+    """The connection methods that the queue calls directly."""
 
     closed = False
 
@@ -36,7 +36,7 @@ async def connect() -> psycopg.AsyncConnection[Any]:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_a_writer_that_gives_up_at_the_last_moment_leaves_no_batch_of_nothing(seed: int) -> None:
-    """Nothing is written, and the next writer does not wait as if the rows had been locked."""
+    """No row is written, and the next writer does not wait as after lock contention."""
     batches: list[Sequence[str]] = []
 
     async def commit(connection: object, writes: Sequence[str]) -> Sequence[str]:
@@ -66,7 +66,7 @@ Commit = Callable[[Sequence[str]], Awaitable[Sequence[str | Later]]]
 
 
 def written(commit: Commit, writes: Sequence[str], **options: Any) -> list[Any]:
-    """Put writes in line at once; return what became of each."""
+    """Submit all writes at once, and return their results or errors."""
 
     async def main() -> list[Any]:
         async def commit_over(_: object, batch: Sequence[str]) -> Sequence[str | Later]:
@@ -84,7 +84,7 @@ def written(commit: Commit, writes: Sequence[str], **options: Any) -> list[Any]:
 
 
 def test_a_batch_is_bounded_in_bytes() -> None:
-    """A write that is larger than the bound is written, alone."""
+    """A write above the limit is written in a separate batch."""
     batches: list[Sequence[str]] = []
 
     async def commit(batch: Sequence[str]) -> Sequence[str]:
@@ -103,7 +103,7 @@ def test_a_batch_is_bounded_in_bytes() -> None:
     "error", [psycopg.errors.QueryCanceled("timeout"), SilentServerError("no answer")]
 )
 def test_a_write_that_the_server_cannot_carry_out_fails_alone(error: Exception) -> None:
-    """Those beside it are written, and do not wait until it is given up."""
+    """Other writes of the batch succeed without waiting for the last retry."""
     order: list[str] = []
 
     async def commit(batch: Sequence[str]) -> Sequence[str]:
@@ -123,7 +123,7 @@ def test_a_write_that_the_server_cannot_carry_out_fails_alone(error: Exception) 
 
 
 def test_a_write_that_was_broken_off_now_and_then_is_written() -> None:
-    """Somebody had the server cancel the statement of the whole batch, several times."""
+    """An operator cancelled the batch's statement several times."""
     broken = 0
 
     async def commit(batch: Sequence[str]) -> Sequence[str]:
@@ -137,7 +137,7 @@ def test_a_write_that_was_broken_off_now_and_then_is_written() -> None:
 
 
 def test_writes_that_wait_for_locks_do_not_fill_the_batches() -> None:
-    """However many they are, others are written meanwhile."""
+    """Other writes are committed in the meantime, however many writes wait for locks."""
     tries = Counter[str]()
 
     async def commit(batch: Sequence[str]) -> Sequence[str | Later]:
@@ -151,7 +151,7 @@ def test_writes_that_wait_for_locks_do_not_fill_the_batches() -> None:
 
 
 def test_a_line_that_gets_nothing_written_says_for_how_long() -> None:
-    """So that a process can say that it is not ready; an idle one is."""
+    """A process uses this for readiness; an idle queue is ready."""
     now = 0.0
 
     async def main() -> None:
@@ -181,7 +181,7 @@ def test_a_line_that_gets_nothing_written_says_for_how_long() -> None:
 
 
 def test_a_batch_gets_smaller_while_those_it_answers_keep_the_event_loop() -> None:
-    """The last one of a batch must not begin long after its answer; then it may grow again."""
+    """The last writer of a batch must not resume late; afterwards the batch may grow again."""
     sizes: list[int] = []
     now = 0.0
     needs = 0.0
@@ -216,7 +216,7 @@ def test_a_batch_gets_smaller_while_those_it_answers_keep_the_event_loop() -> No
 
 @pytest.mark.parametrize("seed", range(20))
 def test_newcomers_wait_while_the_line_is_longer_than_a_commit(seed: int) -> None:
-    """All are let in soon after it moves, although one of them has gone meanwhile."""
+    """Waiting callers enter soon after the queue moves, although one of them was cancelled."""
     most, gate, came, entered = BATCH[0], asyncio.Event(), list[int](), list[int]()
 
     async def commit(connection: object, writes: Sequence[str]) -> Sequence[str]:
@@ -253,7 +253,7 @@ def test_newcomers_wait_while_the_line_is_longer_than_a_commit(seed: int) -> Non
 
 
 def test_a_newcomer_does_not_wait_for_ever() -> None:
-    """What has begun may stand still because the database is away."""
+    """The queue stalls if the database is down."""
 
     async def commit(connection: object, writes: Sequence[str]) -> Sequence[str]:
         await asyncio.Event().wait()

@@ -1,4 +1,4 @@
-"""The account of the embedded database: what is made on a machine is said."""
+"""Creating an OS account for the embedded database is logged."""
 
 import os
 import pwd
@@ -14,7 +14,7 @@ from caseworker.platform.postgres.embedded import programs
 def test_an_account_that_root_makes_is_logged_as_a_warning(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """With its name, and how to do without it; before it is made."""
+    """The warning comes first; it names the account and the alternative."""
     someone = pwd.getpwuid(os.getuid())
     commands: list[list[str]] = []
     told: list[int] = []

@@ -1,4 +1,4 @@
-"""The tool numeric_analysis on real prices; numpy and plain Python are the oracles."""
+"""The tool numeric_analysis on real prices, checked against numpy and plain Python."""
 
 import json
 import math
@@ -19,14 +19,14 @@ YEAR = ("2012-01-01", "2012-12-31")
 
 
 async def analysed(**args: Any) -> Any:
-    """Run the tool; whatever it returns is plain JSON."""
+    """Run the tool and require plain JSON."""
     result = await TOOL.run(args, context())
     assert json.loads(json.dumps(result, allow_nan=False)) == result
     return result
 
 
 def oracle(metric: str, prices: list[float], days: list[date]) -> float:
-    """Work a metric out with numpy."""
+    """Compute a metric with numpy."""
     values = np.array(prices)
     simple = values[1:] / values[:-1] - 1
     logs = np.diff(np.log(values))
@@ -58,7 +58,7 @@ def oracle(metric: str, prices: list[float], days: list[date]) -> float:
 @pytest.mark.parametrize("symbol", ["AAPL", "FB"])
 @pytest.mark.parametrize("metric", METRICS)
 async def test_every_metric_is_what_numpy_makes_of_the_same_rows(metric: str, symbol: str) -> None:
-    """On adjusted closes, over all days that there are."""
+    """The metric uses adjusted closes over all available days."""
     result = await analysed(metric=metric, symbol=symbol, decimals=8)
 
     rows = csv_rows(symbol)
@@ -75,7 +75,7 @@ async def test_every_metric_is_what_numpy_makes_of_the_same_rows(metric: str, sy
 
 @pytest.mark.req("002/5.3")
 async def test_correlation_is_of_returns_on_common_days() -> None:
-    """Facebook came later: only the days that both have count."""
+    """Facebook's prices start later, so only the common days count."""
     result = await analysed(metric="correlation", symbols=["Apple", "FB"], decimals=8)
 
     apple = {row["Date"]: float(row["Adj Close"]) for row in csv_rows("AAPL")}
@@ -90,7 +90,7 @@ async def test_correlation_is_of_returns_on_common_days() -> None:
 
 @pytest.mark.req("002/5.3")
 async def test_the_words_of_a_result_can_be_read() -> None:
-    """Metric, what it is of, the days used, the rounded value and its unit."""
+    """The text names the metric, symbol, days, rounded value and unit."""
     result = await analysed(
         metric="max_drawdown", symbol="AAPL", start=YEAR[0], end=YEAR[1], decimals=2
     )
@@ -109,7 +109,7 @@ async def test_the_words_of_a_result_can_be_read() -> None:
 async def test_prices_as_traded_and_volumes_can_be_asked_for(
     field: str, price: str, column: str
 ) -> None:
-    """The highest one is a number of the file."""
+    """The highest price equals a price in the file."""
     result = await analysed(
         metric="max", symbol="AAPL", start=YEAR[0], end=YEAR[1], field=field, price=price
     )
@@ -120,7 +120,7 @@ async def test_prices_as_traded_and_volumes_can_be_asked_for(
 
 
 async def test_an_adjusted_price_keeps_its_share_of_the_close() -> None:
-    """Open, high and low are adjusted as the close of their day is."""
+    """Open, high and low are adjusted like the close of their day."""
     result = await analysed(metric="mean", symbol="AAPL", start=YEAR[0], end=YEAR[1], field="low")
 
     wanted = [
@@ -131,7 +131,7 @@ async def test_an_adjusted_price_keeps_its_share_of_the_close() -> None:
 
 
 async def test_what_rises_when_the_other_falls_has_a_correlation_of_minus_one() -> None:
-    """Given values are paired by their places."""
+    """The given values are paired by position."""
     result = await analysed(
         metric="correlation", values=[1, 2, 1, 2, 1], other_values=[2, 1, 2, 1, 2]
     )
@@ -140,7 +140,7 @@ async def test_what_rises_when_the_other_falls_has_a_correlation_of_minus_one() 
 
 
 async def test_a_split_inside_prices_as_traded_is_noted() -> None:
-    """A return over it would be meaningless, and says so; adjusted prices need no note."""
+    """A return across the split would be meaningless; adjusted prices need no note."""
     period = {"start": "2005-02-01", "end": "2005-03-31"}
 
     raw = await analysed(metric="total_return", symbol="AAPL", price="raw", **period)
@@ -151,7 +151,7 @@ async def test_a_split_inside_prices_as_traded_is_noted() -> None:
 
 
 async def test_own_values_are_analysed_like_prices() -> None:
-    """With their dates where these are known, and by steps where not."""
+    """Dates are used if given, otherwise positions."""
     dated = await analysed(
         metric="max_drawdown",
         values=[100, 120, 90, 130, 129],
@@ -168,7 +168,7 @@ async def test_own_values_are_analysed_like_prices() -> None:
 
 
 async def test_halves_are_rounded_away_from_zero_when_decimals_are_asked_for() -> None:
-    """As people do it, not as binary fractions happen to fall."""
+    """Rounding is decimal and not that of binary fractions."""
     up = await analysed(metric="mean", values=[2.675], decimals=2)
     down = await analysed(metric="mean", values=[-0.5], decimals=0)
     zero = await analysed(metric="mean", values=[-0.001], decimals=2)
@@ -236,14 +236,14 @@ async def test_halves_are_rounded_away_from_zero_when_decimals_are_asked_for() -
 async def test_a_failure_is_a_dict_that_says_what_to_ask(
     args: dict[str, Any], code: str, told: str
 ) -> None:
-    """How many points are needed, which values are not usable, what may be chosen."""
+    """The error says how many points are needed, which values are invalid, or the choices."""
     result = await analysed(**args)
 
     assert (result.get("code"), told in result.get("error", "")) == (code, True), result
 
 
 async def test_a_source_that_breaks_is_an_error_without_its_message() -> None:
-    """And a tool on such a source leaves the process."""
+    """A tool with a live source is marked as external."""
     tool = NumericAnalysis(BrokenSource())
 
     result = await tool.run({"metric": "mean", "symbol": "AAPL"}, context())
@@ -266,7 +266,7 @@ async def test_a_source_that_breaks_is_an_error_without_its_message() -> None:
 async def test_no_numbers_make_it_raise_or_return_what_is_not_finite(
     metric: str, values: list[float], other: list[float], options: dict[str, Any]
 ) -> None:
-    """Any list of numbers ends in a finite value or in an error."""
+    """Any list of numbers gives a finite value or an error."""
     second = {"other_values": other} if metric == "correlation" else {}
 
     result = await analysed(metric=metric, values=values, **second, **options)

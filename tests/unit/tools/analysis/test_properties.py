@@ -1,4 +1,4 @@
-"""What holds for every series of prices."""
+"""Properties of metrics for any series of prices."""
 
 import math
 from datetime import date, timedelta
@@ -29,14 +29,14 @@ PERCENTAGES = [
 
 
 def observed(values: list[float]) -> Observations:
-    """Return values on days in a row."""
+    """Return values on consecutive days."""
     days = tuple(date(2024, 1, 1) + timedelta(days=day) for day in range(len(values)))
     return Observations(name="prices", unit="USD", values=tuple(values), days=days)
 
 
 @given(values=PRICES)
 def test_a_drawdown_is_a_fraction_and_none_is_deeper(values: list[float]) -> None:
-    """From its peak to its trough, the value really fell by it."""
+    """The value falls by that fraction from its peak to its trough."""
     fall, peak, trough = deepest(values)
 
     assert 0 <= fall < 1
@@ -54,7 +54,7 @@ def test_a_drawdown_is_a_fraction_and_none_is_deeper(values: list[float]) -> Non
 def test_a_percentage_does_not_depend_on_the_currency(
     metric: str, values: list[float], power: int
 ) -> None:
-    """Scaled prices (by a power of two, which rounds nothing) have the same returns."""
+    """Prices scaled by a power of two, which rounds nothing, have the same returns."""
     try:
         before = METRICS[metric].compute(observed(values), OPTIONS).value
     except OverflowError:
@@ -67,7 +67,7 @@ def test_a_percentage_does_not_depend_on_the_currency(
 @pytest.mark.parametrize("metric", ["mean", "median", "min", "max", "change", "trend"])
 @given(values=PRICES, power=st.integers(-8, 8))
 def test_an_amount_scales_with_the_currency(metric: str, values: list[float], power: int) -> None:
-    """Twice the prices, twice the mean."""
+    """Twice the prices have twice the mean."""
     before = METRICS[metric].compute(observed(values), OPTIONS).value
     after = METRICS[metric].compute(observed([value * 2.0**power for value in values]), OPTIONS)
 
@@ -78,11 +78,11 @@ def test_an_amount_scales_with_the_currency(metric: str, values: list[float], po
 def test_a_correlation_is_symmetric_and_between_minus_one_and_one(
     pairs: list[tuple[float, float]],
 ) -> None:
-    """Whichever of the two comes first."""
+    """The order of the two series does not matter."""
     one, other = (observed(list(values)) for values in zip(*pairs, strict=True))
     try:
         there = correlation_of_returns(one, other).value
-    except ToolRefusedError:  # one of them does not vary
+    except ToolRefusedError:  # one series is constant
         return
     back = correlation_of_returns(other, one).value
 
@@ -92,7 +92,7 @@ def test_a_correlation_is_symmetric_and_between_minus_one_and_one(
 
 @given(values=PRICES)
 def test_returns_lead_from_the_first_value_to_the_last(values: list[float]) -> None:
-    """Simple returns multiply and log returns add up to the total return."""
+    """Simple returns multiply, and log returns add up, to the total return."""
     total = values[-1] / values[0]
 
     assert math.prod(1 + step for step in simple_returns(values)) == pytest.approx(total)
@@ -100,7 +100,7 @@ def test_returns_lead_from_the_first_value_to_the_last(values: list[float]) -> N
 
 
 def test_two_series_meet_on_their_common_days() -> None:
-    """Values keep their own day."""
+    """Values of two series are paired by their common days."""
     monday, tuesday, wednesday = (date(2024, 1, day) for day in (1, 2, 3))
     one = Observations(name="a", unit="USD", values=(1.0, 2.0), days=(monday, tuesday))
     other = Observations(name="b", unit="USD", values=(5.0, 6.0), days=(tuesday, wednesday))
@@ -112,7 +112,7 @@ def test_two_series_meet_on_their_common_days() -> None:
 
 @given(number=st.floats(allow_nan=False, allow_infinity=False), decimals=st.integers(0, 10))
 def test_rounding_changes_a_number_by_half_a_place_at_most(number: float, decimals: int) -> None:
-    """Very large numbers have no decimals to lose."""
+    """Very large numbers have no decimals to round."""
     shown = rounded(number, decimals)
 
     assert abs(shown - number) <= 0.5000001 * 10.0**-decimals + abs(number) * 1e-15
@@ -129,6 +129,6 @@ def test_without_a_wish_four_decimals_and_six_digits_are_kept(number: float, sho
 
 @pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf])
 def test_what_is_not_finite_never_leaves(number: float) -> None:
-    """Not even deep inside a result."""
+    """Non-finite numbers deep inside a result are caught too."""
     with pytest.raises(ToolRefusedError):
         rounded({"recent": [{"value": number}]}, None)

@@ -1,4 +1,4 @@
-"""Several stocks compared by one metric; plain arithmetic on the file is the oracle."""
+"""Comparing stocks by one metric, checked against plain arithmetic on the file."""
 
 import json
 from typing import Any
@@ -19,20 +19,20 @@ ALL = ["AAPL", "GOOG", "IBM", "MSFT"]
 
 
 async def compared(metric: str, symbols: list[str], **args: Any) -> Any:
-    """Run the tool; whatever it returns is plain JSON."""
+    """Run the tool and require plain JSON."""
     result = await TOOL.run({"metric": metric, "symbols": symbols, **args}, context())
     assert json.loads(json.dumps(result, allow_nan=False)) == result
     return result
 
 
 def gained(symbol: str, start: str, end: str) -> float:
-    """Return the last price over the first one, in percent more."""
+    """Return the percentage by which the last price exceeds the first."""
     prices = closes(symbol, start, end)
     return (prices[-1] - prices[0]) / prices[0] * 100
 
 
 def fallen(symbol: str, start: str, end: str) -> float:
-    """Return the deepest fall, by looking at every pair of days."""
+    """Return the deepest fall, computed from every pair of days."""
     prices = closes(symbol, start, end)
     return max(
         (high - low) / high * 100 for place, high in enumerate(prices) for low in prices[place:]
@@ -45,7 +45,7 @@ def fallen(symbol: str, start: str, end: str) -> float:
 async def test_the_stock_that_comes_first_is_the_finding(
     metric: str, oracle: Any, which: str
 ) -> None:
-    """Its symbol alone answers; the figure of each stands beside it, in order."""
+    """The symbol is the finding; the ranking lists each stock's value in order."""
     result = await compared(metric, ALL, which=which, **YEAR)
 
     figures = {symbol: oracle(symbol, *YEAR.values()) for symbol in ALL}
@@ -59,7 +59,7 @@ async def test_the_stock_that_comes_first_is_the_finding(
 
 
 async def test_the_highest_value_comes_first_unless_told_otherwise() -> None:
-    """IBM gained a quarter in 2011, Microsoft lost a little."""
+    """IBM gained a quarter in 2011, and Microsoft lost a little."""
     result = await compared("total_return", ["MSFT", "IBM"], decimals=1, **YEAR)
 
     assert (result["value"], result["which"]) == ("IBM", "highest")
@@ -69,7 +69,7 @@ async def test_the_highest_value_comes_first_unless_told_otherwise() -> None:
 @pytest.mark.req("002/5.3")
 @pytest.mark.parametrize("metric", METRICS)
 async def test_every_metric_of_one_stock_compares_several(metric: str) -> None:
-    """With the same figures as each stock has alone, in the order of the figures."""
+    """Each stock has the value that it has alone, in order of the values."""
     result = await compared(metric, ["AAPL", "IBM"], **YEAR)
 
     alone = {
@@ -82,7 +82,7 @@ async def test_every_metric_of_one_stock_compares_several(metric: str) -> None:
 
 @pytest.mark.req("002/5.3")
 async def test_stocks_are_compared_over_the_same_days() -> None:
-    """Facebook came later: Apple counts from Facebook's first day on."""
+    """Facebook's prices start later, so Apple's count from the same day."""
     result = await compared("total_return", ["AAPL", "FB"])
 
     first = csv_rows("FB")[0]["Date"]
@@ -116,14 +116,14 @@ async def test_stocks_are_compared_over_the_same_days() -> None:
 async def test_what_cannot_be_compared_is_refused(
     args: dict[str, Any], code: str, told: str
 ) -> None:
-    """With what to ask instead."""
+    """The error for an impossible comparison names valid requests."""
     result = await TOOL.run({"metric": "total_return", **args}, context())
 
     assert (result.get("code"), told in result.get("error", "")) == (code, True), result
 
 
 async def test_a_source_that_breaks_breaks_the_comparison() -> None:
-    """Half a comparison would look like a whole one."""
+    """A failing source fails the comparison, because a partial one would look complete."""
     args = {"metric": "volatility", "symbols": ["AAPL", "IBM"]}
 
     assert (await NumericAnalysis(BrokenSource()).run(args, context()))["code"] == (
@@ -135,12 +135,12 @@ OPTIONS = Options(window=20, periods_per_year=252)
 
 
 def observed(symbol: str, *values: float, unit: str = "USD") -> Observations:
-    """Return prices of some stock."""
+    """Return prices of a stock."""
     return Observations(name=symbol, unit=unit, values=values, symbol=symbol)
 
 
 def test_two_that_are_equal_have_no_first() -> None:
-    """Nothing is drawn by lot."""
+    """A tie is not broken at random."""
     twins = observed("A", 1, 2), observed("B", 2, 4), observed("C", 2, 3)
 
     with pytest.raises(ToolRefusedError, match="A and B have the same total return"):
@@ -148,7 +148,7 @@ def test_two_that_are_equal_have_no_first() -> None:
 
 
 def test_prices_in_two_currencies_are_not_compared() -> None:
-    """Their returns can be."""
+    """Prices in two currencies are not compared; their returns can be."""
     stocks = observed("A", 1, 2), observed("B", 1, 3, unit="EUR")
 
     assert ranked(METRICS["total_return"], OPTIONS, HIGHEST, *stocks)["value"] == "B"

@@ -1,4 +1,4 @@
-"""Numbers stay exact as long as they can, and honest afterwards."""
+"""Numbers stay exact as long as possible, and are marked as rounded afterwards."""
 
 import decimal
 from decimal import Decimal
@@ -17,7 +17,7 @@ small = st.fractions(min_value=-1000, max_value=1000, max_denominator=1000)
 
 @given(left=small, right=small)
 def test_the_four_operations_are_those_of_fractions(left: Fraction, right: Fraction) -> None:
-    """Sums, differences, products and quotients keep every digit."""
+    """Sums, differences, products and quotients are exact."""
     arithmetic = RealArithmetic()
 
     assert arithmetic.add(left, right) == left + right
@@ -31,18 +31,18 @@ def test_the_four_operations_are_those_of_fractions(left: Fraction, right: Fract
 
 @given(base=st.fractions(min_value=0, max_value=50, max_denominator=50), degree=st.integers(2, 9))
 def test_the_root_of_a_power_is_exact(base: Fraction, degree: int) -> None:
-    """Newton's method on whole numbers finds it or nothing."""
+    """Newton's method on integers finds the exact root or none."""
     assert exact_root(base**degree, degree) == base
 
 
 @given(value=st.integers(2, 10**6), degree=st.integers(2, 9))
 def test_a_number_between_two_powers_has_no_exact_root(value: int, degree: int) -> None:
-    """One more than a power is never a power."""
+    """One more than a power is not a power."""
     assert exact_root(Fraction(value**degree + 1), degree) is None
 
 
 def test_a_fraction_that_grows_too_long_is_rounded_and_a_number_too_large_refused() -> None:
-    """Denominators may be given up, magnitudes may not."""
+    """Long denominators may be rounded, large magnitudes may not."""
     arithmetic = RealArithmetic()
     long = arithmetic.power(Fraction(4819, 4800), Fraction(360))
 
@@ -53,7 +53,7 @@ def test_a_fraction_that_grows_too_long_is_rounded_and_a_number_too_large_refuse
 
 
 def test_the_precision_of_the_thread_does_not_matter() -> None:
-    """A library that lowers the thread's decimal precision changes no result here."""
+    """A library that changes the thread's decimal precision has no effect."""
     arithmetic = RealArithmetic()
     root = arithmetic.root(Fraction(2), Fraction(2))
     with decimal.localcontext() as ambient:
@@ -63,7 +63,7 @@ def test_the_precision_of_the_thread_does_not_matter() -> None:
 
 
 def test_the_constants_have_all_their_digits() -> None:
-    """E against its series, pi against Machin's formula, with digits to spare."""
+    """E is checked against its series and pi against Machin's formula, with extra digits."""
     e = sum((Fraction(1, _factorial(n)) for n in range(60)), Fraction(0))
     pi = 4 * (4 * _arctan_of_inverse(5) - _arctan_of_inverse(239))
 

@@ -1,4 +1,4 @@
-"""Calendar arithmetic against the slow and obvious way."""
+"""Calendar arithmetic, checked against a slow and simple computation."""
 
 import calendar
 from datetime import date, timedelta
@@ -22,14 +22,14 @@ days = st.dates(min_value=date(1900, 1, 1), max_value=date(2200, 1, 1))
 
 @given(day=days, amount=st.integers(-20_000, 20_000))
 def test_days_and_weeks_are_counted_as_timedelta_counts_them(day: date, amount: int) -> None:
-    """The standard library is the oracle."""
+    """The standard library gives the same dates."""
     assert shifted(day, amount, "days") == day + timedelta(days=amount)
     assert shifted(day, amount, "weeks") == day + timedelta(weeks=amount)
 
 
 @given(day=days, amount=st.integers(-600, 600))
 def test_months_keep_the_day_or_end_on_the_last_one(day: date, amount: int) -> None:
-    """January 31 and one month is the last day of February."""
+    """One month after January 31 is the last day of February."""
     moved = shifted(day, amount, "months")
     last = calendar.monthrange(moved.year, moved.month)[1]
 
@@ -40,7 +40,7 @@ def test_months_keep_the_day_or_end_on_the_last_one(day: date, amount: int) -> N
 
 @given(day=days, amount=st.integers(-60, 60))
 def test_business_days_are_counted_one_by_one(day: date, amount: int) -> None:
-    """Only Mondays to Fridays count, from wherever the count starts."""
+    """Only Mondays to Fridays count, whatever day the count starts on."""
     step = timedelta(days=1 if amount > 0 else -1)
     wanted, left = day, abs(amount)
     while left:
@@ -54,7 +54,7 @@ def test_business_days_are_counted_one_by_one(day: date, amount: int) -> None:
 def test_business_days_between_two_dates_are_counted_as_if_one_by_one(
     start: date, length: int
 ) -> None:
-    """Both ends are included."""
+    """Business days between two dates include both ends."""
     every = [start + timedelta(days=number) for number in range(length + 1)]
 
     assert count_of_business_days(start, every[-1]) == sum(day.isoweekday() < 6 for day in every)
@@ -62,7 +62,7 @@ def test_business_days_between_two_dates_are_counted_as_if_one_by_one(
 
 @given(start=days, length=st.integers(0, 40_000))
 def test_whole_months_and_days_lead_from_the_start_to_the_end(start: date, length: int) -> None:
-    """No month more fits in between."""
+    """No further month fits in between."""
     end = start + timedelta(days=length)
     months, rest = whole_months_between(start, end)
 
@@ -75,7 +75,7 @@ def test_whole_months_and_days_lead_from_the_start_to_the_end(start: date, lengt
 def test_the_nth_weekday_is_found_in_the_calendar_of_the_month(
     year: int, month: int, weekday: int
 ) -> None:
-    """The weeks of the standard library's calendar are the oracle."""
+    """The standard library's calendar gives the same day."""
     found = [
         date(year, month, week[weekday])
         for week in calendar.monthcalendar(year, month)
@@ -90,7 +90,7 @@ def test_the_nth_weekday_is_found_in_the_calendar_of_the_month(
 
 @given(day=days, weekday=st.integers(0, 6), forward=st.booleans())
 def test_the_next_weekday_is_never_the_day_itself(day: date, weekday: int, forward: bool) -> None:
-    """It lies one to seven days away."""
+    """The result is one to seven days later."""
     found = next_weekday(day, weekday, forward=forward)
 
     assert found.weekday() == weekday
@@ -109,7 +109,7 @@ def test_the_next_weekday_is_never_the_day_itself(day: date, weekday: int, forwa
     ],
 )
 def test_a_day_outside_the_calendar_is_refused(day: date, amount: int, unit: str) -> None:
-    """Years run from 1 to 9999."""
+    """A day outside the years 1 to 9999 is rejected."""
     with pytest.raises(ToolRefusedError, match="years 1 to 9999"):
         shifted(day, amount, unit)  # type: ignore[arg-type]
 

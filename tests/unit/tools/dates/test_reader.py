@@ -1,4 +1,4 @@
-"""Written dates are read in one way or not at all."""
+"""Written dates have exactly one reading or are rejected."""
 
 from datetime import date
 from zoneinfo import ZoneInfo
@@ -16,7 +16,7 @@ UTC = ZoneInfo("UTC")
 
 @pytest.fixture(scope="module")
 def reader() -> DateReader:
-    """One reader for all; warming it takes time."""
+    """Return one reader for all tests, because loading it takes time."""
     return DateReader()
 
 
@@ -47,7 +47,7 @@ READ = [
 @pytest.mark.req("002/5.2", "002/25.3")
 @pytest.mark.parametrize(("text", "day"), READ)
 def test_a_whole_date_is_read(reader: DateReader, text: str, day: date) -> None:
-    """In ISO form, in English words, or in digits that have one order only."""
+    """ISO form, English words and unambiguous digits are accepted."""
     assert reader.read(text, UTC) == day
 
 
@@ -64,7 +64,7 @@ def test_a_whole_date_is_read(reader: DateReader, text: str, day: date) -> None:
 def test_a_date_with_two_readings_is_refused_and_both_are_named(
     reader: DateReader, text: str, readings: tuple[str, ...]
 ) -> None:
-    """The message also says how to write each of them."""
+    """The message shows how to write each reading."""
     with pytest.raises(ToolRefusedError) as refused:
         reader.read(text, UTC)
 
@@ -87,14 +87,14 @@ def test_a_date_with_two_readings_is_refused_and_both_are_named(
     ],
 )
 def test_what_is_not_one_whole_date_is_refused(reader: DateReader, text: str) -> None:
-    """Parts are not guessed, words are not passed over, and a wrong weekday is not ignored."""
+    """Partial dates, extra words and wrong weekdays are rejected."""
     with pytest.raises(ToolRefusedError):
         reader.read(text, UTC)
 
 
 @pytest.mark.req("002/25.5")
 def test_an_instant_is_the_day_that_it_has_in_the_zone(reader: DateReader) -> None:
-    """An offset in the text is honoured, never dropped."""
+    """An offset in the text is applied and never dropped."""
     instant = "2024-03-05T23:30:00+00:00"
 
     assert reader.read(instant, ZoneInfo("Asia/Tokyo")) == date(2024, 3, 6)
@@ -104,7 +104,7 @@ def test_an_instant_is_the_day_that_it_has_in_the_zone(reader: DateReader) -> No
 
 @given(day=st.dates(min_value=date(1000, 1, 1)))
 def test_every_date_is_read_back_from_the_words_it_is_told_in(day: date) -> None:
-    """What the tool says, the tool understands."""
+    """The reader accepts every format that the tool writes."""
     assert READER.read(in_words(day), UTC) == day
     assert READER.read(day.isoformat(), UTC) == day
     assert READER.read(f"{day.day} {MONTHS[day.month - 1][:3]} {day.year}", UTC) == day
@@ -112,7 +112,7 @@ def test_every_date_is_read_back_from_the_words_it_is_told_in(day: date) -> None
 
 @given(day=st.dates(min_value=date(1000, 1, 1)))
 def test_digits_are_read_only_if_the_order_does_not_matter(day: date) -> None:
-    """Day first and month first must come to the same."""
+    """Day first and month first must give the same date."""
     text = f"{day.day:02}/{day.month:02}/{day.year}"
     if day.day > 12 or day.day == day.month:
         assert READER.read(text, UTC) == day

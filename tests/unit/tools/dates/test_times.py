@@ -1,4 +1,4 @@
-"""Times of a day: told in another zone, counted between, counted from."""
+"""Times of day: conversion to another zone, differences and sums."""
 
 from collections.abc import Mapping
 from datetime import UTC, date, datetime, timedelta
@@ -34,7 +34,7 @@ def at_utc(day: date, hour: int) -> datetime:
 
 
 def berlin(moment: datetime) -> datetime:
-    """Return what clocks in Berlin show: summer from the last Sunday of March to October's."""
+    """Return the time in Berlin; summer time runs from the last Sunday of March to October's."""
     begins = at_utc(nth_sunday(moment.year, 3, -1), 1)
     ends = at_utc(nth_sunday(moment.year, 10, -1), 1)
     hours = 2 if begins <= moment < ends else 1
@@ -42,7 +42,7 @@ def berlin(moment: datetime) -> datetime:
 
 
 def new_york(moment: datetime) -> datetime:
-    """Return what clocks in New York show: summer from March's second Sunday, since 2007."""
+    """Return the time in New York; since 2007 summer time starts on March's second Sunday."""
     begins = at_utc(nth_sunday(moment.year, 3, 2), 7)
     ends = at_utc(nth_sunday(moment.year, 11, 1), 6)
     hours = 4 if begins <= moment < ends else 5
@@ -81,7 +81,7 @@ CONVERTED = [
 async def test_a_time_is_told_in_another_zone(
     calendar: Calendar, context: ToolContext, date: str, here: str, there: str, iso: str
 ) -> None:
-    """With the offset that holds there on that day."""
+    """The offset is the one of that zone on that day."""
     result = await found(calendar, context, "convert", date=date, timezone=here, to_timezone=there)
 
     assert (result.get("value"), result.get("timezone")) == (iso, there), result
@@ -92,7 +92,7 @@ async def test_a_time_is_told_in_another_zone(
 async def test_an_instant_is_told_in_words_with_its_weekday_and_zone(
     calendar: Calendar, context: ToolContext
 ) -> None:
-    """And the time of day stands beside it alone."""
+    """The time of day is also a separate field."""
     args = {"date": "2025-03-03T15:00", "timezone": BERLIN, "to_timezone": "Asia/Tokyo"}
     result = await found(calendar, context, "convert", **args)
 
@@ -104,7 +104,7 @@ async def test_an_instant_is_told_in_words_with_its_weekday_and_zone(
 async def test_now_is_what_clocks_show_in_the_zone(
     calendar: Calendar, context: ToolContext
 ) -> None:
-    """In the run's zone without another one."""
+    """The current time is shown in the run's zone unless another zone is given."""
     here = await found(calendar, context, "now")
     there = await found(calendar, context, "now", timezone="Asia/Tokyo")
 
@@ -150,7 +150,7 @@ async def test_a_time_that_comes_twice_or_never_is_refused_with_both_readings(
     code: str,
     readings: list[str],
 ) -> None:
-    """Each of them is read, and is one instant."""
+    """The message offers both readings, and each one is accepted as one instant."""
     result = await found(calendar, context, "convert", date=date, timezone=zone, to_timezone="UTC")
     instants = [
         await found(calendar, context, "convert", date=reading, timezone=zone, to_timezone="UTC")
@@ -176,7 +176,7 @@ async def test_a_time_that_comes_twice_or_never_is_refused_with_both_readings(
 async def test_the_times_next_to_a_change_are_read(
     calendar: Calendar, context: ToolContext, date: str, zone: str
 ) -> None:
-    """Only the hour of the change itself is refused."""
+    """Only the hour of the change itself is rejected."""
     result = await found(calendar, context, "convert", date=date, timezone=zone, to_timezone=zone)
 
     assert result["value"].startswith(date)
@@ -188,7 +188,7 @@ async def test_the_times_next_to_a_change_are_read(
 async def test_clocks_are_told_as_the_law_sets_them(
     calendar: Calendar, context: ToolContext, moment: datetime
 ) -> None:
-    """From UTC into two zones and, where the local time is one instant, from one to the other."""
+    """Times are converted from UTC to two zones and, if unambiguous, between the zones."""
     for zone, shown in ((BERLIN, berlin), (NEW_YORK, new_york)):
         told = await found(calendar, context, "convert", date=moment.isoformat(), to_timezone=zone)
         assert told["value"][:19] == shown(moment).isoformat()
@@ -215,7 +215,7 @@ async def test_clocks_are_told_as_the_law_sets_them(
 async def test_a_date_with_two_times_is_refused(
     calendar: Calendar, context: ToolContext, date: str
 ) -> None:
-    """The first of these had an offset, and lost its sign on the way."""
+    """A regression test: the first of these lost the sign of its offset."""
     result = await found(calendar, context, "convert", date=date, to_timezone="UTC")
 
     assert result["code"] == "invalid_date"
@@ -229,7 +229,7 @@ ELAPSED = [
     ({"date": "2025-01-01T00:00", "end_date": "2025-01-08T12:00", "unit": "days"}, "7.5"),
     ({"date": "2025-01-01T09:00", "end_date": "2025-01-01T10:40", "unit": "hours"}, "1.666667"),
     ({"date": "2025-01-01T09:00", "end_date": "2025-01-01T09:00", "unit": "hours"}, "0"),
-    # Clocks in Berlin are put forward on 30 March 2025 and set back on 26 October.
+    # Clocks in Berlin go forward on 30 March 2025 and back on 26 October.
     (
         {
             "date": "2025-03-29T12:00",
@@ -270,7 +270,7 @@ ELAPSED = [
 async def test_the_time_between_two_instants_is_exact(
     calendar: Calendar, context: ToolContext, args: dict[str, Any], value: str
 ) -> None:
-    """Whatever clocks do in between."""
+    """Changes of the clocks in between do not matter."""
     result = await found(calendar, context, "elapsed", **args)
 
     assert result.get("value") == value, result
@@ -286,7 +286,7 @@ async def test_the_time_between_two_instants_is_exact(
 async def test_what_is_added_is_what_has_elapsed(
     calendar: Calendar, context: ToolContext, moment: datetime, amount: int, unit: str
 ) -> None:
-    """Hours are counted on the line of time, not on clocks."""
+    """Hours are added as elapsed time and not as clock time."""
     length = timedelta(**{unit: amount})
     args = {"date": moment.isoformat(), "amount": amount, "unit": unit, "timezone": BERLIN}
     added = await found(calendar, context, "add", **args)
@@ -329,7 +329,7 @@ REFUSED = [
 async def test_a_time_that_cannot_be_used_is_refused_with_what_to_write(
     calendar: Calendar, context: ToolContext, operation: str, args: dict[str, Any], told: str
 ) -> None:
-    """Nothing raises and nothing is guessed."""
+    """The error names a valid format; no exception is raised and nothing is guessed."""
     result = await found(calendar, context, operation, **args)
 
     assert "value" not in result
@@ -359,7 +359,7 @@ written = st.sampled_from(
 async def test_no_times_make_the_calendar_raise(
     calendar: Calendar, context: ToolContext, operation: str, args: dict[str, Any]
 ) -> None:
-    """Any arguments end in a value or in an error."""
+    """Any arguments give a value or an error."""
     result = await calendar.run({"operation": operation, **args}, context)
 
     assert ("value" in result) != ("error" in result)

@@ -1,4 +1,4 @@
-"""What a server that crashes, hangs, floods and lies costs: the call, and nothing else."""
+"""An MCP server that crashes, hangs, floods or lies costs at most the current call."""
 
 import asyncio
 import json
@@ -21,7 +21,7 @@ def log(tmp_path: Path) -> Path:
 
 
 async def test_calls_share_one_process_and_its_tools_have_the_name_of_the_server(log: Path) -> None:
-    """A server is started at its first use and once."""
+    """The server is started once, at its first use."""
     async with hostile(log) as server:
         assert server.pids() == []
         async with asyncio.TaskGroup() as group:
@@ -33,7 +33,7 @@ async def test_calls_share_one_process_and_its_tools_have_the_name_of_the_server
 
 
 async def test_hints_of_a_server_say_what_may_be_repeated_and_run_side_by_side(log: Path) -> None:
-    """Without hints a tool is taken to change something."""
+    """Without hints, a tool counts as changing state."""
     async with hostile(log) as server:
         specs = {spec.name: spec for spec in await server.servers.tools("h")}
 
@@ -43,7 +43,7 @@ async def test_hints_of_a_server_say_what_may_be_repeated_and_run_side_by_side(l
 
 
 async def test_lies_about_schemas_make_one_tool_unusable_and_are_logged(log: Path) -> None:
-    """Schemas that are invalid, lead elsewhere, or are too deep or large are never compiled."""
+    """Invalid, remote, deep or large schemas are never compiled."""
     with capture_logs() as lines:
         async with hostile(log) as server:
             specs = {spec.name: spec for spec in await server.servers.tools("h")}
@@ -61,7 +61,7 @@ async def test_lies_about_schemas_make_one_tool_unusable_and_are_logged(log: Pat
 
 
 async def test_a_malformed_entry_in_a_list_costs_one_tool_and_is_logged(log: Path) -> None:
-    """Whatever is wrong with it; all others can be used, and the line says what it is."""
+    """A malformed tool is logged with its error, and the server's other tools can be used."""
     with capture_logs() as lines:
         async with hostile(log) as server:
             names = [spec.name for spec in await server.servers.tools("h")]
@@ -79,7 +79,7 @@ async def test_a_malformed_entry_in_a_list_costs_one_tool_and_is_logged(log: Pat
 
 
 async def test_arguments_are_checked_before_they_are_sent(log: Path) -> None:
-    """A wrong argument never reaches the server."""
+    """Invalid arguments are not sent to the server."""
     async with hostile(log) as server:
         result = await server.call("echo", text=7)
 
@@ -88,7 +88,7 @@ async def test_arguments_are_checked_before_they_are_sent(log: Path) -> None:
 
 
 async def test_a_crash_ends_the_call_and_the_server_is_started_again(log: Path) -> None:
-    """The next call finds a new process."""
+    """The next call starts a new process."""
     async with hostile(log) as server:
         lost = await server.call("crash")
         again = await server.call("echo", text="back")
@@ -101,7 +101,7 @@ async def test_a_crash_ends_the_call_and_the_server_is_started_again(log: Path) 
 async def test_a_server_that_crashes_again_and_again_is_started_with_growing_pauses(
     log: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """While it is not started, calls say how long that will be."""
+    """During the pause, calls report how long it lasts."""
     monkeypatch.setattr(module, "PAUSE_SECONDS", (0.0, 100.0, 1000.0))
     async with hostile(log) as server:
         await server.call("crash")
@@ -115,7 +115,7 @@ async def test_a_server_that_crashes_again_and_again_is_started_with_growing_pau
 
 
 async def test_a_call_that_is_never_answered_ends_alone(log: Path) -> None:
-    """The server is told that nobody waits, and its other calls go on in the same process."""
+    """The server gets a cancel notification, and its other calls continue."""
     async with hostile(log, timeout_seconds=2) as server:
         silent = await server.call("hang")
         await until(lambda: server.lines("cancelled"))
@@ -129,7 +129,7 @@ async def test_a_call_that_is_never_answered_ends_alone(log: Path) -> None:
 async def test_a_server_that_reads_nothing_more_is_ended_with_all_it_has_started(
     log: Path,
 ) -> None:
-    """After a call without an answer the server must list its tools in time, or it is hung."""
+    """After an unanswered call, the server must list its tools in time, or it counts as hung."""
     async with hostile(log, timeout_seconds=2, start_timeout_seconds=6) as server:
         assert (await server.call("echo", text="x")) == {"text": "x"}
         deaf = server.pids()[0]
@@ -143,7 +143,7 @@ async def test_a_server_that_reads_nothing_more_is_ended_with_all_it_has_started
 
 
 async def test_a_cancelled_caller_does_not_wait_and_disturbs_nobody(log: Path) -> None:
-    """The server hears of it by the protocol's own notification."""
+    """The server gets the protocol's cancel notification."""
     async with hostile(log) as server:
         cancelled = asyncio.create_task(server.call("hang"))
         await until(lambda: server.lines("call hang"))
@@ -158,7 +158,7 @@ async def test_a_cancelled_caller_does_not_wait_and_disturbs_nobody(log: Path) -
 
 @pytest.mark.parametrize("tool", ["large", "large_last"])
 async def test_an_answer_that_is_too_large_is_not_gathered(log: Path, tool: str) -> None:
-    """Its call ends with a code, wherever the answer names it, and the session goes on."""
+    """The call ends with a code, wherever the answer names it, and the session continues."""
     async with hostile(log) as server:
         result = await server.call(tool)
 
@@ -169,7 +169,7 @@ async def test_an_answer_that_is_too_large_is_not_gathered(log: Path, tool: str)
 
 @pytest.mark.parametrize("tool", ["endless", "chatter"])
 async def test_a_flood_ends_the_server(log: Path, tool: str) -> None:
-    """A line without an end, and messages that nobody asked for."""
+    """An endless line or unsolicited messages end the server."""
     async with hostile(log) as server:
         result = await server.call(tool)
 
@@ -179,7 +179,7 @@ async def test_a_flood_ends_the_server(log: Path, tool: str) -> None:
 
 
 async def test_answers_that_make_no_sense_or_cannot_be_stored_are_tool_errors(log: Path) -> None:
-    """What a journal cannot hold is replaced, and a tool's own refusal is an error with a code."""
+    """Characters that a journal cannot store are replaced; a tool's own refusal has a code."""
     async with hostile(log) as server:
         assert (await server.call("nonsense"))["code"] == "unfit_result"
         assert (await server.call("unreadable"))["code"] == "unfit_result"
@@ -191,7 +191,7 @@ async def test_answers_that_make_no_sense_or_cannot_be_stored_are_tool_errors(lo
 
 
 async def test_a_change_of_the_tools_is_noticed(log: Path) -> None:
-    """A tool that is gone is an unknown one, and a new one can be used."""
+    """A removed tool is unknown, and a new one can be used."""
     async with hostile(log) as server:
         await server.call("change")
         found: list[str] = []
@@ -211,7 +211,7 @@ async def test_a_change_of_the_tools_is_noticed(log: Path) -> None:
 async def test_a_server_gets_only_the_variables_that_it_was_promised(
     log: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Keys of the service stay with the service."""
+    """The service's keys are not passed to the server."""
     monkeypatch.setenv("OPENAI_API_KEY", "sk-secret")
     async with hostile(log, env={"WANTED": "yes"}) as server:
         found: dict[str, Any] = json.loads((await server.call("env"))["text"])
@@ -221,7 +221,7 @@ async def test_a_server_gets_only_the_variables_that_it_was_promised(
 
 
 async def test_only_tools_of_the_allowlist_exist(log: Path) -> None:
-    """Others are not listed, and a name of one is none that the server serves."""
+    """Tools that are not on the allowlist are neither listed nor served."""
     async with hostile(log, allow=frozenset({"echo"})) as server:
         names = [spec.name for spec in await server.servers.tools("h")]
 
@@ -231,7 +231,7 @@ async def test_only_tools_of_the_allowlist_exist(log: Path) -> None:
 
 
 async def test_a_program_that_is_not_there_is_a_server_that_is_lost(log: Path) -> None:
-    """Its tools say so, and listing them raises."""
+    """The tools of a missing program return an error, and listing them raises."""
     async with hostile(log) as server:
         other = type(server.servers)(
             [
@@ -252,7 +252,7 @@ async def test_a_program_that_is_not_there_is_a_server_that_is_lost(log: Path) -
 
 
 async def test_closing_ends_the_process_by_its_stdin(log: Path) -> None:
-    """A server that behaves ends by itself."""
+    """Closing the server's stdin ends a well-behaved server."""
     async with hostile(log) as server:
         await server.call("echo", text="x")
 

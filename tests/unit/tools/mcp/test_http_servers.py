@@ -1,4 +1,4 @@
-"""What a server over HTTP costs that is not there, breaks off, or answers without an end."""
+"""MCP servers over HTTP that are down, break off, or answer without an end."""
 
 import asyncio
 import json
@@ -25,7 +25,7 @@ TOOLS = [
 
 
 class HttpServer:
-    """Speaks just enough HTTP and MCP to do it wrong."""
+    """A server that implements just enough HTTP and MCP to violate both."""
 
     def __init__(self) -> None:
         self.cancelled: list[Any] = []
@@ -33,7 +33,7 @@ class HttpServer:
         self.initialized = 0
         self.port = 0
         self.elsewhere = ""
-        """Where it says that the tool ``moved`` is."""
+        """The URL that the tool ``moved`` redirects to."""
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -131,7 +131,7 @@ async def call(servers: McpServers, tool: str) -> ToolResult:
     ],
 )
 async def test_an_answer_that_cannot_be_read_costs_its_call_alone(tool: str, code: str) -> None:
-    """The session goes on for the others."""
+    """An unreadable answer fails its call, and the session continues for other calls."""
     async with running(timeout_seconds=3.0) as (server, servers):
         other = asyncio.create_task(call(servers, "echo"))
         result = await call(servers, tool)
@@ -143,7 +143,7 @@ async def test_an_answer_that_cannot_be_read_costs_its_call_alone(tool: str, cod
 
 
 async def test_a_server_that_forgets_its_session_is_asked_for_a_new_one() -> None:
-    """The call fails; the next one finds a new session."""
+    """The call fails, and the next call opens a new session."""
     async with running() as (server, servers):
         assert (await call(servers, "forgotten"))["code"] == "server_lost"
         assert await call(servers, "echo") == {"text": "hello"}
@@ -151,7 +151,7 @@ async def test_a_server_that_forgets_its_session_is_asked_for_a_new_one() -> Non
 
 
 async def test_a_server_gets_the_headers_that_are_configured() -> None:
-    """With every request, and no compressed answer is asked for."""
+    """Every request has the headers, and none asks for compression."""
     async with running(headers={"Authorization": "Bearer abc"}) as (server, servers):
         await call(servers, "echo")
 
@@ -162,7 +162,7 @@ async def test_a_server_gets_the_headers_that_are_configured() -> None:
 
 @pytest.mark.parametrize("host", ["http://127.0.0.1:{other}", "http://localhost:{own}", "//[::1]"])
 async def test_a_server_cannot_send_a_call_and_its_credentials_elsewhere(host: str) -> None:
-    """Neither to another port nor to another name; the call fails and the session goes on."""
+    """Redirects to another port or host are refused; the call fails, the session continues."""
     secret = {"Authorization": "Bearer abc"}
     async with running() as (other, _), running(headers=secret) as (server, servers):
         server.elsewhere = f"{host.format(other=other.port, own=server.port)}/mcp"
@@ -178,7 +178,7 @@ async def test_a_server_cannot_send_a_call_and_its_credentials_elsewhere(host: s
 
 
 async def test_a_server_that_is_not_there_says_so() -> None:
-    """Nobody listens on its port."""
+    """No process listens on the server's port."""
     servers = McpServers([config("web", url="http://127.0.0.1:9/mcp")])
     with pytest.raises(ServerUnavailableError, match="cannot be reached"):
         await servers.tools("web")

@@ -1,4 +1,4 @@
-"""Pictures in the results of MCP tools, kept with the run."""
+"""Pictures in the results of MCP tools are stored with the run."""
 
 import base64
 from dataclasses import replace
@@ -19,7 +19,7 @@ PICTURES = {
 
 
 class Kept:
-    """A sink that remembers what it was given."""
+    """A sink that records the files it gets."""
 
     max_bytes = 1000
 
@@ -47,7 +47,7 @@ async def given(media_type: str, data: bytes) -> tuple[Kept, object]:
 
 @pytest.mark.parametrize("media_type", PICTURES)
 async def test_pictures_are_kept_as_files_of_their_type(media_type: str) -> None:
-    """The bytes as they came."""
+    """Pictures are stored with their type and unchanged bytes."""
     kept, omitted = await given(media_type, PICTURES[media_type])
 
     assert [saved[1:] for saved in kept.saved] == [(media_type, PICTURES[media_type])]
@@ -64,7 +64,7 @@ async def test_pictures_are_kept_as_files_of_their_type(media_type: str) -> None
     ],
 )
 async def test_what_is_not_what_it_says_is_left_out(media_type: str, data: bytes) -> None:
-    """Nor is what may hold scripts."""
+    """Formats that may contain scripts are left out too."""
     kept, omitted = await given(media_type, data)
 
     assert kept.saved == []

@@ -1,4 +1,4 @@
-"""What the tests of the pictures share."""
+"""Fixtures of the tests of pictures."""
 
 from collections.abc import AsyncIterator
 
@@ -9,7 +9,7 @@ from caseworker_cases.tools.plotting.renderer import Renderer
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def renderer() -> AsyncIterator[Renderer]:
-    """A renderer whose process lives as long as the tests of a module, on their loop."""
+    """Yield a renderer whose process lives during the tests of a module, on their event loop."""
     renderer = Renderer()
     yield renderer
     await renderer.aclose()

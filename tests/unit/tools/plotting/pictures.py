@@ -1,4 +1,4 @@
-"""Pictures made up for tests."""
+"""Sample pictures for tests."""
 
 from dataclasses import replace
 

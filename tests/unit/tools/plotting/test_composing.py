@@ -1,4 +1,4 @@
-"""What a picture is made of: words, values, and candles of days, weeks and months."""
+"""The content of a picture: text, values, and candles of days, weeks and months."""
 
 from dataclasses import replace
 from datetime import date
@@ -30,7 +30,7 @@ DAILY, WEEKLY, MONTHLY = PERIODS
 
 
 def test_a_week_opens_with_its_first_day_and_closes_with_its_last() -> None:
-    """High and low are those of all its days, also where a month ends between them."""
+    """High and low cover all days of the week, also across the end of a month."""
     assert candles_of(DAYS, WEEKLY, adjusted=False) == [
         Candle(date(2024, 1, 31), 10, 15, 8, 9),
         Candle(date(2024, 2, 7), 9, 10, 7, 8),
@@ -38,7 +38,7 @@ def test_a_week_opens_with_its_first_day_and_closes_with_its_last() -> None:
 
 
 def test_a_month_ends_inside_a_week() -> None:
-    """The same days, put together differently."""
+    """Monthly candles split a week that spans two months."""
     assert candles_of(DAYS, MONTHLY, adjusted=False) == [
         Candle(date(2024, 1, 15), 10, 15, 9, 14),
         Candle(date(2024, 2, 15), 14, 14, 7, 8),
@@ -46,7 +46,7 @@ def test_a_month_ends_inside_a_week() -> None:
 
 
 def test_adjusted_candles_keep_their_proportions() -> None:
-    """All four prices of a day are multiplied with the same factor, here a half."""
+    """All four prices of a day are multiplied by the same factor, here a half."""
     assert candles_of(DAYS[:1], DAILY, adjusted=True) == [Candle(date(2024, 1, 29), 5, 6, 4.5, 5.5)]
 
 
@@ -55,12 +55,12 @@ def test_adjusted_candles_keep_their_proportions() -> None:
     [(date(2012, 6, 30), "daily"), (date(2014, 1, 1), "weekly"), (date(2020, 1, 1), "monthly")],
 )
 def test_the_longer_the_time_the_longer_a_candle(last: date, name: str) -> None:
-    """On 790 pixels."""
+    """The candles of a 790-pixel chart become longer with the period."""
     assert period_for(date(2012, 1, 1), last, 790).name == name
 
 
 async def test_no_trading_is_lost_in_months() -> None:
-    """The highest price of all months is the highest of all days, in the file too."""
+    """The highest monthly price equals the highest daily price of the file."""
     series = await PRICES.daily("MSFT", None, None)
 
     candles = candles_of(series.days, MONTHLY, adjusted=False)
@@ -72,14 +72,14 @@ async def test_no_trading_is_lost_in_months() -> None:
 
 
 def request(kind: Kind, **other: Any) -> PlotRequest:
-    """Return the request for a picture of the usual size."""
+    """Return the request for a picture of the default size."""
     usual = {"format": Format.PNG, "width": 900, "height": 500, "adjusted": True, "title": None}
     return PlotRequest(kind=kind, **{**usual, **other})
 
 
 @pytest.mark.req("002/5.3")
 async def test_several_symbols_are_compared_from_one_hundred() -> None:
-    """On their common days, whatever they cost."""
+    """Only common days are shown, whatever the prices."""
     series = [await PRICES.daily(symbol, None, None) for symbol in ("AAPL", "FB")]
 
     picture = composed(series, request(Kind.LINE))
@@ -93,7 +93,7 @@ async def test_several_symbols_are_compared_from_one_hundred() -> None:
 
 
 async def test_a_drawdown_is_drawn_below_zero_in_percent() -> None:
-    """Its deepest point is the maximum drawdown."""
+    """The lowest point of the chart is the maximum drawdown."""
     series = await PRICES.daily("MSFT", None, None)
 
     picture = composed([series], request(Kind.DRAWDOWN))
@@ -107,7 +107,7 @@ async def test_a_drawdown_is_drawn_below_zero_in_percent() -> None:
 
 
 async def test_a_caption_names_the_source_and_a_subtitle_the_days() -> None:
-    """A picture that is passed on still tells where it comes from."""
+    """A shared picture still shows its source."""
     picture = composed(
         [await PRICES.daily("FB", None, None)], request(Kind.CANDLES, adjusted=False)
     )
@@ -130,7 +130,7 @@ async def test_a_caption_names_the_source_and_a_subtitle_the_days() -> None:
 async def test_a_title_tells_an_adjusted_price_from_the_one_of_the_day(
     kind: Kind, adjusted: bool, title: str
 ) -> None:
-    """They can differ many times over."""
+    """The two prices can differ by a large factor."""
     series = await PRICES.daily("IBM", None, None)
 
     assert composed([series], replace(request(kind), adjusted=adjusted)).title == title
@@ -148,5 +148,5 @@ async def test_a_title_tells_an_adjusted_price_from_the_one_of_the_day(
     ],
 )
 def test_a_title_is_one_line_of_visible_characters(title: str, clean: str) -> None:
-    """Control, format and broken characters are gone, and it has an end."""
+    """Control, format and invalid characters are removed, and the length is limited."""
     assert clean_title(title) == clean

@@ -1,4 +1,4 @@
-"""Pictures as bytes: formats, sizes, hostile titles, caps, and nothing that changes by itself."""
+"""Rendered pictures: formats, sizes, hostile titles, limits and reproducible bytes."""
 
 import asyncio
 import io
@@ -37,7 +37,7 @@ CAP = 5_000_000
 
 
 def figure_of(picture: Picture) -> Figure:
-    """Return the figure of a picture, to look at what is on it."""
+    """Return the figure of a picture for inspection."""
     frame = framed(picture)
     DRAWN[picture.kind](frame)
     return frame.figure
@@ -52,7 +52,7 @@ def words_on(figure: Figure) -> list[str]:
 
 @cache
 def drawn_once(picture: Picture) -> bytes:
-    """Return a picture that several tests look at."""
+    """Return a cached picture that several tests inspect."""
     return drawn(picture, CAP)
 
 
@@ -63,7 +63,7 @@ def small(kind: str, form: Format) -> Picture:
 @pytest.mark.req("002/5.3")
 @pytest.mark.parametrize("kind", EVERY_KIND)
 def test_a_png_has_the_size_that_was_asked_for(kind: str) -> None:
-    """To the pixel, and it is not blank."""
+    """The size is exact, and the picture is not blank."""
     data = drawn_once(small(kind, Format.PNG))
 
     pixels = imread(io.BytesIO(data), format="png")
@@ -75,7 +75,7 @@ def test_a_png_has_the_size_that_was_asked_for(kind: str) -> None:
 @pytest.mark.req("002/5.3")
 @pytest.mark.parametrize("kind", EVERY_KIND)
 def test_an_svg_is_of_the_same_size_in_browsers(kind: str) -> None:
-    """A browser counts 96 pixels to 72 points."""
+    """Browsers use 96 pixels per 72 points."""
     root = ElementTree.fromstring(drawn_once(small(kind, Format.SVG)))  # noqa: S314
 
     assert root.tag == "{http://www.w3.org/2000/svg}svg"
@@ -87,7 +87,7 @@ def test_an_svg_is_of_the_same_size_in_browsers(kind: str) -> None:
     "kind", ["line", *(pytest.param(each, marks=pytest.mark.proof) for each in [*EVERY_KIND][1:])]
 )
 def test_the_same_picture_is_always_the_same_bytes(kind: str, form: Format) -> None:
-    """No date, no random id and no version of a library is in them."""
+    """The file contains no date, random ID or library version."""
     data = drawn_once(small(kind, form))
 
     assert drawn(small(kind, form), CAP) == data
@@ -96,7 +96,7 @@ def test_the_same_picture_is_always_the_same_bytes(kind: str, form: Format) -> N
 
 @pytest.mark.parametrize("form", Format)
 def test_a_hostile_title_is_only_text(form: Format) -> None:
-    """No formula, no markup, no comment that ends early."""
+    """Formulas, markup and comment ends in the title have no effect."""
     title = r"$\frac{1}{0$ --><script>alert(1)</script> <!-- \x & \" $x^2$"
     data = drawn(replace(LINE, title=title, format=form, width=1600), CAP)
 
@@ -109,7 +109,7 @@ def test_a_hostile_title_is_only_text(form: Format) -> None:
 @pytest.mark.req("002/23.3")
 @pytest.mark.parametrize("form", Format)
 def test_writing_ends_where_the_cap_is(form: Format) -> None:
-    """One byte less than the picture needs is too little."""
+    """A limit one byte below the picture's size is exceeded."""
     picture = replace(CANDLES, format=form)
     size = len(drawn(picture, CAP))
 
@@ -119,14 +119,14 @@ def test_writing_ends_where_the_cap_is(form: Format) -> None:
 
 
 def test_the_words_around_a_picture_are_all_there() -> None:
-    """Title, subtitle, unit of the axis and source; and the last value beside its line."""
+    """Title, subtitle, unit and source are shown, and the last value next to its line."""
     words = words_on(figure_of(LINE))
 
     assert {LINE.title, LINE.subtitle, LINE.unit, LINE.caption, "139.00"} <= set(words)
 
 
 def test_lines_are_named_where_they_end_and_no_name_covers_another() -> None:
-    """Five lines that end at the same place have five names below one another."""
+    """The names of five lines with the same end are placed below one another."""
     figure = figure_of(COMPARISON)
     figure.draw_without_rendering()
 
@@ -138,7 +138,7 @@ def test_lines_are_named_where_they_end_and_no_name_covers_another() -> None:
 
 
 def test_a_drawdown_is_told_in_percent_and_its_deepest_point_by_date() -> None:
-    """The axis has percent signs, the point its value and day."""
+    """The axis has percent signs, and the point its value and day."""
     words = words_on(figure_of(EVERY_KIND["drawdown"]))
 
     assert "\N{MINUS SIGN}30%" in words
@@ -149,7 +149,7 @@ def test_a_drawdown_is_told_in_percent_and_its_deepest_point_by_date() -> None:
 @pytest.mark.parametrize("picture", EVERY_KIND.values(), ids=EVERY_KIND)
 @pytest.mark.proof
 def test_nothing_is_cut_off_and_no_dates_overlap(picture: Picture, width: int, height: int) -> None:
-    """At any size, with words that are too long for it."""
+    """Nothing is cut off and no dates overlap, at any size and with long texts."""
     long = replace(picture, title="W" * 120, caption="source " * 40, width=width, height=height)
     figure = figure_of(long)
     figure.draw_without_rendering()
@@ -166,7 +166,7 @@ def test_nothing_is_cut_off_and_no_dates_overlap(picture: Picture, width: int, h
 
 
 def test_large_prices_have_thousands_separators() -> None:
-    """On the axis and beside the line."""
+    """Large prices have separators on the axis and next to the line."""
     high = replace(
         LINE, series=(Series("X", tuple(value * 1000 for value in LINE.series[0].values)),)
     )
@@ -178,7 +178,7 @@ def test_large_prices_have_thousands_separators() -> None:
 
 
 def test_colours_are_told_from_paper_and_from_one_another() -> None:
-    """Text in them has a contrast of at least 3 to 1 (WCAG, for graphics)."""
+    """Text in these colours has a contrast of at least 3 to 1 (WCAG, for graphics)."""
     assert len(set(COLOURS)) == len(COLOURS)
     for colour in COLOURS:
         assert (luminance(PAPER) + 0.05) / (luminance(colour) + 0.05) >= 3
@@ -199,7 +199,7 @@ def luminance(colour: str) -> float:
     distance=st.floats(1, 50),
 )
 def test_labels_are_moved_apart_in_their_order(heights: list[float], distance: float) -> None:
-    """Any two are at least the distance apart afterwards."""
+    """Afterwards any two labels keep the minimum distance."""
     moved = sorted(apart(heights, distance))
 
     assert len(moved) == len(heights)
@@ -208,7 +208,7 @@ def test_labels_are_moved_apart_in_their_order(heights: list[float], distance: f
 
 @pytest.mark.proof
 def test_the_largest_picture_is_drawn_in_bounded_time() -> None:
-    """The caps on values and pixels are what keeps it so (seconds of CPU)."""
+    """The limits on values and pixels bound the CPU time."""
     days = tuple(range(700_000, 700_000 + MAX_POINTS // 5))
     lines = tuple(Series(str(at), tuple(50.0 + day % 37 for day in days)) for at in range(5))
     began = time.thread_time()
@@ -218,7 +218,7 @@ def test_the_largest_picture_is_drawn_in_bounded_time() -> None:
 
 
 def test_a_picture_beyond_the_caps_cannot_be_made() -> None:
-    """Whoever asks for it."""
+    """A picture beyond the limits cannot be created by any caller."""
     days = tuple(range(700_000, 700_001 + MAX_POINTS))
     with pytest.raises(ToolRefusedError):
         replace(LINE, days=days, series=(Series("", tuple(float(day) for day in days)),))
@@ -235,7 +235,7 @@ def test_a_picture_beyond_the_caps_cannot_be_made() -> None:
     kind=st.sampled_from([Kind.LINE, Kind.DRAWDOWN]),
 )
 def test_any_prices_can_be_drawn(values: list[float], kind: Kind) -> None:
-    """Flat, tiny, huge or wild."""
+    """Flat, tiny, huge and erratic prices are drawn."""
     sign = -1 if kind is Kind.DRAWDOWN else 1
     line = Series("X", tuple(sign * value for value in values))
     picture = replace(
@@ -246,7 +246,7 @@ def test_any_prices_can_be_drawn(values: list[float], kind: Kind) -> None:
 
 
 def test_a_picture_survives_its_way_to_the_process() -> None:
-    """What is sent is what is read."""
+    """Serialising and parsing returns the same picture."""
     assert Picture.read(json.loads(json.dumps(asdict(CANDLES)))) == CANDLES
 
 
@@ -260,12 +260,12 @@ def test_a_picture_survives_its_way_to_the_process() -> None:
     ],
 )
 def test_numbers_have_separators_and_a_real_minus(number: float, form: str, text: str) -> None:
-    """And no minus before a zero."""
+    """Zero never has a minus sign."""
     assert plain(number, form) == text
 
 
 def test_a_day_is_named_without_regard_to_the_language_of_the_system() -> None:
-    """In English, with the day first."""
+    """Dates are in English, with the day first."""
     assert short_date(date(2012, 3, 5).toordinal()) == "5 Mar 2012"
 
 
@@ -273,7 +273,7 @@ def test_a_day_is_named_without_regard_to_the_language_of_the_system() -> None:
     ("length", "shown"), [(2, 2), (9, 4), (40, 4), (400, 4), (4000, 4), (20_000, 4)]
 )
 def test_dates_stand_below_the_axis_for_any_length_of_time(length: int, shown: int) -> None:
-    """Whole days, months or years, and never an hour."""
+    """Labels are whole days, months or years, never hours."""
     days = (734_000, 734_000 + length - 1)
     figure = figure_of(replace(LINE, days=days, series=(Series("X", (1.0, 2.0)),)))
     figure.draw_without_rendering()
@@ -288,7 +288,7 @@ def test_dates_stand_below_the_axis_for_any_length_of_time(length: int, shown: i
 def test_on_another_event_loop_the_process_is_started_anew(
     collect_garbage: Callable[[], int],
 ) -> None:
-    """And the one of the loop before is ended."""
+    """The process of the earlier event loop is ended."""
     renderer, pids = Renderer(), list[int | None]()
 
     async def draw(*, close: bool) -> None:

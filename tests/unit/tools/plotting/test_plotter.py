@@ -17,7 +17,7 @@ PERIOD = {"start": "2012-01-01", "end": "2012-12-31"}
 
 
 async def plotted(renderer: Renderer, sink: Any, **args: Any) -> Any:
-    """Run the tool; whatever it returns is plain JSON."""
+    """Run the tool and require plain JSON."""
     result = await Plotter(PRICES, renderer).run(args, context(sink))
     assert json.loads(json.dumps(result, allow_nan=False)) == result
     return result
@@ -26,7 +26,7 @@ async def plotted(renderer: Renderer, sink: Any, **args: Any) -> Any:
 @pytest.mark.req("002/5.3", "002/9.4")
 @pytest.mark.parametrize("kind", Kind)
 async def test_a_picture_is_kept_and_referred_to_by_name(renderer: Renderer, kind: Kind) -> None:
-    """The result has its name and digest, and no bytes."""
+    """The result has the file's name and digest, and no bytes."""
     sink = MemorySink()
 
     result = await plotted(renderer, sink, kind=kind.value, symbol="Apple", **PERIOD)
@@ -43,7 +43,7 @@ async def test_a_picture_is_kept_and_referred_to_by_name(renderer: Renderer, kin
 
 
 async def test_the_same_request_makes_the_same_file(renderer: Renderer) -> None:
-    """Made again after a crash, it is kept once."""
+    """A repetition after a crash stores the file once."""
     sink = MemorySink()
 
     one = await plotted(renderer, sink, kind="line", symbol="IBM", format="svg", **PERIOD)
@@ -54,7 +54,7 @@ async def test_the_same_request_makes_the_same_file(renderer: Renderer) -> None:
 
 
 async def test_a_title_is_shown_and_never_part_of_the_name(renderer: Renderer) -> None:
-    """Names are made by the server."""
+    """The service generates the file's name, which does not contain the title."""
     sink = MemorySink()
 
     result = await plotted(
@@ -70,7 +70,7 @@ async def test_a_title_is_shown_and_never_part_of_the_name(renderer: Renderer) -
 async def test_a_picture_beyond_the_cap_is_refused_and_not_kept(
     renderer: Renderer, form: Format
 ) -> None:
-    """The cap is the sink's, and the message tells it."""
+    """The limit comes from the sink, and the message states it."""
     sink = MemorySink(max_bytes=2000)
 
     result = await plotted(renderer, sink, kind="line", symbol="IBM", format=form.value)
@@ -106,7 +106,7 @@ async def test_a_picture_beyond_the_cap_is_refused_and_not_kept(
 async def test_a_failure_is_a_dict_that_says_what_to_ask(
     renderer: Renderer, args: dict[str, Any], code: str, told: str
 ) -> None:
-    """And nothing is kept."""
+    """The error says which request is valid, and no file is stored."""
     sink = MemorySink()
 
     result = await plotted(renderer, sink, **args)
@@ -117,17 +117,17 @@ async def test_a_failure_is_a_dict_that_says_what_to_ask(
 
 @pytest.mark.req("002/5.5")
 async def test_without_a_place_for_files_nothing_is_drawn(renderer: Renderer) -> None:
-    """The agent is told, and no time is spent."""
+    """The agent gets an error, and no picture is rendered."""
     result = await plotted(renderer, None, kind="line", symbol="IBM")
 
     assert result["code"] == "no_artifacts"
 
 
 class FullSink(MemorySink):
-    """A sink whose database is away."""
+    """A sink whose database is down."""
 
     async def save(self, name_stem: str, media_type: str, data: bytes) -> SavedArtifact:
-        """Fail as databases do."""
+        """Fail like a database."""
         raise ConnectionError("postgresql://user:canary-password@db lost")
 
 
@@ -135,7 +135,7 @@ class FullSink(MemorySink):
 async def test_a_sink_or_a_source_that_breaks_is_an_error_without_its_message(
     renderer: Renderer,
 ) -> None:
-    """The message may hold an address or a key."""
+    """The message might contain an address or a key."""
     lost = await plotted(renderer, FullSink(), kind="line", symbol="IBM", **PERIOD)
     tool = Plotter(BrokenSource(), renderer)
     away = await tool.run({"kind": "line", "symbol": "IBM"}, context(MemorySink()))

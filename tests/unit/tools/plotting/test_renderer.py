@@ -1,4 +1,4 @@
-"""The process that draws: bounded, killable, and gone when it is not needed."""
+"""The drawing process: limited, killable, and ended when idle."""
 
 import asyncio
 import os
@@ -22,13 +22,13 @@ CAP = 5_000_000
 
 
 def pid_of(renderer: Renderer) -> int:
-    """Return the process id of the process that draws."""
+    """Return the drawing process's ID."""
     assert renderer.pid is not None
     return renderer.pid
 
 
 async def ended(pid: int) -> None:
-    """Wait for the end of a process, without taking its exit status from its parent."""
+    """Wait for the end of a process without reaping it."""
     gone, loop = asyncio.Event(), asyncio.get_running_loop()
     descriptor = os.pidfd_open(pid)
     loop.add_reader(descriptor, gone.set)
@@ -39,7 +39,7 @@ async def ended(pid: int) -> None:
 
 @pytest.mark.parametrize("form", Format)
 async def test_the_process_draws_what_is_drawn_here(renderer: Renderer, form: Format) -> None:
-    """The same bytes, whoever draws them and whatever was drawn before."""
+    """The bytes do not depend on the process or on earlier pictures."""
     picture = replace(LINE, format=form)
     await renderer.render(CANDLES, CAP)
 
@@ -47,7 +47,7 @@ async def test_the_process_draws_what_is_drawn_here(renderer: Renderer, form: Fo
 
 
 async def test_one_process_draws_one_picture_after_another(renderer: Renderer) -> None:
-    """Many callers at once get each their own."""
+    """Each concurrent caller gets its own picture."""
     await renderer.render(LINE, CAP)
     pid = pid_of(renderer)
     pictures = [replace(LINE, title=f"title {at}") for at in range(4)]
@@ -60,7 +60,7 @@ async def test_one_process_draws_one_picture_after_another(renderer: Renderer) -
 
 @pytest.mark.req("002/23.3")
 async def test_a_picture_that_is_too_large_ends_in_the_process(renderer: Renderer) -> None:
-    """It is never sent back, and the process goes on."""
+    """The picture is not sent back, and the process continues."""
     await renderer.render(LINE, CAP)
     pid = pid_of(renderer)
 
@@ -75,7 +75,7 @@ async def test_a_picture_that_is_too_large_ends_in_the_process(renderer: Rendere
 async def test_a_picture_that_hangs_is_killed_and_the_next_one_is_drawn(
     renderer: Renderer,
 ) -> None:
-    """The process is frozen here, as by a loop without end."""
+    """The test freezes the process, like an infinite loop."""
     await renderer.render(LINE, CAP)
     stuck = pid_of(renderer)
     os.kill(stuck, signal.SIGSTOP)
@@ -88,9 +88,9 @@ async def test_a_picture_that_hangs_is_killed_and_the_next_one_is_drawn(
 
 
 async def test_drawing_has_a_time_limit_of_its_own() -> None:
-    """It ends in an error for the agent, and leaves no process behind."""
+    """The agent gets an error, and no process is left."""
     before = set(psutil.Process().children())
-    renderer = Renderer(timeout_seconds=0.05)  # it takes longer to start the process
+    renderer = Renderer(timeout_seconds=0.05)  # shorter than the start of the process
     try:
         with pytest.raises(ToolRefusedError) as refused:
             await renderer.render(LINE, CAP)
@@ -102,7 +102,7 @@ async def test_drawing_has_a_time_limit_of_its_own() -> None:
 
 
 async def test_a_process_that_dies_is_replaced_within_the_same_call(renderer: Renderer) -> None:
-    """Drawing has no effect outside, so it is simply done again."""
+    """Drawing has no side effects, so it is repeated."""
     await renderer.render(LINE, CAP)
     frozen = pid_of(renderer)
     os.kill(frozen, signal.SIGSTOP)
@@ -115,7 +115,7 @@ async def test_a_process_that_dies_is_replaced_within_the_same_call(renderer: Re
 
 
 async def test_an_idle_process_ends_by_itself_and_comes_back() -> None:
-    """An idle service does not pay for pictures."""
+    """An idle service needs no memory for drawing."""
     renderer = Renderer(idle_seconds=0.05)
     try:
         await renderer.render(LINE, CAP)
@@ -130,7 +130,7 @@ async def test_an_idle_process_ends_by_itself_and_comes_back() -> None:
 async def test_the_process_knows_no_secret_has_little_memory_and_leaves_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Its environment is not inherited; a closed renderer has neither process nor folder."""
+    """The drawing process inherits no environment; after closing, no process or folder is left."""
     monkeypatch.setenv("OPENAI_API_KEY", "canary-key")
     renderer = Renderer()
     await renderer.render(LINE, CAP)
@@ -149,7 +149,7 @@ async def test_the_process_knows_no_secret_has_little_memory_and_leaves_nothing(
 
 
 async def test_the_process_ends_when_its_parent_is_gone() -> None:
-    """The end of its input is all that a killed parent leaves behind."""
+    """A killed parent closes the input of the process, which then exits."""
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", WORKER, "60"), stdin=subprocess.PIPE, stdout=subprocess.PIPE
     )

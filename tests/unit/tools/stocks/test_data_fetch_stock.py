@@ -14,7 +14,7 @@ TOOL = DataFetchStock(PRICES)
 
 
 async def fetched(**args: Any) -> Any:
-    """Run the tool; whatever it returns is plain JSON."""
+    """Run the tool and require plain JSON."""
     result = await TOOL.run(args, context())
     assert json.loads(json.dumps(result, allow_nan=False)) == result
     return result
@@ -22,7 +22,7 @@ async def fetched(**args: Any) -> Any:
 
 @pytest.mark.req("002/5.3")
 async def test_a_year_of_prices_is_summed_up_over_every_day_and_names_its_source() -> None:
-    """Rows are bounded, what is left out is counted, and the summary is of all days."""
+    """Rows are limited, omitted rows are counted, and the summary covers all days."""
     result = await fetched(symbol="Apple", start="2012-01-01", end="2012-12-31")
 
     rows = csv_rows("AAPL", "2012-01-01", "2012-12-31")
@@ -52,7 +52,7 @@ async def test_a_year_of_prices_is_summed_up_over_every_day_and_names_its_source
 
 
 async def test_a_single_day_has_a_value() -> None:
-    """It is the first field, the close as traded unless told otherwise."""
+    """The value is the first field, by default the close as traded."""
     close = await fetched(symbol="AAPL", start="2012-09-19", end="2012-09-19")
     volume = await fetched(
         symbol="AAPL", start="2012-09-19", end="2012-09-19", fields=["volume", "open"]
@@ -65,7 +65,7 @@ async def test_a_single_day_has_a_value() -> None:
 
 
 async def test_rows_never_exceed_the_limit_and_none_is_hidden() -> None:
-    """Shown and omitted rows together are all there are."""
+    """Shown and omitted rows add up to all rows."""
     result = await fetched(symbol="IBM", max_points=MAX_ROWS, fields=list(FIELDS))
 
     assert len(result["rows"]) == MAX_ROWS
@@ -75,7 +75,7 @@ async def test_rows_never_exceed_the_limit_and_none_is_hidden() -> None:
 
 
 async def test_what_fits_is_shown_whole() -> None:
-    """There is nothing to note then."""
+    """A result that shows all rows has no note."""
     result = await fetched(symbol="FB", max_points=200)
 
     assert (len(result["rows"]), result["rows_omitted"]) == (196, 0)
@@ -109,7 +109,7 @@ async def test_what_fits_is_shown_whole() -> None:
 async def test_a_failure_is_a_dict_that_says_what_to_ask(
     args: dict[str, Any], code: str, told: str
 ) -> None:
-    """It names the argument, the known symbols or the covered dates."""
+    """The error names the argument, the known symbols or the covered dates."""
     result = await fetched(**args)
 
     assert result["code"] == code
@@ -118,7 +118,7 @@ async def test_a_failure_is_a_dict_that_says_what_to_ask(
 
 @pytest.mark.req("002/13.1")
 async def test_a_source_that_breaks_is_an_error_without_its_message() -> None:
-    """The message of a library may hold a key."""
+    """A library's message may contain a key."""
     tool = DataFetchStock(BrokenSource())
 
     result = await tool.run({"symbol": "AAPL"}, context())
@@ -142,7 +142,7 @@ async def test_a_source_that_breaks_is_an_error_without_its_message() -> None:
     )
 )
 async def test_no_arguments_make_it_raise(args: dict[str, Any]) -> None:
-    """Any dict ends in prices or in an error."""
+    """Any arguments give prices or an error."""
     result = await TOOL.run(args, context())
 
     assert ("rows" in result) != ("error" in result)

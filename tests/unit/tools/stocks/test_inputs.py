@@ -1,4 +1,4 @@
-"""Names of companies."""
+"""Company names and their symbols."""
 
 import pytest
 from hypothesis import given
@@ -25,13 +25,13 @@ from caseworker_cases.stocks.inputs import SYMBOLS, symbol_of
     ],
 )
 def test_a_name_or_a_ticker_in_any_case_is_a_symbol(name: str, symbol: str) -> None:
-    """Without regard to its legal form."""
+    """The legal form in a name is ignored."""
     assert symbol_of(name) == symbol
 
 
 @given(name=st.sampled_from(sorted(SYMBOLS)), upper=st.booleans())
 def test_every_company_of_the_table_is_found_in_any_case(name: str, upper: bool) -> None:
-    """And its symbol stands for itself."""
+    """Each symbol is also its own name."""
     symbol = symbol_of(name.upper() if upper else name.title())
 
     assert symbol == SYMBOLS[name]
@@ -40,14 +40,14 @@ def test_every_company_of_the_table_is_found_in_any_case(name: str, upper: bool)
 
 @pytest.mark.parametrize("name", ["General Motors", "../etc", " "])
 def test_what_can_be_no_symbol_is_refused(name: str) -> None:
-    """With what to write."""
+    """The message says which symbols are valid."""
     with pytest.raises(ToolRefusedError, match="ticker"):
         symbol_of(name)
 
 
 @given(name=st.text(max_size=80))
 def test_no_text_makes_a_symbol_with_strange_characters(name: str) -> None:
-    """A symbol may be part of an address and of a file name."""
+    """A symbol may become part of a URL and of a file name."""
     try:
         symbol = symbol_of(name)
     except ToolRefusedError:

@@ -1,4 +1,4 @@
-"""The prices that come with the service."""
+"""The prices that are packaged with the service."""
 
 from datetime import date
 
@@ -14,7 +14,7 @@ SYMBOLS = {"AAPL": 3270, "FB": 196, "GOOG": 2148, "IBM": 3270, "MSFT": 3270}
 @pytest.mark.req("002/5.3")
 @pytest.mark.parametrize("symbol", SYMBOLS)
 async def test_every_row_is_the_one_of_the_file(symbol: str) -> None:
-    """Closes as traded and adjusted closes are kept apart, and no day is lost."""
+    """Closes as traded and adjusted closes are separate, and no day is missing."""
     series = await PRICES.daily(symbol, None, None)
 
     read = [
@@ -32,14 +32,14 @@ async def test_every_row_is_the_one_of_the_file(symbol: str) -> None:
 
 
 async def test_both_ends_of_a_period_are_included() -> None:
-    """The third and the fifth of January are trading days, the day between is one as well."""
+    """January 3 and 5 are trading days, and so is the day between them."""
     series = await PRICES.daily("IBM", date(2012, 1, 3), date(2012, 1, 5))
 
     assert [day.day.day for day in series.days] == [3, 4, 5]
 
 
 async def test_the_file_is_read_once() -> None:
-    """A second question gets the very same days."""
+    """A second request gets the same list of days, because the file is read once."""
     prices = PackagedPrices()
 
     first = await prices.daily("FB", None, None)

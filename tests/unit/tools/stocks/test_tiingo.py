@@ -1,4 +1,4 @@
-"""Prices over HTTP: how the provider is asked, and what becomes of its failures."""
+"""Prices over HTTP: requests to the provider, and its failures."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -18,21 +18,21 @@ HEADER = "date,close,high,low,open,volume,adjClose\n"
 
 @pytest.fixture
 async def server() -> AsyncIterator[FakeTiingo]:
-    """The provider, on loopback."""
+    """Yield a fake provider on loopback."""
     async with FakeTiingo() as running:
         yield running
 
 
 @pytest.fixture
 async def prices(server: FakeTiingo) -> AsyncIterator[TiingoPrices]:
-    """The source that asks it."""
+    """Yield the source that calls the provider."""
     source = TiingoPrices(KEY, base_url=server.url, timeout_seconds=120)
     yield source
     await source.aclose()
 
 
 async def refused(prices: TiingoPrices, symbol: str = "IBM") -> ToolRefusedError:
-    """Ask and be refused."""
+    """Request prices and return the error."""
     with pytest.raises(ToolRefusedError) as refusal:
         await prices.daily(symbol, None, None)
     assert KEY not in str(refusal.value)
@@ -42,7 +42,7 @@ async def refused(prices: TiingoPrices, symbol: str = "IBM") -> ToolRefusedError
 async def test_the_key_goes_into_a_header_and_the_symbol_into_the_path(
     server: FakeTiingo, prices: TiingoPrices
 ) -> None:
-    """A key in an address would stand in every log on the way."""
+    """A key in the URL would appear in logs on the way."""
     server.replies.append(Reply(body=prices_as_csv("IBM") or ""))
 
     await prices.daily("BRK.B", None, None)
@@ -56,14 +56,14 @@ async def test_the_key_goes_into_a_header_and_the_symbol_into_the_path(
 async def test_a_share_that_was_renamed_is_asked_for_by_its_name_of_today(
     server: FakeTiingo, prices: TiingoPrices
 ) -> None:
-    """And called by it in the answer."""
+    """The answer uses the current symbol too."""
     server.replies.append(Reply(body=prices_as_csv("FB") or ""))
 
     assert (await prices.daily("FB", None, None)).symbol == "META"
 
 
 async def test_a_history_is_kept_for_a_while(server: FakeTiingo) -> None:
-    """Fetching, computing and drawing are one request; later days become known in time."""
+    """Fetching, computing and drawing make one request; later days appear in time."""
     clock = ManualClock()
     prices = TiingoPrices(
         KEY, base_url=server.url, timeout_seconds=120, timer=lambda: clock.now / 1000
@@ -82,7 +82,7 @@ async def test_a_history_is_kept_for_a_while(server: FakeTiingo) -> None:
 async def test_askers_at_the_same_time_share_one_request(
     server: FakeTiingo, prices: TiingoPrices
 ) -> None:
-    """One that is cancelled meanwhile takes nothing from the others."""
+    """Cancelling one caller does not affect the others."""
     server.replies.append(Reply(hang=True))
     async with asyncio.TaskGroup() as group:
         first = group.create_task(prices.daily("IBM", None, None))
@@ -138,7 +138,7 @@ async def test_askers_at_the_same_time_share_one_request(
 async def test_whatever_is_no_history_is_a_refusal_that_says_nothing_of_the_reply(
     server: FakeTiingo, prices: TiingoPrices, reply: Reply, code: str, wait: float | None
 ) -> None:
-    """And nothing of it is kept: the next question is asked again."""
+    """The reply is not cached, so the next request is sent."""
     server.replies.append(reply)
 
     refusal = await refused(prices)
@@ -148,7 +148,7 @@ async def test_whatever_is_no_history_is_a_refusal_that_says_nothing_of_the_repl
 
 
 async def test_a_provider_that_is_silent_or_away_is_unavailable(server: FakeTiingo) -> None:
-    """As a whole, an answer has so much time and no more."""
+    """The timeout covers the whole answer."""
     server.replies.append(Reply(hang=True))
     silent = TiingoPrices(KEY, base_url=server.url, timeout_seconds=0.05)
     away = TiingoPrices(KEY, base_url="http://127.0.0.1:9", timeout_seconds=120)
@@ -161,7 +161,7 @@ async def test_a_provider_that_is_silent_or_away_is_unavailable(server: FakeTiin
 async def test_later_columns_and_times_of_day_do_no_harm(
     server: FakeTiingo, prices: TiingoPrices
 ) -> None:
-    """Days come in order, whatever order they were sent in."""
+    """Days are sorted, whatever the order in the reply."""
     rows = ("2012-01-04T00:00:00.000Z,2,2,2,2,5.0,2,x\n", "2012-01-03,1,1,1,1,5,1,y\n")
     server.replies.append(Reply(body=HEADER.replace("\n", ",new\n") + "".join(rows)))
 
