@@ -1,4 +1,4 @@
-"""Parse untrusted JSON: bounded, strict and limited to storable values.
+"""Parse untrusted JSON with limits, and reject values that the database cannot store.
 
 Python's parser accepts more than JSON allows (NaN, duplicate keys, integers of any length), and
 Postgres stores less (no NUL, no unpaired surrogates). Both differences are rejected here.
@@ -40,7 +40,7 @@ class UnstorableTextError(ValueError):
 
 
 def read_json(body: bytes, *, max_depth: int) -> Any:
-    """Parse a request body.
+    """Parse a request body and return its value.
 
     Raises:
         MalformedJsonError: it is not JSON, is nested deeper than ``max_depth``, or holds duplicate
