@@ -47,11 +47,11 @@ class View(BaseModel):
 
 
 class DocumentedAs:
-    """Document a JSON object by the schema of one or several models, without validation.
+    """Annotation that documents a JSON object by one or several models, without validating it.
 
-    Values stored by the service are shown unchanged. Validation would slow down every response and
-    reject values stored by earlier versions. Graphs are validated later, to report all problems at
-    once.
+    Values stored by the service are returned unchanged: validation would slow down every response
+    and reject values stored by earlier versions. Graphs in requests are validated later, so that
+    all problems are reported at once.
     """
 
     def __init__(self, *models: type[BaseModel]) -> None:

@@ -66,7 +66,10 @@ def completed(body: GoingOnBody, source: RunRequest) -> OwnBody:
 
 
 def going_on(new: NewRun, body: GoingOnBody, source: RunRequest, ceiling: Budget) -> NewRun:
-    """Turn a new run into one that resumes from ``source``, with inherited limits."""
+    """Return ``new`` as a run that resumes from the source run and inherits omitted limits.
+
+    ``ceiling`` caps the limits. ``source`` is the request of the source run.
+    """
     given, request = body.budget, new.request
     budget = source.budget if given is None else given.over(source.budget)
     prices_asked = given is not None and "max_cost_usd" in given.given

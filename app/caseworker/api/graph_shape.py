@@ -30,7 +30,7 @@ class ShapeEdge(View):
 
 
 class GraphShape(View):
-    """The steps and edges of a graph, including its nested graphs, but not those of maps."""
+    """The steps and edges of a graph and its nested graphs, except those of map steps."""
 
     steps: list[ShapeStep]
     edges: list[ShapeEdge]
@@ -40,7 +40,10 @@ class GraphShape(View):
 
     @classmethod
     def of(cls, graph: Mapping[str, Any]) -> Self:
-        """Return the shape of a valid graph, given as it was stored."""
+        """Return the shape of a valid graph.
+
+        Nested graphs that are only referred to are omitted.
+        """
         shape = shape_of(graph)
         return cls(
             steps=[

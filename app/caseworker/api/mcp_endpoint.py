@@ -35,7 +35,7 @@ CALLER = "mcp"
 
 
 def run_id_of(session: str | None, request_id: Any) -> str | None:
-    """Derive the run ID from session and request; None without a valid session."""
+    """Return the run ID derived from session ID and request ID; None without a valid session."""
     if not session or len(session) > _MAX_SESSION_CHARS or not isinstance(request_id, int | str):
         return None
     named = f"{session}\n{type(request_id).__name__}\n{request_id}"

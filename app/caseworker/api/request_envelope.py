@@ -44,7 +44,7 @@ class AllowedHosts:
         self._names = names and frozenset(map(str.lower, names))
 
     def allow(self, host: bytes) -> bool:
-        """Return whether a Host header is accepted; empty means a missing header."""
+        """Return whether the value of a Host header is accepted; no header (empty) always is."""
         if self._names is None or not host:
             return True
         name = host_name(host.decode("latin-1"))

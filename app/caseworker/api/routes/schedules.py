@@ -1,4 +1,4 @@
-"""Routes of schedules: create, read, pause, resume, fire and delete."""
+"""Routes for schedules: create, read, pause, resume, fire and delete."""
 
 from http import HTTPStatus
 from typing import Annotated

@@ -1,4 +1,4 @@
-"""Routes of threads: create, send, edit, retry, continue, cancel and read."""
+"""Routes for threads: create, send, edit, retry, continue, cancel and read."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
