@@ -1,4 +1,4 @@
-"""Settings for limits of runs, the case agent and its tools."""
+"""Settings for run limits, the case agent and its tools."""
 
 import re
 from collections.abc import Callable
@@ -27,16 +27,19 @@ Share = Annotated[float, Field(ge=0, le=1, strict=True)]
 
 
 class LimitSettings(Section):
-    """A section that contains all fields of a budget, in addition to its own."""
+    """A settings section that has one key for each budget field, in addition to its own keys."""
 
     @property
     def limits(self) -> Budget:
-        """The budget fields of the section."""
+        """Budget with the limits in this section."""
         return Budget(**{f.name: getattr(self, json_name(f.name)) for f in fields(Budget)})
 
     @property
     def requires_prices(self) -> bool:
-        """Whether the cost limit was set explicitly, so that unpriced models are rejected."""
+        """Whether the cost limit was set explicitly.
+
+        If so, models without a known price are rejected.
+        """
         return "max_cost_usd" in self.model_fields_set
 
 
@@ -44,7 +47,10 @@ Limited = TypeVar("Limited", bound=LimitSettings)
 
 
 def limited(defaults: Budget) -> Callable[[type[Limited]], type[Limited]]:
-    """Add the fields of a budget to a section, under their JSON names and with these defaults."""
+    """Return a decorator that adds one key for each budget field to a section.
+
+    ``defaults`` holds the default of each key.
+    """
     described = TypeAdapter(Budget).json_schema()["properties"]
     limits: dict[str, Any] = {}
     for field in fields(Budget):
@@ -138,7 +144,7 @@ class QuotaSettings(Section):
 
     @property
     def quota(self) -> Quota:
-        """The section as a domain value."""
+        """Quota with the limits in this section."""
         return Quota(**{name: getattr(self, name) for name in Quota.__dataclass_fields__})
 
 
@@ -182,7 +188,7 @@ class FlagSettings(Section):
 
     @property
     def zone_name(self) -> str:
-        """The IANA name of the configured time zone, or of the system's."""
+        """IANA name of the configured time zone, or of the system's if none is configured."""
         return self.timezone.key if self.timezone else get_localzone_name()
 
 

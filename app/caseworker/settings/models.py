@@ -1,4 +1,4 @@
-"""Settings of models: the two tiers and any number of named models."""
+"""Settings for models: the two tiers and any number of named models."""
 
 import re
 from collections.abc import Mapping
@@ -56,7 +56,7 @@ class ProviderSettings(Section):
 
     @property
     def chosen_provider(self) -> str:
-        """The configured provider, or the default one for the given key and endpoint."""
+        """Name of the configured provider, or of the default one for the given key and endpoint."""
         return self.provider or (self.live if self.api_key or self.base_url else self.built_in)
 
     @model_validator(mode="after")
@@ -72,7 +72,7 @@ class ProviderSettings(Section):
 Capability = Literal["image", "file", "audio", "reasoning", "responses"]
 
 BUILT_IN = "offline"
-"""The built-in planner of cases; used only if no model is configured."""
+"""Name of the provider for the built-in planner, which answers cases if no model is configured."""
 
 
 class ModelSettings(ProviderSettings):
@@ -117,7 +117,7 @@ class ModelSettings(ProviderSettings):
 
     @property
     def chosen_model(self) -> str:
-        """The configured model or the provider's default; may be empty."""
+        """Name of the configured model, or the provider's default; may be empty."""
         usual = {"openai": self.usual_model, BUILT_IN: BUILT_IN}
         return self.model or usual.get(self.chosen_provider, "")
 
@@ -179,7 +179,7 @@ class SmallModelSettings(TierSettings):
 
 
 Chain = Mapping[str, ModelSettings]
-"""A model and its fallbacks, in call order, by settings key, such as ``named.fast``."""
+"""A model and its fallbacks, in call order, by their settings keys, such as ``named.fast``."""
 
 
 class ModelsSettings(Section):
@@ -195,7 +195,7 @@ class ModelsSettings(Section):
     big: TierSettings = TierSettings()
 
     def chains(self) -> dict[str, Chain]:
-        """Return the fallback chain of every name and tier that has a model.
+        """Return the model and its fallbacks for every name and tier that has a model.
 
         If no model is configured, both tiers use the built-in planner.
 

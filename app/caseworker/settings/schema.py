@@ -1,4 +1,4 @@
-"""The schema of all settings, with defaults; the sections of the process are defined here."""
+"""The schema of all settings, with defaults; sections for the service process are defined here."""
 
 from itertools import pairwise
 from pathlib import Path
@@ -226,7 +226,10 @@ class RetentionSettings(Section):
 
     @property
     def unlimited(self) -> list[str]:
-        """Record types that grow without limit; other records are deleted with their runs."""
+        """Types of records that are kept forever, so that their tables grow without limit.
+
+        Types that are deleted together with their runs are not listed.
+        """
         return [name for name in ("runs", "threads") if getattr(self, f"{name}_days") is None]
 
 

@@ -184,4 +184,4 @@ PERSONAL_DATA: tuple[Rule, ...] = (
         shape=_NUMBER,
     ),
 )
-"""Rules for data that identifies a person or a machine by its format."""
+"""Rules for data that identifies a person or a machine and can be recognized by its format."""

@@ -1,4 +1,4 @@
-"""Redaction rules for secrets: keys of known issuers, credentials and values of secret names."""
+"""Redaction rules for secrets: keys of known issuers, credentials, and values with secret names."""
 
 import re
 
@@ -61,7 +61,7 @@ KEYS: tuple[Rule, ...] = (
     ),
     rule(rf"(?<![{_W}.-])[{_W}.-]{{20,}}+", _web_token, "eyj"),
 )
-"""Rules for keys with an issuer-specific format."""
+"""Rules for API keys with an issuer-specific format."""
 
 
 def _mixed(found: re.Match[str]) -> str | None:
