@@ -132,7 +132,7 @@ def api_router(tag: str, *, prefix: str = "") -> APIRouter:
 
 
 class PostingRoute(ApiRoute):
-    """A fast route for a function ``(body, request) -> Response`` called for every new run.
+    """A fast route for the endpoint that creates runs, a function ``(body, request) -> Response``.
 
     The framework documents it and validates its body, but resolves no dependencies, which would
     cost a tenth of the CPU time for accepting a run.
@@ -169,7 +169,7 @@ class ApiRequest(Request):
 
     @classmethod
     async def of(cls, request: Request, scope: Scope) -> Self:
-        """Authenticate the caller, check its scope and acquire a connection slot.
+        """Authenticate the caller, check its scope and acquire a request slot for its tenant.
 
         Raises:
             AccessRefusedError: the credential is missing or invalid, or lacks the scope.
@@ -200,7 +200,9 @@ class ApiRequest(Request):
             raise ScopeMissingError(scope)
 
     async def require_still(self, scope: Scope) -> None:
-        """Authenticate the caller again, for long-running responses such as event streams.
+        """Authenticate the caller again and check that it still has ``scope``.
+
+        Long-running responses, such as event streams, call this repeatedly.
 
         Raises:
             AccessRefusedError, ProblemError, StoreUnavailableError: as for :meth:`of`.

@@ -77,7 +77,7 @@ class ModelView(View):
     timeout_seconds: float
     """Time limit for each attempt, in seconds."""
     capabilities: list[str]
-    """Capabilities in addition to text: ``image``, ``file``, ``audio``, ``reasoning``,
+    """Capabilities of the model in addition to text: ``image``, ``file``, ``audio``, ``reasoning``,
     ``responses``."""
 
     @classmethod

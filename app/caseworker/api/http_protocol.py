@@ -1,16 +1,18 @@
-"""Limits for the memory and the time that a connection may use before its request is dispatched.
+"""Limit the memory and the time that a connection may use before its request is dispatched.
 
-The base protocol accepts heads of any length and waits indefinitely for the rest of a request. Here
-the head of a request is limited in bytes and headers and must arrive in time. Bodies must be sent,
-and responses read, at a minimum rate. The number of connections per process is limited. Rejected
-requests receive a problem document with an X-Request-ID, like all others.
+The base protocol accepts heads (request line and headers) of any length and waits indefinitely for
+the rest of a request. Here the head is limited in bytes and number of headers, and must arrive in
+time. Bodies must be sent, and responses read, at a minimum rate. The number of connections per
+process is limited. Rejected requests receive a problem document with an X-Request-ID, like all
+others.
 
 A connection is unidentified until it carries a request of an authenticated caller. Unidentified
-connections may use at most nine tenths of the limit; beyond that, a new one replaces the oldest. Up
-to a tenth more connections than the limit may be open: their requests wait for a slot of their
-tenant (:mod:`caseworker.api.shares`).
+connections may use at most nine tenths of the limit. Beyond that, a new one replaces the oldest. A
+tenth more connections than the limit may be open: their requests wait for a slot of their tenant
+(:mod:`caseworker.api.shares`).
 
-A request that arrives at once costs only a comparison: timers are set only for incomplete ones.
+A request that arrives in one piece costs only a comparison, because timers are set only for
+incomplete ones.
 """
 
 import asyncio
@@ -41,7 +43,7 @@ _LINGER_SECONDS = 1.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectionLimits:
-    """Size, time and count limits for the connections of a process."""
+    """Size, time and count limits for client connections."""
 
     max_connections: int
     """Maximum number of connections that are served at once. A tenth more may be open; their
@@ -129,7 +131,7 @@ class BoundedProtocol(HttpToolsProtocol):
             self._wait_for_head()
 
     def on_message_begin(self) -> None:
-        """Reset the counters when the first byte of a request arrives."""
+        """Start to measure the head of a new request."""
         super().on_message_begin()
         self._claimed = self._in_head = True
         self._head_bytes = 0
@@ -147,7 +149,7 @@ class BoundedProtocol(HttpToolsProtocol):
         super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
-        """Dispatch a request whose head is complete."""
+        """Dispatch the request, whose head is complete."""
         if len(self.pipeline) >= _MAX_PIPELINED:
             self._refuse(types.MALFORMED_REQUEST)
         self._set_timer(None)

@@ -1,4 +1,4 @@
-"""Authenticate the caller of a request by its credential or, if anonymous, by its address."""
+"""Determine the caller of a request from its credential or, for anonymous requests, its address."""
 
 import asyncio
 import re

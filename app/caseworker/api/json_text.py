@@ -66,7 +66,7 @@ def read_json(body: bytes, *, max_depth: int) -> Any:
 
 
 def is_nested_deeper(text: str, limit: int) -> bool:
-    """Return whether arrays and objects are nested deeper than ``limit``."""
+    """Return whether arrays and objects in a JSON text are nested deeper than ``limit``."""
     if text.count("[") + text.count("{") <= limit:
         return False
     depth = 0
@@ -84,7 +84,7 @@ def is_nested_deeper(text: str, limit: int) -> bool:
 
 
 def is_storable(text: str) -> bool:
-    """Return whether the database can store the text."""
+    """Return whether the database can store a text."""
     return "\0" not in text and not any("\ud800" <= char <= "\udfff" for char in text)
 
 

@@ -57,7 +57,7 @@ def host_name(host: str) -> str:
 
 
 def address_of(name: str) -> IPv4Address | IPv6Address | None:
-    """Parse an IP address; None if the name is not an address."""
+    """Parse an IP address; return None if ``name`` is not one."""
     with suppress(ValueError):
         return ip_address(name)
     return None

@@ -105,7 +105,7 @@ class TokensByTier(View):
 
 
 class CaseCounters(View):
-    """Usage counters of a case."""
+    """Numbers of calls, rounds and tokens that a case used."""
 
     llm_calls_small: int
     llm_calls_big: int
@@ -169,7 +169,7 @@ class CaseResult(View):
 
 
 class AgentError(View):
-    """The error or stop that ended an agent."""
+    """The error or stop that ended an agent early."""
 
     class_: str = Field(alias="class")
     """Class of the error or stop, such as ``ModelUnavailable``."""

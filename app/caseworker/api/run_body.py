@@ -87,7 +87,7 @@ class GivenBudget:
         return replace(usual, **{name: getattr(self.budget, name) for name in names})
 
     def to_json(self) -> dict[str, int | float | None]:
-        """Return the limits that were sent, by their JSON names."""
+        """Return the limits that were sent as a dict by JSON name."""
         return {name: json_number(getattr(self.budget, name)) for name in self.given}
 
 
@@ -192,24 +192,25 @@ class RunFields(Body):
         )
 
     webhook: WebhookBody | None = None
-    """Where to send a notification when the run ends."""
+    """Webhook that is called when the run ends."""
 
 
 class CaseBody(RunFields):
-    """A case to run."""
+    """A question to answer in a run of kind ``case``."""
 
     kind: Annotated[Literal["case"], BeforeValidator(_kind)] = "case"
-    """The kind of run."""
+    """Kind of the run."""
     input: CaseInput
-    """The question: UTF-8 text, limited to the configured number of characters (default 8192)."""
+    """Question to answer: UTF-8 text, limited to the configured number of characters (default
+    8192)."""
     expected_tools: Annotated[list[ToolName], Field(max_length=MAX_EXPECTED_TOOLS)] | None = None
     """Names of tools that must be used for the answer to count as verified. GET /tools lists the
     available ones."""
     gold_answer: str | None = None
     """Correct answer, used only by the verifier. No model sees it."""
     mode: Mode | None = None
-    """How much the small model does before the big one is called; defaults to the configured mode.
-    ``escalate`` is short for ``hrm_small_then_escalate``."""
+    """Mode that determines how much the small model does before the big one is called. Defaults to
+    the configured mode. ``escalate`` is short for ``hrm_small_then_escalate``."""
     budget: BudgetBody | None = None
     """Limits for the run; each one defaults to the configured limit."""
     graph: OfGraphs = None
@@ -223,7 +224,7 @@ class GraphRunBody(RunFields):
     """A graph to run."""
 
     kind: Literal["graph"]
-    """The kind of run."""
+    """Kind of the run."""
     graph: GraphOrName
     """A graph included in the request, or a reference to a registered one. The run keeps the graph
     as it was when it was accepted, including all nested graphs."""
@@ -255,7 +256,7 @@ class AgentRunBody(RunFields):
     """An agent to run."""
 
     kind: Literal["agent"]
-    """The kind of run."""
+    """Kind of the run."""
     agent: AgentOrName
     """An agent included in the request, or a reference to a registered one. The run keeps the agent
     as it was when it was accepted, including all agents among its tools."""
@@ -316,7 +317,7 @@ class GoingOnBody(RunFields):
     gold_answer: str | None = None
     """Correct answer of a case, used only by the verifier. No model sees it."""
     mode: Mode | None = None
-    """How much the small model does before a case calls the big one."""
+    """Mode that determines how much the small model does before a case calls the big one."""
 
     @property
     def sent(self) -> Mapping[str, Any]:

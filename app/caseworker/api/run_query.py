@@ -27,7 +27,7 @@ MAX_METADATA_FILTERS = 10
 
 
 class CancelQuery(Query):
-    """Query parameters of a cancel request."""
+    """Query parameters for cancelling a run."""
 
     reason: Reason | None = None
     """Reason for cancelling the run, shown in the receipt and in the trace. A reason in the body
@@ -59,7 +59,9 @@ class RunQuery(PageQuery):
 
 
 def metadata_filter(query: QueryParams) -> dict[str, str]:
-    """Return the values of the ``metadata.<key>`` parameters, by key.
+    """Return the metadata values that runs must have, by key.
+
+    They are read from the query parameters ``metadata.<key>``.
 
     Raises:
         ProblemError: a key is repeated, a text cannot be stored, or there are too many filters.

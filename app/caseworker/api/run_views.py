@@ -65,7 +65,7 @@ FinishReason = Annotated[
 
 
 class CancelView(View):
-    """A request to cancel the run."""
+    """The first request to cancel the run."""
 
     requested_by: str
     reason: str | None
@@ -93,8 +93,8 @@ class RunSummary(View):
     """Question of a case, or the ``default`` input of a graph or agent, shown as ``trace.payloads``
     permits. In lists, texts are truncated to 200 characters."""
     finish_reason: FinishReason | None
-    """How a case ended; null before its end, after a cancel or after another error. Always null for
-    agents: their result has ``terminate_reason``."""
+    """Reason why a case ended; null before its end, after a cancel or after another error. Always
+    null for agents: their result has ``terminate_reason``."""
     created_at: datetime
     start_at: datetime | None
     """Earliest time at which the run may start; null means immediately."""
@@ -105,7 +105,8 @@ class RunSummary(View):
     limits: dict[str, int | float | None]
     """Limits of the run, capped at the ceilings of the service; null is unlimited."""
     usage: Annotated[dict[str, Any], DocumentedAs(Usage)] | None
-    """Resources used so far. Null before the run starts, and in lists until it ends."""
+    """Resources that the run has used so far. Null before the run starts, and in lists until it
+    ends."""
     stop: Annotated[dict[str, Any], DocumentedAs(RunStop)] | None
     """Reason why the run ended early; null if it did not."""
     cancel: CancelView | None
@@ -231,7 +232,7 @@ class RunPage(View):
 
 
 class CallView(View):
-    """An LLM or tool call that had started before the run was cancelled."""
+    """A model or tool call that had started before the run was cancelled."""
 
     node_id: str
     """ID of the CallNode for this call in the trace."""
@@ -260,7 +261,7 @@ class CallView(View):
 
 
 class CancelledRunsView(View):
-    """The outcome of a request to cancel all matching runs."""
+    """The outcome of a request to cancel all runs that match a filter."""
 
     ended: int
     """Number of runs that were queued and ended immediately."""

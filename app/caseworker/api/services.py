@@ -41,7 +41,7 @@ class Readiness(Protocol):
     """Checks whether this process can serve requests."""
 
     async def check(self) -> Mapping[str, PartState]:
-        """Return the state of every part, such as ``database``, ``migrations``, ``worker``."""
+        """Return the state of each part by name: ``database``, ``migrations``, ``worker``."""
         ...
 
 
@@ -109,7 +109,7 @@ class ApiServices:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApiLimits:
-    """Limits and defaults of the HTTP layer."""
+    """Limits and defaults that the HTTP layer applies to requests."""
 
     max_body_bytes: int
     """Maximum size of a request body in bytes, not counting the graph in it."""
@@ -137,7 +137,7 @@ class ApiLimits:
     max_bodies_bytes: int
     """Maximum total size, in bytes, of all request bodies that this process is receiving."""
     allowed_hosts: frozenset[str] | None
-    """Accepted host names, in addition to IP addresses; None accepts any name."""
+    """Host names that requests may use, in addition to IP addresses; None allows any name."""
     cors_origins: frozenset[str]
     """Origins of web pages that may send requests without a credential, such as
     ``https://app.example.com``."""

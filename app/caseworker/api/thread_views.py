@@ -122,7 +122,7 @@ class MessageList(View):
 
 
 class TurnView(View):
-    """A user message and the answer to it, which may be in progress."""
+    """A user message and the answer to it, which may still be in progress."""
 
     user: MessageView | None
     """The user message; null if the request did not send a new one."""

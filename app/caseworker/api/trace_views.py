@@ -50,7 +50,7 @@ class TimeShareView(View):
 
     kind: str
     name: str
-    """Name of the calls; ``map/*`` stands for all items of the step ``map``."""
+    """Name of the calls; ``map/*`` covers all items of the step ``map``."""
     model: str | None
     count: int
     own_ms: int
@@ -112,7 +112,7 @@ class StopView(View):
 
 
 class AnalysisView(View):
-    """Analysis of a run: where time and money went, and what stopped it."""
+    """Analysis of a run: how time and cost are distributed, and what stopped it."""
 
     critical_path: list[SegmentView]
     """Periods of the critical path, in chronological order: the calls that determined when the run

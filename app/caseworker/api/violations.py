@@ -38,7 +38,7 @@ class Violation:
     """An invalid field of a request, and the reason."""
 
     field: str
-    """Path of the field, such as ``budget.max_tokens``; empty for the body as a whole."""
+    """Path of the invalid field, such as ``budget.max_tokens``; empty for the body as a whole."""
     message: str
 
 

@@ -71,7 +71,7 @@ class SecretList(View):
 
 
 class DeliveryView(View):
-    """A webhook delivery about the end of a run, and its state."""
+    """A webhook delivery that reports the end of a run, and its state."""
 
     delivery_id: str
     """ID of the delivery, sent as the header `webhook-id` in every attempt."""
@@ -117,7 +117,7 @@ class DeliveryList(View):
 
 
 async def require_secret(request: ApiRequest) -> None:
-    """Check that webhooks of the tenant can be signed.
+    """Check that the caller's tenant has a secret to sign webhooks with.
 
     Raises:
         ProblemError: the caller's tenant has no signing secret.

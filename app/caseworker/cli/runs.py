@@ -141,7 +141,7 @@ def approve(
     reason: Annotated[str | None, typer.Option(help="Reason, stored with the run.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Approve or refuse an approval of a run."""
+    """Approve or refuse a pending approval of a run."""
     changed = None if arguments is None else read_json(arguments, "value of --arguments")
 
     def ask(client: CaseworkerClient) -> None:

@@ -112,7 +112,7 @@ class Background:
         loops.keep("rescue of jobs", rescue.run)
 
     async def aclose(self) -> None:
-        """Close the connections of the webhook sender."""
+        """Close the HTTP connections for webhook deliveries."""
         await self._sender.aclose()
 
 

@@ -131,7 +131,8 @@ class CheckedConfiguration:
 
     warnings: tuple[str, ...]
     near_misses: tuple[str, ...]
-    """Warnings about environment variables that look like misspelled settings."""
+    """Those of the warnings that are about environment variables that look like misspelled
+    settings."""
     source: str
 
 
@@ -210,7 +211,7 @@ def problems_of_graph(graph: Mapping[str, Any]) -> list[dict[str, str]]:
 
 
 def upgrade_database() -> None:
-    """Upgrade the configured database to the newest revision.
+    """Upgrade the schema of the configured database to the newest revision.
 
     Raises:
         StartupError: the database cannot be reached or started.
@@ -220,7 +221,7 @@ def upgrade_database() -> None:
 
 
 def with_keys(use: Callable[[Keys], Awaitable[T]]) -> T:
-    """Call ``use`` with the API keys of the configured database and return its result.
+    """Call ``use`` with the API key store in the configured database and return its result.
 
     Raises:
         StartupError: the database cannot be reached or started.
@@ -231,7 +232,7 @@ def with_keys(use: Callable[[Keys], Awaitable[T]]) -> T:
 
 
 def with_quotas(use: Callable[[QuotaStore], Awaitable[T]]) -> T:
-    """Call ``use`` with the tenant quotas of the configured database and return its result.
+    """Call ``use`` with the tenant quota store in the configured database and return its result.
 
     Raises:
         StartupError: the database cannot be reached or started.

@@ -56,7 +56,7 @@ def warn_of_near_misses(loaded: LoadedSettings) -> None:
 
 @contextmanager
 def database_errors() -> Iterator[None]:
-    """Convert database errors in the block to a one-line :class:`StartupError`.
+    """Convert database errors that the block raises to a one-line :class:`StartupError`.
 
     Raises:
         StartupError: the database is unreachable or rejects a required operation.

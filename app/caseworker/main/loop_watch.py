@@ -46,7 +46,7 @@ class LoopWatch:
         self._renewed_at = 0.0
 
     async def run(self) -> None:
-        """Watch the running loop until this task is cancelled."""
+        """Watch the running event loop until this task is cancelled."""
         over, ident = threading.Event(), threading.get_ident()
         self._renewed_at = time.monotonic()
         thread = threading.Thread(

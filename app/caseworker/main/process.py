@@ -152,7 +152,9 @@ class Process:
 
     @asynccontextmanager
     async def opened(self) -> AsyncIterator[None]:
-        """Connect to the database, send the first heartbeat and execute runs during the block.
+        """Connect to the database and, if this process executes runs, claim and execute them.
+
+        Everything is closed when the block ends.
 
         Raises:
             StoreUnavailableError: the database does not answer.
@@ -205,7 +207,7 @@ class Process:
         log.info("process.closed")
 
     async def check(self) -> Mapping[str, PartState]:
-        """Return the readiness of each part that this process needs to serve."""
+        """Return the readiness of each part that this process needs to serve requests, by name."""
         control = self._engines.control
         database = _database_state(await takes_writes(control), self._journal.stuck_seconds)
         if not database.ready:
@@ -399,7 +401,7 @@ def store_limits(settings: Settings) -> StoreLimits:
 
 
 def artifact_limits(settings: Settings) -> ArtifactLimits:
-    """Return the size and count limits for artifacts."""
+    """Return the limits for the size and number of artifacts."""
     return ArtifactLimits(
         max_bytes=settings.artifacts.max_artifact_mb * 1024 * 1024,
         max_run_bytes=settings.artifacts.max_run_mb * 1024 * 1024,

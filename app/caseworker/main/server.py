@@ -215,7 +215,7 @@ class _Server(uvicorn.Server):
 
 
 def api_limits(settings: Settings) -> ApiLimits:
-    """Return the limits and defaults of the HTTP layer."""
+    """Return the limits and defaults that the HTTP layer applies to requests."""
     return ApiLimits(
         max_body_bytes=settings.server.max_body_kb * 1024,
         max_json_depth=settings.limits.max_depth,
@@ -245,7 +245,7 @@ def api_limits(settings: Settings) -> ApiLimits:
 
 
 def connection_limits(settings: Settings) -> ConnectionLimits:
-    """Return the size, time and count limits of client connections."""
+    """Return the size, time and count limits for client connections."""
     server = settings.server
     return ConnectionLimits(
         max_connections=server.max_connections,

@@ -81,7 +81,7 @@ class Telemetry:
         return spans_of_nodes(run.key.tenant, run.key.run_id, above)
 
     async def aclose(self) -> None:
-        """Flush pending spans and metrics."""
+        """Export pending spans and metrics, and stop exporting."""
         if self._export is not None:
             await self._export.aclose()
         if self._sending is not None:

@@ -195,7 +195,7 @@ class Graph:
         self._prepared = None
 
     def validate(self) -> list[str]:
-        """Return all problems of the graph; an empty list means that it can be executed.
+        """Return all problems of the graph. An empty list means that it can be executed.
 
         Steps that could never execute because they depend on themselves are also reported.
         """

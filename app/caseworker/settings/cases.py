@@ -153,28 +153,29 @@ class ActSettings(Section):
 
     max_steps: Count = key(3, "Maximum rounds of the small model in mode hrm_small_then_escalate.")
     max_steps_fallback_only: Annotated[int, Field(ge=0, le=1, strict=True)] = 1
-    """The same in mode fallback_only, at most max_steps: 1 sends the single pass to the gate, 0 to
-    the verifier only."""
+    """Maximum rounds of the small model in mode fallback_only, at most max_steps. 1 sends the
+    single pass to the gate, 0 to the verifier only."""
     min_improvement: Share = key(0.01, "Minimum increase of the metric that counts as progress.")
     no_progress_patience: Count = key(1, "Maximum consecutive rounds without progress.")
 
 
 class VerifierSettings(Section):
-    """Requirements of the verifier."""
+    """The verifier, which checks the answers to cases."""
 
     pass_metric: Share = key(1.0, "Share of the checks of an answer that must pass.")
     second_plan: Literal["auto", "off"] = "auto"
-    """Whether a model's choice of operation needs confirmation if no other check confirms it.
-    Confirmation takes one more call of its tier: a second plan in another form."""
+    """Whether to request a second plan from the model if no other check confirms the operation that
+    it chose. This takes one more call in its tier."""
 
 
 class FlagSettings(Section):
-    """Defaults of case runs."""
+    """Default options for case runs."""
 
     mode: Literal["hrm_small_then_escalate", "escalate", "fallback_only"] = (
         "hrm_small_then_escalate"
     )
-    """Several rounds on the small model before the big one (short: escalate), or a single round."""
+    """Mode for cases: several rounds on the small model before the big one (short: escalate), or a
+    single round."""
     escalate_when: Literal["fail", "fail_or_budget"] = "fail_or_budget"
     """Whether to escalate to the big model only on failure, or also when the small model's limits
     are exhausted."""
@@ -193,7 +194,7 @@ class FlagSettings(Section):
 
 
 class RetrySettings(Section):
-    """Retries of failed calls to model providers and other network services."""
+    """Retries after failed calls to model providers and other network services."""
 
     max_retries: Count = key(2, "Maximum number of retries.")
     base_seconds: Annotated[float, Field(ge=0, strict=True)] = key(
@@ -210,7 +211,8 @@ class PriceSettings(ProviderSettings):
     built_in, live = "packaged", "tiingo"
 
     provider: Literal["packaged", "tiingo"] | None = None
-    """Five companies, 2000 to 2013, or tiingo.com; null is `tiingo` with a key, else `packaged`."""
+    """Source of prices: a packaged data set (five companies, 2000 to 2013) or tiingo.com. Null is
+    `tiingo` with a key, else `packaged`."""
     timeout_seconds: Seconds = key(15.0, "Timeout of one request.")
 
 
@@ -263,7 +265,7 @@ class McpSettings(Section):
 
 
 class ToolSettings(Section):
-    """Which of the registered tools runs may use."""
+    """Selection of the registered tools that runs may use."""
 
     allow: Names | None = key(None, "Names of the tools that may be used; null: all.")
     deny: Names = key(

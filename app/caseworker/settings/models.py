@@ -51,8 +51,8 @@ class ProviderSettings(Section):
     """API key. Defaults to <PROVIDER>_API_KEY: for the two tiers always, for other
     models without base_url."""
     base_url: BaseUrl | None = None
-    """Endpoint, such as http://127.0.0.1:11434/v1, which may need no key. Null is the provider's
-    default."""
+    """URL of the endpoint, such as http://127.0.0.1:11434/v1, which may need no key. Null is the
+    provider's default."""
 
     @property
     def chosen_provider(self) -> str:
@@ -105,8 +105,8 @@ class ModelSettings(ProviderSettings):
     )
     timeout_seconds: Seconds = key(30.0, "Timeout of one attempt.")
     structured_output: Literal["auto", "schema", "json", "text"] = "auto"
-    """How JSON output is requested: by schema, JSON mode or prompt; `auto` uses the best that
-    works."""
+    """Structured-output mode: how JSON output is requested. `schema` sends a JSON schema, `json`
+    uses JSON mode, `text` only the prompt; `auto` uses the strictest mode that works."""
     price_per_million_in_usd: Usd | None = key(None, "Price of input tokens; null: list price.")
     price_per_million_out_usd: Usd | None = key(None, "Price of output tokens; null: list price.")
     price_per_million_cached_usd: Usd | None = key(

@@ -46,7 +46,7 @@ def key(default: Any, description: str) -> Any:
 
 
 def keys_of(section: type[BaseModel], path: Location = ()) -> Iterator[tuple[Location, FieldInfo]]:
-    """Yield all keys of a section and its subsections with their paths, in declaration order."""
+    """Yield each key in a section and its subsections, with its path, in declaration order."""
     for name, field in section.model_fields.items():
         if isinstance(field.default, BaseModel):
             yield from keys_of(type(field.default), (*path, name))

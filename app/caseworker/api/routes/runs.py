@@ -158,7 +158,7 @@ async def cancel_run(
 ) -> CancelReceipt:
     """Cancel a run; the request is stored even if the run does not exist yet.
 
-    The run itself remains stored.
+    The data of the run is not deleted.
     """
     request.require_small()
     reason = body.reason or query.reason

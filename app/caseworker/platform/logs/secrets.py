@@ -194,4 +194,4 @@ CREDENTIALS: tuple[Rule, ...] = (
         shape=r"(?=[a-z_+=/-]{0,31}+\d)[a-z0-9_+=/-]{32}",
     ),
 )
-"""Rules for secrets with a format of their own, and for values that follow a secret's name."""
+"""Rules for secrets in a recognizable format, and for values that follow a secret's name."""

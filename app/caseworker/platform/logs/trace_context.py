@@ -72,7 +72,7 @@ def within_span(trace_id: str, span_id: str, *, sampled: bool) -> Iterator[None]
 
 
 def outside_spans() -> contextvars.Context:
-    """Return a copy of the current context without a span, for background tasks."""
+    """Return a copy of the current context without a span, for tasks that outlive a request."""
     copied = contextvars.copy_context()
     copied.run(context.attach, Context())
     return copied

@@ -95,7 +95,7 @@ class Engines:
     it."""
 
     async def dispose(self) -> None:
-        """Close all connections."""
+        """Close the connections in all pools."""
         for pool in (self.work, self.control, self.pulse):
             await pool.dispose()
 

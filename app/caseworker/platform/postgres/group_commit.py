@@ -116,7 +116,7 @@ class GroupCommit(Generic[Write, Answer]):
         return 0.0 if self._stuck_since is None else self._clock() - self._stuck_since
 
     async def start(self) -> None:
-        """Connect and start writing.
+        """Connect to the database and start writing.
 
         Raises:
             StoreUnavailableError: the database cannot be reached.

@@ -33,7 +33,10 @@ class MigrationError(Exception):
 
 
 class TableLockedError(MigrationError):
-    """Another transaction locked a table for too long, or deadlocked with the migration."""
+    """A migration failed because another transaction held a lock on a table.
+
+    It waited too long for the lock, or the two deadlocked.
+    """
 
     def __init__(self) -> None:
         super().__init__(
@@ -43,7 +46,10 @@ class TableLockedError(MigrationError):
 
 
 class UnknownRevisionError(MigrationError):
-    """The database is at a revision unknown to this release; the message says how to proceed."""
+    """The database schema is at a revision that this release does not know.
+
+    The message says how to proceed.
+    """
 
     def __init__(self, revision: str) -> None:
         oldest = min(our_revisions())

@@ -124,7 +124,7 @@ class Cluster:
             time.sleep(0.1)
 
     def halt(self, *, timeout_seconds: float) -> None:
-        """Stop the server: open transactions are rolled back, committed ones are kept.
+        """Stop the server. Open transactions are rolled back, committed ones are kept.
 
         Raises:
             EmbeddedPostgresError: the server is still running.

@@ -41,7 +41,7 @@ def server_account() -> Account | None:
 
 
 def open_for_search(folders: Iterable[Path]) -> list[Path]:
-    """Let other accounts traverse ``folders`` and their parents; return the folders changed.
+    """Let other accounts traverse ``folders`` and their parents; return the folders that changed.
 
     Only the search permission is added, never the read permission. Other accounts can then reach
     files only by name, and only as far as the files' own permissions allow.
