@@ -70,7 +70,7 @@ class BodiesUnderWay:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApiContext:
-    """Services, limits and request handlers shared by all routes of the application."""
+    """Services, limits and admission rules shared by all routes of the application."""
 
     services: ApiServices
     keys: Keys

@@ -67,7 +67,7 @@ class CallDetails(View):
     error: ErrorView | None
     retries: int
     attempts: list[AttemptView]
-    """All attempts, in order; empty if the call was attempted only once."""
+    """Attempts at the call, in order; empty if the first attempt succeeded."""
     usage: CallUsage
     payloads: Literal["redacted", "none", "full"]
     """How ``request`` and ``reply`` are shown, as configured: redacted and truncated, omitted, or

@@ -18,7 +18,7 @@ class ToolView(View):
     parameters: dict[str, Any]
     """JSON Schema of the tool's arguments."""
     external: bool
-    """Whether a call sends data to another service."""
+    """Whether a call leaves the service, for example to a remote API."""
     idempotent: bool
     """Whether a call may be repeated if its outcome is unknown, for example after a crash."""
     parallel_safe: bool
@@ -68,7 +68,7 @@ class ModelView(View):
     calls no other service."""
     model: str
     external: bool
-    """Whether a call sends data to another service and may cost money."""
+    """Whether a call leaves the service and may cost money."""
     structured_output: StructuredOutput
     """Structured-output mode: how JSON output is requested. ``auto`` selects the strictest mode
     that the endpoint supports."""

@@ -71,7 +71,7 @@ class RunStop(View):
 
 
 class Evidence(View):
-    """A tool call that answers a case, and its result."""
+    """A tool call made to answer a case, and its result."""
 
     tool: str
     args: dict[str, Any]

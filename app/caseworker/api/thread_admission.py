@@ -168,8 +168,8 @@ class ThreadAdmission:
         """Check that the answering agent or graph and the user's tools name only allowed models.
 
         Raises:
-            GraphRefusedError: what answers names another one; its places are those in the body.
-            ProblemError: an agent among the tools of the user does.
+            GraphRefusedError: the answering agent or graph names another model.
+            ProblemError: an agent among the user's tools names another model.
         """
         await self._definitions.require_models(kind, graph, allowed)
         brought = await self._users_tools(thread)
@@ -220,7 +220,7 @@ class ThreadAdmission:
         """Return the graph of an agent that has the user's tools; None if there are none.
 
         Raises:
-            ProblemError: something is wrong with the tools; every field is named.
+            ProblemError: the tools are invalid; the error names every field.
         """
         if not thread.tools:
             return None
@@ -260,7 +260,7 @@ class ThreadAdmission:
 
 
 def _in_tools(refused: GraphRefusedError) -> ProblemError:
-    """Return what is wrong with the tools of a user."""
+    """Return the error for invalid tools of a user, with the problems as violations."""
     return ProblemError(INVALID_REQUEST, violations=graph_violations(refused.problems))
 
 
@@ -280,7 +280,7 @@ def _hash(sent: Mapping[str, Any]) -> str:
 
 
 def _graph_of_agent(agent: Mapping[str, Any], *, with_inputs: bool) -> dict[str, Any]:
-    """Return the graph in which an agent answers; the agent is its first step."""
+    """Return the graph in which an agent answers a thread; the agent is its first step."""
     handles = (DEFAULT_HANDLE, *((INPUTS,) if with_inputs else ()))
     edges = [
         {

@@ -150,7 +150,7 @@ class TurnView(View):
 
 
 def _stored(message: ChatMessage, tree: MessageTree) -> MessageView:
-    """Convert a message, with its stored creation time."""
+    """Return the view of a message, with its stored creation time."""
     stored = tree.get(message.message_id)
     dated = replace(message, created_at=stored.created_at)
     return MessageView.of(dated, tree.siblings(stored))

@@ -41,7 +41,7 @@ class GraphRun:
     steps: Mapping[str, str]
     """Status by step ID: completed, failed, halted, cancelled, skipped or not_started."""
     error: Exception | None
-    """Error that failed the graph; None unless the status is ``failed``."""
+    """Error that failed the graph; None if no error did."""
     errors: Mapping[str, Exception]
     """Errors by step ID, including those from which the step's error policy recovered."""
     recovered: Mapping[str, str]

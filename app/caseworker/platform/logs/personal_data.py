@@ -1,7 +1,7 @@
 """Redaction rules for email addresses, IP addresses and numbers that identify people.
 
 Numbers are recognized by their check digits (python-stdnum), by telephone numbering plans
-(phonenumbers) or by the word before them.
+(phonenumbers) or by the word in front of them.
 """
 
 import ipaddress

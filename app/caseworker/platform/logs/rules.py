@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-SECRET = "[secret]"  # noqa: S105 - it stands where one was
+SECRET = "[secret]"  # noqa: S105 - a placeholder, not a secret
 
 _REREADINGS = 8
 """How often rejected candidates may cause a text to be scanned again; then matches are replaced."""

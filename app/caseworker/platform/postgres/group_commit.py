@@ -112,7 +112,7 @@ class GroupCommit(Generic[Write, Answer]):
 
     @property
     def stuck_seconds(self) -> float:
-        """Seconds since which writes are pending without any commit; 0 if none is pending."""
+        """Seconds for which writes have been pending without a commit; 0 if none is pending."""
         return 0.0 if self._stuck_since is None else self._clock() - self._stuck_since
 
     async def start(self) -> None:
