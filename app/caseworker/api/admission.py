@@ -1,9 +1,9 @@
-"""Validate request bodies, apply defaults and ceilings, and compute the request hash of runs.
+"""Validate bodies of run requests, apply defaults and ceilings, and compute the request hash.
 
-The hash detects whether a request repeated under the same ID or key is identical. It covers the
-meaning of the body: order, whitespace and explicit nulls make no difference. It excludes the
-``run_id``, which identifies the run rather than its content, and configured defaults. A request
-repeated after a configuration change therefore still matches.
+The hash detects whether a request repeated under the same run ID or idempotency key is identical.
+It covers the meaning of the body: order, whitespace and explicit nulls make no difference. It
+excludes the ``run_id``, which identifies the run rather than its content. It also excludes
+configured defaults, so a request repeated after a configuration change still matches.
 """
 
 import hashlib
@@ -49,7 +49,7 @@ _CANONICAL = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_asci
 
 
 class CaseAdmission:
-    """Converts bodies of kind case to runs, or rejects them."""
+    """Validates request bodies of kind ``case`` and converts them to runs."""
 
     def __init__(
         self, limits: ApiLimits, tools: ToolDispatch, models: ModelTable, *, installed: bool = True
@@ -62,7 +62,7 @@ class CaseAdmission:
         self._usual = limits.default_budget.merged_with(limits.budget_ceiling)
 
     def new_run(self, body: CaseBody, tenant: str, idempotency_key: str | None) -> NewRun:
-        """Return the run requested by a body.
+        """Return the run that the body describes, with defaults and ceilings applied.
 
         Raises:
             ProblemError: the body is invalid for this service; the error names every field.
@@ -108,7 +108,7 @@ class CaseAdmission:
 
 
 class GraphAdmission:
-    """Converts bodies of kind graph and agent to runs, or rejects them."""
+    """Validates request bodies of kind ``graph`` or ``agent`` and converts them to runs."""
 
     def __init__(self, limits: ApiLimits, definitions: Definitions, models: ModelTable) -> None:
         self._limits = limits
@@ -119,7 +119,7 @@ class GraphAdmission:
     async def new_run(
         self, body: GraphRunBody | AgentRunBody, tenant: str, idempotency_key: str | None
     ) -> NewRun:
-        """Return the run requested by a body.
+        """Return the run that the body describes, with defaults and ceilings applied.
 
         Raises:
             ProblemError: the body is invalid for this service; the error names every field.
@@ -174,7 +174,7 @@ class GraphAdmission:
 
 
 def reference_from(sent: Mapping[str, Any], kind: DefinitionKind) -> DefinitionRef:
-    """Parse a reference to a definition by name and version.
+    """Parse a reference to a registered graph or agent: its name and, optionally, its version.
 
     Raises:
         ProblemError: the name or the version is invalid.
@@ -217,7 +217,11 @@ def _input_violations(body: AgentRunBody, graph: Mapping[str, Any]) -> Iterator[
 
 
 def unfit_values(graph: Mapping[str, Any], inputs: Mapping[str, Any]) -> Iterator[Violation]:
-    """Yield violations in the variable values for the agent of a graph."""
+    """Yield a violation for each entry of ``inputs`` that the graph's agent does not accept.
+
+    ``graph`` must consist of a single agent step. ``inputs`` are the values for the agent's
+    variables.
+    """
     try:
         _agent_in(graph).values_of(inputs)
     except AgentInputError as error:
@@ -230,7 +234,10 @@ def _agent_in(graph: Mapping[str, Any]) -> AgentDefinition:
 
 
 def usual_violations(body: RunFields, limits: ApiLimits) -> Iterator[Violation]:
-    """Yield violations in the fields that all kinds of runs share."""
+    """Yield violations in the fields that all kinds of runs share.
+
+    Checks the lengths of input and metadata, ``start_at``, and the webhook URL.
+    """
     longest, most = limits.max_input_chars, limits.max_metadata_bytes
     if isinstance(body.input, str) and len(body.input) > longest:
         message = f"The input must not exceed {longest} characters (max_input_chars)."
@@ -252,7 +259,11 @@ def usual_violations(body: RunFields, limits: ApiLimits) -> Iterator[Violation]:
 
 
 def fits(value: Mapping[str, Any], max_bytes: int, limits: ApiLimits) -> bool:
-    """Return whether a value fits into ``max_bytes`` as stored JSON, with numbers expanded."""
+    """Return whether ``value`` takes at most ``max_bytes`` when stored as JSON.
+
+    The stored form writes numbers without exponents, so it can be longer than the text sent. Values
+    nested more deeply than allowed do not fit either.
+    """
     try:
         freeze(value, max_bytes=max_bytes, max_depth=limits.max_json_depth, key="")
     except ValueTooLargeError:
@@ -261,7 +272,7 @@ def fits(value: Mapping[str, Any], max_bytes: int, limits: ApiLimits) -> bool:
 
 
 def require_none(violations: Sequence[Violation]) -> None:
-    """Reject a body that has violations.
+    """Raise an error for a request body if it has any violations.
 
     Raises:
         ProblemError: there is at least one violation.
@@ -271,7 +282,10 @@ def require_none(violations: Sequence[Violation]) -> None:
 
 
 def given_limits(given: GivenBudget | None, usual: Budget) -> Budget:
-    """Override the usual limits with those given, including null (unlimited)."""
+    """Return the limits in ``usual``, overridden by those that the caller sent.
+
+    A limit that the caller sent as null is unlimited.
+    """
     return usual if given is None else given.over(usual)
 
 
@@ -281,7 +295,10 @@ def _budget(given: GivenBudget | None, usual: Budget, limits: ApiLimits) -> Budg
 
 
 def requires_prices(given: GivenBudget | None, usual: Budget, limits: ApiLimits) -> bool:
-    """Return whether its caller or the configuration explicitly set the run's cost limit."""
+    """Return whether the run may only call models whose price is known.
+
+    That is the case if its cost limit was set explicitly, by the caller or in the configuration.
+    """
     set_by_caller = given is not None and "max_cost_usd" in given.given
     budget = given.budget if given is not None and set_by_caller else usual
     return budget.max_cost_usd is not None or limits.ceiling_requires_prices
@@ -294,7 +311,11 @@ def new_run(
     idempotency_key: str | None,
     prepared: PreparedGraph | None = None,
 ) -> NewRun:
-    """Build the run to accept."""
+    """Return the run to accept for a validated body.
+
+    Generates a run ID if the body has none. ``request`` holds the values with defaults applied;
+    ``prepared`` is the graph, ready for execution, if the run has one.
+    """
     return NewRun(
         key=RunKey(tenant, body.run_id or new_run_id()),
         request=request if body.start_at is None else replace(request, start_at=body.start_at),
@@ -315,7 +336,7 @@ def _webhook(given: WebhookBody | None) -> Webhook | None:
 
 
 def request_hash(body: RunFields) -> str:
-    """Return the SHA-256 of the meaning of a body."""
+    """Return the SHA-256 of the body's meaning in hexadecimal, as described for the module."""
     fields: dict[str, Any] = body.model_dump(mode="json", exclude={"run_id", "budget"})
     if body.budget is not None:  # here null is significant: unlimited
         fields["budget"] = body.budget.to_json()
@@ -326,5 +347,5 @@ def request_hash(body: RunFields) -> str:
 
 
 def as_json(value: Mapping[str, Any] | Sequence[Any]) -> bytes:
-    """Encode a value as canonical JSON."""
+    """Encode a value as canonical JSON: sorted keys, no whitespace, UTF-8."""
     return _CANONICAL.encode(value).encode()

@@ -1,4 +1,4 @@
-"""Requests as routes receive them: authenticated, with a body of bounded size and depth."""
+"""The request object that routes receive: an authenticated caller and a bounded JSON body."""
 
 import re
 from collections.abc import Callable, Coroutine
@@ -47,14 +47,14 @@ _READING = frozenset({"GET", "HEAD"})
 
 
 class BodiesUnderWay:
-    """Tracks the memory of request bodies being received by this process, and limits it."""
+    """Limits the total memory for request bodies that this process is receiving."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._held = 0
 
     def hold(self, size: int) -> None:
-        """Add received bytes.
+        """Add ``size`` received bytes to the total.
 
         Raises:
             ProblemError: the limit is exceeded.
@@ -64,13 +64,13 @@ class BodiesUnderWay:
             raise ProblemError(types.TOO_MANY_BODIES)
 
     def release(self, size: int) -> None:
-        """Subtract bytes of a body that was fully received or abandoned."""
+        """Subtract ``size`` bytes from the total after their body was processed or abandoned."""
         self._held -= size
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApiContext:
-    """Services, limits and use cases shared by all routes of the application."""
+    """Services, limits and admission rules shared by all routes of the application."""
 
     services: ApiServices
     keys: Keys
@@ -86,10 +86,10 @@ class ApiContext:
 
 
 def requires(scope: Scope) -> Callable[[Endpoint], Endpoint]:
-    """Mark a route function with the scope that its callers need.
+    """Return a decorator that sets the scope that callers of a route function need.
 
-    By default, reading (GET) requires ``read`` and everything else ``run``. Place this decorator
-    below the one that registers the route.
+    Without it, GET requires ``read`` and every other method ``run``. Place this decorator below the
+    one that registers the route.
     """
 
     def marked(endpoint: Endpoint) -> Endpoint:
@@ -100,7 +100,7 @@ def requires(scope: Scope) -> Callable[[Endpoint], Endpoint]:
 
 
 class ApiRoute(APIRoute):
-    """A route whose function may take an :class:`ApiRequest`."""
+    """A route that authenticates the caller, checks its scope and passes an :class:`ApiRequest`."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
@@ -109,7 +109,7 @@ class ApiRoute(APIRoute):
         self.openapi_extra = {**(self.openapi_extra or {}), SCOPE: self.required_scope.value}
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        """Pass an :class:`ApiRequest` to the framework's handler."""
+        """Return the framework's handler, wrapped so that it receives an :class:`ApiRequest`."""
         handle = super().get_route_handler()
 
         async def handle_checked(request: Request) -> Response:
@@ -119,7 +119,10 @@ class ApiRoute(APIRoute):
 
 
 def api_router(tag: str, *, prefix: str = "") -> APIRouter:
-    """Return a router whose functions may take an :class:`ApiRequest`."""
+    """Return a router that passes an :class:`ApiRequest` to its route functions.
+
+    ``tag`` groups the routes in the OpenAPI document.
+    """
     return APIRouter(
         prefix=prefix,
         tags=[tag],
@@ -129,7 +132,7 @@ def api_router(tag: str, *, prefix: str = "") -> APIRouter:
 
 
 class PostingRoute(ApiRoute):
-    """A fast route for a function ``(body, request) -> Response`` called for every new run.
+    """A fast route for the endpoint that creates runs, a function ``(body, request) -> Response``.
 
     The framework documents it and validates its body, but resolves no dependencies, which would
     cost a tenth of the CPU time for accepting a run.
@@ -166,7 +169,7 @@ class ApiRequest(Request):
 
     @classmethod
     async def of(cls, request: Request, scope: Scope) -> Self:
-        """Authenticate the caller, check its scope and acquire a connection slot.
+        """Authenticate the caller, check its scope and acquire a request slot for its tenant.
 
         Raises:
             AccessRefusedError: the credential is missing or invalid, or lacks the scope.
@@ -188,7 +191,7 @@ class ApiRequest(Request):
         return found
 
     def require(self, scope: Scope) -> None:
-        """Check that the caller has a scope.
+        """Check that the caller has ``scope``.
 
         Raises:
             ScopeMissingError: the caller does not have it.
@@ -197,7 +200,9 @@ class ApiRequest(Request):
             raise ScopeMissingError(scope)
 
     async def require_still(self, scope: Scope) -> None:
-        """Authenticate the caller again, for long-running responses such as event streams.
+        """Authenticate the caller again and check that it still has ``scope``.
+
+        Long-running responses, such as event streams, call this repeatedly.
 
         Raises:
             AccessRefusedError, ProblemError, StoreUnavailableError: as for :meth:`of`.
@@ -207,7 +212,7 @@ class ApiRequest(Request):
 
     @property
     def runs(self) -> RunService:
-        """The use cases of runs."""
+        """The run service, which accepts, reads, lists, cancels and erases runs."""
         return self.api.services.runs
 
     @property
@@ -216,11 +221,11 @@ class ApiRequest(Request):
         return cast("str", self.scope.get("root_path", ""))
 
     def key(self, run_id: str) -> RunKey:
-        """Return the key of a run in the caller's tenant."""
+        """Return the key of the run with this ID in the caller's tenant."""
         return RunKey(self.caller.tenant, run_id)
 
     async def body(self) -> bytes:
-        """Return the complete body.
+        """Return the complete request body as bytes.
 
         Raises:
             ProblemError: it is too large, compressed, or declared as another type than JSON.
@@ -233,7 +238,7 @@ class ApiRequest(Request):
         return self._content
 
     def require_small(self) -> None:
-        """Check that the body is not larger than a body without a graph may be.
+        """Check that the body does not exceed the limit for bodies without a graph.
 
         Raises:
             ProblemError: it is larger.
@@ -243,7 +248,7 @@ class ApiRequest(Request):
             raise _too_large(limit)
 
     async def json(self) -> Any:
-        """Parse the body as JSON.
+        """Return the parsed JSON body.
 
         Raises:
             ProblemError: it is not valid JSON, or exceeds a limit.

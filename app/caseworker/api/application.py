@@ -68,11 +68,12 @@ def build_api(
     lifespan: Lifespan | None = None,
     telemetry: TelemetryConfig | None = None,
 ) -> FastAPI:
-    """Build the application; ``lifespan`` starts and stops the services it uses.
+    """Build the API application.
 
-    ``pages`` are routes matched before those of the API, except the routes of runs. ``telemetry``
-    may name providers of spans and metrics. The framework's own log records are always disabled,
-    because they would contain data sent by callers.
+    ``lifespan`` starts and stops the services that the routes use. ``pages`` are routes that are
+    matched before those of the API, except those for runs. ``telemetry`` may name providers of
+    spans and metrics. The framework's own log records are always disabled, because they would
+    contain data sent by callers.
     """
     parts = (
         traces,
@@ -148,7 +149,7 @@ def build_health_api(
     metrics: MetricsAccess | None,
     allowed_hosts: frozenset[str] | None,
 ) -> FastAPI:
-    """Build an application that serves only health, readiness and metrics of its process."""
+    """Build an application that serves only health, readiness and metrics of this process."""
     app = FastAPI(
         routes=[*health.router.routes],
         openapi_url=None,

@@ -1,4 +1,4 @@
-"""API schemas of approvals and of decisions on them."""
+"""API schemas for approvals and for decisions about them."""
 
 from datetime import datetime
 from typing import Any, Literal, Self
@@ -19,15 +19,17 @@ _VERDICTS = {
 
 
 class DecisionBody(Body):
-    """A decision on an approval."""
+    """A decision to approve or refuse a pending approval."""
 
     decision: Literal["approve", "refuse", "approved", "refused"]
-    """`approve` or `refuse`; `approved` and `refused`, as used in responses, are accepted too."""
+    """The decision: `approve` or `refuse`. `approved` and `refused`, as used in responses, are
+    accepted too."""
     arguments: dict[str, Any] | None = None
-    """Replace the requested arguments; they must match the `schema` of the approval. If omitted,
-    the requested arguments are used."""
+    """Arguments that replace the requested ones; they must match the `schema` of the approval. If
+    omitted, the requested arguments are used."""
     reason: Reason | None = None
-    """Shown in the run; for a refusal, also passed to the agent."""
+    """Reason for the decision, shown in the run. If the approval is refused, the agent receives it
+    too."""
 
     @model_validator(mode="after")
     def _changes_what_is_approved(self) -> Self:
@@ -36,7 +38,7 @@ class DecisionBody(Body):
         return self
 
     def deciding(self, approval_id: str, by: str) -> Deciding:
-        """Convert the body to a decision."""
+        """Return the decision on the approval with this ID, made by ``by``."""
         verdict = _VERDICTS[self.decision]
         arguments, reason = self.arguments, self.reason
         return Deciding(
@@ -45,43 +47,43 @@ class DecisionBody(Body):
 
 
 class DecisionView(View):
-    """The outcome of an approval."""
+    """The decision on an approval, or its timeout."""
 
     decision: Literal["approved", "refused", "timed_out"]
     by: str | None
-    """Name of the decider; null if the approval timed out."""
+    """Name of the caller that decided; null if the approval timed out."""
     at: datetime
     reason: str | None
     arguments: Any
-    """Arguments that replace the requested ones; null if those are used."""
+    """Arguments that replace the requested ones; null if the requested ones are used."""
 
 
 class ApprovalView(View):
-    """An approval that a run has requested."""
+    """A request by a run for a person's approval, and the decision if there is one."""
 
     run_id: str
     approval_id: str
     node_id: str
-    """The CallNode that first requested it."""
+    """ID of the trace node (CallNode) that first requested the approval."""
     run_url: str
-    """URL of the run; its ``input`` is the caller's request."""
+    """URL of the run, whose ``input`` is the caller's request."""
     subject: str
-    """The tool to call, or the step that requests the approval."""
+    """Name of the tool to call, or of the step that requests the approval."""
     message: str
     arguments: Any
-    """The arguments that are used on approval."""
+    """Arguments that are used if the request is approved unchanged."""
     schema_: dict[str, Any] | None = Field(alias="schema", serialization_alias="schema")
-    """JSON Schema for replacement arguments; null if they cannot be changed."""
+    """JSON Schema for replacement arguments; null if the arguments cannot be changed."""
     requested_at: datetime
     expires_at: datetime
-    """The deadline for a decision."""
+    """Time at which the approval expires if no decision is made."""
     open: bool
-    """Whether it can still be decided."""
+    """Whether a decision can still be made."""
     decision: DecisionView | None
 
     @classmethod
     def of(cls, approval: Approval, root: str) -> Self:
-        """Convert an approval."""
+        """Return the view of an approval. ``root`` is the path prefix for its URLs."""
         question, decided = approval.question, approval.decision
         return cls(
             run_id=approval.key.run_id,
@@ -108,7 +110,7 @@ class ApprovalView(View):
 
 
 class ApprovalList(View):
-    """Approvals, oldest first."""
+    """A page of approvals, oldest first."""
 
     approvals: list[ApprovalView]
     next_cursor: str | None = None
@@ -116,6 +118,6 @@ class ApprovalList(View):
 
     @classmethod
     def of(cls, page: ApprovalPage, root: str) -> Self:
-        """Convert a page."""
+        """Return the view of a page of approvals. ``root`` is the path prefix for their URLs."""
         views = [ApprovalView.of(each, root) for each in page.approvals]
         return cls(approvals=views, next_cursor=page.next_cursor)

@@ -1,4 +1,4 @@
-"""API schema of one call of a run: request, reply, attempts and errors."""
+"""API schema for a single call of a run: its request, reply, attempts and errors."""
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
@@ -11,21 +11,22 @@ from caseworker.runs.payloads import CallPayload
 from caseworker.runs.run import RunStatus
 
 Handling = Literal["retried", "fallback", "skipped", "failed"]
-"""How a failure was handled."""
+"""What happened after a call or attempt failed."""
 
 
 class ErrorView(View):
-    """A failure and its handling."""
+    """The error of a failed call or attempt, and what happened next."""
 
     error_class: str
     message: str | None
     handling: Handling
-    """``retried``: another attempt followed. ``fallback``: a fallback was called instead.
-    ``skipped``: the step's error policy supplied a value. ``failed``: the call or step failed."""
+    """What happened next. ``retried``: another attempt followed. ``fallback``: a fallback was
+    called instead. ``skipped``: the step's error policy supplied a value. ``failed``: the call or
+    step failed."""
 
 
 class AttemptView(View):
-    """One attempt of a call or step that was attempted more than once."""
+    """One attempt at a call or step that was attempted more than once."""
 
     node_id: str
     attempt: int
@@ -36,52 +37,58 @@ class AttemptView(View):
 
 
 class CallUsage(View):
-    """Usage of a call, summed over all attempts."""
+    """Tokens and cost of a call, summed over all its attempts."""
 
     tokens_in: int | None
     tokens_out: int | None
     cost_usd: float | None
-    """Null if the price is unknown."""
+    """Cost in US dollars; null if the model's price is unknown."""
 
 
 class CallDetails(View):
-    """One CallNode of a run: a model call, a tool call or a step."""
+    """A single call of a run (a CallNode of its trace): a model call, a tool call or a step."""
 
     run_id: str
     node_id: str
     parent_id: str | None
     kind: Literal["llm", "tool", "system"]
-    """``system`` is a step, an attempt or the run itself."""
+    """Kind of call: ``llm`` is a model call, ``tool`` a tool call. ``system`` is a step, an attempt
+    or the run itself."""
     name: str
     model: str | None
     path: str | None
-    """Its path in the run; stable across re-executions of the run."""
+    """Path of the call within the run, the same each time the run is executed again. Null for calls
+    without one."""
     status: ShownStatus
     started_at: datetime
     finished_at: datetime | None
     reason: str | None
-    """Why it was halted or cancelled."""
+    """Reason why the call was halted or cancelled; otherwise null."""
     error: ErrorView | None
     retries: int
     attempts: list[AttemptView]
-    """Empty if the first attempt succeeded."""
+    """Attempts at the call, in order; empty if the first attempt succeeded."""
     usage: CallUsage
     payloads: Literal["redacted", "none", "full"]
-    """How request and reply are shown, as configured: redacted and truncated, omitted, or
+    """How ``request`` and ``reply`` are shown, as configured: redacted and truncated, omitted, or
     unchanged."""
     request: dict[str, Any] | None
-    """For a model: messages, max_output_tokens, temperature, seed, json_schema. For a tool: args.
-    For a step: its inputs, by handle; null for steps executed by a map or as a fallback."""
+    """The request. For a model: messages, max_output_tokens, temperature, seed, json_schema. For a
+    tool: args. For a step: its inputs, by handle; null for steps executed by a map or as a
+    fallback."""
     reply: Any
-    """For a model: text, model, finish_reason, incomplete, repairs, tokens; after a failure
-    raw_reply, the start of the response. For a tool: its result. For a step: its outputs, by
-    handle. Null until there is a reply."""
+    """The reply; null until there is one. For a model: text, model, finish_reason, incomplete,
+    repairs, tokens. For a failed model call: raw_reply, the start of the response. For a tool: its
+    result. For a step: its outputs, by handle."""
     metadata: dict[str, Any]
-    """For example tier, provider and how JSON output was requested."""
+    """Further facts about the call, such as tier, provider and how JSON output was requested."""
 
     @classmethod
     def of(cls, found: CallPayload, mode: str) -> Self:
-        """Convert a call with its payloads and attempts."""
+        """Return the view of a call with its payloads and attempts.
+
+        ``mode`` is the configured way of showing payloads, returned as ``payloads``.
+        """
         node, record = found.record.node, found.record
         cancelled = found.run.status is RunStatus.CANCELLED
         waiting = {record.node_id} if found.waits else frozenset[str]()
@@ -111,7 +118,7 @@ _AS_IT_IS = ("node_id", "parent_id", "kind", "name", "model", "metadata")
 
 
 def instant(epoch_ms: int | None) -> datetime | None:
-    """Convert an epoch timestamp of a CallNode; None stays None."""
+    """Convert a CallNode's timestamp in epoch milliseconds to a UTC datetime; None stays None."""
     return None if epoch_ms is None else datetime.fromtimestamp(epoch_ms / 1000, UTC)
 
 

@@ -1,4 +1,4 @@
-"""API schemas of tools, models and node types."""
+"""API schemas for the lists of tools, models and node types."""
 
 from typing import Annotated, Any, Self
 
@@ -11,38 +11,38 @@ from caseworker.tools.servers import ServerListing
 
 
 class ToolView(View):
-    """A tool that agents may use."""
+    """A tool that agents may call."""
 
     name: str
     description: str
     parameters: dict[str, Any]
-    """JSON Schema of its arguments."""
+    """JSON Schema of the tool's arguments."""
     external: bool
-    """True if a call leaves the service."""
+    """Whether a call leaves the service, for example to a remote API."""
     idempotent: bool
-    """True if a call with an unknown outcome is repeated."""
+    """Whether a call may be repeated if its outcome is unknown, for example after a crash."""
     parallel_safe: bool
     transient: Annotated[list[str], BeforeValidator(sorted)]
-    """Failure codes that cause a retry."""
+    """Error codes after which a failed call is retried."""
     timeout_seconds: float
-    """Per attempt."""
+    """Time limit for each attempt, in seconds."""
     requires_approval: bool
-    """True if a person must approve each call."""
+    """Whether a person must approve each call."""
 
 
 class ToolServerView(View):
-    """A tool server and its current tools, which are named ``<server>.<tool>``."""
+    """An MCP server and the tools that it currently offers, named ``<server>.<tool>``."""
 
     name: str
     available: bool
     problem: str | None
-    """Why it is unavailable."""
+    """Reason why the server is unavailable; null if it is available."""
     tools: list[ToolView]
-    """Sorted by name; empty while the server is unavailable."""
+    """The server's tools, sorted by name; empty while the server is unavailable."""
 
     @classmethod
     def of(cls, listing: ServerListing) -> Self:
-        """Convert the listing of a server."""
+        """Return the view of a server and its tools."""
         return cls(
             name=listing.server,
             available=listing.problem is None,
@@ -52,50 +52,51 @@ class ToolServerView(View):
 
 
 class ToolList(View):
-    """The tools that agents may use, by name."""
+    """The tools that agents may call, by name."""
 
     tools: list[ToolView]
-    """Tools of the service itself."""
+    """Tools that run in the service itself."""
     servers: list[ToolServerView]
-    """The configured MCP servers, queried by this request."""
+    """The configured MCP servers. Each one is queried for this response."""
 
 
 class ModelView(View):
-    """A model and its request parameters."""
+    """A model and the parameters of requests to it."""
 
     provider: str
-    """``offline`` is the built-in planner: it parses the question locally and calls no other
-    service."""
+    """Name of the provider. ``offline`` is the built-in planner: it parses the question locally and
+    calls no other service."""
     model: str
     external: bool
-    """True if a call leaves the service and may cost money."""
+    """Whether a call leaves the service and may cost money."""
     structured_output: StructuredOutput
-    """How JSON output is requested: ``auto`` is the best method that the endpoint supports."""
+    """Structured-output mode: how JSON output is requested. ``auto`` selects the strictest mode
+    that the endpoint supports."""
     temperature: float | None
     max_output_tokens: int
     timeout_seconds: float
-    """Per attempt."""
+    """Time limit for each attempt, in seconds."""
     capabilities: list[str]
-    """Capabilities in addition to text: ``image``, ``file``, ``audio``, ``reasoning``,
+    """Capabilities of the model in addition to text: ``image``, ``file``, ``audio``, ``reasoning``,
     ``responses``."""
 
     @classmethod
     def of(cls, chosen: ChatModel, **more: Any) -> Self:
-        """Convert a model."""
+        """Return the view of a model. ``more`` holds the fields that a subclass adds."""
         about = {name: getattr(chosen, name) for name in ChatModel.__slots__}
         about |= {"provider": chosen.provider.name, "external": chosen.provider.external, **more}
         return cls(**{name: about[name] for name in cls.model_fields})
 
 
 class NamedModelView(ModelView):
-    """The model for a name, and its fallbacks."""
+    """A model that agents refer to by a name, and the fallbacks for it."""
 
     fallbacks: list[ModelView]
-    """Called in this order when the previous model fails."""
+    """Models to call if this one fails, in this order."""
 
     @classmethod
     def with_fallbacks(cls, chosen: ChatModel) -> Self:
-        """Convert a model with its fallbacks."""
+        """Return the view of a model and its fallbacks."""
         return cls.of(chosen, fallbacks=[ModelView.of(each) for each in chosen.fallbacks])
 
 
@@ -103,26 +104,26 @@ class ModelList(View):
     """The models that runs may call."""
 
     models: dict[str, NamedModelView]
-    """By the name that agents and steps use. ``small`` and ``big`` are the tiers; cases start on
-    the small one. A tier without a model is omitted."""
+    """Models by the name that agents and steps use. ``small`` and ``big`` are the tiers: cases
+    start on the small one and may escalate to the big one. A tier without a model is omitted."""
 
 
 class NodeTypeView(View):
-    """A node type for steps of graphs."""
+    """A type of node that steps of graphs can have."""
 
     name: str
     description: str
     executes: bool
-    """False if steps of this type are never executed and can only be linked."""
+    """Whether steps of this type are executed. If false, they can only be linked to other steps."""
     inputs: dict[str, list[str] | None]
-    """Input handles that edges may target, by channel; null allows any name."""
+    """Names of the input handles that edges may target, by channel; null allows any name."""
     outputs: dict[str, list[str] | None]
-    """Output handles that edges may start from, by channel; null allows any name."""
+    """Names of the output handles that edges may start from, by channel; null allows any name."""
     data: dict[str, Any]
-    """JSON Schema of the step's data."""
+    """JSON Schema of the ``data`` of a step."""
 
 
 class NodeTypeList(View):
-    """The node types for steps of graphs, by name."""
+    """The node types that steps of graphs can have, by name."""
 
     node_types: list[NodeTypeView]

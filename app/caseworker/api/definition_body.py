@@ -1,4 +1,4 @@
-"""Request schemas of graphs and agents."""
+"""Request schemas for registering graphs and agents and for referring to them."""
 
 from typing import Annotated, Any
 
@@ -23,57 +23,57 @@ DefinitionName = Annotated[
         examples=["invoice-check"],
     ),
 ]
-"""Chosen by the caller; part of a URL path."""
+"""Name of a registered graph or agent, chosen by the caller. It is part of a URL path."""
 
 Version = Annotated[int, Field(ge=1, le=MAX_VERSION)]
 
 
 class DefinitionByName(Body):
-    """The name of a registered graph or agent."""
+    """A reference to a registered graph or agent."""
 
     name: DefinitionName
     version: Version | None = None
-    """Defaults to the newest version."""
+    """Version to use; defaults to the newest."""
 
 
 Description = Annotated[str, StringConstraints(max_length=MAX_DESCRIPTION_CHARS), STORABLE]
 
 
 InlineGraph = Annotated[dict[str, Any], DocumentedAs(GraphSpec)]
-"""An inline graph."""
+"""A graph included in the request."""
 
 GraphOrName = Annotated[dict[str, Any], DocumentedAs(GraphSpec, DefinitionByName)]
-"""An inline graph, or a reference to a registered one."""
+"""A graph included in the request, or a reference to a registered one."""
 
 
 InlineAgent = Annotated[dict[str, Any], DocumentedAs(AgentDefinition)]
-"""An inline agent."""
+"""An agent included in the request."""
 
 AgentOrName = Annotated[dict[str, Any], DocumentedAs(AgentDefinition, DefinitionByName)]
-"""An inline agent, or a reference to a registered one."""
+"""An agent included in the request, or a reference to a registered one."""
 
 
 class NewAgentBody(Body):
-    """An agent to register under its own name."""
+    """An agent to register under the name in its definition."""
 
     agent: InlineAgent
-    """The agent definition; its tools may include registered agents, by name."""
+    """The agent definition. Its tools may include registered agents, by name."""
 
 
 class NewGraphBody(Body):
     """A graph to register."""
 
     name: DefinitionName
-    """Name of the graph; the first registration is version 1, every change creates the next
+    """Name of the graph. The first registration creates version 1, every change the next
     version."""
     graph: InlineGraph
-    """The graph; its steps may refer to registered graphs by name."""
+    """The graph. Its steps may refer to registered graphs by name."""
     description: Description | None = None
-    """The purpose of the graph."""
+    """Purpose of the graph, as text."""
 
 
 class GraphToValidate(Body):
     """A graph to validate."""
 
     graph: InlineGraph
-    """The graph; its steps may refer to registered graphs by name."""
+    """The graph. Its steps may refer to registered graphs by name."""

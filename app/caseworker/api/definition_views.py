@@ -1,4 +1,4 @@
-"""API schemas of registered graphs and agents, and of validation problems."""
+"""API schemas for registered graphs and agents, and for validation problems."""
 
 from collections.abc import Sequence
 from datetime import datetime
@@ -17,14 +17,14 @@ from caseworker.runs.graphs import Definition, DefinitionPage, DefinitionVersion
 
 
 class DefinitionLinks(View):
-    """Links of a version of a graph or agent."""
+    """URLs for a version of a registered graph or agent."""
 
     self: str
     versions: str
 
     @classmethod
     def of(cls, head: DefinitionVersion, root: str) -> Self:
-        """Return the links of a version; they start with the path prefix ``root``."""
+        """Return the URLs for a version. ``root`` is their path prefix."""
         versions = f"{root}/{head.kind.value}s/{head.name}/versions"  # names need no quoting
         return cls(self=f"{versions}/{head.version}", versions=versions)
 
@@ -33,14 +33,15 @@ class ProblemView(View):
     """A problem found in a graph."""
 
     place: str
-    """Location, such as ``steps.2.type``; empty for the graph as a whole."""
+    """Location of the problem, such as ``steps.2.type``; empty for the graph as a whole."""
     message: str
     severity: Severity
-    """An ``error`` prevents the graph from being run or registered, a ``warning`` does not."""
+    """Severity: an ``error`` prevents the graph from being run or registered, a ``warning`` does
+    not."""
 
     @classmethod
     def of(cls, problem: Problem) -> Self:
-        """Convert a problem; secrets in names are redacted."""
+        """Return the view of a problem, with secrets in quoted names redacted."""
         return cls(place=problem.place, message=words_of(problem), severity=problem.severity)
 
 
@@ -51,27 +52,31 @@ class DefinitionSummary(View):
     version: int
     description: str | None
     sha256: str
-    """Hash of the definition as canonical JSON: sorted keys, no whitespace, UTF-8."""
+    """SHA-256 of the definition as canonical JSON (sorted keys, no whitespace, UTF-8), in
+    hexadecimal."""
     size_bytes: int
-    """Size of the canonical JSON."""
+    """Size of the definition as canonical JSON, in bytes."""
     created_at: datetime
     links: DefinitionLinks
 
     @classmethod
     def of(cls, head: DefinitionVersion, root: str) -> Self:
-        """Convert a version."""
+        """Return the view of a version. ``root`` is the path prefix for its URLs."""
         return cls(**_members(head, root))
 
 
 class RegisteredDefinition(DefinitionSummary):
-    """The result of a registration; the version may have existed already."""
+    """The registered version of a graph or agent, which may have existed already."""
 
     warnings: list[ProblemView]
-    """Problems that do not prevent it from being run."""
+    """Problems in the definition that do not prevent it from being run."""
 
     @classmethod
     def answer(cls, registered: Registered, root: str, response: Response) -> Self:
-        """Convert a registration; set the Location header, and status 200 if none was created."""
+        """Return the response body for a registration, and set the response's Location header.
+
+        If the version existed already, the status is set to 200 instead of 201.
+        """
         warnings = [ProblemView.of(problem) for problem in registered.warnings]
         view = cls(**_members(registered.head, root), warnings=warnings)
         response.headers["Location"] = view.links.self
@@ -84,12 +89,12 @@ class GraphDefinitionView(DefinitionSummary):
     """One version of a registered graph."""
 
     graph: Annotated[dict[str, Any], DocumentedAs(GraphSpec)]
-    """The graph as registered."""
+    """The graph definition as it was registered."""
     shape: GraphShape
 
     @classmethod
     def of_definition(cls, definition: Definition, root: str) -> Self:
-        """Convert a definition."""
+        """Return the view of a registered graph. ``root`` is the path prefix for its URLs."""
         graph = definition.content
         return cls(**_members(definition.head, root), graph=graph, shape=GraphShape.of(graph))
 
@@ -98,16 +103,16 @@ class AgentDefinitionView(DefinitionSummary):
     """One version of a registered agent."""
 
     agent: Annotated[dict[str, Any], DocumentedAs(AgentDefinition)]
-    """The agent as registered."""
+    """The agent definition as it was registered."""
 
     @classmethod
     def of_definition(cls, definition: Definition, root: str) -> Self:
-        """Convert a definition."""
+        """Return the view of a registered agent. ``root`` is the path prefix for its URLs."""
         return cls(**_members(definition.head, root), agent=definition.content)
 
 
 class GraphList(View):
-    """A page of graph versions."""
+    """A page of registered graphs: one item per version, without its definition."""
 
     graphs: list[DefinitionSummary]
     next_cursor: str | None
@@ -115,12 +120,15 @@ class GraphList(View):
 
     @classmethod
     def of(cls, page: DefinitionPage, root: str) -> Self:
-        """Convert a page."""
+        """Return the view of a page of graph versions.
+
+        ``root`` is the path prefix for their URLs.
+        """
         return cls(graphs=_heads(page, root), next_cursor=page.next_cursor)
 
 
 class AgentList(View):
-    """A page of agent versions."""
+    """A page of registered agents: one item per version, without its definition."""
 
     agents: list[DefinitionSummary]
     next_cursor: str | None
@@ -128,20 +136,23 @@ class AgentList(View):
 
     @classmethod
     def of(cls, page: DefinitionPage, root: str) -> Self:
-        """Convert a page."""
+        """Return the view of a page of agent versions.
+
+        ``root`` is the path prefix for their URLs.
+        """
         return cls(agents=_heads(page, root), next_cursor=page.next_cursor)
 
 
 class Validation(View):
-    """The validation result of a graph."""
+    """Result of validating a graph."""
 
     valid: bool
-    """True if the graph can be run; there may still be warnings."""
+    """Whether the graph can be run; if true, there may still be warnings."""
     problems: list[ProblemView]
 
     @classmethod
     def of(cls, problems: Sequence[Problem]) -> Self:
-        """Convert the problems of a graph."""
+        """Return the validation result for the problems found in a graph."""
         errors = any(problem.severity is Severity.ERROR for problem in problems)
         return cls(valid=not errors, problems=[ProblemView.of(problem) for problem in problems])
 

@@ -1,4 +1,4 @@
-"""Errors, headers and examples in the OpenAPI document that routes do not declare."""
+"""Add errors, headers and examples that routes do not declare to the OpenAPI document."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -122,7 +122,7 @@ _CHALLENGE_HEADER = {
     }
 }
 SCOPE = "x-required-scope"
-"""The key of an OpenAPI operation that holds its required scope."""
+"""OpenAPI extension key that holds the scope required by an operation."""
 _BEARER = {
     "type": "http",
     "scheme": "bearer",
@@ -147,7 +147,7 @@ RUN_HEADERS = {
         "schema": {"type": "string", "examples": ['"runs";q=60;w=60']},
     },
 }
-"""OpenAPI description of the response headers of POST /runs."""
+"""OpenAPI description of the headers in a response to POST /runs."""
 
 EVERY_CALLER = (
     CREDENTIAL_REQUIRED,
@@ -156,10 +156,10 @@ EVERY_CALLER = (
     SCOPE_MISSING,
     UNAVAILABLE,
 )
-"""Problems that every authenticated route may return."""
+"""Problem types that every authenticated route may return."""
 
 EVERY_RUN_ROUTE = (*EVERY_CALLER, INVALID_REQUEST)
-"""Problems that every authenticated route with validated parameters may return."""
+"""Problem types that every authenticated route with validated parameters may return."""
 
 _EVERY_ROUTE = (MALFORMED_REQUEST, HOST_REFUSED, HEAD_TOO_LARGE, INTERNAL, TOO_MANY_CONNECTIONS)
 
@@ -170,7 +170,7 @@ EVERY_BODY = (
     UNSUPPORTED_MEDIA_TYPE,
     TOO_MANY_BODIES,
 )
-"""Problems that every route with a request body may return."""
+"""Problem types that every route with a request body may return."""
 
 
 _GRAPH: dict[str, Any] = {
@@ -289,7 +289,7 @@ GRAPHS_TO_VALIDATE: dict[str, Example] = {
 
 
 def answers(*kinds: ProblemType) -> Responses:
-    """Return the OpenAPI responses for the problems that a route may return."""
+    """Return the OpenAPI response entries for the problem types that a route may return."""
     documented: Responses = {}
     for kind in sorted((*kinds, *_EVERY_ROUTE), key=lambda kind: kind.status):
         response = documented.setdefault(
@@ -309,14 +309,17 @@ def answers(*kinds: ProblemType) -> Responses:
 
 
 def operation_id(route: APIRoute) -> str:
-    """Return the operation ID of a route, from which generated clients derive method names."""
+    """Return the OpenAPI operation ID for a route.
+
+    Generated clients derive method names from it.
+    """
     return route.name
 
 
 def describe(app: FastAPI) -> None:
-    """Add the parts that all routes share to the application's OpenAPI document.
+    """Make the application add the parts that all routes share to its OpenAPI document.
 
-    The document is generated on first request, which takes half a second.
+    The document is generated on the first request for it, which takes half a second.
     """
     generate = app.openapi
 

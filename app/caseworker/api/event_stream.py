@@ -1,4 +1,4 @@
-"""API schemas of run events, and responses that send them as pages or streams."""
+"""API schemas for the events of a run, and responses that return them as pages or streams."""
 
 import asyncio
 import re
@@ -24,7 +24,7 @@ from caseworker.runs.run import EventRecord
 log = structlog.get_logger(__name__)
 
 HEARTBEAT_SECONDS = 15.0
-"""Maximum idle time of a stream; then a comment is sent to keep it open."""
+"""Seconds without an event after which a stream sends a comment to keep the connection open."""
 MAX_SEQ = 2**31 - 1
 
 Batches = AsyncGenerator[Sequence[EventRecord], None]
@@ -41,16 +41,16 @@ EVENT_HEADERS: list[dict[str, Any]] = [
         "schema": {"type": "string", "pattern": _SEQ},
     },
 ]
-"""OpenAPI description of the request headers."""
+"""OpenAPI description of the request headers for event routes."""
 
 
 class EventsQuery(Query):
-    """Which events of a run to return."""
+    """Query parameters that select events of a run."""
 
     after: Annotated[int, Field(ge=0, le=MAX_SEQ)] = 0
-    """Return events after this sequence number; 0 starts at the first event."""
+    """Sequence number after which to start; 0 starts at the first event."""
     limit: Annotated[int, Field(ge=1, le=1000)] = 100
-    """Maximum number of events on a JSON page; streams ignore it."""
+    """Maximum number of events on a JSON page. Streams ignore it."""
 
 
 class EventView(View):
@@ -58,20 +58,20 @@ class EventView(View):
 
     run_id: str
     seq: int
-    """Sequence number in the run, from 1, without gaps."""
+    """Sequence number of the event within the run. It starts at 1 and has no gaps."""
     ts: datetime
     type: str
-    """For example ``step.started``. The last event is ``run.`` plus the final status; only
+    """Event type, such as ``step.started``. The last event is ``run.`` plus the final status; only
     ``late_result`` may follow it."""
     step_id: str | None
-    """The path of the step in the run."""
+    """Path of the step within the run; null for events that belong to no step."""
     node_id: str | None
-    """Its CallNode in the trace."""
+    """ID of the CallNode that the event is about; null if there is none."""
     data: dict[str, Any]
 
     @classmethod
     def of(cls, run_id: str, record: EventRecord) -> Self:
-        """Convert an event."""
+        """Return the view of an event."""
         return cls(
             run_id=run_id,
             seq=record.seq,
@@ -84,15 +84,15 @@ class EventView(View):
 
 
 class EventsPage(View):
-    """A page of a run's events, in order."""
+    """A page of a run's events, in the order of their sequence numbers."""
 
     events: list[EventView]
     next_after: int | None
-    """Value of ``after`` for the next page; null after the last event of a run."""
+    """Value of ``after`` for the next page; null if the run has ended and this is its last page."""
 
     @classmethod
     def of(cls, run_id: str, page: EventPage, *, after: int, limit: int) -> Self:
-        """Convert a page that was requested with ``after`` and ``limit``."""
+        """Return the view of a page that was requested with ``after`` and ``limit``."""
         last = page.events[-1].seq if page.events else after
         over = page.finished and len(page.events) < limit
         views = [EventView.of(run_id, record) for record in page.events]
@@ -100,7 +100,7 @@ class EventsPage(View):
 
 
 def last_event_id(headers: Headers) -> int | None:
-    """Return the sequence number in the Last-Event-ID header, or None without the header.
+    """Return the sequence number in the Last-Event-ID header; None if the header is missing.
 
     Raises:
         ProblemError: the value is not a valid event ID.
@@ -114,15 +114,16 @@ def last_event_id(headers: Headers) -> int | None:
 
 
 def wants_page(headers: Headers) -> bool:
-    """Return whether a client accepts JSON and no event stream."""
+    """Return whether the client accepts JSON but not an event stream."""
     accepted = headers.get("accept", "")
     return "application/json" in accepted and "text/event-stream" not in accepted
 
 
 class EventStream(EventSourceResponse):
-    """Streams the events of a run as they occur; the first batch has been read already.
+    """Streams the events of a run to the client as they occur.
 
-    The stream ends after the last batch, or when the client disconnects.
+    The first batch is read before the response starts. The stream ends after the last batch, or
+    when the client disconnects.
     """
 
     def __init__(self, run_id: str, first: Sequence[EventRecord], rest: Batches) -> None:

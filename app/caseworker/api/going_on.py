@@ -1,7 +1,7 @@
-"""Runs that resume from an ended run; omitted fields default to those of the source run.
+"""Create runs that resume from an ended run; omitted fields default to those of the source run.
 
 Deadline and metadata are not inherited: the deadline has usually passed, and metadata describe a
-single run. Limits are inherited key by key, and usage is counted from 0 again.
+single run. Each limit that is not sent is inherited, and usage is counted from 0 again.
 """
 
 from collections.abc import Mapping
@@ -25,7 +25,7 @@ from caseworker.runs.service import RunService
 
 
 async def source_of(body: GoingOnBody, tenant: str, runs: RunService) -> Run:
-    """Return the source run.
+    """Return the run from which the requested run resumes.
 
     Raises:
         SourceNotFoundError: it does not exist.
@@ -46,7 +46,7 @@ async def source_of(body: GoingOnBody, tenant: str, runs: RunService) -> Run:
 
 
 def completed(body: GoingOnBody, source: RunRequest) -> OwnBody:
-    """Fill in the omitted fields from the source, giving an equivalent body without ``from``.
+    """Return an equivalent body without ``from``, with omitted fields copied from the source run.
 
     Raises:
         ProblemError: a field is invalid or does not belong to runs of this kind.
@@ -66,7 +66,10 @@ def completed(body: GoingOnBody, source: RunRequest) -> OwnBody:
 
 
 def going_on(new: NewRun, body: GoingOnBody, source: RunRequest, ceiling: Budget) -> NewRun:
-    """Turn a new run into one that resumes from ``source``, with inherited limits."""
+    """Return ``new`` as a run that resumes from the source run and inherits omitted limits.
+
+    ``ceiling`` caps the limits. ``source`` is the request of the source run.
+    """
     given, request = body.budget, new.request
     budget = source.budget if given is None else given.over(source.budget)
     prices_asked = given is not None and "max_cost_usd" in given.given

@@ -1,4 +1,4 @@
-"""API schema of a graph's shape: its steps, edges and layout layers."""
+"""API schema for the shape of a graph: its steps, edges and layout layers."""
 
 from collections.abc import Mapping
 from typing import Any, Self
@@ -10,17 +10,17 @@ from caseworker.runs.step_inputs import shape_of
 
 
 class ShapeStep(View):
-    """A step, without its configuration."""
+    """A step of a graph, without its configuration."""
 
     id: str
     type: str
     graph: "GraphShape | None" = None
-    """The graph that a step of type ``subgraph`` executes; the paths of its steps are
-    ``outer/inner``."""
+    """Graph that a step of type ``subgraph`` executes; null for other steps. The paths of its steps
+    are ``outer/inner``."""
 
 
 class ShapeEdge(View):
-    """An edge between two steps."""
+    """An edge between two steps of a graph."""
 
     source: str
     target: str
@@ -30,17 +30,20 @@ class ShapeEdge(View):
 
 
 class GraphShape(View):
-    """The steps and edges of a graph, including its nested graphs, but not those of maps."""
+    """The steps and edges of a graph and its nested graphs, except those of map steps."""
 
     steps: list[ShapeStep]
     edges: list[ShapeEdge]
     layers: list[list[str]]
-    """IDs of the steps that can execute: each is one layer after its last predecessor. Steps
-    missing here are never executed."""
+    """IDs of the steps that can execute, by layer. Each step is one layer after its last
+    predecessor. Steps that are never executed are omitted."""
 
     @classmethod
     def of(cls, graph: Mapping[str, Any]) -> Self:
-        """Return the shape of a valid graph in its original form."""
+        """Return the shape of a valid graph.
+
+        Nested graphs that are only referred to are omitted.
+        """
         shape = shape_of(graph)
         return cls(
             steps=[

@@ -1,16 +1,18 @@
-"""Limits for the memory and the time that a connection may use before its request is dispatched.
+"""Limit the memory and the time that a connection may use before its request is dispatched.
 
-The base protocol accepts heads of any length and waits indefinitely for the rest of a request. Here
-the head of a request is limited in bytes and headers and must arrive in time. Bodies must be sent,
-and responses read, at a minimum rate. The number of connections per process is limited. Rejected
-requests receive a problem document with an X-Request-ID, like all others.
+The base protocol accepts heads (request line and headers) of any length and waits indefinitely for
+the rest of a request. Here the head is limited in bytes and number of headers, and must arrive in
+time. Bodies must be sent, and responses read, at a minimum rate. The number of connections per
+process is limited. Rejected requests receive a problem document with an X-Request-ID, like all
+others.
 
 A connection is unidentified until it carries a request of an authenticated caller. Unidentified
-connections may use at most nine tenths of the limit; beyond that, a new one replaces the oldest. Up
-to a tenth more connections than the limit may be open: their requests wait for a slot of their
-tenant (:mod:`caseworker.api.shares`).
+connections may use at most nine tenths of the limit. Beyond that, a new one replaces the oldest. A
+tenth more connections than the limit may be open: their requests wait for a slot of their tenant
+(:mod:`caseworker.api.shares`).
 
-A request that arrives at once costs only a comparison: timers are set only for incomplete ones.
+A request that arrives in one piece costs only a comparison, because timers are set only for
+incomplete ones.
 """
 
 import asyncio
@@ -41,19 +43,21 @@ _LINGER_SECONDS = 1.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectionLimits:
-    """Size, time and count limits for the connections of a process."""
+    """Size, time and count limits for client connections."""
 
     max_connections: int
-    """A tenth more connections may be open; their requests wait."""
+    """Maximum number of connections that are served at once. A tenth more may be open; their
+    requests wait for a slot."""
     max_head_bytes: int
-    """Limit for the request line plus headers."""
+    """Maximum size of the request line and headers together, in bytes."""
     max_headers: int
     head_seconds: float
-    """Time limit for a complete head, from its first byte or from the start of the connection."""
+    """Seconds within which a complete head must arrive, counted from its first byte or from the
+    start of the connection."""
     bytes_per_second: int
-    """Minimum rate at which bodies must arrive and responses must be read."""
+    """Minimum rate, in bytes per second, at which bodies must arrive and responses must be read."""
     rate_seconds: float = 5.0
-    """The interval over which rates are measured."""
+    """Length of the interval over which rates are measured, in seconds."""
 
 
 class _RefusedError(Exception):
@@ -61,11 +65,12 @@ class _RefusedError(Exception):
 
 
 class BoundedProtocol(HttpToolsProtocol):
-    """One connection of the server, with the limits of its class."""
+    """Server side of one client connection, with the limits in ``limits``."""
 
     limits: ClassVar[ConnectionLimits]
     unidentified: ClassVar[dict["BoundedProtocol", None]]
-    """The server's unidentified connections, oldest first."""
+    """Connections of this server without an authenticated caller, oldest first. The dict is used as
+    an ordered set."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
@@ -126,25 +131,25 @@ class BoundedProtocol(HttpToolsProtocol):
             self._wait_for_head()
 
     def on_message_begin(self) -> None:
-        """Start a request."""
+        """Start to measure the head of a new request."""
         super().on_message_begin()
         self._claimed = self._in_head = True
         self._head_bytes = 0
 
     def on_url(self, url: bytes) -> None:
-        """Add a part of the URL to the size of the head."""
+        """Add a part of the URL to the size of the request head."""
         self._count(len(url))
         super().on_url(url)
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Count a header or trailer and check the header limit."""
+        """Count a header or trailer and check the header limits."""
         self._count(len(name) + len(value) + 4)
         if len(self.headers) >= self.limits.max_headers:
             self._refuse(types.HEAD_TOO_LARGE)
         super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
-        """Dispatch a request whose head is complete."""
+        """Dispatch the request, whose head is complete."""
         if len(self.pipeline) >= _MAX_PIPELINED:
             self._refuse(types.MALFORMED_REQUEST)
         self._set_timer(None)
@@ -155,7 +160,7 @@ class BoundedProtocol(HttpToolsProtocol):
         super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
-        """Count and pass on a part of the body."""
+        """Add a part of the body to the received bytes and pass it on."""
         self._claimed = True
         self._body_bytes += len(body)
         super().on_body(body)
@@ -177,18 +182,18 @@ class BoundedProtocol(HttpToolsProtocol):
             self.unidentified[self] = None
 
     def pause_writing(self) -> None:
-        """Start to monitor a client that reads more slowly than data is sent."""
+        """Start to monitor how fast the client reads, because its write buffer is full."""
         super().pause_writing()
         if self._write_timer is None:
             self._watch_writes(self.transport.get_write_buffer_size())
 
     def resume_writing(self) -> None:
-        """Stop monitoring: the client has read nearly everything."""
+        """Stop monitoring how fast the client reads, because its write buffer is nearly empty."""
         self._stop_watching_writes()
         super().resume_writing()
 
     def send_400_response(self, msg: str) -> None:
-        """Respond to a request that the parser or a limit rejected."""
+        """Send an error response to a request that the parser or a limit rejected."""
         self._answer(self._refusal)
 
     def _forget(self) -> None:
@@ -289,7 +294,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
 
 def bounded_by(limits: ConnectionLimits) -> type[BoundedProtocol]:
-    """Return a protocol class with the given limits."""
+    """Return a subclass of :class:`BoundedProtocol` for one server, with the given limits."""
     return type("BoundedProtocol", (BoundedProtocol,), {"limits": limits, "unidentified": {}})
 
 

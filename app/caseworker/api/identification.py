@@ -1,4 +1,4 @@
-"""Authenticate the caller of a request by its credential or, if anonymous, by its address."""
+"""Determine the caller of a request from its credential or, for anonymous requests, its address."""
 
 import asyncio
 import re
@@ -22,7 +22,7 @@ _OF_PROXIES = re.compile(
 
 
 async def identify(request: Request, authentication: Authentication, limits: ApiLimits) -> Caller:
-    """Return the caller of a request.
+    """Return the caller that sent a request.
 
     A request with a credential is authenticated by it or rejected; it never counts as anonymous.
 
@@ -40,7 +40,7 @@ async def identify(request: Request, authentication: Authentication, limits: Api
 
 
 def shown_credential(request: Request) -> str | None:
-    """Return the bearer credential of a request; None without one.
+    """Return the bearer credential that a request contains; None if it contains none.
 
     Raises:
         InvalidCredentialError: the header is malformed, or sent more than once.
@@ -56,7 +56,7 @@ def shown_credential(request: Request) -> str | None:
 def anonymous_caller(
     request: Request, anonymous: AnonymousFrom, limits: ApiLimits | None = None
 ) -> Caller:
-    """Return the anonymous caller of a request without a credential.
+    """Return the anonymous caller for a request without a credential.
 
     Requests from web pages of other origins are always rejected, because a browser sends them with
     the network access of its user. ``limits`` holds the configured origins and host names.
@@ -102,7 +102,7 @@ def _is_own_host(request: Request, names: frozenset[str]) -> bool:
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether an address is a loopback address."""
+    """Return whether ``host`` is a loopback address."""
     address = address_of(host.partition("%")[0])
     address = getattr(address, "ipv4_mapped", None) or address
     return address is not None and address.is_loopback

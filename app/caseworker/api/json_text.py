@@ -1,4 +1,4 @@
-"""Parse untrusted JSON: bounded, strict and limited to storable values.
+"""Parse untrusted JSON with limits, and reject values that the database cannot store.
 
 Python's parser accepts more than JSON allows (NaN, duplicate keys, integers of any length), and
 Postgres stores less (no NUL, no unpaired surrogates). Both differences are rejected here.
@@ -40,7 +40,7 @@ class UnstorableTextError(ValueError):
 
 
 def read_json(body: bytes, *, max_depth: int) -> Any:
-    """Parse a request body.
+    """Parse a request body and return its value.
 
     Raises:
         MalformedJsonError: it is not JSON, is nested deeper than ``max_depth``, or holds duplicate
@@ -66,7 +66,7 @@ def read_json(body: bytes, *, max_depth: int) -> Any:
 
 
 def is_nested_deeper(text: str, limit: int) -> bool:
-    """Return whether arrays and objects are nested deeper than ``limit``."""
+    """Return whether arrays and objects in a JSON text are nested deeper than ``limit``."""
     if text.count("[") + text.count("{") <= limit:
         return False
     depth = 0
@@ -84,7 +84,7 @@ def is_nested_deeper(text: str, limit: int) -> bool:
 
 
 def is_storable(text: str) -> bool:
-    """Return whether the database can store the text."""
+    """Return whether the database can store a text."""
     return "\0" not in text and not any("\ud800" <= char <= "\udfff" for char in text)
 
 

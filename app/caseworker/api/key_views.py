@@ -1,4 +1,4 @@
-"""API schemas of API keys."""
+"""API schemas for API keys."""
 
 from datetime import datetime
 from typing import Annotated, Literal, Self
@@ -29,38 +29,40 @@ class NewKeyBody(Body):
         StringConstraints(min_length=1, max_length=MAX_NAME_CHARS),
         AfterValidator(_printable),
     ]
-    """Name of the key's user in receipts and records."""
+    """Name for the user of the key, shown in receipts and records."""
     scopes: Annotated[list[ScopeName], Field(min_length=1, max_length=3)] = Field(
         default_factory=lambda: [_USUAL]
     )
-    """`run` and `approve` include `read`; `admin` includes all scopes."""
+    """Scopes of the key: what its user may do. `run` and `approve` include `read`; `admin` includes
+    all scopes."""
     tenant: TenantName | None = None
-    """Tenant of the key; only the operator may name another tenant than its own."""
+    """Tenant that the key belongs to; defaults to the caller's. Only the operator may name another
+    tenant."""
     expires_at: Instant | None = None
-    """If omitted, the key is valid until it is revoked."""
+    """Time at which the key expires. If omitted, it is valid until it is revoked."""
 
 
 class RotateKeyBody(Body):
-    """How to replace a key."""
+    """Options for replacing a key with a new one."""
 
     overlap_seconds: Annotated[int, Field(ge=0, le=int(MAX_OVERLAP.total_seconds()))] = int(
         USUAL_OVERLAP.total_seconds()
     )
-    """How long the old key remains valid; defaults to one day."""
+    """Seconds for which the old key remains valid; defaults to one day."""
 
 
 class KeyQuery(Query):
-    """Which keys to list."""
+    """Query parameters that select API keys."""
 
     tenant: TenantName | None = None
-    """Only for the operator."""
+    """Tenant whose keys to list. Only the operator may set it."""
 
 
 class KeyView(View):
     """An API key, without its secret."""
 
     key_id: str
-    """The public part of the key, after `cwk_`."""
+    """Public ID of the key: the part after `cwk_` that is not secret."""
     tenant: str
     name: str
     scopes: list[ScopeName]
@@ -69,11 +71,11 @@ class KeyView(View):
     expires_at: datetime | None
     revoked_at: datetime | None
     rotated_to: str | None
-    """ID of the key that replaces it."""
+    """ID of the key that replaces this one; null if the key was not rotated."""
 
     @classmethod
     def of(cls, key: ApiKey) -> Self:
-        """Convert a key."""
+        """Return the view of a key."""
         return cls.model_validate(_shown(key))
 
 
@@ -81,11 +83,11 @@ class IssuedKeyView(KeyView):
     """A newly created key with its secret, which cannot be retrieved later."""
 
     key: str
-    """The credential to send as `Authorization: Bearer ...`."""
+    """Credential to send in the header `Authorization: Bearer ...`."""
 
     @classmethod
     def issued(cls, issued: IssuedKey) -> Self:
-        """Convert a newly created key."""
+        """Return the view of a newly created key, including its secret."""
         return cls.model_validate({**_shown(issued.key), "key": issued.secret})
 
 

@@ -1,10 +1,10 @@
 """``/mcp``: the service as an MCP server over streamable HTTP, without sessions in memory.
 
-Host check, authentication and body limits apply as for every request. The SDK serves two
+Host check, authentication and body limits apply as for every request. The MCP SDK serves two
 generations of the protocol. In the newer one, a client cancels a call by closing its connection.
 
 In the older one, it sends ``notifications/cancelled``, possibly to another replica. Such a client
-receives a session ID. The run ID is derived from the session ID and the request ID. So any replica
+receives a session ID. The run ID is derived from the session ID and the request ID, so any replica
 can store the cancel request, even before the run exists.
 """
 
@@ -31,11 +31,11 @@ from caseworker.runs.errors import TooManyPendingCancelsError
 SESSION_HEADER = "mcp-session-id"
 _MAX_SESSION_CHARS = 128
 CALLER = "mcp"
-"""The name of cancelling MCP clients in receipts."""
+"""Name shown in cancel receipts for MCP clients that cancel a call."""
 
 
 def run_id_of(session: str | None, request_id: Any) -> str | None:
-    """Derive the run ID from session and request; None without a valid session."""
+    """Return the run ID derived from session ID and request ID; None without a valid session."""
     if not session or len(session) > _MAX_SESSION_CHARS or not isinstance(request_id, int | str):
         return None
     named = f"{session}\n{type(request_id).__name__}\n{request_id}"
@@ -43,7 +43,7 @@ def run_id_of(session: str | None, request_id: Any) -> str | None:
 
 
 class McpEndpoint:
-    """The ASGI application at ``/mcp``."""
+    """ASGI application that serves ``/mcp``."""
 
     def __init__(self, version: str, offers: Sequence[Offers]) -> None:
         """Offer the tools returned by ``offers``, plus a tool that returns a run."""

@@ -17,35 +17,37 @@ from caseworker.runs.run import DefinitionRef
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OfferedTool:
-    """A tool whose calls are runs."""
+    """A tool offered to MCP clients. Each call of it creates a run."""
 
     name: str
     description: str
     parameters: Mapping[str, Any]
-    """JSON Schema of the arguments."""
+    """JSON Schema of the tool's arguments."""
     accept: Callable[[ApiRequest, Mapping[str, Any], Mapping[str, Any]], Awaitable[Accepted]]
-    """Accepts the run of a call, given the request, the arguments, and the run's own fields
-    ``run_id`` (may be null) and ``metadata``. It raises the same errors as a route that accepts
-    runs, or a ValidationError."""
+    """Callback that accepts the run for a call; invoked once per call. It takes the request, the
+    tool's arguments, and the fields ``run_id`` (may be null) and ``metadata`` for the run. It
+    raises the same errors as a route that accepts runs, or a ValidationError."""
 
 
 Offers = Callable[[ApiRequest, str | None], Awaitable[Sequence[OfferedTool]]]
-"""Returns the tools that a caller may use now; with a name, only that tool.
+"""Callback that returns the tools that the request's caller may use now.
 
-If two offers contain the same name, the first one wins.
+If a name is given, it returns only the tool with that name. If two callbacks return the same name,
+the first one wins.
 """
 
 MAX_AGENTS = 100
-"""Maximum number of listed agents; further ones can be called but are not listed."""
+"""Maximum number of registered agents that are listed as tools. Further ones can be called but are
+not listed."""
 
 
 async def case_tools(request: ApiRequest, name: str | None) -> Sequence[OfferedTool]:
-    """Return the tool that runs cases."""
+    """Return the tool that answers a question by running a case."""
     return (_RUN_CASE,)
 
 
 async def agent_tools(request: ApiRequest, name: str | None) -> Sequence[OfferedTool]:
-    """Return a tool for the newest version of each registered agent."""
+    """Return a tool for the newest version of each registered agent, or only the agent ``name``."""
     store, tenant = request.api.services.definitions, request.caller.tenant
     kind = DefinitionKind.AGENT
     if name is not None:

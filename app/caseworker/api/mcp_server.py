@@ -1,4 +1,4 @@
-"""MCP server on top of the SDK, with the tools of this service; imported on first use."""
+"""MCP server on top of the SDK, offering the tools of this service; imported on first use."""
 
 import asyncio
 import json
@@ -39,9 +39,9 @@ log = structlog.get_logger(__name__)
 Context = ServerRequestContext[dict[str, Any], Any]
 
 WAIT_SECONDS: Final = 45.0
-"""How long a call waits for its run; clients time out after 60 seconds."""
+"""Seconds that a call waits for its run to end; MCP clients time out after 60 seconds."""
 PROGRESS_SECONDS: Final = 2.0
-"""Interval of progress notifications, for clients that requested them."""
+"""Seconds between progress notifications to clients that requested them."""
 
 _WAIT_NAME: Final = "wait_seconds"
 _WAIT = {
@@ -66,7 +66,7 @@ _GET_RUN = Tool(
 
 
 class OfferingServer:
-    """Handles MCP requests; stateless, apart from cancel requests in progress."""
+    """Handles MCP requests. Its only state is the cancel requests in progress."""
 
     def __init__(self, version: str, offers: Sequence[Offers]) -> None:
         self._offers = offers
@@ -81,7 +81,7 @@ class OfferingServer:
         )
 
     async def answer(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handle one HTTP request; its scope contains the ``api_request``."""
+        """Handle one HTTP request, whose ASGI scope contains the ``api_request``."""
         manager = StreamableHTTPSessionManager(self._server, stateless=True)
         async with manager.run():
             await manager.handle_request(scope, receive, send)

@@ -1,4 +1,4 @@
-"""All kinds of API errors (RFC 9457); ``docs/problems.md`` explains each one."""
+"""Problem types for all API errors (RFC 9457); ``docs/problems.md`` explains each one."""
 
 from dataclasses import dataclass
 
@@ -7,21 +7,22 @@ URN = "urn:caseworker:problem:"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProblemType:
-    """One kind of error, with its status, title and advice."""
+    """One kind of API error, with its status, title and advice."""
 
     slug: str
     status: int
-    """The HTTP status."""
+    """HTTP status code of responses with this error."""
     title: str
     detail: str
-    """Default advice; an error may give more specific advice."""
+    """Default advice on how to resolve the error. An individual error may give more specific
+    advice."""
     retry_after_seconds: int | None = None
     challenge: str | None = None
-    """The ``WWW-Authenticate`` header (RFC 6750)."""
+    """Value of the ``WWW-Authenticate`` header (RFC 6750); None if the header is not sent."""
 
     @property
     def uri(self) -> str:
-        """The stable ``type`` that identifies the kind of problem to clients."""
+        """URI in the ``type`` field, by which clients identify the kind of error."""
         return URN + self.slug
 
 

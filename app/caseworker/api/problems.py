@@ -1,7 +1,8 @@
 """Convert errors to problem documents (RFC 9457), which never repeat request data.
 
-A problem document states the kind of error (``type``), what to do (``detail``), which fields are
-invalid (``errors``) and the request ID under which to find the request in the logs.
+A problem document states the kind of error (``type``), how to resolve it (``detail``) and which
+fields are invalid (``errors``). It also contains the request ID, which finds the request in the
+logs.
 """
 
 import json
@@ -98,7 +99,7 @@ DOMAIN: Mapping[type[Exception], ProblemType] = MappingProxyType(
         StoreUnavailableError: types.UNAVAILABLE,
     }
 )
-"""Maps domain errors, which know no HTTP, to problem types."""
+"""Problem type for each domain error. Domain errors are independent of HTTP."""
 
 _OF_THE_FRAMEWORK: Mapping[int, ProblemType] = MappingProxyType(
     {
@@ -111,7 +112,7 @@ _OF_THE_FRAMEWORK: Mapping[int, ProblemType] = MappingProxyType(
 
 
 class ProblemError(HTTPException):
-    """A request that the HTTP layer itself rejects.
+    """An error that the HTTP layer itself raises to reject a request.
 
     It subclasses the framework's HTTPException because only that passes through body parsing
     unchanged.
@@ -136,18 +137,18 @@ class ProblemError(HTTPException):
 
 
 def invalid(field: str, message: str) -> ProblemError:
-    """Return the error for a request with one invalid field."""
+    """Return the error for a request with a single invalid field."""
     return ProblemError(types.INVALID_REQUEST, violations=[Violation(field, message)])
 
 
 def handlers() -> dict[int | type[Exception], Any]:
-    """Return the exception handlers of the application."""
+    """Return the application's exception handlers, by exception class or status code."""
     answered = (HTTPException, RequestValidationError, *DOMAIN)
     return dict.fromkeys(answered, _answer)
 
 
 def problem_response(request_id: str, error: ProblemError) -> Response:
-    """Return the problem document of an error as a response."""
+    """Return the HTTP response with the problem document for an error."""
     kind = error.kind
     document: dict[str, Any] = {
         "type": kind.uri,
@@ -175,7 +176,7 @@ async def _answer(request: Request, error: Exception) -> Response:
 
 
 def as_problem(error: Exception) -> ProblemError:
-    """Convert an error to a problem.
+    """Return the problem for an error, by its registered problem type.
 
     Raises:
         StopIteration: no problem type is registered for the error.
@@ -224,7 +225,7 @@ def as_problem(error: Exception) -> ProblemError:
 
 
 def rate_headers(rate: RateState | None) -> dict[str, str]:
-    """Return the rate limit headers of a tenant's runs.
+    """Return the headers that describe a tenant's rate limit for runs; empty without a limit.
 
     They follow draft-ietf-httpapi-ratelimit-headers-10.
     """

@@ -1,4 +1,4 @@
-"""Host check, request ID, error handling and logging common to all requests."""
+"""Host check, request ID, error handling and logging for all requests."""
 
 import asyncio
 import re
@@ -24,18 +24,19 @@ log = structlog.get_logger(__name__)
 _SANE_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}", re.ASCII)
 MAX_QUERY_PARAMETERS = 64
 IDENTIFIED = "caseworker.identified"
-"""Scope key of a callback that the server expects once the caller is authenticated."""
+"""ASGI scope key of a callback. It is called once the caller is authenticated, so that the
+connection counts as identified."""
 
 _PROBES = frozenset({"/healthz", "/readyz"})
 """Health probes may use any host name."""
 
 
 class AllowedHosts:
-    """The host names that the service accepts, as protection against DNS rebinding.
+    """The host names that requests may use, as protection against DNS rebinding.
 
     A malicious page can point its own host name at this machine, and browsers then treat the
     service as same-origin. Its requests still carry that name. IP addresses are therefore always
-    accepted, as they cannot be rebound, and names only if they are known.
+    accepted, because they cannot be rebound, and names only if they are known.
     """
 
     def __init__(self, names: frozenset[str] | None) -> None:
@@ -43,7 +44,7 @@ class AllowedHosts:
         self._names = names and frozenset(map(str.lower, names))
 
     def allow(self, host: bytes) -> bool:
-        """Return whether a Host header is accepted; empty means a missing header."""
+        """Return whether the value of a Host header is accepted; no header (empty) always is."""
         if self._names is None or not host:
             return True
         name = host_name(host.decode("latin-1"))
@@ -51,12 +52,12 @@ class AllowedHosts:
 
 
 def host_name(host: str) -> str:
-    """Return the host of a Host header in lower case, without port and brackets."""
+    """Return the host in the value of a Host header, in lower case, without port and brackets."""
     return (host.rpartition("]")[0].lstrip("[") or host.partition(":")[0]).lower().rstrip(".")
 
 
 def address_of(name: str) -> IPv4Address | IPv6Address | None:
-    """Parse an IP address; None if the name is not an address."""
+    """Parse an IP address; return None if ``name`` is not one."""
     with suppress(ValueError):
         return ip_address(name)
     return None
@@ -69,14 +70,18 @@ _GIVEN_UP = 499
 
 
 class RequestLog:
-    """Counts requests, and logs those that are not probes."""
+    """Records every request in the metrics, and logs those that are not probes."""
 
     def __init__(self, observer: RequestObserver | None = None, *, lines: bool = False) -> None:
         self._observer = observer
         self._lines = lines
 
     def answered(self, scope: Scope, status: int, seconds: float, *, streamed: bool) -> None:
-        """Record a request; only the route template is used, because paths contain IDs."""
+        """Record a request under its route template, because paths contain IDs.
+
+        ``status`` is the status of the response. Streamed responses are logged but not counted in
+        the metrics.
+        """
         if self._observer is None and not self._lines:
             return
         method = scope["method"] if scope["method"] in _METHODS else "other"

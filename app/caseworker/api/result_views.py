@@ -1,4 +1,4 @@
-"""API schemas of results, usage and stops of runs.
+"""API schemas for results, usage and early ends of runs.
 
 These objects are stored as they are shown, so the models only document them and are never
 instantiated. Fields with a default may be missing.
@@ -16,86 +16,88 @@ from caseworker.models.ports import Incomplete
 
 
 class Usage(View):
-    """Resources used by a run, so far if it has not ended, including estimates."""
+    """Resources used by a run, including estimates; so far, if the run has not ended."""
 
     tokens: int
-    """Input plus output tokens."""
+    """Number of input and output tokens."""
     seconds: float
     steps: int
-    """Step executions; retries of a step are not counted."""
+    """Number of executed steps; retries of a step are not counted."""
     api_calls: int
-    """Attempts at model providers."""
+    """Number of requests to model providers, including retries."""
     cost_usd: float | None
-    """Null if the price of a call is unknown."""
+    """Cost in US dollars; null if a model with an unknown price was called."""
     llm_calls: int = 0
-    """Logical calls of all models."""
+    """Number of model calls; retries of a call are not counted."""
     llm_calls_small: int = 0
     llm_calls_big: int = 0
     tool_calls: int = 0
-    """Tool attempts."""
+    """Number of tool calls, including retries."""
     turns: int = 0
-    """Iterations of agent loops."""
+    """Number of turns: iterations of an agent that call the model and then tools."""
     tokens_estimated: int = 0
-    """Estimated share of the tokens: those of requests without a response."""
+    """Number of tokens in ``tokens`` that are estimated because a request got no response."""
     cost_usd_estimated: float = 0
-    """Estimated share of the cost."""
+    """Part of the cost that is estimated, in US dollars."""
     cost_usd_known: float | None = None
-    """Cost of the calls with a known price, if other calls have an unknown price."""
+    """Cost of the calls with a known price, in US dollars; only present if other calls have an
+    unknown price."""
     unpriced_calls: int = 0
-    """Provider attempts with an unknown price."""
+    """Number of requests to models with an unknown price."""
 
 
 class RunStop(View):
-    """Why a run ended early."""
+    """The reason why a run ended early."""
 
     kind: StopKind
     dimension: str | None = None
-    """The exceeded budget dimension: ``seconds``, ``tool_calls``…"""
+    """Budget dimension whose limit was exceeded, such as ``seconds`` or ``tool_calls``; null for
+    other reasons."""
     scope: str | None = None
-    """The scope of the limit: ``run``, or the path of a step."""
+    """Where the limit applied: ``run``, or the path of a step."""
     limit: float | None = None
     used: float | None = None
     reserved: float | None = None
-    """Amount reserved by calls in flight."""
+    """Amount of the dimension that calls in progress had reserved."""
     requested: float | None = None
-    """Amount requested and refused."""
+    """Amount of the dimension that was requested and refused."""
     requested_by: str | None = None
     reason: str | None = None
     step_id: str | None = None
-    """For an error: the step that failed."""
+    """ID of the step that failed, if the run stopped because of an error; otherwise null."""
     error_class: str | None = None
-    """For an error: its class."""
+    """Error class, if the run stopped because of an error; otherwise null."""
     at: datetime | None = None
 
 
 class Evidence(View):
-    """One action of a case and its result."""
+    """A tool call made to answer a case, and its result."""
 
     tool: str
     args: dict[str, Any]
     result: dict[str, Any]
-    """The tool's result; a failure has the key ``error``."""
+    """Result of the tool. If the tool failed, it has the key ``error``."""
     tier: Literal["small", "big"]
     act_step: int
-    """The number of the round in its tier, from 1."""
+    """Number of the round in its tier, starting at 1."""
     warning: str | None = None
-    """Set for an action that was refused and never executed."""
+    """Reason why the action was refused and never executed; null if it was executed."""
 
 
 class TokenUsage(View):
-    """Token counts and their cost."""
+    """Number of tokens by type, and their cost."""
 
     input: int
     output: int
     cached_input: int
-    """Input tokens served from a provider's cache."""
+    """Number of input tokens that the provider served from its cache."""
     reasoning: int
-    """Output tokens used for reasoning."""
+    """Number of output tokens used for reasoning."""
     cost_usd: float | None
 
 
 class TokensByTier(View):
-    """Token usage of each tier, and the total."""
+    """Token usage for each tier, and in total."""
 
     small: TokenUsage
     big: TokenUsage
@@ -103,18 +105,19 @@ class TokensByTier(View):
 
 
 class CaseCounters(View):
-    """Usage counters of a case."""
+    """Numbers of calls, rounds and tokens that a case used."""
 
     llm_calls_small: int
     llm_calls_big: int
     tool_calls: int
     act_steps: int
-    """Rounds of the small tier on which the gate decided."""
+    """Number of rounds of the small tier after which the gate decided whether to continue, stop or
+    escalate."""
     tokens: TokensByTier
 
 
 class UsedModel(View):
-    """A model that answered calls."""
+    """A model that answered calls, and their number."""
 
     provider: str
     model: str
@@ -122,29 +125,29 @@ class UsedModel(View):
 
 
 class CaseModel(View):
-    """The configured model of a tier, and the models that actually answered."""
+    """The configured model for a tier, and the models that actually answered."""
 
     provider: str
-    """``offline`` is the built-in planner."""
+    """Name of the provider. ``offline`` is the built-in planner."""
     model: str
     used: list[UsedModel]
 
 
 class CaseModels(View):
-    """The models of the tiers."""
+    """The models for the two tiers."""
 
     small: CaseModel
     big: CaseModel | None = None
-    """Null if not configured."""
+    """Model for the big tier; null if none is configured."""
 
 
 class CaseVerification(View):
-    """The verifier's findings."""
+    """The verifier's findings about the answer."""
 
     checks: dict[str, bool | None]
-    """Whether each check passed; null if it does not apply."""
+    """Result of each check, by its name: true if it passed, null if it does not apply."""
     confirmed_by: str | None
-    """The independent check that confirms the answer."""
+    """Name of the independent check that confirms the answer; null if none does."""
 
 
 class CaseResult(View):
@@ -152,24 +155,24 @@ class CaseResult(View):
 
     answer: str | None = None
     verified: bool | None
-    """True if all checks passed and at least one is independent of the plan. Null if only the
-    plan's choice of operation is unconfirmed."""
+    """Whether the answer is verified: all checks passed and at least one of them is independent of
+    the plan. Null if only the plan's choice of operation is unconfirmed."""
     verification: CaseVerification
     finish_reason: Literal["success", "budget", "big_fail"] | None
     logs: list[dict[str, Any]]
-    """Log of the case agent, in order."""
+    """Log entries of the case agent, in order."""
     evidence: list[Evidence]
     artifacts: list[dict[str, Any]]
-    """Files that its tools created, each with name and URL."""
+    """Files that the tools created, each with name and URL."""
     counters: CaseCounters
     models: CaseModels
 
 
 class AgentError(View):
-    """The error or stop that ended an agent."""
+    """The error or stop that ended an agent early."""
 
     class_: str = Field(alias="class")
-    """The class of the error, such as ``ModelUnavailable``, or of the stop."""
+    """Class of the error or stop, such as ``ModelUnavailable``."""
     message: str
 
 
@@ -177,29 +180,31 @@ class AgentResult(View):
     """The result of an agent."""
 
     success: bool
-    """True if the agent finished on its own."""
+    """Whether the agent finished on its own, without an error or a stop."""
     output: Any
-    """The answer: text, or JSON that follows the agent's output schema."""
+    """Answer of the agent: text, or JSON that follows its output schema."""
     output_valid: bool | None
-    """Whether the answer follows the schema; null without a schema or an answer."""
+    """Whether the answer follows the output schema; null if there is no schema or no answer."""
     raw_content: str
-    """The answer exactly as the model wrote it."""
+    """Text of the answer exactly as the model wrote it."""
     terminate_reason: (
         Literal["goal", "error", "incomplete", "timeout", "max_turns", "aborted", "budget"] | None
     )
     error: AgentError | None = None
-    """Null after ``goal``."""
+    """Error or stop that ended the agent; null if it reached its ``goal``."""
     incomplete: Incomplete | None = None
-    """Why ``raw_content`` is incomplete; null if it is complete."""
+    """Reason why ``raw_content`` is incomplete; null if it is complete."""
     incomplete_reason: str | None = None
-    """Explanation by the provider or model, such as the text of a refusal."""
+    """Explanation by the provider or model, such as the text of a refusal; null if there is
+    none."""
     turn_count: int
     models: list[UsedModel] = Field(default_factory=list)
-    """The models that answered."""
+    """Models that answered the agent's calls."""
     messages: list[dict[str, Any]]
-    """The conversation; truncated at the start if it exceeds the limits."""
+    """Messages of the conversation, oldest first. The oldest ones are omitted if the conversation
+    exceeds the size limits."""
     messages_left_out: int | None = None
-    """Number of older messages not shown; absent if all are shown."""
+    """Number of older messages that were omitted; absent if none were."""
 
 
 class StepResult(View):
@@ -207,18 +212,18 @@ class StepResult(View):
 
     status: StepStatus
     error: str | None = None
-    """The error that failed it, or that its error policy recovered from."""
+    """Message of the error that failed the step, or from which its error policy recovered."""
     error_class: str | None = None
-    """The class of the error."""
+    """Class of the error."""
     attempts: int | None = None
-    """Number of attempts, including a fallback; absent if none failed."""
+    """Number of attempts, including a fallback; absent if no attempt failed."""
     recovered_by: Literal["skip", "fallback"] | None = None
-    """How its error policy recovered from the failure."""
+    """How the step's error policy recovered from the failure; absent if it did not."""
 
 
 class GraphResult(View):
     """The result of a graph."""
 
     outputs: dict[str, dict[str, Any]]
-    """Values by step ID and output handle."""
+    """Output values, by step ID and then by output handle."""
     steps: dict[str, StepResult]

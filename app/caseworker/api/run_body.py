@@ -1,4 +1,4 @@
-"""Request schemas of runs: bodies and headers."""
+"""Request schemas for creating and cancelling runs: bodies and headers."""
 
 import hashlib
 import re
@@ -62,7 +62,7 @@ POST_HEADERS: list[dict[str, Any]] = [
         "schema": {"type": "string", "examples": ["wait=10"]},
     },
 ]
-"""OpenAPI description of the headers of POST /runs.
+"""OpenAPI description of the request headers for POST /runs.
 
 They are parsed by hand; as route parameters they would cost a tenth of the whole request.
 """
@@ -70,21 +70,24 @@ They are parsed by hand; as route parameters they would cost a tenth of the whol
 
 @dataclass(frozen=True, slots=True)
 class GivenBudget:
-    """The limits sent by a caller: omitted limits take a default, null is unlimited."""
+    """The limits that a caller sent.
+
+    Omitted limits take a default; a limit sent as null is unlimited.
+    """
 
     budget: Budget
     given: frozenset[str]
-    """JSON names of the fields that were sent."""
+    """JSON names of the limits that were sent."""
 
     def over(self, usual: Budget) -> Budget:
-        """Override ``usual`` with the limits that were sent, including null."""
+        """Return ``usual``, overridden by the limits that were sent, including null."""
         if usual is UNLIMITED:  # omitted limits are unlimited too
             return self.budget
         names = map(field_name, self.given)
         return replace(usual, **{name: getattr(self.budget, name) for name in names})
 
     def to_json(self) -> dict[str, int | float | None]:
-        """Return the limits that were sent, by their JSON names."""
+        """Return the limits that were sent as a dict by JSON name."""
         return {name: json_number(getattr(self.budget, name)) for name in self.given}
 
 
@@ -98,7 +101,7 @@ BudgetBody = Annotated[
         lambda _, handler: core_schema.no_info_wrap_validator_function(_given, handler(Budget))
     ),
 ]
-"""Limits of a run."""
+"""Limits for a run."""
 
 
 def _kind(value: Any) -> Any:
@@ -133,16 +136,19 @@ EndType = Literal["run.cancelled", "run.completed", "run.failed", "run.halted"]
 
 
 class WebhookBody(Body):
-    """Where to announce the end of the run, signed with the secret of `POST /webhooks/secret`."""
+    """Where to send a notification when the run ends.
+
+    It is signed with the secret from `POST /webhooks/secret`.
+    """
 
     url: Annotated[str, Field(examples=["https://example.com/hooks/caseworker"])]
-    """A public https URL."""
+    """Public https URL that receives the notification."""
     events: Annotated[list[EndType], Field(min_length=1, max_length=4)] | None = None
-    """The run events to send; defaults to all."""
+    """Event types to send; defaults to all four."""
 
 
 class RunFields(Body):
-    """Fields common to all kinds of runs."""
+    """Fields that all kinds of runs share."""
 
     run_id: RunId | None = None
     """ID of the run; defaults to a generated UUIDv7. Sending the same ID again creates no second
@@ -150,25 +156,25 @@ class RunFields(Body):
     kind: str
     input: Any = None
     budget: BudgetBody | None = None
-    """Limits of the run."""
+    """Limits for the run."""
     deadline: Instant | None = None
-    """The time at which the run is halted if it is still active."""
+    """Time at which the run is halted if it is still active."""
     start_at: Instant | None = None
-    """Earliest start time; until then the run is queued and can be cancelled."""
+    """Earliest time at which the run may start. Until then it is queued and can be cancelled."""
     seed: Seed | None = None
-    """Makes prompts and sampling reproducible where the provider supports it."""
+    """Seed that makes prompts and sampling reproducible where the provider supports it."""
     timezone: ZoneName | None = None
     """Time zone that defines "today"; defaults to the configured one."""
     metadata: dict[str, Any] | None = None
-    """Returned with the run; not interpreted by the service."""
+    """JSON object that is returned with the run and not interpreted by the service."""
     priority: Annotated[int, Field(ge=-100, le=100)] | None = None
-    """Queued runs of a tenant with a higher priority start first; defaults to 0."""
+    """Priority among the queued runs of the tenant: higher ones start first. Defaults to 0."""
     concurrency_key: ConcurrencyKey | None = None
-    """Limits concurrency: at most ``concurrency_limit`` runs of a tenant with the same key are
-    active, including those that wait for an approval. The others are queued in order."""
+    """Key that limits concurrency: at most ``concurrency_limit`` runs of a tenant with the same key
+    are active, including those that wait for an approval. The others are queued in order."""
     concurrency_limit: Annotated[int, Field(ge=1, le=10_000)] | None = None
-    """Maximum number of active runs with this key for this run to start, including itself; defaults
-    to 1."""
+    """Maximum number of active runs with the same key, including this one, at which this run may
+    start. Defaults to 1."""
 
     @model_validator(mode="after")
     def _limit_has_key(self) -> Self:
@@ -178,7 +184,7 @@ class RunFields(Body):
 
     @property
     def queueing(self) -> Queueing:
-        """Priority and concurrency limits of the run in the queue."""
+        """Priority and concurrency limits of the run while it is queued."""
         return Queueing(
             priority=self.priority or 0,
             concurrency_key=self.concurrency_key,
@@ -186,26 +192,27 @@ class RunFields(Body):
         )
 
     webhook: WebhookBody | None = None
-    """Where to send a notification when the run ends."""
+    """Webhook that is called when the run ends."""
 
 
 class CaseBody(RunFields):
-    """A case to run."""
+    """A question to answer in a run of kind ``case``."""
 
     kind: Annotated[Literal["case"], BeforeValidator(_kind)] = "case"
-    """The kind of run."""
+    """Kind of the run."""
     input: CaseInput
-    """The question: UTF-8 text, limited to the configured number of characters (default 8192)."""
+    """Question to answer: UTF-8 text, limited to the configured number of characters (default
+    8192)."""
     expected_tools: Annotated[list[ToolName], Field(max_length=MAX_EXPECTED_TOOLS)] | None = None
-    """Tools that must be used for the answer to count as verified; GET /tools lists the available
-    ones."""
+    """Names of tools that must be used for the answer to count as verified. GET /tools lists the
+    available ones."""
     gold_answer: str | None = None
-    """The correct answer, used only by the verifier; no model sees it."""
+    """Correct answer, used only by the verifier. No model sees it."""
     mode: Mode | None = None
-    """How much the small model does before the big one is called; defaults to the configured mode.
-    ``escalate`` is short for ``hrm_small_then_escalate``."""
+    """Mode that determines how much the small model does before the big one is called. Defaults to
+    the configured mode. ``escalate`` is short for ``hrm_small_then_escalate``."""
     budget: BudgetBody | None = None
-    """Limits of the run; defaults to the configured ones."""
+    """Limits for the run; each one defaults to the configured limit."""
     graph: OfGraphs = None
     agent: OfAgents = None
     model: OfAgents = None
@@ -217,16 +224,16 @@ class GraphRunBody(RunFields):
     """A graph to run."""
 
     kind: Literal["graph"]
-    """The kind of run."""
+    """Kind of the run."""
     graph: GraphOrName
-    """An inline graph, or a reference to a registered one. The run keeps the graph as it was when
-    it was accepted, including all nested graphs."""
+    """A graph included in the request, or a reference to a registered one. The run keeps the graph
+    as it was when it was accepted, including all nested graphs."""
     inputs: dict[str, Any] | None = None
-    """Values by input handle, for steps without incoming flow edges."""
+    """Input values, by input handle, for steps without incoming flow edges."""
     input: Any = None
-    """Short for ``inputs.default``: any JSON value; null counts as omitted."""
+    """Input value, short for ``inputs.default``: any JSON value. Null counts as omitted."""
     budget: BudgetBody | None = None
-    """Limits of the run; defaults to the service's ceilings."""
+    """Limits for the run; each one defaults to the service's ceiling."""
     expected_tools: OfCases = None
     gold_answer: OfCases = None
     mode: OfCases = None
@@ -249,21 +256,21 @@ class AgentRunBody(RunFields):
     """An agent to run."""
 
     kind: Literal["agent"]
-    """The kind of run."""
+    """Kind of the run."""
     agent: AgentOrName
-    """An inline agent, or a reference to a registered one. The run keeps the agent as it was when
-    it was accepted, including all agents among its tools."""
+    """An agent included in the request, or a reference to a registered one. The run keeps the agent
+    as it was when it was accepted, including all agents among its tools."""
     input: Any = None
-    """The user's request: text, or any JSON, which is passed to the agent as text. It follows
-    ``messages``."""
+    """Request of the user: text, or any JSON value, which is passed to the agent as text. It
+    follows ``messages``."""
     messages: Messages | None = None
-    """The previous conversation, oldest message first."""
+    """Messages of the previous conversation, oldest first."""
     inputs: dict[str, Any] | None = None
-    """Values of the variables that the agent declares."""
+    """Values for the variables that the agent declares, by name."""
     model: ModelSpec | None = None
-    """Replaces the agent's ``model`` completely."""
+    """Model that replaces the agent's ``model`` completely."""
     budget: BudgetBody | None = None
-    """Limits of the run; defaults to the service's ceilings."""
+    """Limits for the run; each one defaults to the service's ceiling."""
     expected_tools: OfCases = None
     gold_answer: OfCases = None
     mode: OfCases = None
@@ -271,19 +278,19 @@ class AgentRunBody(RunFields):
 
 
 class FromRun(Body):
-    """The run to resume from."""
+    """The run to resume from, and how much of it to import."""
 
     run_id: RunId
-    """The run must have ended."""
+    """ID of the source run, which must have ended."""
     until: NodeId | None = None
-    """A node of its trace: everything that had ended when this node ended is imported. If omitted,
-    all successful steps and calls are imported."""
+    """ID of a node in the source run's trace: everything that had ended when this node ended is
+    imported. If omitted, all successful steps and calls are imported."""
 
 
 class GoingOnBody(RunFields):
     """A run that resumes from an ended run; imported steps and calls cost nothing.
 
-    Omitted fields default to those of the other run, except deadline and metadata. Fields that are
+    Omitted fields default to those of the source run, except deadline and metadata. Fields that are
     sent apply to the part after the import.
     """
 
@@ -292,29 +299,29 @@ class GoingOnBody(RunFields):
     from_: Annotated[FromRun, Field(alias="from")]
     """The source run, and how much of it to import."""
     kind: Annotated[Literal["case", "graph", "agent"], BeforeValidator(_kind)] | None = None  # type: ignore[assignment]
-    """The kind of the source run."""
+    """Kind of the source run."""
     input: Any = None
-    """Another question, or another input of the graph or agent."""
+    """Question, or input of the graph or agent, to use instead of the source run's."""
     graph: GraphOrName | None = None
-    """Another graph, for example with a changed step."""
+    """Graph to use instead of the source run's, for example with a changed step."""
     agent: AgentOrName | None = None
-    """Another agent, for example with another model."""
+    """Agent to use instead of the source run's, for example with another model."""
     model: ModelSpec | None = None
-    """Another model, replacing that of the agent."""
+    """Model that replaces that of the agent."""
     messages: Messages | None = None
-    """Another conversation, for example with an edited message."""
+    """Conversation to use instead of the source run's, for example with an edited message."""
     inputs: dict[str, Any] | None = None
-    """Other values, by input handle or by variable of the agent."""
+    """Values to use instead of the source run's, by input handle or by variable of the agent."""
     expected_tools: Annotated[list[ToolName], Field(max_length=MAX_EXPECTED_TOOLS)] | None = None
-    """Same as for a case."""
+    """Names of tools that must be used for the answer of a case to count as verified."""
     gold_answer: str | None = None
-    """Same as for a case."""
+    """Correct answer of a case, used only by the verifier. No model sees it."""
     mode: Mode | None = None
-    """Same as for a case."""
+    """Mode that determines how much the small model does before a case calls the big one."""
 
     @property
     def sent(self) -> Mapping[str, Any]:
-        """The body as it was sent, before validation."""
+        """The JSON body as the caller sent it, before validation."""
         return self._sent
 
     @model_validator(mode="wrap")
@@ -333,7 +340,7 @@ _BODIES: Mapping[Any, type[OwnBody]] = MappingProxyType(
 
 
 def body_of_kind(sent: Any) -> OwnBody:
-    """Validate a body by its kind, which defaults to case.
+    """Validate a body by the schema for its ``kind``, which defaults to ``case``.
 
     Raises:
         ValidationError: the body is invalid.
@@ -352,14 +359,15 @@ def _of_its_kind(sent: Any, _: ValidatorFunctionWrapHandler) -> OwnBody | GoingO
 RunBody = Annotated[
     CaseBody | GraphRunBody | AgentRunBody | GoingOnBody, WrapValidator(_of_its_kind)
 ]
-"""A run to create: ``kind`` selects the schema (default: case), ``from`` resumes from a run."""
+"""A run to create. ``kind`` selects the schema (default: case). With ``from``, the run resumes from
+an ended run."""
 
 
 class CancelBody(Body):
-    """Why a run is cancelled."""
+    """Options for cancelling a run."""
 
     reason: Reason | None = None
-    """Shown in the receipt and in the trace."""
+    """Reason for cancelling the run, shown in the receipt and in the trace."""
 
     @model_validator(mode="before")
     @classmethod
@@ -368,7 +376,7 @@ class CancelBody(Body):
 
 
 def idempotency_key(headers: Headers) -> str | None:
-    """Return the SHA-256 of the Idempotency-Key header, or None without the header.
+    """Return the SHA-256 of the Idempotency-Key header in hexadecimal, or None without the header.
 
     The key itself is not stored: it may contain anything and is only compared.
 
@@ -383,9 +391,10 @@ def idempotency_key(headers: Headers) -> str | None:
 
 
 def wait_seconds(headers: Headers, *, longest: int) -> int | None:
-    """Return the seconds to wait for the result, at most ``longest``; None without a preference.
+    """Return how many seconds the client wants to wait for the result, at most ``longest``.
 
-    Malformed preferences are ignored (RFC 7240); of several, the first applies.
+    None means that the Prefer header contains no ``wait``. Malformed preferences are ignored (RFC
+    7240); of several, the first applies.
     """
     if "prefer" not in headers:
         return None

@@ -1,4 +1,4 @@
-"""Query parameters and filters of run requests."""
+"""Query parameters for routes that list, cancel or trace runs."""
 
 import json
 from collections.abc import Mapping
@@ -27,27 +27,29 @@ MAX_METADATA_FILTERS = 10
 
 
 class CancelQuery(Query):
-    """Query parameters of a cancel request."""
+    """Query parameters for cancelling a run."""
 
     reason: Reason | None = None
-    """Shown in the receipt and in the trace; a reason in the body takes precedence."""
+    """Reason for cancelling the run, shown in the receipt and in the trace. A reason in the body
+    takes precedence."""
 
 
 class RunQuery(PageQuery):
-    """Filters for a list of runs."""
+    """Filters for a list of runs. All given filters must match."""
 
     status: RunStatus | None = None
-    """Only runs with this status."""
+    """Return only runs with this status."""
     kind: RunKind | None = None
-    """Only runs of this kind."""
+    """Return only runs of this kind."""
     agent: Annotated[str, StringConstraints(max_length=64), STORABLE] | None = None
-    """Only runs of the registered agent with this name, of any version, also in threads."""
+    """Return only runs of the registered agent with this name, in any version, including runs in
+    threads."""
     thread_id: Annotated[str, StringConstraints(max_length=200), STORABLE] | None = None
-    """Only runs of this thread."""
+    """Return only runs that answer in this thread."""
     created_after: Instant | None = None
-    """Only runs accepted after this time."""
+    """Return only runs accepted after this time."""
     created_before: Instant | None = None
-    """Only runs accepted before this time."""
+    """Return only runs accepted before this time."""
 
     @model_validator(mode="before")
     @classmethod
@@ -57,7 +59,9 @@ class RunQuery(PageQuery):
 
 
 def metadata_filter(query: QueryParams) -> dict[str, str]:
-    """Return the values of the ``metadata.<key>`` parameters, by key.
+    """Return the metadata values that runs must have, by key.
+
+    They are read from the query parameters ``metadata.<key>``.
 
     Raises:
         ProblemError: a key is repeated, a text cannot be stored, or there are too many filters.
@@ -81,22 +85,24 @@ def metadata_filter(query: QueryParams) -> dict[str, str]:
 
 
 MAX_CANCELLED_AT_ONCE = 1000
-"""Maximum number of runs that one request cancels; each is a separate transaction."""
+"""Maximum number of runs that one request cancels. Each is cancelled in a separate transaction."""
 
 
 class CancelRunsBody(Body):
-    """Filters for the runs to cancel, of those that have not ended; all given filters must match.
+    """Filters for the runs to cancel.
+
+    Only runs that have not ended are cancelled, and all given filters must match.
 
     At least one field other than ``reason`` is required. ``created_before`` with the current time
     cancels all existing runs.
     """
 
     status: Annotated[RunStatus, Field(strict=False)] | None = None
-    """Only runs with this status: queued, running or waiting."""
+    """Cancel only runs with this status: queued, running or waiting."""
     kind: Annotated[RunKind, Field(strict=False)] | None = None
-    """Only runs of this kind."""
+    """Cancel only runs of this kind."""
     agent: Annotated[str, StringConstraints(max_length=64), STORABLE] | None = None
-    """Only runs of the registered agent with this name, of any version."""
+    """Cancel only runs of the registered agent with this name, in any version."""
     metadata: (
         Annotated[
             dict[StorableText, StorableText | bool | int | float | None],
@@ -104,13 +110,13 @@ class CancelRunsBody(Body):
         ]
         | None
     ) = None
-    """Only runs whose metadata have these values."""
+    """Cancel only runs whose metadata have all these values."""
     created_after: Instant | None = None
-    """Only runs accepted after this time."""
+    """Cancel only runs accepted after this time."""
     created_before: Instant | None = None
-    """Only runs accepted before this time."""
+    """Cancel only runs accepted before this time."""
     reason: Reason | None = None
-    """Shown in the traces of the runs."""
+    """Reason for cancelling the runs, shown in their traces."""
 
     @model_validator(mode="after")
     def _names_runs(self) -> Self:
@@ -120,7 +126,7 @@ class CancelRunsBody(Body):
 
     @property
     def wanted(self) -> RunFilter:
-        """The filter for one batch of runs to cancel."""
+        """Filter that selects one batch of runs to cancel."""
         fields = self.model_dump(exclude={"reason", "metadata"})
         texts = {
             key: value if isinstance(value, str) else json.dumps(value)
@@ -130,10 +136,10 @@ class CancelRunsBody(Body):
 
 
 class TraceQuery(Query):
-    """How to return a trace."""
+    """Query parameters that determine how a trace is returned."""
 
     format: Literal["json", "explain", "otlp"] = "json"
-    """``json`` is the snapshot, ``explain`` a readable text, ``otlp`` OpenTelemetry spans without
-    content."""
+    """Format of the trace: ``json`` is the snapshot, ``explain`` a readable text, ``otlp``
+    OpenTelemetry spans without content."""
     payloads: bool = False
-    """Include the request and reply of each call with the snapshot."""
+    """Whether the snapshot includes the request and reply of each call."""

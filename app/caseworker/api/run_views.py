@@ -1,4 +1,4 @@
-"""API schemas of runs and cancel receipts."""
+"""API schemas for runs and cancel receipts."""
 
 from collections.abc import Sequence
 from dataclasses import fields
@@ -20,20 +20,20 @@ _LIMITS = {field.name: json_name(field.name) for field in fields(Budget)}
 
 
 class Links(View):
-    """Links of a run."""
+    """URLs for a run."""
 
     self: str
     trace: str
     events: str
-    """The run's events, live and after its end."""
+    """URL of the run's events, both live and after its end."""
     artifacts: str
-    """The files that the run has created."""
+    """URL of the list of files that the run has created."""
     cancel: str
-    """POST cancels the run; so does DELETE on ``self``."""
+    """URL to which a POST cancels the run. DELETE on ``self`` does the same."""
 
     @classmethod
     def of(cls, run_id: str, root: str) -> Self:
-        """Return the links of a run; they start with the path prefix ``root``."""
+        """Return the URLs for a run. ``root`` is their path prefix."""
         here = f"{root}/runs/{run_id}"  # run IDs need no quoting
         return cls(
             self=here,
@@ -45,18 +45,18 @@ class Links(View):
 
 
 class RunDefinition(View):
-    """The registered graph or agent with which a run was accepted."""
+    """The registered graph or agent, with its version, that a run uses."""
 
     name: str
     version: int | None
 
 
 class RunSourceView(View):
-    """The run from which another run resumes."""
+    """The run from which another run resumes, and how much of it is imported."""
 
     run_id: str
     until: str | None
-    """The last imported CallNode; null imports all successful ones."""
+    """ID of the last CallNode that was imported; null if all successful ones were."""
 
 
 FinishReason = Annotated[
@@ -65,13 +65,13 @@ FinishReason = Annotated[
 
 
 class CancelView(View):
-    """A request to cancel the run."""
+    """The first request to cancel the run."""
 
     requested_by: str
     reason: str | None
     requested_at: datetime | None
     delivered_at: datetime | None
-    """When the worker that executes the run received it."""
+    """Time at which the worker that executes the run received the request; null until then."""
 
 
 class RunSummary(View):
@@ -80,54 +80,60 @@ class RunSummary(View):
     run_id: str
     kind: RunKind
     status: RunStatus
-    """completed, failed, halted and cancelled are final; halted means stopped by a limit."""
+    """Status of the run. completed, failed, halted and cancelled are final; halted means stopped by
+    a limit."""
     graph: RunDefinition | None
-    """The registered graph that it executes; null for other kinds and inline graphs."""
+    """Registered graph that the run executes; null for inline graphs and other kinds of runs."""
     agent: RunDefinition | None
-    """The registered agent that it executes, or that answers in its thread; null for other kinds
-    and inline agents."""
+    """Registered agent that the run executes or that answers in its thread; null for inline agents
+    and for other kinds of runs."""
     thread_id: str | None
-    """The thread in which it answers."""
+    """ID of the thread in which the run answers; null for runs outside threads."""
     input: Any
-    """The question of a case, or the ``default`` input of a graph or agent, shown as
-    ``trace.payloads`` permits. In lists, texts are truncated to 200 characters."""
+    """Question of a case, or the ``default`` input of a graph or agent, shown as ``trace.payloads``
+    permits. In lists, texts are truncated to 200 characters."""
     finish_reason: FinishReason | None
-    """How a case ended; null before its end, after a cancel or after another error. Always null for
-    agents: their result has ``terminate_reason``."""
+    """Reason why a case ended; null before its end, after a cancel or after another error. Always
+    null for agents: their result has ``terminate_reason``."""
     created_at: datetime
     start_at: datetime | None
-    """Earliest start time; null means immediately."""
+    """Earliest time at which the run may start; null means immediately."""
     started_at: datetime | None
     finished_at: datetime | None
     attempts: int
-    """How often a worker has started it."""
+    """Number of times that a worker has started the run."""
     limits: dict[str, int | float | None]
-    """Its limits, capped at the ceilings of the service; null is unlimited."""
+    """Limits of the run, capped at the ceilings of the service; null is unlimited."""
     usage: Annotated[dict[str, Any], DocumentedAs(Usage)] | None
-    """Resources used so far. Null before the run starts, and in lists until it ends."""
+    """Resources that the run has used so far. Null before the run starts, and in lists until it
+    ends."""
     stop: Annotated[dict[str, Any], DocumentedAs(RunStop)] | None
-    """Why it ended early."""
+    """Reason why the run ended early; null if it did not."""
     cancel: CancelView | None
     from_: Annotated[RunSourceView | None, Field(alias="from")]
-    """The run from which it resumed, and whose steps and calls it imported."""
+    """Run from which this run resumed and whose steps and calls it imported; null if it did not
+    resume."""
     priority: int
     concurrency_key: str | None
-    """Key that limits the number of concurrently active runs."""
+    """Key that limits the number of concurrently active runs; null if there is no limit."""
     metadata: dict[str, Any]
-    """Metadata sent by its caller."""
+    """JSON object that the caller sent with the run."""
     links: Links
 
     @classmethod
     def of(cls, run: Run, root: str, given: Given) -> Self:
-        """Convert a run to its summary."""
+        """Return the summary of a run.
+
+        ``root`` is the path prefix for its URLs, ``given`` its input as it may be shown.
+        """
         return cls(**_members(run, root, given))
 
 
 class RunDetails(RunSummary):
-    """A run as shown individually."""
+    """A run as shown individually, with all its inputs."""
 
     inputs: dict[str, Any] | None
-    """Other inputs of a graph or agent, by handle; shown under the same rules as ``input``."""
+    """Further inputs of a graph or agent, by handle, shown under the same rules as ``input``."""
 
 
 class CaseRun(RunDetails):
@@ -135,7 +141,7 @@ class CaseRun(RunDetails):
 
     kind: Literal[RunKind.CASE]
     result: Annotated[dict[str, Any], DocumentedAs(CaseResult)] | None
-    """The result; partial if the run ended early."""
+    """Result of the case; partial if the run ended early, null before there is one."""
 
 
 class GraphRun(RunDetails):
@@ -143,7 +149,7 @@ class GraphRun(RunDetails):
 
     kind: Literal[RunKind.GRAPH]
     result: Annotated[dict[str, Any], DocumentedAs(GraphResult)] | None
-    """The result; partial if the run ended early."""
+    """Result of the graph; partial if the run ended early, null before there is one."""
 
 
 class AgentRun(RunDetails):
@@ -151,7 +157,7 @@ class AgentRun(RunDetails):
 
     kind: Literal[RunKind.AGENT]
     result: Annotated[dict[str, Any], DocumentedAs(AgentResult)] | None
-    """The result; partial if the run ended early."""
+    """Result of the agent; partial if the run ended early, null before there is one."""
 
 
 RunView = TypeAliasType(
@@ -170,7 +176,7 @@ _VIEWS: dict[RunKind, type[CaseRun | GraphRun | AgentRun]] = {
 
 
 async def view_of(run: Run, root: str, payloads: PayloadReading) -> CaseRun | GraphRun | AgentRun:
-    """Convert a run; its links start with the path prefix ``root``."""
+    """Return the view of a run for its kind. ``root`` is the path prefix for its URLs."""
     given = await payloads.given(run)
     members = _members(run, root, given)
     return _VIEWS[run.kind](**members, inputs=given.inputs, result=run.result)
@@ -216,28 +222,33 @@ class RunPage(View):
 
     @classmethod
     def of(cls, page: Page, root: str, given: Sequence[Given]) -> Self:
-        """Convert a page; ``given`` holds the inputs of its runs, in order."""
+        """Return the view of a page of runs.
+
+        ``root`` is the path prefix for their URLs; ``given`` holds their inputs as they may be
+        shown, in the same order.
+        """
         runs = [RunSummary.of(run, root, own) for run, own in zip(page.runs, given, strict=True)]
         return cls(runs=runs, next_cursor=page.next_cursor)
 
 
 class CallView(View):
-    """An LLM or tool call that had started before the run was cancelled."""
+    """A model or tool call that had started before the run was cancelled."""
 
     node_id: str
-    """Its CallNode in the trace."""
+    """ID of the CallNode for this call in the trace."""
     kind: str
     name: str
     status: str
-    """``success`` and ``fail`` are complete; ``running`` is being interrupted; ``created`` is
-    journaled, and is either refused or started within a fraction of a second."""
+    """Status of the call. ``success`` and ``fail`` are final. ``running`` means that it is being
+    interrupted. ``created`` means that it has been journaled, and is either refused or started
+    within a fraction of a second."""
     model: str | None
     cost_usd: float | None
-    """Null if its price is unknown."""
+    """Cost in US dollars; null if the model's price is unknown."""
 
     @classmethod
     def of(cls, record: CallRecord) -> Self:
-        """Convert a row of the journal."""
+        """Return the view of a call that is stored in the journal."""
         node = record.node
         return cls(
             node_id=record.node_id,
@@ -250,15 +261,15 @@ class CallView(View):
 
 
 class CancelledRunsView(View):
-    """The outcome of a request to cancel all matching runs."""
+    """The outcome of a request to cancel all runs that match a filter."""
 
     ended: int
-    """Runs that were queued and ended immediately."""
+    """Number of runs that were queued and ended immediately."""
     requested: int
-    """Active runs whose workers were asked to stop them."""
+    """Number of active runs whose workers were asked to stop them."""
     more: bool
-    """True if more runs match than one request cancels; send the request again. Runs already asked
-    to stop are not counted again."""
+    """Whether more runs match than one request cancels. If so, send the request again. Runs already
+    asked to stop are not counted again."""
 
 
 class CancelReceipt(View):
@@ -268,21 +279,21 @@ class CancelReceipt(View):
     status: RunStatus | None
     """Status of the run after the request was stored; null if the run does not exist yet."""
     already_finished: bool
-    """True if the run had already ended; the request changed nothing."""
+    """Whether the run had already ended, so that the request changed nothing."""
     requested_at: datetime | None
-    """When the first request to cancel the run was stored."""
+    """Time at which the first request to cancel the run was stored; null if there is none."""
     delivered_at: datetime | None
-    """When the worker that executes the run received it."""
+    """Time at which the worker that executes the run received the request; null until then."""
     settled_at: datetime | None
-    """When the run ended."""
+    """Time at which the run ended; null if it has not ended."""
     requested_by: str | None
     reason: str | None
     calls: list[CallView]
-    """LLM and tool calls that had started before the request."""
+    """Model and tool calls that had started before the request."""
 
     @classmethod
     def of(cls, receipt: CancelStatus) -> Self:
-        """Convert the status of a cancel request."""
+        """Return the view of a cancel request and its effect."""
         request = receipt.cancel_request
         return cls(
             run_id=receipt.run_id,

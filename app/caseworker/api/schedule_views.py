@@ -1,4 +1,4 @@
-"""API schemas of schedules."""
+"""API schemas for schedules."""
 
 from datetime import UTC, datetime
 from typing import Annotated, Any, Self
@@ -47,7 +47,7 @@ def _own(sent: Any, _: ValidatorFunctionWrapHandler) -> OwnBody:
 
 
 class ScheduleBody(Body):
-    """The desired state of a schedule."""
+    """The desired definition of a schedule."""
 
     cron: Annotated[
         str,
@@ -56,49 +56,52 @@ class ScheduleBody(Body):
     ]
     """Cron expression with five fields: minute, hour, day of month, month, day of week."""
     timezone: ZoneName = "UTC"
-    """Time zone of the cron expression."""
+    """Time zone in which the cron expression is interpreted."""
     run: Annotated[CaseBody | GraphRunBody | AgentRunBody, WrapValidator(_own)]
-    """The run to create each time, as in `POST /runs`, without `run_id`, `start_at`, `deadline` and
-    `from`. Registered graphs and agents are resolved now and kept in this version."""
+    """Run to create each time, as in `POST /runs`, without `run_id`, `start_at`, `deadline` and
+    `from`. References to registered graphs and agents are resolved now; later versions are not
+    used."""
     overlap: Overlap = Field(Overlap.SKIP, strict=False)
-    """What to do if the previous run has not ended."""
+    """What to do when a run is due and the previous run has not ended."""
     catch_up: CatchUp = Field(CatchUp.ONE, strict=False)
-    """Which missed times fire late, for example after an outage."""
+    """Which missed runs to create late, for example after an outage."""
     max_catch_up: Annotated[int, Field(ge=1, le=MAX_CATCH_UP)] = 10
-    """Maximum number of missed times that `all` fires: the latest ones."""
+    """Maximum number of missed runs that `all` creates. If more were missed, the latest ones are
+    created."""
     paused: bool = False
-    """Whether the schedule is paused and does not fire."""
+    """Whether the schedule is paused and creates no runs."""
 
 
 class ScheduleView(View):
-    """A schedule and its state."""
+    """A schedule and its current state."""
 
     name: str
     cron: str
     timezone: str
     run: Annotated[dict[str, Any], DocumentedAs(CaseBody, GraphRunBody, AgentRunBody)]
-    """The run as it was sent; callers without the scope `run` see neither `gold_answer` nor
+    """Run definition as it was sent. Callers without the scope `run` see neither `gold_answer` nor
     `webhook`."""
     overlap: Overlap
     catch_up: CatchUp
     max_catch_up: int
     paused: bool
     next_at: datetime | None
-    """Next due time; null while the schedule is paused."""
+    """Time at which the next run is due; null while the schedule is paused."""
     last_at: datetime | None
-    """The latest time that was due."""
+    """Time at which a run was last due; null if none has been due yet."""
     last_run_id: str | None
-    """ID of the latest run."""
+    """ID of the latest run; null if there is none."""
     skipped: int
-    """Number of due times without a run, because the previous run had not ended."""
+    """Number of scheduled runs that were skipped because the previous run was still in progress."""
     last_error: str | None
-    """Why it currently cannot fire; it is retried."""
+    """Reason why the schedule currently cannot create a run, which it keeps retrying; null if it
+    can."""
     created_at: datetime
     updated_at: datetime
 
     @classmethod
     def of(cls, schedule: Schedule, caller: Caller) -> Self:
-        """Convert a schedule, hiding fields that the caller may not see."""
+        """Return the view of a schedule, without fields that the caller may not see."""
         timing, hidden = schedule.timing, frozenset() if caller.may(Scope.RUN) else _OF_ITS_CALLER
         of_timing = {"cron", "timezone", "catch_up", "max_catch_up"}
         own = cls.model_fields.keys() - of_timing - {"run"}
@@ -110,7 +113,7 @@ class ScheduleView(View):
 
 
 class ScheduleList(View):
-    """A page of schedules, by name."""
+    """A page of schedules, sorted by name."""
 
     schedules: list[ScheduleView]
     next_cursor: str | None
@@ -118,13 +121,13 @@ class ScheduleList(View):
 
     @classmethod
     def of(cls, page: SchedulePage, caller: Caller) -> Self:
-        """Convert a page, hiding fields that the caller may not see."""
+        """Return the view of a page of schedules, without fields that the caller may not see."""
         views = [ScheduleView.of(schedule, caller) for schedule in page.schedules]
         return cls(schedules=views, next_cursor=page.next_cursor)
 
 
 async def new_schedule(name: str, body: ScheduleBody, request: ApiRequest) -> NewSchedule:
-    """Return the schedule requested by a body; its run is validated as if it were posted now.
+    """Return the schedule that the body describes. Its run is validated as if it were posted now.
 
     Raises:
         ProblemError: the body is invalid; the error names every field.

@@ -1,4 +1,4 @@
-"""Services and limits that the HTTP layer is built from; the composition root provides them."""
+"""Services and limits that the HTTP layer is built from. :mod:`caseworker.main` provides them."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -21,32 +21,32 @@ from caseworker.runs.service import RunService
 from caseworker.tools.dispatch import ToolDispatch
 
 AnonymousFrom = Literal["loopback", "anywhere"]
-"""Where anonymous requests may come from, while no credentials exist."""
+"""Where requests without a credential may come from while no credentials exist."""
 
 
 READINESS_SECONDS: Final = 5.0
-"""How long a readiness check may take before it counts as failed."""
+"""Seconds after which a readiness check counts as failed."""
 
 
 @dataclass(frozen=True, slots=True)
 class PartState:
-    """The readiness of one part of the service."""
+    """The readiness of one part of the service, such as the database."""
 
     ready: bool
     message: str = ""
-    """The problem, for the operator of the service; any caller may read it."""
+    """Problem description for the operator; empty if the part is ready. Any caller may read it."""
 
 
 class Readiness(Protocol):
     """Checks whether this process can serve requests."""
 
     async def check(self) -> Mapping[str, PartState]:
-        """Return the state of every part, such as ``database``, ``migrations``, ``worker``."""
+        """Return the state of each part by name: ``database``, ``migrations``, ``worker``."""
         ...
 
 
 class MetricsSource(Protocol):
-    """The metrics of this process."""
+    """Provides the metrics of this process."""
 
     media_type: str
 
@@ -57,17 +57,17 @@ class MetricsSource(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetricsAccess:
-    """The metrics, and the rules for access to them."""
+    """The metrics, and who may read them."""
 
     page: MetricsSource
     readable_from: AnonymousFrom
-    """Where requests without a key may come from."""
+    """Where requests without the metrics key may come from."""
     key: str | None
-    """The key for access from anywhere; None disables it."""
+    """Key that permits reading the metrics from anywhere; None if no key is configured."""
 
 
 class RequestObserver(Protocol):
-    """Counts requests."""
+    """Counts completed requests for the metrics."""
 
     def answered(self, method: str, route: str, status: int, seconds: float) -> None:
         """Record a completed or abandoned request; ``route`` is its path template."""
@@ -75,16 +75,16 @@ class RequestObserver(Protocol):
 
 
 class NodeTypes(Protocol):
-    """Describes the node types for steps of graphs."""
+    """Describes the node types that steps of graphs can have."""
 
     def describe(self) -> Sequence[Mapping[str, Any]]:
-        """Return the description of each type, by name, as JSON."""
+        """Return a JSON description of each node type, sorted by name."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApiServices:
-    """Services that the routes use."""
+    """The services that routes call."""
 
     keys: KeyStore
     authentication: Authentication
@@ -103,46 +103,48 @@ class ApiServices:
     webhooks: DeliveryStore
     schedules: ScheduleStore
     metrics: MetricsAccess | None = None
-    """None disables /metrics."""
+    """Metrics served at /metrics; None disables the route."""
     requests: RequestObserver | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApiLimits:
-    """Limits and defaults of the HTTP layer."""
+    """Limits and defaults that the HTTP layer applies to requests."""
 
     max_body_bytes: int
-    """Limit for a body, excluding the graph in it."""
+    """Maximum size of a request body in bytes, not counting the graph in it."""
     max_json_depth: int
     max_page_bytes: int
-    """Limit for the runs on a page of a list; the first run is always included."""
+    """Maximum total size of the runs on a page, in bytes. The first run is always included."""
     max_input_chars: int
-    """Limit for the input of a case, in code points."""
+    """Maximum length of an input text or user message, in code points."""
     max_metadata_bytes: int = 16_384
-    """Limit for metadata, as JSON."""
+    """Maximum size of a run's or thread's metadata as JSON, in bytes."""
     max_graph_bytes: int
-    """Limit for a graph as JSON, including nested graphs, as for the next three limits."""
+    """Maximum size of a graph as JSON, in bytes. This and the next three limits include nested
+    graphs."""
     max_graph_steps: int
     max_graph_edges: int
     max_graph_depth: int
-    """Maximum nesting of graphs, including the outermost."""
+    """Maximum nesting depth of graphs; the outermost graph counts as 1."""
     max_wait_seconds: int
-    """How long a POST may wait for its run (``Prefer: wait``)."""
+    """Maximum number of seconds that a POST may wait for its run to end (``Prefer: wait``)."""
     max_connections: int
-    """Maximum number of concurrent requests of this process."""
+    """Maximum number of requests that this process serves concurrently."""
     max_event_streams: int
-    """Maximum number of open event streams of this process."""
+    """Maximum number of event streams that this process keeps open concurrently."""
     readiness_seconds: float = READINESS_SECONDS
     max_bodies_bytes: int
-    """Limit for all request bodies that this process is receiving concurrently."""
+    """Maximum total size, in bytes, of all request bodies that this process is receiving."""
     allowed_hosts: frozenset[str] | None
-    """Accepted host names, in addition to IP addresses; None accepts any name."""
+    """Host names that requests may use, in addition to IP addresses; None allows any name."""
     cors_origins: frozenset[str]
-    """Origins of web pages that may send requests without a credential."""
+    """Origins of web pages that may send requests without a credential, such as
+    ``https://app.example.com``."""
     max_delay_days: int
-    """How far in the future ``start_at`` may be."""
+    """Maximum number of days by which ``start_at`` may lie in the future."""
     webhook_urls: UrlRules
-    """Rules for webhook URLs."""
+    """Rules that webhook URLs must follow."""
     logs_requests: bool
     """Whether to log every request."""
     anonymous: AnonymousFrom
@@ -150,15 +152,16 @@ class ApiLimits:
     default_timezone: str
     default_seed: int | None = None
     default_budget: Budget
-    """Default limits of a case run; its caller may override each one."""
+    """Default limits for runs of kind case; a request may override each one."""
     budget_ceiling: Budget
-    """Limits that no run may exceed, regardless of its caller."""
+    """Limits that no run can exceed, regardless of its request."""
     ceiling_requires_prices: bool
-    """Whether the ceiling's cost limit rejects models without a known price, as a caller's does."""
+    """Whether models without a known price are rejected because the ceiling for the cost was set
+    explicitly."""
 
     @property
     def of_graphs(self) -> GraphLimits:
-        """The size limits of graphs."""
+        """Size limits that apply to graphs."""
         return GraphLimits(
             max_bytes=self.max_graph_bytes,
             max_steps=self.max_graph_steps,

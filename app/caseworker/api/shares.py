@@ -1,4 +1,4 @@
-"""Connection and stream slots of a process, shared fairly between tenants."""
+"""Request and event stream slots of a process, shared fairly between tenants."""
 
 from functools import partial
 from typing import Final
@@ -10,13 +10,14 @@ from caseworker.api.problems import ProblemError
 from caseworker.platform.fair_slots import FairSlots
 
 RELEASES: Final = "caseworker.releases"
-"""Scope key of the callbacks to call when a request ends."""
+"""ASGI scope key of a list of callbacks. They are called when the request ends, to release its
+slots."""
 WAIT_SECONDS = 2.0
-"""How long a request waits for a slot before it is rejected."""
+"""Seconds that a request waits for a slot before it is rejected."""
 
 
 class Shares:
-    """A pool of slots of one kind; a single tenant may hold at most nine tenths of them."""
+    """A pool of slots of one kind. A single tenant may hold at most nine tenths of them."""
 
     def __init__(self, size: int, refusal: ProblemType) -> None:
         """Create ``size`` slots; requests without a slot are rejected with ``refusal``."""
@@ -24,7 +25,7 @@ class Shares:
         self._refusal = refusal
 
     async def enter(self, tenant: str, scope: Scope) -> None:
-        """Acquire a slot for the duration of a request; wait up to ``WAIT_SECONDS`` for one.
+        """Acquire a slot until the request ends, waiting up to ``WAIT_SECONDS`` for one.
 
         Raises:
             ProblemError: no slot became free, or the tenant holds its full share.

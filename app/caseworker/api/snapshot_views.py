@@ -1,6 +1,6 @@
-"""API schema of an ExecutionGraph snapshot; the models only document it.
+"""API schema for an ExecutionGraph snapshot: the calls of a run as a tree.
 
-Their fields are those of the dicts that ``caseworker.core.trace`` creates.
+The models only document the dicts that ``caseworker.core.trace`` creates.
 """
 
 from typing import Any
@@ -10,23 +10,23 @@ from caseworker.core.trace.node import NodeKind, NodeStatus
 
 
 class CallNode(View):
-    """One LLM call, tool call or system operation."""
+    """One model call, tool call or system operation (a step, an attempt or the run itself)."""
 
     node_id: str
-    """``n`` and at least six digits; numbers increase in order of creation."""
+    """ID of the node: ``n`` and at least six digits. Numbers increase in order of creation."""
     parent_id: str | None
-    """The parent call; null only for the root."""
+    """ID of the node that made this call; null only for the root."""
     kind: NodeKind
     name: str
     start_ts_ms: int
-    """Creation time in UTC epoch milliseconds."""
+    """Time at which the node was created, in UTC epoch milliseconds."""
     end_ts_ms: int | None
-    """End time in UTC epoch milliseconds; null while it is open."""
+    """Time at which the node ended, in UTC epoch milliseconds; null until then."""
     status: NodeStatus
     model: str | None
     retries_used: int
     cost_usd: float | None
-    """Null if the price is unknown."""
+    """Cost in US dollars; null if the model's price is unknown."""
     tokens_in: int | None
     tokens_out: int | None
     stop_reason: str | None
@@ -35,13 +35,13 @@ class CallNode(View):
 
 
 class SnapshotAggregates(View):
-    """The totals of a snapshot."""
+    """Totals over all nodes of a snapshot."""
 
     total_cost_usd: float
     total_llm_calls: int
-    """Successful LLM calls."""
+    """Number of successful model calls."""
     total_tool_calls: int
-    """Successful tool calls."""
+    """Number of successful tool calls."""
     total_retries: int
     total_tokens_in: int
     total_tokens_out: int
@@ -55,7 +55,7 @@ class TraceSnapshot(View):
     chain_id: str
     root_id: str | None
     nodes: dict[str, CallNode]
-    """By node ID, in order of creation."""
+    """Nodes by ID, in order of creation."""
     aggregates: SnapshotAggregates
     snapshot_ts_ms: int
-    """Time of the snapshot in UTC epoch milliseconds."""
+    """Time at which the snapshot was taken, in UTC epoch milliseconds."""

@@ -1,7 +1,8 @@
-"""Convert thread requests to threads and runs, including the graph that answers and its inputs.
+"""Convert thread requests to threads and runs, with the graph that answers and its inputs.
 
-An agent answers in a graph of two steps, a chat start and the agent. Execution of a graph starts at
-its chat starts, so steps that they do not lead to are not executed.
+An agent answers in a graph of two steps: a chat start (which provides the messages) and the agent.
+Execution of a graph starts at its chat starts, so steps that cannot be reached from them are not
+executed.
 """
 
 import hashlib
@@ -45,7 +46,7 @@ _BROUGHT = "users_tools"
 
 
 class ThreadAdmission:
-    """Converts bodies to threads and their runs, or rejects them."""
+    """Validates bodies of thread requests and converts them to threads and runs."""
 
     def __init__(
         self,
@@ -60,7 +61,7 @@ class ThreadAdmission:
         self._quotas = quotas
 
     async def new_thread(self, body: NewThreadBody, tenant: str) -> Thread:
-        """Return the thread requested by a body.
+        """Return the thread that the body describes.
 
         Raises:
             ProblemError: the body is invalid; the error names every field.
@@ -85,7 +86,10 @@ class ThreadAdmission:
         return thread
 
     def run_id(self, thread: Thread, body: GoOnBody, idempotency_key: str | None) -> str:
-        """Return the caller's run ID, one derived from the idempotency key, or a new one."""
+        """Return the run ID for a new answer.
+
+        That is the ID in the body, else one derived from the idempotency key, else a generated one.
+        """
         if body.run_id is not None or idempotency_key is None:
             return body.run_id or new_run_id()
         return derived_id(thread.tenant, thread.thread_id, idempotency_key)
@@ -93,7 +97,7 @@ class ThreadAdmission:
     async def new_run(
         self, thread: Thread, turn: Turn, body: AnswerBody, key: RunKey, request_hash: str
     ) -> tuple[NewRun, Sequence[str]]:
-        """Return the run that creates an answer, and the final steps of its graph.
+        """Return the run that creates an answer, and the IDs of the final steps of its graph.
 
         Raises:
             ProblemError: the body is invalid; the error names every field.
@@ -111,7 +115,7 @@ class ThreadAdmission:
         return new, _ends(new.prepared)
 
     def going_on(self, source: Run, body: GoOnBody, key: RunKey, request_hash: str) -> NewRun:
-        """Return a run that resumes from ``source``; limits that were not sent are inherited."""
+        """Return a run that resumes from ``source`` and inherits the limits that were not sent."""
         given, earlier, limits = body.budget, source.request, self._limits
         budget = given_limits(given, earlier.budget).merged_with(limits.budget_ceiling)
         prices = earlier.requires_prices
@@ -161,11 +165,11 @@ class ThreadAdmission:
         graph: Mapping[str, Any],
         allowed: Collection[str],
     ) -> None:
-        """Refuse other models than those allowed, of what answers and of the agents brought along.
+        """Check that the answering agent or graph and the user's tools name only allowed models.
 
         Raises:
-            GraphRefusedError: what answers names another one; its places are those in the body.
-            ProblemError: an agent among the tools of the user does.
+            GraphRefusedError: the answering agent or graph names another model.
+            ProblemError: an agent among the user's tools names another model.
         """
         await self._definitions.require_models(kind, graph, allowed)
         brought = await self._users_tools(thread)
@@ -216,7 +220,7 @@ class ThreadAdmission:
         """Return the graph of an agent that has the user's tools; None if there are none.
 
         Raises:
-            ProblemError: something is wrong with the tools; every field is named.
+            ProblemError: the tools are invalid; the error names every field.
         """
         if not thread.tools:
             return None
@@ -256,12 +260,15 @@ class ThreadAdmission:
 
 
 def _in_tools(refused: GraphRefusedError) -> ProblemError:
-    """Return what is wrong with the tools of a user."""
+    """Return the error for invalid tools of a user, with the problems as violations."""
     return ProblemError(INVALID_REQUEST, violations=graph_violations(refused.problems))
 
 
 def hash_of(action: str, message_id: str | None, body: GoOnBody) -> str:
-    """Return the SHA-256 of the meaning of a thread request."""
+    """Return a SHA-256 in hexadecimal that identifies repetitions of the same thread request.
+
+    It covers the action, the message and the meaning of the body, except its ``run_id``.
+    """
     sent = body.model_dump(mode="json", exclude={"run_id", "budget"})
     budget = None if body.budget is None else body.budget.to_json()
     return _hash({**sent, "budget": budget, "action": action, "message_id": message_id})
@@ -273,7 +280,7 @@ def _hash(sent: Mapping[str, Any]) -> str:
 
 
 def _graph_of_agent(agent: Mapping[str, Any], *, with_inputs: bool) -> dict[str, Any]:
-    """Return the graph in which an agent answers; the agent is its first step."""
+    """Return the graph in which an agent answers a thread; the agent is its first step."""
     handles = (DEFAULT_HANDLE, *((INPUTS,) if with_inputs else ()))
     edges = [
         {

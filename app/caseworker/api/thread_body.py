@@ -1,4 +1,4 @@
-"""Request schemas of threads."""
+"""Request schemas for the thread endpoints."""
 
 from typing import Annotated, Any
 
@@ -28,23 +28,23 @@ MessageIdPath = Annotated[MessageId, Path(description="ID of the message.")]
 
 
 class NewThreadBody(Body):
-    """A thread to create; either an agent or a graph answers in it."""
+    """A thread to create, in which either an agent or a graph answers."""
 
     thread_id: ThreadId | None = None
     """ID of the thread; defaults to a generated UUIDv7."""
     agent: AgentOrName | None = None
-    """An inline agent, or a reference to a registered one."""
+    """An agent included in the request, or a reference to a registered one."""
     graph: GraphOrName | None = None
-    """An inline graph, or a reference to a registered one. It starts at its ``chat_start`` steps,
-    if it has any and defines no entry."""
+    """A graph included in the request, or a reference to a registered one. It starts at its
+    ``chat_start`` steps, if it has any and defines no entry."""
     inputs: dict[str, Any] | None = None
-    """Values of the variables that the agent declares, or further inputs of the graph."""
+    """Values for the variables that the agent declares, or further inputs of the graph."""
     tools: Annotated[list[str | dict[str, Any]], Field(max_length=MAX_TOOLS)] | None = None
-    """Tools of the user, named like the tools of an agent. They are offered to the graph's entry
-    agents if its chat starts permit it."""
+    """Tools that the user brings, in the format of an agent's tools. They are offered to the
+    graph's entry agents if its chat starts permit it."""
     title: Annotated[str, StringConstraints(max_length=200), STORABLE] | None = None
     metadata: dict[str, Any] | None = None
-    """Returned with the thread; not interpreted by the service."""
+    """JSON object that is returned with the thread and not interpreted by the service."""
 
     @model_validator(mode="after")
     def _has_one(self) -> "NewThreadBody":
@@ -60,24 +60,24 @@ class GoOnBody(Body):
     """ID of the run that creates the answer; defaults to a generated one. Sending the same ID again
     creates no second run."""
     budget: BudgetBody | None = None
-    """Limits of the run."""
+    """Limits for the run that creates the answer."""
     deadline: Instant | None = None
-    """The time at which the run is halted if it is still active."""
+    """Time at which the run is halted if it is still active."""
     metadata: dict[str, Any] | None = None
-    """Returned with the run."""
+    """JSON object that is returned with the run and not interpreted by the service."""
 
 
 class AnswerBody(GoOnBody):
     """Options for answering a message."""
 
     agent: AgentOrName | None = None
-    """Answers this message instead of the thread's own agent or graph."""
+    """Agent that answers this message instead of the thread's own agent or graph."""
     graph: GraphOrName | None = None
-    """Answers this message instead of the thread's own agent or graph."""
+    """Graph that answers this message instead of the thread's own agent or graph."""
     inputs: dict[str, Any] | None = None
-    """Replace the inputs of the thread."""
+    """Inputs that replace those of the thread for this answer."""
     seed: Seed | None = None
-    """Makes sampling reproducible where the provider supports it."""
+    """Seed that makes sampling reproducible where the provider supports it."""
     timezone: ZoneName | None = None
     """Time zone that defines "today"; defaults to the configured one."""
 
@@ -92,28 +92,28 @@ class EditBody(AnswerBody):
     """A user message that replaces another one."""
 
     content: CaseInput
-    """Text of the message."""
+    """Text of the user's message."""
 
 
 class MessageBody(EditBody):
-    """A user message."""
+    """A user message to send."""
 
     parent_id: MessageId | None = None
-    """The answer that it follows; defaults to the newest."""
+    """ID of the answer that the message follows; defaults to the newest answer."""
 
 
 class CancelThreadBody(Body):
-    """Why the answers of a thread are cancelled."""
+    """Options for cancelling the answers of a thread."""
 
     reason: Reason | None = None
-    """Shown in the receipts and in the traces."""
+    """Reason for cancelling the answers, shown in the receipts and in the traces."""
 
 
 class MessagesQuery(Query):
-    """Which messages of a thread to return."""
+    """Query parameters that select messages of a thread."""
 
     leaf: MessageId | None = None
-    """A message of the branch to return. The branch continues to the newest message after it.
+    """ID of a message in the branch to return. The branch continues to the newest message after it.
     Defaults to the branch of the newest message of the thread."""
     tree: bool = False
-    """Return all messages of the thread in chronological order, without contents."""
+    """Whether to return all messages of the thread in chronological order, without contents."""

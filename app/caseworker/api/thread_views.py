@@ -1,4 +1,4 @@
-"""API schemas of threads and messages."""
+"""API schemas for threads and messages."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -15,11 +15,11 @@ class ThreadView(View):
 
     thread_id: str
     agent: dict[str, Any] | None
-    """The agent as it was sent; null if a graph answers, and in lists."""
+    """Agent that answers, as it was sent; null if a graph answers, and in lists."""
     graph: dict[str, Any] | None
-    """The graph as it was sent; null if an agent answers, and in lists."""
+    """Graph that answers, as it was sent; null if an agent answers, and in lists."""
     inputs: dict[str, Any]
-    """Empty in lists, like ``tools``."""
+    """Inputs of the agent or graph. Empty in lists, like ``tools``."""
     tools: list[Any]
     title: str | None
     metadata: dict[str, Any]
@@ -27,7 +27,7 @@ class ThreadView(View):
 
     @classmethod
     def of(cls, thread: Thread) -> Self:
-        """Convert a thread."""
+        """Return the view of a thread."""
         definition = dict(thread.definition) or None
         return cls(
             thread_id=thread.thread_id,
@@ -50,40 +50,46 @@ class ThreadList(View):
 
     @classmethod
     def of(cls, page: ThreadPage) -> Self:
-        """Convert a page."""
+        """Return the view of a page of threads."""
         views = [ThreadView.of(thread) for thread in page.threads]
         return cls(threads=views, next_cursor=page.next_cursor)
 
 
 class MessageView(View):
-    """A message in a thread."""
+    """A message in a thread, written by a user or by the assistant (the agent or graph)."""
 
     message_id: str
     parent_id: str | None
-    """The previous message; null for the first message of a branch."""
+    """ID of the previous message; null for the first message of a branch."""
     role: Role
     content: str | None
-    """For an assistant: the answer of its run so far. Null while empty, and in a whole tree."""
+    """Text of the message; for an assistant, the text written so far. Null if there is no text yet,
+    and with ``tree=true``."""
     incomplete: str | None = None
-    """Why an answer is incomplete: ``length``, ``content_filter``, ``refusal``, ``empty``,
-    ``cancelled``, ``timeout`` or ``error``."""
+    """Reason why an answer is incomplete: ``length``, ``content_filter``, ``refusal``, ``empty``,
+    ``cancelled``, ``timeout`` or ``error``. Null if it is complete."""
     incomplete_reason: str | None = None
-    """Explanation by the provider or model, such as the text of a refusal."""
+    """Explanation by the provider or model, such as the text of a refusal; null if there is
+    none."""
     model: str | None = None
-    """For an assistant: the model that answered, as named in the provider's reply. Null if no model
-    was called, and in a whole tree."""
+    """Model that wrote the answer, as named in the provider's reply. Null if no model was called,
+    for a user, and with ``tree=true``."""
     status: str | None
-    """For an assistant: the status of its run, ``not_started`` if the run was never accepted, or
-    ``erased``; the last two can be retried. Null for a user."""
+    """Status of the run that creates the answer, ``not_started`` if the run was never accepted, or
+    ``erased``. Answers with one of the last two can be retried. Null for a user."""
     run_id: str | None
-    """The run that creates the answer."""
+    """ID of the run that creates the answer; null for a user."""
     siblings: list[str]
-    """Messages at the same position in other branches, including itself, oldest first."""
+    """IDs of the messages at the same position in all branches, including this one, oldest
+    first."""
     created_at: datetime | None
 
     @classmethod
     def of(cls, message: ChatMessage, siblings: Sequence[str]) -> Self:
-        """Convert a message."""
+        """Return the view of a message.
+
+        ``siblings`` are the message IDs for the field of that name.
+        """
         answers = message.role is Role.ASSISTANT
         return cls(
             message_id=message.message_id,
@@ -105,24 +111,24 @@ def _status_of(message: ChatMessage) -> str:
 
 
 class MessageList(View):
-    """A branch of a thread, or all messages of the thread."""
+    """The messages of one branch of a thread, or of the whole thread."""
 
     messages: list[MessageView]
 
     @classmethod
     def of(cls, messages: Sequence[ChatMessage], tree: MessageTree) -> Self:
-        """Convert messages of a thread."""
+        """Return the view of messages of a thread. ``tree`` holds all its messages."""
         return cls(messages=[MessageView.of(one, tree.siblings(one)) for one in messages])
 
 
 class TurnView(View):
-    """A user message and its answer, which may be in progress."""
+    """A user message and the answer to it, which may still be in progress."""
 
     user: MessageView | None
-    """Null if no new user message was sent."""
+    """The user message; null if the request did not send a new one."""
     assistant: MessageView
     run: RunView
-    """The run that creates the answer."""
+    """Run that creates the answer."""
 
     @classmethod
     def of(
@@ -132,7 +138,10 @@ class TurnView(View):
         run: RunView,
         tree: MessageTree,
     ) -> Self:
-        """Convert a turn in its current state."""
+        """Return the view of a turn in its current state.
+
+        ``tree`` holds all messages of the thread.
+        """
         return cls(
             user=None if user is None else _stored(user, tree),
             assistant=_stored(assistant, tree),
@@ -141,14 +150,14 @@ class TurnView(View):
 
 
 def _stored(message: ChatMessage, tree: MessageTree) -> MessageView:
-    """Convert a message, with its stored creation time."""
+    """Return the view of a message, with its stored creation time."""
     stored = tree.get(message.message_id)
     dated = replace(message, created_at=stored.created_at)
     return MessageView.of(dated, tree.siblings(stored))
 
 
 class CancelledThread(View):
-    """The cancelled answers of a thread."""
+    """Receipts for the cancelled answers of a thread."""
 
     thread_id: str
     runs: list[CancelReceipt]

@@ -1,4 +1,4 @@
-"""API schemas of traces: calls, steps, and an analysis of time and cost."""
+"""API schemas for traces: calls, steps, and an analysis of time and cost."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -33,69 +33,75 @@ from caseworker.runs.service import Trace
 
 
 class SegmentView(View):
-    """A segment of the critical path, during which one node delayed the end of the run."""
+    """A period of the critical path, in which one node determined when the run ended."""
 
     node_id: str
     name: str
     after_ms: int
-    """Start, relative to the start of the run."""
+    """Start of the period, in milliseconds after the start of the run."""
     duration_ms: int
 
 
 class TimeShareView(View):
-    """Time spent in calls of one kind, excluding time spent waiting for child calls."""
+    """Total self time of all calls with the same kind, name and model.
+
+    Self time excludes the time that a call spends waiting for its child calls.
+    """
 
     kind: str
     name: str
-    """``map/*`` aggregates all items of a map."""
+    """Name of the calls; ``map/*`` covers all items of the step ``map``."""
     model: str | None
     count: int
     own_ms: int
-    """Overlapping calls are counted separately."""
+    """Total self time in milliseconds. Calls that overlap in time are each counted in full."""
 
 
 class ModelCostView(View):
-    """Cost of one model's calls in one tier, including failed and halted ones."""
+    """Cost of the calls to one model in one tier, including failed and halted calls."""
 
     model: str
     tier: str | None
-    """``small`` or ``big``."""
+    """Tier of the model: ``small`` or ``big``; null for models that belong to no tier."""
     count: int
     cost_usd: float | None
-    """Null if the price of a call is unknown."""
+    """Cost in US dollars; null if the price of a call is unknown."""
     cost_usd_estimated: float
-    """Estimated share of the cost."""
+    """Part of the cost that is estimated, in US dollars."""
     tokens_in: int
     tokens_out: int
 
 
 class TierCostView(View):
-    """Cost of all calls in one tier, over all its models."""
+    """Cost of the calls in one tier, over all its models."""
 
     tier: str | None
-    """``small`` or ``big``; null for models that belong to no tier."""
+    """Tier: ``small`` or ``big``; null for models that belong to no tier."""
     count: int
     cost_usd: float | None
-    """Null if the price of a call is unknown."""
+    """Cost in US dollars; null if the price of a call is unknown."""
     cost_usd_estimated: float
-    """Estimated share of the cost."""
+    """Part of the cost that is estimated, in US dollars."""
     tokens_in: int
     tokens_out: int
 
 
 class StopView(View):
-    """The first call that was halted by a limit or a stop."""
+    """The call that caused the run to stop: the first one halted by a limit or a stop."""
 
     node_id: str
     kind: str
     name: str
     reason: str | None
     after_ms: int
-    """End, relative to the start of the run."""
+    """Time at which the call ended, in milliseconds after the start of the run."""
 
     @classmethod
     def of(cls, node: Node, began_ms: int) -> Self:
-        """Convert a halted node."""
+        """Return the view of a halted node.
+
+        ``began_ms`` is the start of the run in epoch milliseconds.
+        """
         return cls(
             node_id=node["node_id"],
             kind=node["kind"],
@@ -106,22 +112,23 @@ class StopView(View):
 
 
 class AnalysisView(View):
-    """Analysis of a run: time, cost and what stopped it."""
+    """Analysis of a run: how time and cost are distributed, and what stopped it."""
 
     critical_path: list[SegmentView]
-    """The calls that determined when the run ended, in chronological order."""
+    """Periods of the critical path, in chronological order: the calls that determined when the run
+    ended."""
     time: list[TimeShareView]
-    """Sorted by time, longest first."""
+    """Self time by kind, name and model, longest first."""
     cost_by_model: list[ModelCostView]
-    """Sorted by cost, highest first."""
+    """Cost by model and tier, highest first."""
     cost_by_tier: list[TierCostView]
-    """Sorted by cost, highest first."""
+    """Cost by tier, highest first."""
     stopped_at: StopView | None
-    """Null if nothing was stopped."""
+    """Call that caused the run to stop; null if nothing was halted."""
 
     @classmethod
     def of(cls, snapshot: Snapshot) -> Self:
-        """Analyze a snapshot, which must have a root."""
+        """Return the analysis of a snapshot, which must have a root."""
         nodes = snapshot["nodes"]
         began_ms = nodes[snapshot["root_id"] or ""]["start_ts_ms"]
         halted = first_halted(snapshot)
@@ -145,43 +152,44 @@ class AnalysisView(View):
 
 @dataclass(slots=True, kw_only=True)
 class StepView:
-    """One execution of a step; a step that was restarted after a lost worker has several."""
+    """One execution of a step. A step that was restarted after a lost worker has several."""
 
     # Not a pydantic model: a trace may hold ten thousand, and they need no validation.
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(use_attribute_docstrings=True)
 
     step_id: str
-    """The step's ID in its own graph."""
+    """ID of the step in its own graph."""
     path: str
-    """The path in the run: ``outer/inner`` for a step of a nested graph."""
+    """Path of the step within the run: ``outer/inner`` for a step of a nested graph."""
     type: str
     node_id: str
-    """Its CallNode in the snapshot, the parent of its calls."""
+    """ID of the step's CallNode in the snapshot, which is the parent of its calls."""
     status: ShownStatus
-    """Uses the same values as the status of a run."""
+    """Status of the step, with the same values as the status of a run."""
     started_at: datetime
     finished_at: datetime | None
     duration_ms: int
-    """Until now, if it has not finished."""
+    """Duration in milliseconds; so far, if the step has not finished."""
     retries: int
-    """Attempts after the first one, including a fallback."""
+    """Number of attempts after the first one, including a fallback."""
     tokens_in: int
-    """Sum over all calls below it, including those of nested steps."""
+    """Number of input tokens of all calls below the step, including those of nested steps."""
     tokens_out: int
-    """Sum over all calls below it, including those of nested steps."""
+    """Number of output tokens of all calls below the step, including those of nested steps."""
     cost_usd: float | None
-    """Sum over all calls below it, including those of nested steps; null if the price of a call is
-    unknown."""
+    """Cost, in US dollars, of all calls below the step, including those of nested steps. Null if
+    the price of a call is unknown."""
     tokens_estimated: int
-    """Estimated share of the tokens: those of requests whose response or usage was lost."""
+    """Number of tokens that are estimated because the response to a request, or its usage data, was
+    lost."""
     cost_usd_estimated: float
-    """Estimated share of the cost."""
+    """Part of the cost that is estimated, in US dollars."""
     stop_reason: str | None
     error_class: str | None
 
     @classmethod
     def of(cls, node: Node, use: StepUse, snapshot: Snapshot, status: ShownStatus) -> Self:
-        """Convert a step's CallNode and the usage below it."""
+        """Return the view of a step from its CallNode and the usage of the calls below it."""
         path = node["name"]
         if status == "waiting":  # the end is when it was suspended; it will resume
             node = {**node, "end_ts_ms": None}
@@ -207,33 +215,37 @@ class StepView:
 
 
 class PayloadView(View):
-    """Request and reply of a call."""
+    """The request and reply of a call."""
 
     request: Any
     reply: Any
 
 
 class TraceView(View):
-    """The trace of a run, call by call."""
+    """The trace of a run: its calls, steps and their analysis."""
 
     run_id: str
     snapshot: Annotated[dict[str, Any], DocumentedAs(TraceSnapshot)]
-    """The ExecutionGraph: chain_id, root_id, nodes by ID, aggregates, snapshot_ts_ms."""
+    """ExecutionGraph of the run: chain_id, root_id, nodes by ID, aggregates, snapshot_ts_ms."""
     steps: list[StepView]
-    """In the order in which they started."""
+    """Executions of steps, in the order in which they started."""
     analysis: AnalysisView
     """Analysis of time and cost, and what stopped the run."""
     graph: GraphShape | None
-    """The graph that the run executes; null for a case."""
+    """Shape of the graph that the run executes; null for a case."""
     events_url: str
-    """URL of the run's events."""
+    """URL of the run's event stream."""
     payloads: dict[str, PayloadView] | None = None
-    """Requests and replies by node ID, if ``payloads=true``. Calls that would exceed the size limit
-    are omitted; request them individually."""
+    """Requests and replies by node ID; null unless ``payloads=true``. Calls that would exceed the
+    size limit are omitted; request them individually."""
 
     @classmethod
     def of(cls, trace: Trace, root: str, payloads: Mapping[str, Payload] | None = None) -> Self:
-        """Convert a trace; its links start with the path prefix ``root``."""
+        """Return the view of a trace.
+
+        ``root`` is the path prefix for its URLs; ``payloads`` holds requests and replies by node
+        ID, if requested.
+        """
         run_id, snapshot = trace.run.key.run_id, cast("Snapshot", trace.snapshot)
         graph = trace.run.request.graph
         return cls(

@@ -15,9 +15,9 @@ from caseworker.nodes.reading import OWN, field_of, message_of
 from caseworker.platform.logs.redaction import redact_text
 
 MAX_VIOLATIONS = 20
-"""Maximum number of reported fields."""
+"""Maximum number of invalid fields reported in one response."""
 MAX_GRAPH_VIOLATIONS = 100
-"""Maximum number of reported graph problems."""
+"""Maximum number of graph problems reported in one response."""
 
 _UNKNOWN = "Unknown field. /openapi.json lists the allowed fields."
 
@@ -35,15 +35,15 @@ _INDEX = re.compile("[0-9]{1,9}", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """One invalid field."""
+    """An invalid field of a request, and the reason."""
 
     field: str
-    """Path of the field, such as ``budget.max_tokens``; empty for the body as a whole."""
+    """Path of the invalid field, such as ``budget.max_tokens``; empty for the body as a whole."""
     message: str
 
 
 def violations_of(errors: Iterable[Mapping[str, Any]]) -> list[Violation]:
-    """Convert pydantic errors, at most ``MAX_VIOLATIONS``."""
+    """Convert pydantic errors to violations; return at most ``MAX_VIOLATIONS``."""
     return [
         Violation(field_of(_within(error["loc"])), _message(error))
         for error in islice(errors, MAX_VIOLATIONS)
@@ -51,7 +51,11 @@ def violations_of(errors: Iterable[Mapping[str, Any]]) -> list[Violation]:
 
 
 def graph_violations(problems: Sequence[Problem], *field: str) -> list[Violation]:
-    """Convert problems of the graph or agent in a body field; without ``field``, of the body."""
+    """Convert problems of a graph or agent to violations.
+
+    ``field`` is the path of the body field that holds the graph or agent; without it, the body
+    itself is the graph or agent.
+    """
     return [
         Violation(field_of((*field, *_path_of(problem.place))), words_of(problem))
         for problem in problems[:MAX_GRAPH_VIOLATIONS]

@@ -1,4 +1,4 @@
-"""API schemas of webhook deliveries and signing secrets."""
+"""API schemas for webhook deliveries and signing secrets."""
 
 from dataclasses import asdict
 from datetime import datetime
@@ -25,7 +25,7 @@ class NewSecretBody(Body):
     """Options for rotating the signing secret."""
 
     previous_valid_seconds: Annotated[int, Field(ge=0, le=MAX_OVERLAP_SECONDS)] = 86_400
-    """How long the previous secret also signs; 0 ends it immediately."""
+    """Seconds for which the previous secret also signs; 0 ends it immediately."""
 
     @model_validator(mode="before")
     @classmethod
@@ -34,12 +34,13 @@ class NewSecretBody(Body):
 
 
 class DeliveryQuery(PageQuery):
-    """Filters for a list of deliveries."""
+    """Filters for a list of deliveries. All given filters must match."""
 
     status: DeliveryStatus | None = None
-    """Only deliveries with this status; `dead` are those that failed permanently."""
+    """Return only deliveries with this status. `dead` means that the delivery failed
+    permanently."""
     run_id: RunId | None = None
-    """Only deliveries of this run."""
+    """Return only deliveries for this run."""
 
 
 class SecretView(View):
@@ -48,18 +49,18 @@ class SecretView(View):
     version: int
     created_at: datetime
     expires_at: datetime | None
-    """When it stops signing; null for the newest secret."""
+    """Time at which the secret stops signing; null for the newest secret."""
 
 
 class NewSecret(SecretView):
     """A new signing secret; its value is shown only once."""
 
     secret: str
-    """The value with which receivers verify signatures."""
+    """Value of the secret, with which receivers verify signatures."""
 
     @classmethod
     def of(cls, info: SecretInfo, secret: str) -> Self:
-        """Convert a new secret."""
+        """Return the view of a new secret, including its value."""
         return cls(secret=secret, **asdict(info))
 
 
@@ -70,30 +71,31 @@ class SecretList(View):
 
 
 class DeliveryView(View):
-    """A webhook delivery about the end of a run, and its state."""
+    """A webhook delivery that reports the end of a run, and its state."""
 
     delivery_id: str
-    """The `webhook-id` of all its attempts."""
+    """ID of the delivery, sent as the header `webhook-id` in every attempt."""
     run_id: str
     type: str
-    """The event type, such as `run.completed`."""
+    """Event type, such as `run.completed`."""
     url: str
-    """Without the query, which may contain a secret."""
+    """URL of the receiver, without the query, which may contain a secret."""
     status: DeliveryStatus
-    """`dead` means that it failed permanently."""
+    """Status of the delivery; `dead` means that it failed permanently."""
     attempts: int
     created_at: datetime
     due_at: datetime | None
-    """When the next attempt is due, or when the current attempt times out."""
+    """Time at which the next attempt is due or the current attempt times out; null after the last
+    attempt."""
     last_attempt_at: datetime | None
     last_status_code: int | None
-    """HTTP status of the receiver's latest response."""
+    """HTTP status of the receiver's latest response; null if it has not responded."""
     last_error: str | None
     delivered_at: datetime | None
 
     @classmethod
     def of(cls, delivery: Delivery) -> Self:
-        """Convert a delivery."""
+        """Return the view of a delivery."""
         names = (name for name in cls.model_fields if name != "url")
         return cls(
             url=delivery.url.partition("?")[0], **{name: getattr(delivery, name) for name in names}
@@ -109,13 +111,13 @@ class DeliveryList(View):
 
     @classmethod
     def of(cls, page: DeliveryPage) -> Self:
-        """Convert a page."""
+        """Return the view of a page of deliveries."""
         views = [DeliveryView.of(delivery) for delivery in page.deliveries]
         return cls(deliveries=views, next_cursor=page.next_cursor)
 
 
 async def require_secret(request: ApiRequest) -> None:
-    """Check that webhooks of the tenant can be signed.
+    """Check that the caller's tenant has a secret to sign webhooks with.
 
     Raises:
         ProblemError: the caller's tenant has no signing secret.

@@ -1,4 +1,4 @@
-"""The command line: start the service, call its API and maintain its database."""
+"""The ``caseworker`` command: start the service, call its API and maintain its database."""
 
 from importlib.metadata import version
 from typing import Annotated
@@ -45,9 +45,9 @@ def options(
         typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version."),
     ] = False,
 ) -> None:
-    """Parse the options that precede a command."""
+    """Handle the options that precede a command, such as ``--version``."""
 
 
 def main() -> None:
-    """Run the command line."""
+    """Run the command-line interface."""
     cli(prog_name="caseworker")

@@ -13,7 +13,10 @@ from caseworker.core.budget.budget import Budget
 
 
 def with_budget(command: Callable[..., None]) -> Callable[..., None]:
-    """Add an option for each limit to a command; pass those that were set as ``budget``."""
+    """Add an option for each limit to a command.
+
+    The command receives the limits that were set as the argument ``budget``, by their JSON names.
+    """
     options = _options()
 
     @wraps(command)

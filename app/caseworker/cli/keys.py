@@ -1,4 +1,4 @@
-"""Operator commands: API keys, read and written directly in the configured database."""
+"""Operator commands for API keys, which read and write the configured database directly."""
 
 import re
 from collections.abc import Iterator

@@ -1,4 +1,7 @@
-"""Output of commands. On failure: one line on standard error and exit code 2."""
+"""Print the output and errors of commands.
+
+A command that fails prints one line to standard error and exits with code 2.
+"""
 
 import sys
 from collections.abc import Iterator
@@ -26,16 +29,16 @@ STYLES: Final = {
     "cancelled": "yellow",
     "skipped": "dim",
 }
-"""The color of each status of a run, step or call."""
+"""Terminal color for each status of a run, step or call."""
 
 
 def show(text: str) -> None:
-    """Print a text without interpreting markup."""
+    """Print ``text`` without interpreting Rich markup in it."""
     out.print(text, markup=False)
 
 
 def show_json(data: Any) -> None:
-    """Print a value as JSON; datetimes, decimals and frozensets are converted."""
+    """Print ``data`` as JSON; datetimes, decimals and frozensets are converted."""
     out.print_json(data=data, default=_as_json)
 
 
@@ -64,7 +67,7 @@ def _as_json(value: object) -> object:
 
 @contextmanager
 def startup_errors() -> Iterator[None]:
-    """Print a startup error as one line and exit."""
+    """Print a StartupError that the block raises as one line, and exit with code 2."""
     try:
         yield
     except StartupError as error:

@@ -1,4 +1,4 @@
-"""Operator commands: processes, configuration and database of the service."""
+"""Operator commands for the service's processes, configuration and database."""
 
 from dataclasses import asdict
 from pathlib import Path
@@ -42,7 +42,7 @@ Cancel a run, even before it exists:
 Run an agent with a tool and a dollar budget: see README.md.
 Documentation: docs/README.md; HTTP API: {url}/docs
 Press Ctrl+C to stop the service."""
-"""The last block that ``make serve`` prints: commands to copy into another terminal."""
+"""Last lines that ``caseworker serve --demo`` prints: commands to copy into another terminal."""
 
 
 @cli.command()

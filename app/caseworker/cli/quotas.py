@@ -1,4 +1,4 @@
-"""Operator commands: tenant quotas, read and written directly in the configured database."""
+"""Operator commands for tenant quotas, which read and write the configured database directly."""
 
 from dataclasses import asdict
 from decimal import Decimal, InvalidOperation
@@ -73,10 +73,10 @@ def set_quota(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Set a tenant's own quota, replacing the whole previous one, and print it.
+    """Set a tenant's own quota and print it.
 
-    Limits that are left out are unlimited, regardless of the configuration. A limit of 0 allows
-    nothing.
+    The previous quota is replaced entirely: an omitted option means no limit, whatever the
+    configuration says. A limit of 0 allows nothing.
     """
     _require_tenant(tenant)
     quota = Quota(
@@ -111,7 +111,7 @@ def remove_quota(tenant: Tenant) -> None:
 
 @cli.command("list")
 def list_quotas(as_json: AsJson = False) -> None:
-    """List the tenants with a quota of their own."""
+    """List the tenants that have their own quota."""
     found = _with(lambda quotas: quotas.find())
     if as_json:
         show_json([{"tenant": each.tenant, **asdict(each.quota)} for each in found])

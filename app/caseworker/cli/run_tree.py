@@ -42,7 +42,7 @@ _DETAIL: Final = 60
 
 @dataclass(slots=True)
 class Entry:
-    """A run, step or call in the tree."""
+    """A line in the tree: a run, step or call and its state."""
 
     label: str
     status: str
@@ -53,7 +53,7 @@ class Entry:
 
     @property
     def is_settled(self) -> bool:
-        """Whether the entry completed or was skipped, so that it can be hidden."""
+        """Whether the entry completed or was skipped, so that it may be hidden to save space."""
         return self.status in ("completed", "skipped")
 
     def end(self, status: str, at: datetime, detail: str = "") -> None:
@@ -63,7 +63,7 @@ class Entry:
 
 
 class RunTree:
-    """The tree of one run."""
+    """The tree of steps and calls for one run."""
 
     def __init__(self, run_id: str, *, kind: str, status: str) -> None:
         self.root = Entry(f"{kind} {plain(run_id)}", status)
@@ -99,7 +99,7 @@ class RunTree:
         return self._line(event)
 
     def draw(self, now: datetime, *, height: int) -> Tree:
-        """Return the tree, limited to roughly ``height`` lines."""
+        """Return the tree as of ``now``, limited to roughly ``height`` lines."""
         room = max(height - 2 - len(self._warnings), 3)
         cap = next((each for each in _CAPS if _lines(self.root, each) <= room), 1)
         tree = Tree(_title(self.root, now), guide_style="dim")

@@ -1,4 +1,4 @@
-"""Client commands: run cases, list runs, cancel them and decide approvals."""
+"""Client commands: run cases, list and cancel runs, and decide approvals."""
 
 import json
 from collections.abc import Mapping
@@ -141,7 +141,7 @@ def approve(
     reason: Annotated[str | None, typer.Option(help="Reason, stored with the run.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Approve or refuse an approval of a run."""
+    """Approve or refuse a pending approval of a run."""
     changed = None if arguments is None else read_json(arguments, "value of --arguments")
 
     def ask(client: CaseworkerClient) -> None:
@@ -166,7 +166,11 @@ def post(
     budget: Mapping[str, float],
     as_json: bool,
 ) -> None:
-    """Submit a run, wait for it and print its result."""
+    """Submit a run, wait for it and print its result; shared by the commands that create runs.
+
+    ``body`` is the request body without ``run_id`` and ``budget``. ``wait`` is in seconds. The exit
+    code depends on the run's status.
+    """
     named = {} if run_id is None else {"run_id": run_id}
     limits = {"budget": dict(budget)} if budget else {}
 
@@ -182,7 +186,7 @@ def post(
 
 
 def show_end(run: Run) -> None:
-    """Print the status and the result of a run."""
+    """Print the status and the result of an ended run, or the reason why it stopped."""
     result = {} if run.result is None else run.result.as_json()
     show(f"run     {run.run_id}\nstatus  {run.status}")
     answer = result.get("answer", result.get("output"))
@@ -197,7 +201,7 @@ def show_end(run: Run) -> None:
 
 
 def show_spent(run: RunSummary) -> None:
-    """Print the usage of a run on one line, if it is known."""
+    """Print one line with cost, tokens and calls of a run; nothing if its usage is unknown."""
     if (used := run.usage) is not None:
         calls = used.llm_calls_small + used.llm_calls_big
         counts = (counted(calls, "LLM call"), counted(used.tool_calls, "tool call"))
@@ -221,7 +225,10 @@ def _row(run: RunSummary) -> Text:
 
 
 def read_json(text: str, what: str) -> Any:
-    """Parse JSON; on a syntax error, print it and exit."""
+    """Parse JSON given on the command line; on a syntax error, print it and exit.
+
+    ``what`` names the text in the error message.
+    """
     try:
         return json.loads(text)
     except ValueError as error:

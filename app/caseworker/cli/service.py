@@ -1,4 +1,4 @@
-"""Call the service from commands, explain its errors and map run statuses to exit codes."""
+"""Call the service from commands, explain errors, and map run statuses to exit codes."""
 
 from collections.abc import Callable
 from typing import Annotated, Final
@@ -27,7 +27,7 @@ Url = Annotated[
 ]
 
 NOT_COMPLETED: Final = 1
-"""Exit code for a failed or unfinished run, and for an invalid graph."""
+"""Exit code if a run failed or has not ended, or if a graph is invalid."""
 _EXIT_CODES: Final = {"completed": 0, "halted": 3, "cancelled": 4}
 
 _HINTS: Final = {
@@ -41,7 +41,11 @@ _COMPLETION_SECONDS: Final = 2.0
 
 
 def talk(url: str | None, ask: Callable[[CaseworkerClient], None]) -> None:
-    """Call ``ask`` with a client of the service; on an error, print it and exit."""
+    """Connect a client to the service and call ``ask`` with it.
+
+    ``url`` defaults to the configured service. If the service or the connection fails, the error is
+    printed and the command exits.
+    """
     with startup_errors():
         address = url or service_url()
     try:
@@ -56,7 +60,10 @@ def talk(url: str | None, ask: Callable[[CaseworkerClient], None]) -> None:
 
 
 def explained(error: CaseworkerError) -> str:
-    """Return the error message with a hint for resolving it: one line, plus one per field."""
+    """Return the message of an API error, with a hint on how to resolve it.
+
+    The message has one line, plus one for each invalid field.
+    """
     if isinstance(error, ServiceUnreachableError):
         start = (
             "Start the service (`caseworker serve`), or set its URL with --url or CASEWORKER_URL."
@@ -74,7 +81,7 @@ def explained(error: CaseworkerError) -> str:
 
 
 def end_by(status: str) -> None:
-    """Exit with the code for the status of a run; return normally if it completed.
+    """Exit with the code for a run's ``status``; return normally if the run completed.
 
     Raises:
         typer.Exit: with 1 if the run failed or is unfinished, 3 if it was halted, 4 if cancelled.
@@ -84,7 +91,10 @@ def end_by(status: str) -> None:
 
 
 def complete_run_id(context: typer.Context, incomplete: str) -> list[tuple[str, str]]:
-    """Return the newest runs whose IDs start with ``incomplete``, each with its kind and status."""
+    """Return shell completions for a run ID: the newest runs whose IDs start with ``incomplete``.
+
+    Each completion is a run ID and a description with the run's kind and status.
+    """
     try:
         address = context.params.get("url") or service_url()
         once = RetryPolicy(attempts=1)

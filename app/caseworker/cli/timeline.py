@@ -1,4 +1,4 @@
-"""The calls of a run as a tree, each next to a bar on a shared time axis."""
+"""Print the calls of a run as a tree, each next to a bar on a shared time axis."""
 
 from collections.abc import Iterator
 from typing import Final

@@ -8,7 +8,7 @@ from caseworker.main.server import build_app
 
 
 def create_app() -> FastAPI:
-    """Return the application for the configured database.
+    """Return the API application, which uses the configured database.
 
     Raises:
         StartupError: the configuration is invalid, or ``database.url`` is not set.

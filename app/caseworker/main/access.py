@@ -1,4 +1,4 @@
-"""Build the authentication of the service from the settings."""
+"""Set up the service's authentication from the settings."""
 
 from collections.abc import Awaitable, Callable
 
@@ -8,7 +8,7 @@ from caseworker.settings.schema import AuthSettings, JwtSettings
 
 
 def authentication_of(settings: AuthSettings, keys: KeyStore) -> Authentication:
-    """Return the authentication for API keys, the bootstrap key and JWTs."""
+    """Return the authentication that accepts API keys, the bootstrap key and JWTs."""
     secret = settings.bootstrap_key
     return Authentication(
         keys,

@@ -1,7 +1,8 @@
-"""Agents defined in files of the operator, registered when the API starts.
+"""Register the agents that the operator defines in files, when the API starts.
 
 Each YAML file holds one definition, as ``POST /agents`` accepts it. If it differs from the newest
-registered version, it is registered as the next version. So the files win at every start.
+registered version, it is registered as the next version. So the files take precedence at every
+start.
 """
 
 import json
@@ -31,7 +32,7 @@ _SUFFIXES = (".yaml", ".yml")
 
 @dataclass(frozen=True, slots=True)
 class AgentFile:
-    """An agent definition and the name of its file."""
+    """An agent definition that was read from a file, and the file's name."""
 
     file: str
     name: str
@@ -39,7 +40,9 @@ class AgentFile:
 
 
 def read_agents(folder: Path | None) -> Sequence[AgentFile]:
-    """Return the agents of a folder, each after the agents that it calls.
+    """Return the agents defined in ``folder``, each after the agents that it calls.
+
+    Returns no agents if ``folder`` is None.
 
     Raises:
         StartupError: the folder is missing or a definition is invalid; names the file and field.
@@ -70,7 +73,7 @@ def read_agents(folder: Path | None) -> Sequence[AgentFile]:
 async def register_agents(
     agents: Sequence[AgentFile], definitions: Definitions, tenant: str
 ) -> None:
-    """Register agents whose definition differs from the newest registered version.
+    """Register each agent whose definition differs from its newest registered version.
 
     Raises:
         StartupError: an agent cannot be executed; the message names the file and the field.

@@ -43,7 +43,9 @@ from caseworker.tools.servers import NoServers, ToolServers
 def build_tools(
     settings: Settings, tools: tuple[Tool, ...], servers: ToolServers | None = None
 ) -> ToolDispatch:
-    """Return the tools that the configuration allows, including those of ``servers``.
+    """Return the dispatcher for the tools that the configuration allows.
+
+    It includes the tools of the MCP ``servers``.
 
     Raises:
         StartupError: the configuration names a tool that does not exist.
@@ -72,16 +74,17 @@ def build_tools(
 
 
 def payloads_of(settings: Settings) -> Payloads:
-    """Return the policy for storing and showing payloads in traces."""
+    """Return the rules for storing and showing requests and replies in traces."""
     return Payloads(settings.trace.payloads, settings.trace.max_payload_chars)
 
 
 def build_models(
     settings: Settings, recorder: Recorder | None = None, limits: RateLimits | None = None
 ) -> ModelGateway:
-    """Return the gateway to the configured models; ``recorder`` stores their replies.
+    """Return the gateway through which runs call the configured models.
 
-    ``limits`` enforces rate limits; None disables rate limiting.
+    ``recorder`` stores the models' replies. ``limits`` enforces rate limits across processes; None
+    disables rate limiting.
 
     Raises:
         StartupError: a configured provider is not registered or cannot be created.
@@ -124,7 +127,7 @@ def build_models(
 
 
 def check_providers(settings: Settings) -> Providers:
-    """Check that all configured providers are registered, without importing them.
+    """Check that all configured model providers are registered, without importing them.
 
     Raises:
         StartupError: a configured provider is not registered.
@@ -148,7 +151,9 @@ def build_catalog(
     toolbox: Toolbox,
     functions: Iterable[FunctionNode] = (),
 ) -> NodeCatalog:
-    """Return the catalog of step types for graphs; graphs may call the given ``functions``.
+    """Return the catalog of node types for graphs.
+
+    Steps of type ``function`` can call the given ``functions``.
 
     Raises:
         StartupError: an installed node type cannot be created, or two have the same name.
@@ -181,7 +186,7 @@ def _name_at(place: str) -> str:
 
 
 def retry_policy(settings: RetrySettings) -> RetryPolicy:
-    """Return the retry policy for failed calls."""
+    """Return the policy for retrying failed calls."""
     named = settings.model_dump(exclude={"max_seconds"})
     return RetryPolicy(**named, max_delay_seconds=settings.max_seconds)
 
@@ -210,7 +215,9 @@ def _rate_limit(chosen: ModelSettings) -> RateLimit | None:
 
 
 def begin_recording(settings: Settings, path: Path, about: Mapping[str, Any]) -> Recorder:
-    """Start recording the configured models; ``about`` describes the workload in the header.
+    """Open a recorder that stores replies of the configured models in the file ``path``.
+
+    ``about`` describes the recorded workload in the file's header.
 
     Raises:
         OSError: the file cannot be written.

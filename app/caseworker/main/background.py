@@ -1,4 +1,4 @@
-"""Background work of a process: webhook deliveries and schedules."""
+"""Webhook deliveries and schedules: the background work of a process."""
 
 from functools import partial
 from typing import Any, Final
@@ -31,13 +31,17 @@ from caseworker.runs.service import RunService
 from caseworker.settings.schema import Settings
 
 SCHEDULES_AT_ONCE: Final = 2
-"""Schedules that a process fires concurrently; each holds a connection while it fires."""
+"""Maximum number of schedules that a process fires concurrently. Each holds a connection while it
+fires."""
 
 RETRY_FACTOR: Final = 4.0
 
 
 class Background:
-    """Stores and loops of background work; only processes that execute runs start the loops."""
+    """The stores for webhooks and schedules, and the loops that deliver and fire them.
+
+    Only processes that execute runs start the loops.
+    """
 
     def __init__(
         self,
@@ -81,7 +85,7 @@ class Background:
         )
 
     def keep(self, loops: Loops, patience: Patience) -> None:
-        """Start the loops."""
+        """Start the loops that deliver webhooks, fire schedules and rescue lost jobs."""
         webhooks = BackgroundQueue(
             tasks={DELIVER: self._deliveries.deliver},
             at_once=self._settings.webhooks.max_parallel,
@@ -108,12 +112,12 @@ class Background:
         loops.keep("rescue of jobs", rescue.run)
 
     async def aclose(self) -> None:
-        """Close the connections of the webhook sender."""
+        """Close the HTTP connections for webhook deliveries."""
         await self._sender.aclose()
 
 
 def queue_times(settings: Settings) -> QueueTimes:
-    """Return how often a process polls the queue and sends heartbeats."""
+    """Return the intervals at which a process polls the job queue and sends heartbeats."""
     worker = settings.worker
     return QueueTimes(
         poll=worker.poll_seconds,
@@ -123,13 +127,13 @@ def queue_times(settings: Settings) -> QueueTimes:
 
 
 def url_rules(settings: Settings) -> UrlRules:
-    """Return the rules for webhook URLs."""
+    """Return the configured rules that webhook URLs must follow."""
     webhooks = settings.webhooks
     return UrlRules(allow_http=webhooks.allow_http, allow_private=webhooks.allow_private)
 
 
 def delivery_limits(settings: Settings) -> DeliveryLimits:
-    """Return the retry policy, timeout and size limit of webhook deliveries."""
+    """Return the retry policy, timeout and size limit for webhook deliveries."""
     webhooks = settings.webhooks
     return DeliveryLimits(
         retry=RetryPolicy(

@@ -1,6 +1,7 @@
-"""Functions behind the commands of the command line.
+"""Functions that CLI commands call.
 
-Imports happen inside the functions, after the settings are validated: they take a second or two.
+They import most modules only after the settings are validated, because the imports take a second or
+two.
 """
 
 import asyncio
@@ -34,7 +35,8 @@ from caseworker.settings.schema import Settings
 T = TypeVar("T")
 
 HAND_OVER_SECONDS = 40.0
-"""Time to release unfinished runs, on top of the graces. A process killed earlier loses runs."""
+"""Seconds allowed for releasing unfinished runs, in addition to the grace periods. A process that
+is killed earlier does not release its runs."""
 
 
 @lifetime()
@@ -47,9 +49,12 @@ def run_server(
     workers: int | None = None,
     demo: bool = False,
 ) -> None:
-    """Serve the API until a signal ends the process; call ``started`` with the URL.
+    """Serve the API until a signal ends the process.
 
-    ``record`` names a file for recorded model replies. ``workers`` is the number of serving
+    ``executes`` is whether it executes runs too, and ``migrate`` whether it upgrades the database
+    first. ``started`` is called with the URL once the server accepts requests.
+
+    ``record`` names a file for recorded model replies. ``workers`` is the number of server
     processes; None uses the configured one. ``demo`` adds a recorded model if none is configured.
 
     Raises:
@@ -106,7 +111,9 @@ def _serve_many(
 
 @lifetime()
 def run_worker(*, migrate: bool) -> None:
-    """Execute queued runs until a signal ends the process.
+    """Execute queued runs, without serving the API, until a signal ends the process.
+
+    ``migrate`` is whether to upgrade the database first.
 
     Raises:
         StartupError: the process cannot start.
@@ -120,16 +127,17 @@ def run_worker(*, migrate: bool) -> None:
 
 @dataclass(frozen=True, slots=True)
 class CheckedConfiguration:
-    """A valid configuration, with warnings."""
+    """Result of checking a valid configuration: warnings about it, and its source."""
 
     warnings: tuple[str, ...]
     near_misses: tuple[str, ...]
-    """Warnings about environment variables that look like misspelled settings."""
+    """Those of the warnings that are about environment variables that look like misspelled
+    settings."""
     source: str
 
 
 def check_configuration() -> CheckedConfiguration:
-    """Validate the configuration as the service would read it.
+    """Validate the configuration as the service would read it, and return warnings about it.
 
     Raises:
         StartupError: the configuration is invalid.
@@ -152,7 +160,7 @@ def check_configuration() -> CheckedConfiguration:
 
 
 def service_url() -> str:
-    """Return the URL of the configured service on this machine.
+    """Return the URL at which the configured service can be reached on this machine.
 
     Raises:
         StartupError: the configuration is invalid, or ``server.port`` is 0.
@@ -166,7 +174,7 @@ def service_url() -> str:
 
 
 def read_agent(path: Path) -> dict[str, Any]:
-    """Return the agent definition in a YAML or JSON file; the service validates it.
+    """Return the agent definition in a YAML or JSON file, without validating it.
 
     Raises:
         StartupError: the file cannot be read, or does not contain an object.
@@ -188,7 +196,7 @@ def read_agent(path: Path) -> dict[str, Any]:
 
 
 def problems_of_graph(graph: Mapping[str, Any]) -> list[dict[str, str]]:
-    """Return all problems of a graph as JSON, without a service or database.
+    """Return all problems of a graph as JSON objects, without using a service or database.
 
     Raises:
         StartupError: the configuration is invalid.
@@ -203,7 +211,7 @@ def problems_of_graph(graph: Mapping[str, Any]) -> list[dict[str, str]]:
 
 
 def upgrade_database() -> None:
-    """Upgrade the configured database to the newest revision.
+    """Upgrade the schema of the configured database to the newest revision.
 
     Raises:
         StartupError: the database cannot be reached or started.
@@ -213,7 +221,7 @@ def upgrade_database() -> None:
 
 
 def with_keys(use: Callable[[Keys], Awaitable[T]]) -> T:
-    """Call ``use`` with the API keys of the configured database and return its result.
+    """Call ``use`` with the API key store in the configured database and return its result.
 
     Raises:
         StartupError: the database cannot be reached or started.
@@ -224,7 +232,7 @@ def with_keys(use: Callable[[Keys], Awaitable[T]]) -> T:
 
 
 def with_quotas(use: Callable[[QuotaStore], Awaitable[T]]) -> T:
-    """Call ``use`` with the tenant quotas of the configured database and return its result.
+    """Call ``use`` with the tenant quota store in the configured database and return its result.
 
     Raises:
         StartupError: the database cannot be reached or started.
@@ -236,7 +244,9 @@ def with_quotas(use: Callable[[QuotaStore], Awaitable[T]]) -> T:
 
 
 def workers_of_database() -> list[dict[str, Any]]:
-    """Return the worker processes of the configured database; timestamps are datetimes.
+    """Return the worker processes registered in the configured database, one dict for each.
+
+    Timestamps are datetimes.
 
     Raises:
         StartupError: the database cannot be reached.
@@ -247,7 +257,7 @@ def workers_of_database() -> list[dict[str, Any]]:
 
 
 def drain_worker(worker_id: str) -> None:
-    """Request that a worker take no more runs.
+    """Request that a worker take no more runs and finish or release those it has.
 
     Raises:
         StartupError: the database cannot be reached, or the worker does not exist.
@@ -261,7 +271,9 @@ def drain_worker(worker_id: str) -> None:
 
 
 def keep_for(tenant: str, record: str, days: str) -> None:
-    """Set the retention of a tenant's record type: days, ``forever`` or ``default``.
+    """Set how long a tenant's records of one type are kept.
+
+    ``days`` is a number of days, ``forever`` or ``default`` (the configured retention period).
 
     Raises:
         StartupError: the database cannot be reached, or an argument is invalid.
@@ -304,10 +316,11 @@ def run_with_client(
     about: Mapping[str, Any],
     retry: RetryPolicy,
 ) -> T:
-    """Call ``use`` with a client of the service at ``url`` and return its result.
+    """Call ``use`` with an API client and return its result.
 
-    Without a URL, the service runs in this process. Its models are then recorded to ``record``, if
-    given, with ``about`` in the header. Warnings are logged to the file ``log``, not printed.
+    The client calls the service at ``url``. Without a URL, the service runs in this process. Its
+    models are then recorded to ``record``, if given, with ``about`` in the header. Warnings are
+    logged to the file ``log``, not printed. ``retry`` is the client's retry policy.
 
     Raises:
         StartupError: the service cannot start in this process.

@@ -17,11 +17,11 @@ log = structlog.get_logger(__name__)
 
 
 class StartupError(Exception):
-    """The process cannot start; the message is a single line for the operator."""
+    """The process cannot start. The message is a single line for the operator."""
 
 
 def read_settings() -> LoadedSettings:
-    """Read the settings of this process.
+    """Read the settings of this process from the configuration file and the environment.
 
     Raises:
         StartupError: a setting is invalid; the message names the key and the allowed values.
@@ -49,14 +49,14 @@ def logged_settings() -> Settings:
 
 
 def warn_of_near_misses(loaded: LoadedSettings) -> None:
-    """Write warnings about misspelled settings to standard error, for commands without a log."""
+    """Print warnings about misspelled settings to standard error, for commands without a log."""
     for warning in loaded.near_misses:
         sys.stderr.write(f"warning: {warning}\n")
 
 
 @contextmanager
 def database_errors() -> Iterator[None]:
-    """Convert database errors in the block to a one-line :class:`StartupError`.
+    """Convert database errors that the block raises to a one-line :class:`StartupError`.
 
     Raises:
         StartupError: the database is unreachable or rejects a required operation.
@@ -74,6 +74,6 @@ def database_errors() -> Iterator[None]:
 
 
 def url_of(host: str, port: int) -> str:
-    """Return the local URL of a server that listens on ``host``."""
+    """Return the URL at which a server that listens on ``host`` can be reached locally."""
     shown = "127.0.0.1" if host in ("0.0.0.0", "::") else host  # noqa: S104
     return f"http://[{shown}]:{port}" if ":" in shown else f"http://{shown}:{port}"

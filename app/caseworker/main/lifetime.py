@@ -20,7 +20,7 @@ log = structlog.get_logger(__name__)
 T = TypeVar("T")
 
 CANCEL_SECONDS: Final = 2.0
-"""How long remaining tasks may take to finish after they are cancelled at exit."""
+"""Seconds that remaining tasks may take to finish after they are cancelled at exit."""
 _SWITCH_SECONDS: Final = 0.0005
 """The interpreter switch interval: how long a thread may hold the GIL while the loop waits.
 
@@ -31,7 +31,7 @@ requests 50 ms slower.
 
 @contextmanager
 def lifetime() -> Iterator[None]:
-    """Exit the process with code 0 when the block ends; propagate errors.
+    """Exit the process with code 0 when the block ends without an error.
 
     SIGTERM ends the block like :func:`sys.exit` until another handler is installed. By default, PID
     1 would ignore SIGTERM, and any other process would die and leave its database running.
@@ -53,14 +53,14 @@ def _exit(*_: object) -> None:
 
 
 def end_undisturbed() -> None:
-    """Ignore further SIGTERM signals: the process is already shutting down."""
+    """Ignore further SIGTERM signals, because the process is already shutting down."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 
 def run_to_end(main: Coroutine[Any, Any, T]) -> T:
-    """Run like :func:`asyncio.run`, but abandon tasks that do not finish when cancelled.
+    """Run a coroutine like :func:`asyncio.run`, but abandon tasks that ignore cancellation.
 
-    If tasks are abandoned, their loop stays open. Threads are never joined.
+    If tasks are abandoned, their event loop stays open. Threads are never joined.
     """
     from uvloop import new_event_loop
 

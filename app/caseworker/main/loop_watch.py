@@ -1,8 +1,9 @@
-"""Logs which step or request blocked the event loop.
+"""Log which step or request blocked the event loop.
 
-A thread checks a timestamp that the loop renews. When the loop is late, the thread reads the
+A thread checks a timestamp that the loop renews. When the renewal is late, the thread reads the
 current stack of the loop's thread. It walks outwards until it finds a step or a request. With
-Python 3.13 and later, the log names the step or request; before, only its kind and the code line.
+Python 3.13 and later, the log names the step or request. With earlier versions, it names only the
+kind (step or request) and the code line.
 """
 
 import asyncio
@@ -22,7 +23,7 @@ from caseworker.engine.context import FlowContext
 log = structlog.get_logger(__name__)
 
 HELD_SECONDS: Final = 0.1
-"""How long one callback may block the loop before it is logged."""
+"""Seconds for which one callback may block the loop before it is logged."""
 BEAT_SECONDS: Final = 0.02
 _LOCALS_ARE_SAFE: Final = sys.version_info >= (3, 13)
 """Whether a thread may read the local variables of a running frame in another thread.
@@ -32,7 +33,7 @@ Before Python 3.13, reading them modifies the frame; this has caused a segmentat
 
 
 class LoopWatch:
-    """Watches the event loop of one process."""
+    """Watches the event loop of this process."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         """Register the counter in ``registry``."""
@@ -45,7 +46,7 @@ class LoopWatch:
         self._renewed_at = 0.0
 
     async def run(self) -> None:
-        """Watch the running loop until this task is cancelled."""
+        """Watch the running event loop until this task is cancelled."""
         over, ident = threading.Event(), threading.get_ident()
         self._renewed_at = time.monotonic()
         thread = threading.Thread(
@@ -85,11 +86,11 @@ class LoopWatch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Holder:
-    """The step or request that blocked the event loop."""
+    """What blocked the event loop: a step, a request or something else."""
 
     kind: Literal["step", "request", "other"]
     place: str | None
-    """Module and line of the innermost frame of the service's own code."""
+    """Module and line of the innermost frame in the service's own code; None if there is none."""
     run_id: str | None = None
     step_id: str | None = None
     method: str | None = None

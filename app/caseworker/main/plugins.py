@@ -1,9 +1,10 @@
-"""Load providers, tools, functions, node types and commands from entry points of packages.
+"""Load model providers, tools, functions, node types and commands from entry points.
 
-The service registers its own through the same groups, in pyproject.toml. Only what is configured is
-imported. An entry point names the object itself, or a class or function that creates it. A factory
-with a required parameter receives a :class:`ModelEndpoint` (providers), :class:`ToolResources`
-(tools), :class:`NodeParts` (node types) or a function that opens a client (commands).
+The service registers its own objects through the same groups, in pyproject.toml. Only what is
+configured is imported. An entry point names the object itself, or a class or function that creates
+it. A factory with a required parameter receives a :class:`ModelEndpoint` (providers),
+:class:`ToolResources` (tools), :class:`NodeParts` (node types) or a function that opens a client
+(commands).
 """
 
 import inspect
@@ -29,19 +30,20 @@ from caseworker.tools.servers import NoServers, ToolServers
 Made = TypeVar("Made")
 
 PROVIDERS = "caseworker.providers"
-"""Entry point group of model providers; the entry name is the one used in settings."""
+"""Entry point group for model providers; the entry point's name is the provider name in
+settings."""
 TOOLS = "caseworker.tools"
-"""Entry point group of agent tools; a tool's name comes from its spec."""
+"""Entry point group for agent tools; a tool's name comes from its spec."""
 FUNCTIONS = "caseworker.functions"
-"""Entry point group of functions; ``function`` steps of graphs use the entry name."""
+"""Entry point group for functions; ``function`` steps of graphs refer to the entry point's name."""
 NODE_TYPES = "caseworker.node_types"
-"""Entry point group of node types; a type's name comes from the type."""
+"""Entry point group for node types; each node type defines its own name."""
 COMMANDS = "caseworker.commands"
-"""Entry point group of commands of the command line; the entry name is the command."""
+"""Entry point group for CLI commands; the entry point's name is the command name."""
 
 
 class Providers:
-    """The registered model providers, created only when they are configured."""
+    """The registered model providers. Each is created only if it is configured."""
 
     def __init__(self, points: Iterable[EntryPoint] | None = None) -> None:
         """Find the providers; ``points`` replaces the installed entry points.
@@ -53,7 +55,9 @@ class Providers:
         self._points = _unique("provider", ((each.name, each.value, each) for each in found))
 
     def require(self, key: str, name: str) -> None:
-        """Check that a provider is registered.
+        """Check that the provider ``name`` is registered.
+
+        ``key`` is the setting that names it, for the error message.
 
         Raises:
             StartupError: it is not; the message names ``key`` and the registered providers.
@@ -61,7 +65,7 @@ class Providers:
         require_known("provider", key, [name], self._points)
 
     def make(self, name: str, endpoint: ModelEndpoint) -> ModelProvider:
-        """Create a registered provider.
+        """Return a provider object for an endpoint, created by the registered provider ``name``.
 
         Raises:
             StartupError: it cannot be loaded or created, or does not implement the protocol.
@@ -75,7 +79,7 @@ class Providers:
 
 
 class Toolbox:
-    """All tools of a process and their shared resources."""
+    """All tools available in this process, and the resources that they share."""
 
     def __init__(self, settings: ToolSettings, points: Iterable[EntryPoint] | None = None) -> None:
         """Create the tools; ``points`` replaces the installed entry points.
@@ -132,10 +136,11 @@ def _tool_servers(settings: McpSettings, environ: Mapping[str, str]) -> ToolServ
 
 
 def installed_functions(points: Iterable[EntryPoint] | None = None) -> tuple[FunctionNode, ...]:
-    """Return a node for each function; ``points`` replaces the installed entry points.
+    """Return a node for each function registered as an entry point.
 
     An entry point names a FunctionNode or a function that takes an ExecutionContext. Functions that
-    are not coroutines run in a thread, since they may block.
+    are not coroutines run in a thread, since they may block. ``points`` replaces the installed
+    entry points.
 
     Raises:
         StartupError: a function cannot be loaded or called, or two have the same name.
@@ -147,7 +152,9 @@ def installed_functions(points: Iterable[EntryPoint] | None = None) -> tuple[Fun
 def installed_node_types(
     parts: NodeParts, points: Iterable[EntryPoint] | None = None
 ) -> tuple[NodeType, ...]:
-    """Create the installed node types; ``points`` replaces the installed entry points.
+    """Return the node types registered as entry points.
+
+    Factories receive ``parts``. ``points`` replaces the installed entry points.
 
     Raises:
         StartupError: a node type cannot be loaded or created, or two have the same name.
@@ -159,7 +166,10 @@ def installed_node_types(
 def installed_commands(
     with_client: object, points: Iterable[EntryPoint] | None = None
 ) -> Mapping[str, Callable[..., None]]:
-    """Create the installed commands, by name; a factory that requires it gets ``with_client``.
+    """Return the CLI commands registered as entry points, by name.
+
+    A factory with a required parameter receives ``with_client``, which opens an API client.
+    ``points`` replaces the installed entry points.
 
     Raises:
         StartupError: a command cannot be loaded or created.
@@ -168,7 +178,10 @@ def installed_commands(
 
 
 def require_known(kind: str, key: str, names: Iterable[str], known: Iterable[str]) -> None:
-    """Check that names exist; a mistyped entry in ``tools.deny``, say, would deny nothing.
+    """Check that all names in a setting exist.
+
+    Otherwise a mistyped entry in ``tools.deny``, for example, would deny nothing. ``kind`` and
+    ``key`` are for the error message.
 
     Raises:
         StartupError: a name is unknown; shows the setting, the closest match and all names.

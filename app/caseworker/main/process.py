@@ -63,22 +63,23 @@ from caseworker.tools.dispatch import ToolDispatch
 log = structlog.get_logger(__name__)
 
 GC_THRESHOLDS: Final = (10_000, 10, 10)
-"""Thresholds of the three generations. A run allocates a few hundred objects and leaves few cycles.
+"""Garbage collection thresholds for the three generations. A run allocates a few hundred objects
+and leaves few cycles.
 
-With Python's defaults, collection would take a tenth of its execution time.
+With Python's defaults, collection would take a tenth of a run's execution time.
 """
 
 
 STUCK_SECONDS: Final = 5.0
-"""How long writes may wait before the process reports that it is not ready."""
+"""Seconds that database writes may be pending before the process reports that it is not ready."""
 
 
 NEEDED_LOOPS: Final = frozenset({"queue", "recovery"})
-"""Loops without which a process executes only runs that it accepted itself."""
+"""Names of the loops without which a process would execute only runs that it accepted itself."""
 
 
 class Process:
-    """All parts of one service process."""
+    """A service process with all its parts: stores, models, tools, executor and loops."""
 
     def __init__(
         self, settings: Settings, url: str, *, executes: bool, recorder: Recorder | None = None
@@ -151,7 +152,9 @@ class Process:
 
     @asynccontextmanager
     async def opened(self) -> AsyncIterator[None]:
-        """Connect to the database, send the first heartbeat and execute runs during the block.
+        """Connect to the database and, if this process executes runs, claim and execute them.
+
+        Everything is closed when the block ends.
 
         Raises:
             StoreUnavailableError: the database does not answer.
@@ -169,14 +172,20 @@ class Process:
             await self._close()
 
     def begin_closing(self) -> None:
-        """Stop claiming runs and answer waiting clients; called at the first shutdown signal."""
+        """Stop claiming runs and answer clients that wait for a run.
+
+        The server calls this at the first shutdown signal.
+        """
         self._closing = True
         self.runs.stop_waiting()
         if self._executor is not None:
             self._executor.stop_taking()
 
     async def drain(self) -> None:
-        """Finish runs within the grace period and release the rest; finished steps are kept."""
+        """Finish runs within the grace period and release the rest to other processes.
+
+        Released runs keep their finished steps.
+        """
         self.begin_closing()
         if self._executor is not None:
             await self._executor.drain(self.settings.shutdown.grace_seconds)
@@ -198,7 +207,7 @@ class Process:
         log.info("process.closed")
 
     async def check(self) -> Mapping[str, PartState]:
-        """Return the readiness of each part that this process needs to serve."""
+        """Return the readiness of each part that this process needs to serve requests, by name."""
         control = self._engines.control
         database = _database_state(await takes_writes(control), self._journal.stuck_seconds)
         if not database.ready:
@@ -325,9 +334,10 @@ def _database_state(takes_writes: bool | None, stuck_seconds: float) -> PartStat
 
 
 def collect_garbage_seldom() -> None:
-    """Exclude existing objects, mainly modules and models, from collection and collect less often.
+    """Collect garbage less often, and never check the objects that exist now.
 
-    Called once at startup; garbage that exists then is collected first.
+    Called once at startup, when most objects are modules and models. Garbage that exists then is
+    collected first.
     """
     gc.collect()
     gc.freeze()
@@ -347,7 +357,7 @@ def allowed_hosts(settings: Settings) -> frozenset[str] | None:
 
 
 def pool_sizes(settings: Settings) -> PoolSizes:
-    """Return the connection pool sizes of a process and its connection timeouts."""
+    """Return the sizes and timeouts of the connection pools of this process."""
     database = settings.database
     patience = Patience(
         connect_seconds=database.connect_timeout_seconds, lock_ms=database.lock_timeout_ms
@@ -356,7 +366,7 @@ def pool_sizes(settings: Settings) -> PoolSizes:
 
 
 def value_limits(settings: Settings) -> ValueLimits:
-    """Return the size limits for values of runs."""
+    """Return the size limits for the values that runs pass on and store."""
     limits = settings.limits
     return ValueLimits(
         max_value_bytes=limits.max_value_kb << 10,
@@ -369,7 +379,7 @@ def value_limits(settings: Settings) -> ValueLimits:
 
 
 def executor_limits(settings: Settings) -> ExecutorLimits:
-    """Return the concurrency, retry and size limits of a process that executes runs."""
+    """Return the concurrency, retry and size limits for executing runs in this process."""
     worker = settings.worker
     return ExecutorLimits(
         max_runs=worker.max_runs,
@@ -391,7 +401,7 @@ def store_limits(settings: Settings) -> StoreLimits:
 
 
 def artifact_limits(settings: Settings) -> ArtifactLimits:
-    """Return the size and count limits for artifacts."""
+    """Return the limits for the size and number of artifacts."""
     return ArtifactLimits(
         max_bytes=settings.artifacts.max_artifact_mb * 1024 * 1024,
         max_run_bytes=settings.artifacts.max_run_mb * 1024 * 1024,

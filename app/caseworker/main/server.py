@@ -1,4 +1,4 @@
-"""Serve the API and open and close the service process together with the server."""
+"""Serve the API; open and close the service process together with the server."""
 
 import asyncio
 import resource
@@ -39,13 +39,13 @@ _OTHER_FILES = 500
 """Open files of a process other than client connections."""
 
 Started = Callable[[str], Awaitable[None]]
-"""Callback that receives the server's URL once it accepts requests."""
+"""Callback that is called with the server's URL once it accepts requests."""
 
 
 def build_app(process: Process, *, metrics: bool = True) -> FastAPI:
-    """Return the ASGI application; its lifespan opens and closes the process.
+    """Return the ASGI application, whose lifespan opens and closes the process.
 
-    ``metrics`` controls whether it serves /metrics of this process.
+    ``metrics`` is whether it serves the metrics of this process at /metrics.
     """
     return build_api(
         api_services(process, metrics=metrics),
@@ -58,7 +58,7 @@ def build_app(process: Process, *, metrics: bool = True) -> FastAPI:
 
 
 def api_services(process: Process, *, metrics: bool = True) -> ApiServices:
-    """Return the parts of a process that the HTTP layer uses."""
+    """Return the services of a process that the API routes call."""
     return ApiServices(
         keys=process.keys,
         authentication=process.authentication,
@@ -90,7 +90,10 @@ def serve(
     recorder: Recorder | None = None,
     place: Place | None = None,
 ) -> None:
-    """Serve until a signal ends the process; ``recorder`` stores model replies.
+    """Serve the API until a signal ends the process.
+
+    ``executes`` is whether the process executes runs too. ``started`` is called with the URL once
+    it accepts requests. ``recorder`` stores model replies.
 
     If ``place`` is given, several processes share the port, and a metrics request could reach any
     of them. Each process then serves its metrics only on its own health port.
@@ -129,10 +132,10 @@ def use_in_process(
     recorder: Recorder | None,
     retry: RetryPolicy,
 ) -> T:
-    """Open a process on the database at ``url``, call ``use`` with a client and return its result.
+    """Start the service in this process, call ``use`` with a client and return its result.
 
-    The client calls the full HTTP API without a socket. It uses a temporary bootstrap key, because
-    opening the database already implies operator rights.
+    ``url`` is the URL of the database. The client calls the full HTTP API without a socket. It uses
+    a temporary bootstrap key, because opening the database already implies operator rights.
     """
 
     async def opened() -> T:
@@ -212,7 +215,7 @@ class _Server(uvicorn.Server):
 
 
 def api_limits(settings: Settings) -> ApiLimits:
-    """Return the limits and defaults of the HTTP layer."""
+    """Return the limits and defaults that the HTTP layer applies to requests."""
     return ApiLimits(
         max_body_bytes=settings.server.max_body_kb * 1024,
         max_json_depth=settings.limits.max_depth,
@@ -242,7 +245,7 @@ def api_limits(settings: Settings) -> ApiLimits:
 
 
 def connection_limits(settings: Settings) -> ConnectionLimits:
-    """Return the size, time and count limits of client connections."""
+    """Return the size, time and count limits for client connections."""
     server = settings.server
     return ConnectionLimits(
         max_connections=server.max_connections,

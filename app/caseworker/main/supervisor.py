@@ -1,9 +1,4 @@
-"""Supervise several server processes on one port: restart those that die, stop all together.
-
-Each child is a full service process, forked after the service was imported, with its own socket.
-The kernel distributes new connections over the sockets (SO_REUSEPORT) and skips closed ones. The
-processes share only the database, like processes on different machines.
-"""
+"""Supervise several server processes on one port: restart those that die, and stop all together."""
 
 import os
 import signal
@@ -28,31 +23,32 @@ log = structlog.get_logger(__name__)
 ENDS: Final = (signal.SIGTERM, signal.SIGINT)
 
 AGAIN_SECONDS: Final = (0.1, 5.0)
-"""Delay before a dead process is restarted: initial and maximum."""
+"""Seconds before a dead process is restarted: first and longest delay."""
 
 STEADY_SECONDS: Final = 30.0
-"""Uptime after which a process restarts with the initial delay again."""
+"""Uptime in seconds after which a process that dies is restarted with the first delay again."""
 
 ORPHAN_SECONDS: Final = 1.0
-"""How often a child checks that its supervisor is alive."""
+"""Seconds between a child's checks that its supervisor is alive."""
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """The number, sockets and callbacks of one child process."""
+    """What the supervisor passes to a child process: its index, sockets and callbacks."""
 
     number: int
-    """Counts from 0."""
+    """Zero-based index of the child process."""
     sockets: Sequence[socket.socket]
-    """Bound, but not listening yet."""
+    """Sockets that the child serves. They are bound, but not listening yet."""
     is_first: bool
-    """Whether it announces the service: process 0, if none with its number answered before."""
+    """Whether the child announces the service. Only process 0 does, unless an earlier process 0 has
+    already done so."""
     answers: Callable[[], None]
-    """Callback for when the process accepts requests."""
+    """Callback that the child invokes once it accepts requests, to report that it started."""
 
 
 Serve = Callable[[Place], None]
-"""Serves until a signal ends the process."""
+"""Function that a child process executes; it serves until a signal ends the process."""
 
 
 @dataclass(slots=True, eq=False)
@@ -85,7 +81,7 @@ class _Child:
 
 
 class Supervisor:
-    """Keeps ``count`` processes running on one address."""
+    """Keeps ``count`` server processes running on one address."""
 
     def __init__(self, host: str, port: int, *, count: int, serve: Serve) -> None:
         """Reserve the address; :meth:`run` starts the processes.

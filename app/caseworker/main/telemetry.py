@@ -1,4 +1,4 @@
-"""Telemetry of a process: its metrics and the spans of its runs."""
+"""Metrics and spans of a process, and their export."""
 
 import os
 from collections.abc import Callable
@@ -23,7 +23,7 @@ _STANDARD = "OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_{}_ENDPOINT"
 
 
 class Telemetry:
-    """The telemetry of one process; disabled parts are not built and cost nothing."""
+    """The metrics and spans of one process; disabled parts are not built and cost nothing."""
 
     def __init__(self, settings: TelemetrySettings) -> None:
         self._settings = settings
@@ -47,7 +47,11 @@ class Telemetry:
         self._sending: Any = None
 
     def watch(self, page: Callable[[CollectorRegistry], MetricsPage]) -> None:
-        """Register the metrics of a process; ``page`` builds them in the given registry."""
+        """Register the metrics of the process.
+
+        ``page`` is called once, unless metrics are off. It creates the metrics in the given
+        registry and returns the page served at /metrics.
+        """
         settings = self._settings
         if settings.metrics == "off":
             return
@@ -62,7 +66,10 @@ class Telemetry:
 
     @property
     def of_requests(self) -> TelemetryConfig:
-        """Tracing configuration for the web framework; disabled without a span collector."""
+        """Tracing configuration for the web framework.
+
+        Tracing is disabled without a span collector.
+        """
         nothing: TelemetryConfig = {"tracing": False, "metrics": False}
         return nothing if self._export is None else self._export.of_requests
 
@@ -74,7 +81,7 @@ class Telemetry:
         return spans_of_nodes(run.key.tenant, run.key.run_id, above)
 
     async def aclose(self) -> None:
-        """Flush pending spans and metrics."""
+        """Export pending spans and metrics, and stop exporting."""
         if self._export is not None:
             await self._export.aclose()
         if self._sending is not None:

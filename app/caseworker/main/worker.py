@@ -19,7 +19,7 @@ log = structlog.get_logger(__name__)
 
 
 def work(settings: Settings, url: str) -> None:
-    """Execute queued runs, without serving the API, until SIGINT or SIGTERM.
+    """Execute queued runs until SIGINT or SIGTERM, without serving the API.
 
     Raises:
         StartupError: the health port is not free.
@@ -44,7 +44,7 @@ async def _work(process: Process) -> None:
 
 @asynccontextmanager
 async def health_served(process: Process, number: int = 0) -> AsyncIterator[None]:
-    """Serve /healthz, /readyz and /metrics for the duration of the block, if a port is configured.
+    """Serve /healthz, /readyz and /metrics during the block, if a health port is configured.
 
     With several processes, process ``number`` (from 0) uses the configured port plus its number.
 

@@ -37,5 +37,5 @@ _NOT_PUBLIC: Final = tuple(
 
 
 def is_public(address: IPv4Address | IPv6Address) -> bool:
-    """Return whether an address is a unicast address of the public internet."""
+    """Return whether ``address`` is a unicast address of the public internet."""
     return not any(address in network for network in _NOT_PUBLIC)

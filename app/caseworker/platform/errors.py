@@ -2,7 +2,7 @@
 
 
 class StoreUnavailableError(Exception):
-    """The database did not answer in time; the write may or may not be stored."""
+    """The database did not respond in time, so the write may or may not be stored."""
 
 
 class WriteFailedError(Exception):

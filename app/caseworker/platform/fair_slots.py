@@ -1,21 +1,16 @@
-"""Fair slots: a semaphore shared by tenants, such as for database and API connections.
-
-A tenant holds at most nine tenths of the slots (rounded down, at least one). A released slot goes
-to the waiting tenant that holds the fewest slots; ties go to the least recently served tenant, so
-tenants alternate on a single slot. Requests of one tenant are served in order.
-"""
+"""A semaphore whose slots are shared fairly between tenants, such as for database connections."""
 
 import asyncio
 from dataclasses import dataclass, field
 
 
 def share_of(size: int) -> int:
-    """Return the number of slots that one tenant may hold of ``size``."""
+    """Return how many of ``size`` slots a single tenant may hold."""
     return max(1, size * 9 // 10)
 
 
 def queue_of(size: int) -> int:
-    """Return the maximum queue length for ``size`` slots, used by ``acquire_within``."""
+    """Return how many requests may wait for ``size`` slots in :meth:`FairSlots.acquire_within`."""
     return max(1, size // 10)
 
 
@@ -39,9 +34,9 @@ class FairSlots:
         self._tenants: dict[str | None, _Tenant] = {}
 
     async def acquire(self, tenant: str | None) -> None:
-        """Acquire a slot, waiting without a time limit.
+        """Acquire a slot for a tenant, waiting without a time limit.
 
-        ``None`` is the service itself, which has no share limit.
+        The tenant ``None`` is the service itself, which has no share limit.
         """
         own = self._tenants.setdefault(tenant, _Tenant())
         slot = asyncio.get_running_loop().create_future()
@@ -61,10 +56,10 @@ class FairSlots:
             raise
 
     async def acquire_within(self, seconds: float, tenant: str) -> bool:
-        """Acquire a slot within ``seconds``; return False on timeout.
+        """Acquire a slot for a tenant within ``seconds``; return whether it was acquired.
 
         Returns False immediately if the tenant holds its full share of the slots, if the queue is
-        full, or if the tenant fills its share of the queue.
+        full, or if the tenant's requests fill its share of the queue.
         """
         own = self._tenants.get(tenant) or _Tenant()
         if own.held >= self._share:
@@ -82,7 +77,7 @@ class FairSlots:
         return True
 
     def release(self, tenant: str | None) -> None:
-        """Release a slot of ``tenant``."""
+        """Release a slot that ``tenant`` holds."""
         self._tenants[tenant].held -= 1
         self._free += 1
         self._forget(tenant)

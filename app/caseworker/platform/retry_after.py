@@ -7,10 +7,11 @@ _MOST_SECONDS = 1e9
 
 
 def seconds_asked(retry_after: str) -> float | None:
-    """Return the delay in seconds, at least 0; None if the header cannot be parsed.
+    """Return the delay that a ``Retry-After`` header asks for, in seconds.
 
-    The header holds a number of seconds, or a date; a date without a zone is UTC. At most a billion
-    is returned for a number.
+    The header holds a number of seconds, or a date; a date without a zone is UTC. A date in the
+    past gives 0; a number is capped at a billion. Returns None for a negative number and for other
+    text.
     """
     try:
         seconds = float(retry_after)

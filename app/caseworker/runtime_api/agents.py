@@ -33,26 +33,28 @@ _RETRY = RetryPolicy(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentResult:
-    """The outcome of an agent; after a failure or stop, with the partial results."""
+    """The outcome of an agent. After a failure or stop, it holds the partial results."""
 
     success: bool
     output: Any
-    """The answer: text, or JSON that follows the agent's output schema."""
+    """Answer of the agent: text, or JSON that follows its output schema."""
     output_valid: bool | None
-    """Whether the answer follows the schema; None without a schema or an answer."""
+    """Whether the answer follows the output schema; None if there is no schema or no answer."""
     raw_content: str
-    """The answer exactly as the model wrote it."""
+    """Text of the answer exactly as the model wrote it."""
     terminate_reason: str
-    """``goal``, ``error``, ``incomplete``, ``timeout``, ``max_turns``, ``aborted``, ``budget``."""
+    """Reason why the agent ended: ``goal``, ``error``, ``incomplete``, ``timeout``, ``max_turns``,
+    ``aborted`` or ``budget``."""
     error: str | None
-    """The message of the error or stop; None after ``goal``."""
+    """Message of the error or stop that ended the agent; None if it reached its ``goal``."""
     error_class: str | None
-    """The class of the error, such as ``ModelUnavailable``."""
+    """Class of the error or stop, such as ``ModelUnavailable``; None if the agent reached its
+    ``goal``."""
     turn_count: int
     messages: list[dict[str, Any]]
-    """The conversation, oldest message first."""
+    """Messages of the conversation, oldest first."""
     run: GraphRun
-    """The run with its trace; ``run.explain()`` describes it."""
+    """Run of the agent with its trace; ``run.explain()`` describes it."""
 
 
 async def run_agent(

@@ -33,7 +33,7 @@ Status = Literal["completed", "failed", "halted", "cancelled"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GraphRun:
-    """The outcome of a graph, with everything its steps produced."""
+    """The outcome of a graph: its status, and everything that its steps produced."""
 
     status: Status
     results: dict[str, Any]
@@ -41,23 +41,28 @@ class GraphRun:
     steps: Mapping[str, str]
     """Status by step ID: completed, failed, halted, cancelled, skipped or not_started."""
     error: Exception | None
-    """The error that failed the graph."""
+    """Error that failed the graph; None if no error did."""
     errors: Mapping[str, Exception]
-    """Errors by step ID, including those that the step's error policy recovered from."""
+    """Errors by step ID, including those from which the step's error policy recovered."""
     recovered: Mapping[str, str]
-    """How error policies recovered from failures, by step ID: ``skip`` or ``fallback``."""
+    """How the error policy recovered from a step's failure, by step ID: ``skip`` or
+    ``fallback``."""
     stop: Stop | None
-    """The exceeded limit or the cancel request that ended the graph."""
+    """Exceeded limit or cancel request that ended the graph; None if neither did."""
     calls: ExecutionGraph
-    """The trace of all steps and calls."""
+    """Trace of all steps and calls."""
 
     def explain(self) -> str:
-        """Describe the run as readable text: the tree of steps and calls, with times and costs."""
+        """Return a readable description: the tree of steps and calls, with times and costs."""
         return explain(self.calls.snapshot(), cancelled=self.status == "cancelled")
 
 
 def results_of(outputs: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """Return results by step ID: the default handle's value if it is the only one, else all."""
+    """Return one result for each step with outputs, by step ID.
+
+    The result is the value of the default handle if the step has no other output, else a dict of
+    all values by handle.
+    """
     return {
         step_id: values[DEFAULT_HANDLE]
         if len(values) == 1 and DEFAULT_HANDLE in values
@@ -72,7 +77,7 @@ _WORDS = {status: status.value for status in StepStatus}
 
 
 def ended(outcome: GraphOutcome, calls: ExecutionGraph) -> GraphRun:
-    """Convert the engine's outcome of a graph to a :class:`GraphRun`."""
+    """Return the GraphRun for a graph that the engine has finished executing."""
     outputs = {step_id: report.outputs for step_id, report in outcome.steps.items()}
     return GraphRun(
         status=_status(outcome),
@@ -102,7 +107,7 @@ def _status(outcome: GraphOutcome) -> Status:
 
 @dataclass(frozen=True, slots=True)
 class EventQueue:
-    """A sink that forwards the events of a run to a callback as they happen."""
+    """An event sink that passes each event of a run to the callback ``emit`` as it happens."""
 
     emit: Callable[[Event], None]
 
@@ -116,9 +121,10 @@ async def execute(
     inputs: Mapping[str, Any] | None = None,
     services: Mapping[type, Any] | None = None,
 ) -> GraphRun:
-    """Execute a graph and return its outcome, also after a failure or stop.
+    """Execute a prepared graph and return its outcome, also after a failure or stop.
 
-    ``events`` receives its events. ``inputs`` are passed to the first steps, by handle.
+    Cancelled nodes that are still running after ``grace_seconds`` are abandoned. ``events``
+    receives the events as they happen. ``inputs`` are passed to the first steps, by handle.
     ``services`` are made available to nodes, by type.
     """
     pool = BlockingPool(prepared.graph.max_parallel)

@@ -25,7 +25,7 @@ from caseworker.runtime_api.executing import EventQueue, GraphRun, ended, execut
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """A node placed in a graph."""
+    """A node that was added to a graph, with its dependencies and policies."""
 
     id: str
     node: ContextualNode | BoundNode
@@ -37,14 +37,14 @@ class Step:
 
 
 def nodes_of(step: Step) -> Iterator[ContextualNode | BoundNode]:
-    """Yield the node of a step, then the fallback node of its error policy, if any."""
+    """Yield the node of a step, and then the fallback node of its error policy if there is one."""
     yield step.node
     if step.error_policy is not None and step.error_policy.fallback_node is not None:
         yield step.error_policy.fallback_node
 
 
 def prepared(step: Step) -> PreparedStep:
-    """Convert a step to the engine's form."""
+    """Return a step in the form that the engine executes."""
     policy = step.error_policy
     fallback = None if policy is None else policy.fallback_node
     return PreparedStep(
@@ -63,12 +63,14 @@ def _bound(node: ContextualNode | BoundNode, step_input: Any) -> BoundNode:
 
 
 def type_of(node: ContextualNode | BoundNode) -> str:
-    """Return the node type that traces show."""
+    """Return the name of the node's class, which traces show as the type of the step."""
     return type(node.node if isinstance(node, BoundNode) else node).__name__
 
 
 def lock_of(node: ContextualNode | BoundNode) -> NodeLock | None:
-    """Return the lock of a persistent node, or None; create its ``lock`` attribute if missing.
+    """Return the lock of a persistent node, which serializes its executions; None for other nodes.
+
+    If the node has no attribute ``lock``, it is created.
 
     Raises:
         TypeError: its ``lock`` is not a NodeLock, or the node accepts no attributes.
@@ -90,7 +92,7 @@ def lock_of(node: ContextualNode | BoundNode) -> NodeLock | None:
 
 
 class Graph:
-    """Steps executed in dependency order.
+    """A graph of steps that are executed in dependency order.
 
     A graph is also a node: as a step of another graph, it shares that graph's limits.
     """
@@ -124,7 +126,7 @@ class Graph:
 
     @property
     def steps(self) -> Mapping[str, Step]:
-        """The steps by ID, in the order in which they were added."""
+        """Steps by ID, in the order in which they were added."""
         return dict(self._steps)
 
     def add_step(
@@ -193,7 +195,7 @@ class Graph:
         self._prepared = None
 
     def validate(self) -> list[str]:
-        """Return all problems of the graph; an empty list means that it can be executed.
+        """Return all problems of the graph. An empty list means that it can be executed.
 
         Steps that could never execute because they depend on themselves are also reported.
         """

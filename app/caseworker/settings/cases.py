@@ -1,4 +1,4 @@
-"""Settings for limits of runs, the case agent and its tools."""
+"""Settings for run limits, the case agent and its tools."""
 
 import re
 from collections.abc import Callable
@@ -27,16 +27,19 @@ Share = Annotated[float, Field(ge=0, le=1, strict=True)]
 
 
 class LimitSettings(Section):
-    """A section that contains all fields of a budget, in addition to its own."""
+    """A settings section that has one key for each budget field, in addition to its own keys."""
 
     @property
     def limits(self) -> Budget:
-        """The budget fields of the section."""
+        """Budget with the limits in this section."""
         return Budget(**{f.name: getattr(self, json_name(f.name)) for f in fields(Budget)})
 
     @property
     def requires_prices(self) -> bool:
-        """Whether the cost limit was set explicitly, so that unpriced models are rejected."""
+        """Whether the cost limit was set explicitly.
+
+        If so, models without a known price are rejected.
+        """
         return "max_cost_usd" in self.model_fields_set
 
 
@@ -44,7 +47,10 @@ Limited = TypeVar("Limited", bound=LimitSettings)
 
 
 def limited(defaults: Budget) -> Callable[[type[Limited]], type[Limited]]:
-    """Add the fields of a budget to a section, under their JSON names and with these defaults."""
+    """Return a decorator that adds one key for each budget field to a section.
+
+    ``defaults`` holds the default of each key.
+    """
     described = TypeAdapter(Budget).json_schema()["properties"]
     limits: dict[str, Any] = {}
     for field in fields(Budget):
@@ -138,7 +144,7 @@ class QuotaSettings(Section):
 
     @property
     def quota(self) -> Quota:
-        """The section as a domain value."""
+        """Quota with the limits in this section."""
         return Quota(**{name: getattr(self, name) for name in Quota.__dataclass_fields__})
 
 
@@ -147,28 +153,29 @@ class ActSettings(Section):
 
     max_steps: Count = key(3, "Maximum rounds of the small model in mode hrm_small_then_escalate.")
     max_steps_fallback_only: Annotated[int, Field(ge=0, le=1, strict=True)] = 1
-    """The same in mode fallback_only, at most max_steps: 1 sends the single pass to the gate, 0 to
-    the verifier only."""
+    """Maximum rounds of the small model in mode fallback_only, at most max_steps. 1 sends the
+    single pass to the gate, 0 to the verifier only."""
     min_improvement: Share = key(0.01, "Minimum increase of the metric that counts as progress.")
     no_progress_patience: Count = key(1, "Maximum consecutive rounds without progress.")
 
 
 class VerifierSettings(Section):
-    """Requirements of the verifier."""
+    """The verifier, which checks the answers to cases."""
 
     pass_metric: Share = key(1.0, "Share of the checks of an answer that must pass.")
     second_plan: Literal["auto", "off"] = "auto"
-    """Whether a model's choice of operation needs confirmation if no other check confirms it.
-    Confirmation takes one more call of its tier: a second plan in another form."""
+    """Whether to request a second plan from the model if no other check confirms the operation that
+    it chose. This takes one more call in its tier."""
 
 
 class FlagSettings(Section):
-    """Defaults of case runs."""
+    """Default options for case runs."""
 
     mode: Literal["hrm_small_then_escalate", "escalate", "fallback_only"] = (
         "hrm_small_then_escalate"
     )
-    """Several rounds on the small model before the big one (short: escalate), or a single round."""
+    """Mode for cases: several rounds on the small model before the big one (short: escalate), or a
+    single round."""
     escalate_when: Literal["fail", "fail_or_budget"] = "fail_or_budget"
     """Whether to escalate to the big model only on failure, or also when the small model's limits
     are exhausted."""
@@ -182,12 +189,12 @@ class FlagSettings(Section):
 
     @property
     def zone_name(self) -> str:
-        """The IANA name of the configured time zone, or of the system's."""
+        """IANA name of the configured time zone, or of the system's if none is configured."""
         return self.timezone.key if self.timezone else get_localzone_name()
 
 
 class RetrySettings(Section):
-    """Retries of failed calls to model providers and other network services."""
+    """Retries after failed calls to model providers and other network services."""
 
     max_retries: Count = key(2, "Maximum number of retries.")
     base_seconds: Annotated[float, Field(ge=0, strict=True)] = key(
@@ -204,7 +211,8 @@ class PriceSettings(ProviderSettings):
     built_in, live = "packaged", "tiingo"
 
     provider: Literal["packaged", "tiingo"] | None = None
-    """Five companies, 2000 to 2013, or tiingo.com; null is `tiingo` with a key, else `packaged`."""
+    """Source of prices: a packaged data set (five companies, 2000 to 2013) or tiingo.com. Null is
+    `tiingo` with a key, else `packaged`."""
     timeout_seconds: Seconds = key(15.0, "Timeout of one request.")
 
 
@@ -257,7 +265,7 @@ class McpSettings(Section):
 
 
 class ToolSettings(Section):
-    """Which of the registered tools runs may use."""
+    """Selection of the registered tools that runs may use."""
 
     allow: Names | None = key(None, "Names of the tools that may be used; null: all.")
     deny: Names = key(

@@ -25,7 +25,8 @@ from caseworker.settings.values import Location, joined, keys_of, types_in, vari
 
 PREFIX = "CASEWORKER_"
 SHARED_VARIABLES = ("OPENAI_API_KEY", "OPENAI_BASE_URL", "ANTHROPIC_API_KEY", "TIINGO_API_KEY")
-"""Standard variables of provider clients; used as defaults if no specific setting is given."""
+"""Environment variables that provider clients use by convention. They serve as defaults if no
+specific setting is given."""
 _NO_SETTINGS = (f"{PREFIX}CONFIG", f"{PREFIX}URL", f"{PREFIX}API_KEY")
 """Variables of the command line: the settings file, the service URL and its API key."""
 _NEAR_MISS = ": not a setting;"
@@ -37,18 +38,22 @@ _IN_YAML = {"model_type": "must be a section with keys and values", "tuple_type"
 
 @dataclass(frozen=True, slots=True)
 class LoadedSettings:
-    """The settings, warnings about them, and the file they were read from, if any."""
+    """The settings of a process, warnings about them, and the file they were read from, if any."""
 
     settings: Settings
     warnings: tuple[str, ...]
-    """Lines to log once logging is configured."""
+    """Warning lines to log once logging is configured."""
     near_misses: tuple[str, ...]
-    """The warnings about variables that look like misspelled settings."""
+    """Those of the warnings that are about environment variables that look like misspelled
+    settings."""
     source: Path | None
 
 
 def load_settings(environ: Mapping[str, str], cwd: Path) -> LoadedSettings:
-    """Merge defaults, ``config.yaml`` or ``CASEWORKER_CONFIG``, and environment; later ones win.
+    """Return the settings merged from defaults, the configuration file and the environment.
+
+    The environment takes precedence over the file. The file is the one that ``CASEWORKER_CONFIG``
+    names, by default ``config.yaml`` in ``cwd``.
 
     Raises:
         SettingsError: a setting is invalid; the message is one line and shows no secret.
@@ -88,7 +93,7 @@ class _PlainLoader(yaml.SafeLoader):
 
 
 def read_yaml(path: Path) -> Any:
-    """Parse a YAML file without aliases and duplicate keys.
+    """Return the contents of a YAML file. Aliases and duplicate keys are rejected.
 
     Raises:
         SettingsError: it cannot be read; the line names the file and shows no secret.
@@ -102,7 +107,7 @@ def read_yaml(path: Path) -> Any:
 
 
 class YamlSource(YamlConfigSettingsSource):
-    """The settings in the YAML file, if it exists; secrets in it are rejected."""
+    """Settings source for the YAML file, if it exists. Secrets in the file are rejected."""
 
     def _read_file(self, file_path: Any) -> dict[str, Any]:
         written = read_yaml(file_path)
@@ -113,7 +118,10 @@ class YamlSource(YamlConfigSettingsSource):
 
 
 class EnvironmentSource(InitSettingsSource):
-    """Settings of the file, overridden by environment variables; empty variables count as unset."""
+    """Settings source that overrides the file with environment variables.
+
+    Empty variables count as unset.
+    """
 
     def __init__(self, environ: Mapping[str, str], file: YamlSource) -> None:
         self._given = {name: text.strip() for name, text in environ.items() if text.strip()}

@@ -1,4 +1,4 @@
-"""Settings of models: the two tiers and any number of named models."""
+"""Settings for models: the two tiers and any number of named models."""
 
 import re
 from collections.abc import Mapping
@@ -51,12 +51,12 @@ class ProviderSettings(Section):
     """API key. Defaults to <PROVIDER>_API_KEY: for the two tiers always, for other
     models without base_url."""
     base_url: BaseUrl | None = None
-    """Endpoint, such as http://127.0.0.1:11434/v1, which may need no key. Null is the provider's
-    default."""
+    """URL of the endpoint, such as http://127.0.0.1:11434/v1, which may need no key. Null is the
+    provider's default."""
 
     @property
     def chosen_provider(self) -> str:
-        """The configured provider, or the default one for the given key and endpoint."""
+        """Name of the configured provider, or of the default one for the given key and endpoint."""
         return self.provider or (self.live if self.api_key or self.base_url else self.built_in)
 
     @model_validator(mode="after")
@@ -72,7 +72,7 @@ class ProviderSettings(Section):
 Capability = Literal["image", "file", "audio", "reasoning", "responses"]
 
 BUILT_IN = "offline"
-"""The built-in planner of cases; used only if no model is configured."""
+"""Name of the provider for the built-in planner, which answers cases if no model is configured."""
 
 
 class ModelSettings(ProviderSettings):
@@ -105,8 +105,8 @@ class ModelSettings(ProviderSettings):
     )
     timeout_seconds: Seconds = key(30.0, "Timeout of one attempt.")
     structured_output: Literal["auto", "schema", "json", "text"] = "auto"
-    """How JSON output is requested: by schema, JSON mode or prompt; `auto` uses the best that
-    works."""
+    """Structured-output mode: how JSON output is requested. `schema` sends a JSON schema, `json`
+    uses JSON mode, `text` only the prompt; `auto` uses the strictest mode that works."""
     price_per_million_in_usd: Usd | None = key(None, "Price of input tokens; null: list price.")
     price_per_million_out_usd: Usd | None = key(None, "Price of output tokens; null: list price.")
     price_per_million_cached_usd: Usd | None = key(
@@ -117,7 +117,7 @@ class ModelSettings(ProviderSettings):
 
     @property
     def chosen_model(self) -> str:
-        """The configured model or the provider's default; may be empty."""
+        """Name of the configured model, or the provider's default; may be empty."""
         usual = {"openai": self.usual_model, BUILT_IN: BUILT_IN}
         return self.model or usual.get(self.chosen_provider, "")
 
@@ -179,7 +179,7 @@ class SmallModelSettings(TierSettings):
 
 
 Chain = Mapping[str, ModelSettings]
-"""A model and its fallbacks, in call order, by settings key, such as ``named.fast``."""
+"""A model and its fallbacks, in call order, by their settings keys, such as ``named.fast``."""
 
 
 class ModelsSettings(Section):
@@ -195,7 +195,7 @@ class ModelsSettings(Section):
     big: TierSettings = TierSettings()
 
     def chains(self) -> dict[str, Chain]:
-        """Return the fallback chain of every name and tier that has a model.
+        """Return the model and its fallbacks for every name and tier that has a model.
 
         If no model is configured, both tiers use the built-in planner.
 

@@ -1,4 +1,4 @@
-"""The schema of all settings, with defaults; the sections of the process are defined here."""
+"""The schema of all settings, with defaults; sections for the service process are defined here."""
 
 from itertools import pairwise
 from pathlib import Path
@@ -96,7 +96,8 @@ class DatabaseSettings(Section):
     """PostgreSQL, which stores all state."""
 
     url: Annotated[SecretStr, AfterValidator(_postgres_url)] | None = None
-    """For example postgresql://user@host:5432/name. Null starts the embedded PostgreSQL."""
+    """URL of the database, such as postgresql://user@host:5432/name. Null starts the embedded
+    PostgreSQL."""
     data_dir: Path = key(Path("data/postgres"), "Data directory of the embedded PostgreSQL.")
     pool_size: Positive = key(10, "Connections per process for requests and runs.")
     control_pool_size: Positive = key(
@@ -109,7 +110,7 @@ class DatabaseSettings(Section):
 
 
 class WorkerSettings(Section):
-    """How a process executes runs."""
+    """Execution of runs by a process."""
 
     enabled: bool = key(True, "Whether `caseworker serve` executes runs itself.")
     max_runs: Positive = key(1000, "Maximum number of concurrent runs per process.")
@@ -151,10 +152,11 @@ class CancellationSettings(Section):
 
 
 class TraceSettings(Section):
-    """Which data of runs is recorded in addition to their structure."""
+    """Data recorded in traces, in addition to the structure of runs."""
 
     payloads: Literal["redacted", "none", "full"] = "redacted"
-    """Inputs, outputs and prompts in traces: with secrets removed, not at all, or unchanged."""
+    """How inputs, outputs and prompts appear in traces: with secrets removed, not at all, or
+    unchanged."""
     max_payload_chars: Positive = key(
         20_000, "Maximum length of a redacted request or reply; longer ones are truncated."
     )
@@ -209,7 +211,7 @@ DaysKept = Annotated[Positive, Field(le=36_500)] | None
 
 
 class RetentionSettings(Section):
-    """How many days the data of ended runs is kept; null keeps it forever.
+    """Number of days for which the data of ended runs is kept; null keeps it forever.
 
     Tenants may override this with `caseworker retention`. See docs/retention.md.
     """
@@ -226,7 +228,10 @@ class RetentionSettings(Section):
 
     @property
     def unlimited(self) -> list[str]:
-        """Record types that grow without limit; other records are deleted with their runs."""
+        """Types of records that are kept forever, so that their tables grow without limit.
+
+        Types that are deleted together with their runs are not listed.
+        """
         return [name for name in ("runs", "threads") if getattr(self, f"{name}_days") is None]
 
 
@@ -252,7 +257,7 @@ Algorithm = Literal[
 
 
 class JwtSettings(Section):
-    """JSON Web Tokens of an external issuer, in addition to the service's API keys."""
+    """JSON Web Tokens from an external issuer, accepted in addition to the service's API keys."""
 
     issuer: Text | None = key(
         None, "Required `iss` claim of tokens; null: tokens are not accepted."
@@ -308,12 +313,13 @@ class AuthSettings(Section):
     """Where requests without a key may come from while no key, token issuer or bootstrap key
     exists: this machine only, or anywhere."""
     bootstrap_key: Annotated[SecretStr, AfterValidator(_long_key)] | None = None
-    """The operator's key, which creates the first keys, for any tenant: AUTH_BOOTSTRAP_KEY."""
+    """Key for the operator, which can create the first keys for any tenant. Set
+    AUTH_BOOTSTRAP_KEY."""
     jwt: JwtSettings = JwtSettings()
 
 
 class WebhookSettings(Section):
-    """Notification of callers' URLs when runs end: see docs/webhooks.md."""
+    """Webhooks, which notify callers when runs end: see docs/webhooks.md."""
 
     allow_http: bool = key(False, "Whether http:// URLs are allowed in addition to https://.")
     allow_private: bool = key(False, "Whether webhooks may call private networks and localhost.")
@@ -330,26 +336,26 @@ class WebhookSettings(Section):
     max_parallel: Positive = key(32, "Maximum number of concurrent attempts per process.")
     max_body_kb: Positive = key(1024, "Maximum message size; larger messages omit the result.")
     encryption_key: Annotated[SecretStr, AfterValidator(_long_key)] | None = None
-    """Encrypts newly created signing secrets: WEBHOOKS_ENCRYPTION_KEY, the same for all processes.
-    Null stores secrets unencrypted."""
+    """Key that encrypts newly created signing secrets, the same for all processes. Set
+    WEBHOOKS_ENCRYPTION_KEY. Null stores secrets unencrypted."""
 
 
 class AgentSettings(Section):
-    """Agents defined in files."""
+    """Agents that are defined in files."""
 
     folder: Path | None = None
-    """Folder of agent definitions (*.yaml), registered when the API starts: see docs/agents.md.
-    Null: no folder."""
+    """Folder with agent definitions (*.yaml), which are registered when the API starts: see
+    docs/agents.md. Null disables this."""
 
 
 class ShutdownSettings(Section):
-    """Shutdown of a process."""
+    """Time limits when a process shuts down."""
 
     grace_seconds: Seconds = key(5.0, "Time for in-flight work to end after SIGTERM.")
 
 
 class LoggingSettings(Section):
-    """Log lines, on standard error."""
+    """Log lines, which are written to standard error."""
 
     level: Literal["debug", "info", "warning", "error"] = key("info", "Minimum log level.")
     format: Literal["json", "console"] = key(
@@ -364,21 +370,22 @@ class TelemetrySettings(Section):
     """Metrics and traces of the service: see docs/telemetry.md."""
 
     metrics: Literal["loopback", "anywhere", "off"] = "loopback"
-    """Where /metrics may be read without a key: this machine only, or anywhere; off disables it."""
+    """Where requests without a key may read /metrics from: this machine only, or anywhere; off
+    disables it."""
     metrics_key: Annotated[SecretStr, AfterValidator(_long_key)] | None = None
-    """Bearer token for reading /metrics from other machines: TELEMETRY_METRICS_KEY."""
+    """Bearer token for reading /metrics from other machines. Set TELEMETRY_METRICS_KEY."""
     metrics_labels: tuple[Literal["tenant", "agent"], ...] = key(
         (), "Additional labels for run and cost metrics; at most 100 values each."
     )
     otlp_endpoint: Annotated[Text, AfterValidator(_http_url)] | None = None
-    """OTLP/HTTP collector for spans and metrics, such as http://localhost:4318. Null uses
+    """URL of an OTLP/HTTP collector for spans and metrics, such as http://localhost:4318. Null uses
     OTEL_EXPORTER_OTLP_ENDPOINT; without that, nothing is exported."""
     otlp_metrics_seconds: Seconds | None = key(
         60.0, "Export interval of metrics; null exports spans only."
     )
     propagate: bool = True
-    """Whether to send `traceparent` to models, MCP servers and webhooks. Applies to runs that came
-    with a `traceparent`, and to all runs if spans are exported."""
+    """Whether to send `traceparent` headers to models, MCP servers and webhooks. This applies to
+    runs that came with a `traceparent`, and to all runs if spans are exported."""
 
 
 class Settings(Section, BaseSettings, case_sensitive=True, hide_input_in_errors=True):
@@ -411,7 +418,10 @@ class Settings(Section, BaseSettings, case_sensitive=True, hide_input_in_errors=
 
     @classmethod
     def settings_customise_sources(cls, *_: Any, **sources: Any) -> tuple[Any, ...]:
-        """Read values only from constructor arguments; the loader passes its own sources."""
+        """Return the constructor arguments as the only source of values.
+
+        The loader passes its sources to the constructor.
+        """
         return (sources["init_settings"],)
 
     @model_validator(mode="after")

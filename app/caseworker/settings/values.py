@@ -1,4 +1,4 @@
-"""Shared parts of all settings sections: keys and value types."""
+"""Base class for settings sections, and types for their values."""
 
 import re
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ from pydantic import AfterValidator, BaseModel, Field
 from pydantic.fields import FieldInfo
 
 Location = tuple[str | int, ...]
-"""The path of a value: section names, keys and list indexes."""
+"""Path of a setting: section names, keys and list indexes."""
 
 # Numbers are strict: `true` is not accepted as 1.
 Count = Annotated[int, Field(ge=0, le=2**53, strict=True)]
@@ -34,16 +34,19 @@ Endpoint = Annotated[str, AfterValidator(_endpoint)]
 class Section(
     BaseModel, extra="forbid", frozen=True, allow_inf_nan=False, use_attribute_docstrings=True
 ):
-    """A section of the settings; its validators raise ``ValueError("key: problem")``."""
+    """Base class for settings sections. Validators raise ``ValueError("key: problem")``."""
 
 
 def key(default: Any, description: str) -> Any:
-    """Declare a key of a section; long descriptions are docstrings below the key instead."""
+    """Return the field for a key with a default and a one-line description.
+
+    Keys with longer descriptions have a docstring instead.
+    """
     return Field(default, description=description)
 
 
 def keys_of(section: type[BaseModel], path: Location = ()) -> Iterator[tuple[Location, FieldInfo]]:
-    """Yield all keys of a section and its subsections with their paths, in declaration order."""
+    """Yield each key in a section and its subsections, with its path, in declaration order."""
     for name, field in section.model_fields.items():
         if isinstance(field.default, BaseModel):
             yield from keys_of(type(field.default), (*path, name))
@@ -52,15 +55,21 @@ def keys_of(section: type[BaseModel], path: Location = ()) -> Iterator[tuple[Loc
 
 
 def variable_of(path: Location) -> str:
-    """Return the environment variable of a key, such as ``BUDGET_MAX_SECONDS``."""
+    """Return the environment variable for the key at ``path``, such as ``BUDGET_MAX_SECONDS``."""
     return re.sub(r"[.-]", "_", joined(path, "_")).upper()
 
 
 def joined(path: Location, separator: str = ".") -> str:
-    """Format a path as ``models.small.fallbacks.1.provider``; list items count from 1."""
+    """Return a path as text, such as ``models.small.fallbacks.1.provider``.
+
+    List items are numbered from 1.
+    """
     return separator.join(str(name + 1 if isinstance(name, int) else name) for name in path)
 
 
 def types_in(annotation: Any) -> list[Any]:
-    """Return all types in an annotation, recursively; for generic types, their origin."""
+    """Return all types that occur in an annotation, including nested ones.
+
+    For generic types, their origin is returned: ``list`` for ``list[int]``.
+    """
     return [get_origin(annotation) or annotation, *chain(*map(types_in, get_args(annotation)))]

@@ -1,4 +1,4 @@
-"""The run viewer: static files for the browser.
+"""Serve the run viewer: static files for the browser.
 
 The files contain no data and need no authentication. They load data from the API with the user's
 own credential, so a browser shows only what that user may read.
@@ -33,7 +33,8 @@ CONTENT_SECURITY_POLICY = "; ".join(
         "frame-ancestors 'none'",
     )
 )
-"""Allow scripts and styles only from this origin, none inline; images also from memory."""
+"""Value of the Content-Security-Policy header. Scripts and styles load only from this origin, none
+inline; images also from memory."""
 
 _HEADERS: Mapping[str, str] = MappingProxyType(
     {
@@ -70,7 +71,7 @@ class _File:
 
 
 def viewer_routes() -> list[BaseRoute]:
-    """Return the routes of the viewer; they must precede the API's trace route."""
+    """Return the routes for the viewer. They must precede the API's trace route."""
     files = _files()
     shell = partial(_shell, template=files.pop(_SHELL).content.decode())
     return [
@@ -81,7 +82,7 @@ def viewer_routes() -> list[BaseRoute]:
 
 
 def prefers_html(accept: str) -> bool:
-    """Return whether the ``Accept`` header ranks HTML above JSON.
+    """Return whether the ``Accept`` header of a request ranks HTML above JSON.
 
     Browsers list HTML first. Clients that rank both equally, such as with ``*/*``, are programs.
     """

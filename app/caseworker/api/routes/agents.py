@@ -1,4 +1,4 @@
-"""Routes of registered agents."""
+"""Routes for registering agents."""
 
 from http import HTTPStatus
 from typing import Annotated

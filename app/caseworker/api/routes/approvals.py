@@ -1,4 +1,4 @@
-"""Routes of approvals, which runs request and people decide."""
+"""Routes for approvals, which runs request and people decide."""
 
 from http import HTTPStatus
 from typing import Annotated

@@ -1,4 +1,4 @@
-"""Routes of artifacts: files that runs create, such as plots."""
+"""Routes for artifacts: files that runs create, such as plots."""
 
 from typing import Annotated
 

@@ -31,7 +31,7 @@ REGISTERED: Responses = {
     },
     201: {"description": "A new version was created.", "headers": _WHERE},
 }
-"""OpenAPI responses of the routes that register a graph or agent."""
+"""OpenAPI responses for the routes that register a graph or agent."""
 
 _GONE: Responses = {204: {"description": "Deleted. Existing runs that use it are not affected."}}
 
@@ -47,7 +47,11 @@ def definition_routes(
     not_found: ProblemType,
     in_use: ProblemType,
 ) -> APIRouter:
-    """Return a router for one kind of definition; more routes may be added to it."""
+    """Return a router that lists, reads and deletes definitions of one kind.
+
+    ``view`` is the response model for one definition and ``many`` for a list. The caller may add
+    more routes to the router.
+    """
     what = kind.value
     router = api_router(f"{what}s", prefix=f"/{what}s")
     found = answers(*EVERY_RUN_ROUTE, not_found)

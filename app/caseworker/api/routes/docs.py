@@ -1,6 +1,6 @@
-"""Swagger UI at ``/docs``; its scripts come from an installed package, not from a public host.
+"""Swagger UI at ``/docs``, with scripts from an installed package instead of a public host.
 
-It also serves the page on writing tools, functions and providers.
+``/docs/extending.md`` is the page on writing tools, functions and providers.
 """
 
 import base64

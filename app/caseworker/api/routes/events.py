@@ -1,4 +1,4 @@
-"""Routes of events: follow a run live, or read its events later."""
+"""Routes for events: follow a run live, or read its events later."""
 
 from contextlib import aclosing
 from typing import Annotated
@@ -59,7 +59,10 @@ async def get_events(
 
 
 async def stream_of(run_id: str, request: ApiRequest, *, after: int = 0) -> EventStream:
-    """Return the event stream of a run; the caller has acquired the stream slot."""
+    """Return a response that streams the run's events after the sequence number ``after``.
+
+    The caller must have acquired a stream slot for the request.
+    """
     batches = _while_allowed(request, request.runs.follow(request.key(run_id), after=after))
     return EventStream(run_id, await anext(batches, _NOTHING), batches)
 

@@ -19,14 +19,14 @@ router = APIRouter(tags=["operation"], generate_unique_id_function=operation_id)
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """The process answers."""
+    """Response if the process is alive."""
 
     status: str = "alive"
 
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """Every part of the service works."""
+    """Response if every part of the service works."""
 
     status: str
     parts: Mapping[str, str]

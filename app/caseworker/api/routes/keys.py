@@ -1,4 +1,4 @@
-"""Routes of API keys: create, list, rotate and revoke."""
+"""Routes for API keys: create, list, rotate and revoke."""
 
 from datetime import UTC, datetime, timedelta
 from http import HTTPStatus

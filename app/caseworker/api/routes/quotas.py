@@ -1,4 +1,4 @@
-"""Routes of tenant quotas: limits and current usage."""
+"""Routes for tenant quotas: limits and current usage."""
 
 from datetime import datetime
 from decimal import Decimal
@@ -28,29 +28,32 @@ Dollars = Annotated[float, Field(ge=0, le=1e12, allow_inf_nan=False)]
 
 
 class QuotaBody(Body):
-    """A tenant's own quota; omitted limits are unlimited."""
+    """A quota for a tenant. Omitted limits are unlimited."""
 
     max_running: Runs | None = None
-    """Runs executed at once; further runs wait in the queue."""
+    """Maximum number of runs that are executed at once. Further runs wait in the queue."""
     max_queued: Runs | None = None
-    """Queued runs; further runs are rejected."""
+    """Maximum number of queued runs. Further runs are rejected."""
     max_runs_per_minute: Runs | None = None
-    """Accepted runs per minute; also the burst size of the token bucket."""
+    """Maximum number of runs accepted per minute; also the burst size of the token bucket."""
     max_cost_usd_per_day: Dollars | None = None
-    """Cost of the runs accepted on one UTC day. A run reserves its own cost limit until it ends."""
+    """Maximum cost, in US dollars, of the runs accepted on one UTC day. A run reserves its own cost
+    limit until it ends."""
     max_cost_usd_per_month: Dollars | None = None
-    """The same for a calendar month."""
+    """Maximum cost, in US dollars, of the runs accepted in one calendar month (UTC). A run reserves
+    its own cost limit until it ends."""
     max_stored_bytes: Bytes | None = None
-    """Storage of the tenant. When exhausted, new runs, definitions, threads and schedules are
-    rejected; accepted runs continue."""
+    """Maximum size of the tenant's stored data, in bytes. When it is reached, new runs,
+    definitions, threads and schedules are rejected; accepted runs continue."""
     max_definitions: Runs | None = None
-    """Versions of graphs and agents."""
+    """Maximum number of registered versions of graphs and agents."""
     max_threads: Runs | None = None
     models: Annotated[list[ModelName], Field(max_length=MAX_MODELS)] | None = None
-    """The only models that runs may use, including as fallbacks, by their names in GET /models."""
+    """Names, as in GET /models, of the only models that runs may use, including as fallbacks. Null
+    allows all models."""
 
     def quota(self) -> Quota:
-        """Convert the body to a quota."""
+        """Return the body as a quota."""
         sent = self.model_dump()
         for name in ("max_cost_usd_per_day", "max_cost_usd_per_month"):
             if sent[name] is not None:
@@ -60,33 +63,37 @@ class QuotaBody(Body):
 
 
 class QuotaUseView(View):
-    """Current usage of a tenant."""
+    """Current usage of a tenant's quota."""
 
     running: int
     queued: int
     cost_usd_today: float
-    """Cost of ended runs, including those accepted before a limit was set."""
+    """Cost, in US dollars, of the ended runs that were accepted today (UTC), including those
+    accepted before a limit was set."""
     reserved_usd_today: float
-    """Maximum cost of the runs that have not ended."""
+    """Sum of the cost limits, in US dollars, that unfinished runs accepted today (UTC) have
+    reserved."""
     cost_usd_this_month: float
     reserved_usd_this_month: float
     stored_bytes: int
-    """Contents of runs, files, definitions, threads, messages and schedules, without indexes."""
+    """Size, in bytes, of the contents of runs, files, definitions, threads, messages and schedules,
+    without indexes."""
     definitions: int
     threads: int
 
     @classmethod
     def of(cls, use: QuotaUse) -> Self:
-        """Convert the usage of a tenant."""
+        """Return the view of a tenant's usage."""
         return cls(**_plain(use))
 
 
 class QuotaView(View):
-    """The quota of a tenant and its current usage; null is unlimited."""
+    """The quota of a tenant and its current usage. A limit that is null is unlimited."""
 
     tenant: str
     is_default: bool
-    """Whether it is the configured default (``quotas.*``)."""
+    """Whether the tenant has no quota of its own, so that the configured default (``quotas.*``)
+    applies."""
     max_running: int | None
     max_queued: int | None
     max_runs_per_minute: int | None
@@ -98,12 +105,13 @@ class QuotaView(View):
     models: list[str] | None
     use: QuotaUseView
     nearly_full: list[str]
-    """Which of ``stored_bytes``, ``definitions`` and ``threads`` are at least 80 % used."""
+    """Names of the limits among ``stored_bytes``, ``definitions`` and ``threads`` that are at least
+    80 % used."""
     updated_at: datetime | None
 
     @classmethod
     def of(cls, found: TenantQuota) -> Self:
-        """Convert a quota with its usage."""
+        """Return the view of a quota and its usage."""
         return cls(
             tenant=found.tenant,
             is_default=found.is_default,

@@ -1,4 +1,4 @@
-"""Routes of runs: create, get, list, cancel and erase."""
+"""Routes for runs: create, get, list, cancel and erase."""
 
 from http import HTTPStatus
 from typing import Annotated
@@ -52,7 +52,7 @@ router = api_router("runs", prefix="/runs")
 
 
 async def shown(run: Run, request: ApiRequest) -> RunView:
-    """Convert a run for its caller, with its usage so far."""
+    """Return the view of a run for its caller, with its usage so far."""
     run = await request.runs.with_usage(run)
     return await view_of(run, request.root, request.api.services.payloads)
 
@@ -158,7 +158,7 @@ async def cancel_run(
 ) -> CancelReceipt:
     """Cancel a run; the request is stored even if the run does not exist yet.
 
-    The run itself remains stored.
+    The data of the run is not deleted.
     """
     request.require_small()
     reason = body.reason or query.reason
@@ -259,7 +259,12 @@ async def _accepted_before(
 def answer_of(
     view: BaseModel, links: Links, accepted: Accepted, *, ended: bool, wait: int | None = None
 ) -> Response:
-    """Return the response to a run request that waited ``wait`` seconds, or None for no wait."""
+    """Return the response to a request to run.
+
+    ``wait`` is the number of seconds for which the request asked to wait for the result; None if it
+    did not. ``ended`` is whether the run has ended. The status is 200 if a request that waited got
+    the result, or if the run existed already; else 202.
+    """
     in_time = wait is not None and ended
     status = HTTPStatus.OK if in_time or not accepted.created else HTTPStatus.ACCEPTED
     headers = {"Location": links.self, **rate_headers(accepted.rate)}
@@ -269,7 +274,10 @@ def answer_of(
 
 
 async def awaited(runs: RunService, run: Run, wait: int | None) -> Run:
-    """Wait up to ``wait`` seconds for a run to end, and return its current state."""
+    """Wait up to ``wait`` seconds for a run to end, and return its current state.
+
+    None returns the run as it is, without waiting.
+    """
     if wait is None or run.finished:
         return run
     try:

@@ -1,4 +1,4 @@
-"""Routes of schedules: create, read, pause, resume, fire and delete."""
+"""Routes for schedules: create, read, pause, resume, fire and delete."""
 
 from http import HTTPStatus
 from typing import Annotated
@@ -66,7 +66,8 @@ async def put_schedule(
 ) -> ScheduleView:
     """Create or replace a schedule.
 
-    If the timing changes, the next due time is computed from now; otherwise it is kept.
+    If the timing changes, the time of the next run is computed again from now; otherwise it is
+    kept.
     """
     new = await new_schedule(name, body, request)
     schedule, created = await request.api.services.schedules.put(new)
@@ -77,7 +78,7 @@ async def put_schedule(
 
 @router.get("", responses=answers(*EVERY_RUN_ROUTE))
 async def list_schedules(query: Annotated[PageQuery, Query()], request: ApiRequest) -> ScheduleList:
-    """List schedules, by name."""
+    """List schedules, sorted by name."""
     store = request.api.services.schedules
     page = await store.find(request.caller.tenant, limit=query.limit, cursor=query.cursor)
     return ScheduleList.of(page, request.caller)
@@ -85,7 +86,7 @@ async def list_schedules(query: Annotated[PageQuery, Query()], request: ApiReque
 
 @router.get("/{name}", responses=_FOUND)
 async def get_schedule(name: ScheduleNamePath, request: ApiRequest) -> ScheduleView:
-    """Return a schedule with its next due time and its latest run."""
+    """Return a schedule with the time of its next run and its latest run."""
     store = request.api.services.schedules
     return ScheduleView.of(await store.get(request.caller.tenant, name), request.caller)
 

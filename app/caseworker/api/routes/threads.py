@@ -1,4 +1,4 @@
-"""Routes of threads: create, send, edit, retry, continue, cancel and read."""
+"""Routes for threads: create, send, edit, retry, continue, cancel and read."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
@@ -101,7 +101,7 @@ NextTurn = Callable[[Thread], Awaitable[Turn]]
     },
 )
 async def begin_thread(body: NewThreadBody, request: ApiRequest, response: Response) -> ThreadView:
-    """Create a thread that an agent or a graph answers.
+    """Create a thread in which an agent or a graph answers.
 
     Repeating a request with the same `thread_id` returns the existing thread.
     """

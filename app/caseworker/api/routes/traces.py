@@ -1,4 +1,4 @@
-"""Routes of traces: a run as a whole, and its single calls."""
+"""Routes for traces: a run as a whole, and its single calls."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any, cast

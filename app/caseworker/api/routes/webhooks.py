@@ -1,4 +1,4 @@
-"""Admin routes of a tenant's webhooks: signing secrets and deliveries."""
+"""Admin routes for a tenant's webhooks: signing secrets and deliveries."""
 
 from http import HTTPStatus
 from typing import Annotated

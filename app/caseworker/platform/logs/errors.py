@@ -1,9 +1,9 @@
-"""Format errors for display: the message on one line, or everything with the traceback.
+"""Format exceptions for display: the message on one line, or everything with the traceback.
 
-Messages of the service's own errors are safe by construction and shown as they are: redacting them
-as prose could invert their meaning. Only substrings in the format of a key are redacted. Messages
-of foreign errors may quote anything, such as a row that the database rejected. Only their first
-line is shown, redacted.
+Messages of the service's own exceptions are safe by construction and shown unchanged: redacting
+them as prose could invert their meaning. Only substrings in the format of a key are redacted.
+Messages of other exceptions may quote anything, such as a row that the database rejected. Only
+their first line is shown, redacted.
 """
 
 import traceback
@@ -12,9 +12,9 @@ from collections.abc import Iterator
 from caseworker.platform.logs.redaction import redact_text, without_keys
 
 MAX_MESSAGE_CHARS = 300
-"""Limit for the message of a foreign error."""
+"""Maximum length of the message of an exception that the service does not define, in characters."""
 MAX_REASON_CHARS = 500
-"""Limit for an error in a trace, an event or a result."""
+"""Maximum length of an error text in a trace, an event or a result, in characters."""
 
 _MAX_CHAIN = 8
 _MAX_IN_GROUP = 5
@@ -24,12 +24,12 @@ _DURING = "\nDuring handling of the above exception, another exception occurred:
 
 
 def is_ours(error: BaseException) -> bool:
-    """Return whether an error class is defined by the service or its package of cases."""
+    """Return whether the service or ``caseworker_cases`` defines the class of the exception."""
     return type(error).__module__.startswith(("caseworker.", "caseworker_cases."))
 
 
 def message_of(error: BaseException) -> str:
-    """Return the displayable part of an error message."""
+    """Return the part of an exception's message that may be displayed."""
     try:
         message = str(error)
     except Exception:  # foreign __str__ may raise
@@ -40,9 +40,10 @@ def message_of(error: BaseException) -> str:
 
 
 def message_of_error(error: BaseException) -> str:
-    """Format an error on one line: its message, preceded by the class name of a foreign error.
+    """Format an exception on one line, as its message.
 
-    For an exception group, the first inner error is included.
+    The class name precedes the message if the service does not define the class. For an exception
+    group, the first inner exception is included.
     """
     message = message_of(error)
     if not is_ours(error):
@@ -54,7 +55,7 @@ def message_of_error(error: BaseException) -> str:
 
 
 def format_error(error: BaseException) -> str:
-    """Format an error with its traceback, preceded by its causes."""
+    """Format an exception with its traceback, preceded by its causes."""
     parts: list[str] = []
     current: BaseException | None = error
     for _ in range(_MAX_CHAIN):

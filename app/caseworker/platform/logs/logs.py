@@ -25,7 +25,8 @@ LOG_FIELDS = frozenset(
         *("queue", "kind", "kinds", "cost_usd", "tokens", "route", "pid"),
     }
 )
-"""Allowlist of log fields; values of other fields are not logged."""
+"""Names of the log fields whose values are logged. The values of other fields are replaced with a
+placeholder."""
 
 LogLevel = Literal["debug", "info", "warning", "error"]
 LogFormat = Literal["json", "console"]

@@ -1,7 +1,7 @@
 """Redaction rules for email addresses, IP addresses and numbers that identify people.
 
 Numbers are recognized by their check digits (python-stdnum), by telephone numbering plans
-(phonenumbers) or by the word before them.
+(phonenumbers) or by the word in front of them.
 """
 
 import ipaddress
@@ -184,4 +184,4 @@ PERSONAL_DATA: tuple[Rule, ...] = (
         shape=_NUMBER,
     ),
 )
-"""Rules for data that identifies a person or a machine by its format."""
+"""Rules for data that identifies a person or a machine and can be recognized by its format."""

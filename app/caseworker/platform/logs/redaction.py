@@ -1,7 +1,8 @@
 """Redact secrets and personal data in logs and in stored text that people read.
 
-Names decide first. A value with a secret or personal name is never shown. From a value with an
-allowlisted name, only keys are removed. All other texts pass through the rules and are truncated.
+The name of a field is checked first. A value whose name denotes a secret or personal data is never
+shown. From a value with an allowlisted name, only keys are removed. All other texts pass through
+the rules and are truncated.
 """
 
 import dataclasses
@@ -19,7 +20,7 @@ from caseworker.platform.logs.rules import RuleSet
 from caseworker.platform.logs.secrets import CREDENTIALS, KEYS
 
 MAX_TEXT_CHARS = 2000
-"""Default length at which a text is truncated."""
+"""Default maximum length of a text in characters; longer ones are truncated."""
 
 _MAX_NAME_CHARS = 200
 _MAX_INTEGER_BITS = 256
@@ -30,7 +31,8 @@ _MAX_PASSES = 8
 _PASSES_OF_LONG = 3
 _LONG_CHARS = 1_000
 LOOKAHEAD_CHARS = 256
-"""Characters read beyond the shown part, so that a secret at the cut is still recognized."""
+"""Number of characters that are read beyond the shown part, so that a secret at the cut is still
+recognized."""
 _NAMING = frozenset({"name", "key", "header", "field", "label", "k"})
 _NAMED = frozenset({"value", "v"})
 """Keys of mappings that hold a name and its value, such as ``{"name": "password", "value": 1}``."""
@@ -60,7 +62,8 @@ SAFE_NAMES = frozenset(
         *("dimension", "error_class", "media_type", "method", "status_code"),
     }
 )
-"""Log fields whose values the service generates, or which hold caller-chosen names of runs."""
+"""Names of fields whose values the service generates, or which hold names that callers chose for
+their runs."""
 
 _WORD = re.compile(r"[A-Z]?[^\W\dA-Z_]+|[A-Z]+(?![^\W\dA-Z_])|\d+")
 _SECRET = re.compile(
@@ -114,7 +117,8 @@ def redact_text(text: str, *, max_chars: int = MAX_TEXT_CHARS) -> str:
 def redact_beginning(text: str, chars: int) -> str:
     """Return the first ``chars`` characters of a text, redacted, without a note on truncation.
 
-    ``text`` may itself be cut ``LOOKAHEAD_CHARS`` after them; a secret at that cut is not shown.
+    ``text`` may itself have been truncated to ``chars`` plus ``LOOKAHEAD_CHARS`` characters. A
+    secret that was cut off there is not shown.
     """
     return _beginning(text, chars)[:chars]
 
@@ -125,12 +129,15 @@ def _beginning(text: str, chars: int) -> str:
 
 
 def without_keys(text: str) -> str:
-    """Redact only keys in a text of the service itself; its words are kept."""
+    """Return a text that the service itself wrote, with only keys redacted."""
     return _KEYS.apply(text)
 
 
 def normalize(text: str) -> str:
-    """Decode URL, HTML and JSON escapes; normalize wide and remove invisible characters."""
+    """Return ``text`` with URL, HTML and JSON escapes decoded.
+
+    Full-width characters are replaced with ordinary ones, and invisible characters are removed.
+    """
     for _ in range(_MAX_ESCAPE_LAYERS):
         if _ESCAPED.search(text) is None:
             break

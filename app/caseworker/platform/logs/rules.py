@@ -1,7 +1,7 @@
 """Redaction rules, and the engine that applies many of them quickly.
 
 Every rule runs in linear time: an unbounded repetition is possessive and starts at a word boundary.
-Most texts match nothing. Each rule therefore declares a cheap precondition for a match, and a
+Most texts match no rule. Each rule therefore declares a cheap precondition for a match, and a
 `RuleSet` checks each precondition once per text.
 """
 
@@ -9,37 +9,39 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-SECRET = "[secret]"  # noqa: S105 - it stands where one was
+SECRET = "[secret]"  # noqa: S105 - a placeholder, not a secret
 
 _REREADINGS = 8
 """How often rejected candidates may cause a text to be scanned again; then matches are replaced."""
 
 Replacement = Callable[[re.Match[str]], str | None]
-"""Returns the replacement of a match.
+"""Callback that is called for each match and returns its replacement.
 
-To keep the match, return it unchanged, or None to search again from its second character.
+To keep a match, it returns the matched text, or None to search again from the match's second
+character.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One kind of secret or personal data.
+    """A redaction rule for one kind of secret or personal data.
 
-    It is tried on texts that contain one of its ``hints`` or match its ``shape``; a rule without
-    either is tried on every text.
+    The rule is applied only to texts that contain one of its ``hints`` or match its ``shape``. A
+    rule without either is applied to every text.
     """
 
     pattern: re.Pattern[str]
     replacement: Replacement
     hints: tuple[str, ...] = ()
-    """Lowercase substrings, searched for in the lowercased text."""
+    """Lowercase substrings to search for in the lowercased text."""
     shape: re.Pattern[str] | None = None
-    """A pattern, searched for in the lowercased text."""
+    """Pattern to search for in the lowercased text; None if there is none."""
     max_rejected: int | None = None
-    """Maximum number of rejected candidates per text; further ones are replaced. None: no limit."""
+    """Maximum number of matches per text that the callback may reject by returning None. Further
+    matches are replaced. None means no limit."""
 
     def apply(self, text: str) -> str:
-        """Replace every match in ``text``."""
+        """Return ``text`` with every match replaced."""
         parts: list[str] = []
         copied = position = rejected = 0
         rereadable = _REREADINGS * len(text)
@@ -63,7 +65,10 @@ def rule(
     shape: str | None = None,
     max_rejected: int | None = None,
 ) -> Rule:
-    """Create a rule; a string replacement may refer to groups of the pattern."""
+    """Return a rule for ``pattern``.
+
+    A replacement given as a string may refer to groups of the pattern.
+    """
     if isinstance(replacement, str):
         template = replacement
 
@@ -76,7 +81,7 @@ def rule(
 
 
 class RuleSet:
-    """Rules that are applied in order, if their preconditions hold."""
+    """A sequence of rules, each applied only to texts that meet its precondition."""
 
     def __init__(self, rules: Sequence[Rule]) -> None:
         self._rules = tuple((1 << number, rule) for number, rule in enumerate(rules))
@@ -92,7 +97,7 @@ class RuleSet:
         self._shapes = tuple((shape.search, bits) for shape, bits in shapes.items())
 
     def apply(self, text: str) -> str:
-        """Apply all rules to ``text``, each to the output of the previous one."""
+        """Return ``text`` after all rules, each applied to the output of the previous one."""
         if chosen := self._chosen(text.lower()):
             for bit, rule in self._rules:
                 if bit & chosen and (after := rule.apply(text)) != text:

@@ -1,4 +1,4 @@
-"""Redaction rules for secrets: keys of known issuers, credentials and values of secret names."""
+"""Redaction rules for secrets: keys of known issuers, credentials, and values with secret names."""
 
 import re
 
@@ -61,7 +61,7 @@ KEYS: tuple[Rule, ...] = (
     ),
     rule(rf"(?<![{_W}.-])[{_W}.-]{{20,}}+", _web_token, "eyj"),
 )
-"""Rules for keys with an issuer-specific format."""
+"""Rules for API keys with an issuer-specific format."""
 
 
 def _mixed(found: re.Match[str]) -> str | None:
@@ -194,4 +194,4 @@ CREDENTIALS: tuple[Rule, ...] = (
         shape=r"(?=[a-z_+=/-]{0,31}+\d)[a-z0-9_+=/-]{32}",
     ),
 )
-"""Rules for secrets with a format of their own, and for values that follow a secret's name."""
+"""Rules for secrets in a recognizable format, and for values that follow a secret's name."""

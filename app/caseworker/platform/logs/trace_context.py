@@ -31,7 +31,10 @@ def current_traceparent() -> str | None:
 
 
 def current_ids() -> dict[str, str]:
-    """Return ``trace_id`` and ``span_id`` of the current span in hexadecimal; {} without a span."""
+    """Return ``trace_id`` and ``span_id`` of the current span in hexadecimal.
+
+    The result is empty without a current span.
+    """
     span = trace.get_current_span().get_span_context()
     if not span.is_valid:
         return {}
@@ -40,7 +43,10 @@ def current_ids() -> dict[str, str]:
 
 @contextmanager
 def below_caller(headers: Iterable[tuple[bytes, bytes]]) -> Iterator[None]:
-    """Make the span in the request headers current, unless a span is current already."""
+    """Make the span in the request headers current during the block.
+
+    If a span is current already, it stays current.
+    """
     given = [value for name, value in headers if name == _HEADER]
     if len(given) != 1 or trace.get_current_span().get_span_context().is_valid:
         yield
@@ -55,7 +61,7 @@ def below_caller(headers: Iterable[tuple[bytes, bytes]]) -> Iterator[None]:
 
 @contextmanager
 def within_span(trace_id: str, span_id: str, *, sampled: bool) -> Iterator[None]:
-    """Make a span current by its hexadecimal IDs."""
+    """Make the span with these hexadecimal IDs current during the block."""
     flags = TraceFlags(TraceFlags.SAMPLED if sampled else TraceFlags.DEFAULT)
     place = SpanContext(int(trace_id, 16), int(span_id, 16), is_remote=False, trace_flags=flags)
     token = context.attach(trace.set_span_in_context(NonRecordingSpan(place), Context()))
@@ -66,7 +72,7 @@ def within_span(trace_id: str, span_id: str, *, sampled: bool) -> Iterator[None]
 
 
 def outside_spans() -> contextvars.Context:
-    """Return a copy of the current context without a span, for background tasks."""
+    """Return a copy of the current context without a span, for tasks that outlive a request."""
     copied = contextvars.copy_context()
     copied.run(context.attach, Context())
     return copied

@@ -32,25 +32,26 @@ KEEPALIVE: Options = {
     "keepalives_count": 3,
     "tcp_user_timeout": 10_000,
 }
-"""In seconds, the last in milliseconds: a vanished peer is noticed within about ten seconds."""
+"""TCP keepalive options. All are in seconds, except the last in milliseconds. A lost peer is
+noticed within about ten seconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Patience:
-    """Timeouts of a connection."""
+    """Timeouts for a database connection."""
 
     connect_seconds: float
-    """Time limit for opening a connection, and for getting one from the pool."""
+    """Maximum seconds for opening a connection, and for getting one from the pool."""
     lock_ms: int
     statement_ms: int = 20_000
     idle_transaction_ms: int = 10_000
-    """How long a transaction may stay open while its client is idle."""
+    """Maximum milliseconds that a transaction may stay open while its client sends no statement."""
     answer_seconds: float = 30.0
-    """How long the server may be silent; must exceed the statement timeout."""
+    """Maximum seconds that the server may be silent; must exceed the statement timeout."""
 
     @property
     def server_settings(self) -> str:
-        """Server settings that are sent when the connection is opened."""
+        """Command-line options with server settings, sent when the connection is opened."""
         return (
             f"-c lock_timeout={self.lock_ms} -c statement_timeout={self.statement_ms}"
             f" -c idle_in_transaction_session_timeout={self.idle_transaction_ms}"
@@ -68,7 +69,7 @@ class Connection(psycopg.AsyncConnection[Any]):
 
     @classmethod
     async def open(cls, url: str, patience: Patience, **options: Any) -> Self:
-        """Open a connection.
+        """Open a connection with the timeouts in ``patience``.
 
         Raises:
             psycopg.OperationalError: the database cannot be reached.
@@ -79,7 +80,7 @@ class Connection(psycopg.AsyncConnection[Any]):
         return connection
 
     async def wait(self, gen: PQGen[RV], interval: float = 0.1, timeout: float | None = None) -> RV:
-        """Run one exchange with the server; psycopg routes every exchange through this method.
+        """Exchange data with the server within the time limit; psycopg calls this internally.
 
         Raises:
             SilentServerError: the server did not answer in time.
@@ -104,13 +105,13 @@ async def rows_of(
     *parameters: str | int,
     **named: str | int,
 ) -> Sequence[Mapping[str, Any]]:
-    """Execute a statement with positional or named parameters, and return its rows."""
+    """Execute a statement with positional or named parameters, and return the resulting rows."""
     cursor = await connection.execute(statement, named or parameters)
     return await cursor.fetchall()
 
 
 def driver_url(url: str) -> str:
-    """Return a database URL in the form that the driver accepts, without a dialect name.
+    """Return the database URL in the form that psycopg accepts, without an SQLAlchemy dialect name.
 
     Only the scheme is replaced: a URL library would encode a space as a plus.
     """
@@ -118,7 +119,7 @@ def driver_url(url: str) -> str:
 
 
 def connect_options(url: str, patience: Patience) -> dict[str, Any]:
-    """Return the connection options; settings in the URL take precedence."""
+    """Return the options for opening a connection. Settings in the URL take precedence."""
     given = conninfo_to_dict(driver_url(url))
     settings = f"{patience.server_settings} {given.pop('options', '')}".rstrip()
     ours = {
@@ -156,7 +157,10 @@ _OVERLOAD_CLASSES = ("53", _BROKEN_OFF)
 
 
 def is_away(error: BaseException | None) -> bool:
-    """Return whether the database is unavailable, so that no write can succeed now."""
+    """Return whether an error means that the database is unavailable.
+
+    No write can succeed until it is available again.
+    """
     if isinstance(error, OSError | psycopg.InterfaceError):
         return True
     if not isinstance(error, psycopg.Error):
@@ -168,7 +172,7 @@ def is_away(error: BaseException | None) -> bool:
 
 
 def is_contended(error: BaseException | None) -> bool:
-    """Return whether a concurrent transaction's lock caused the error."""
+    """Return whether an error was caused by a concurrent transaction's lock, as in a deadlock."""
     code = _code(error)
     return code == _LOCK_NOT_AVAILABLE or code.startswith(_CONTENDED_CLASS)
 
@@ -179,7 +183,11 @@ def is_broken_off(error: BaseException | None) -> bool:
 
 
 def is_passing(error: BaseException | None) -> bool:
-    """Return whether a retry may succeed: the database is unavailable or overloaded."""
+    """Return whether the failed statement may succeed if it is retried.
+
+    That is the case if the database is unavailable or overloaded, or a concurrent transaction's
+    lock caused the error.
+    """
     return is_away(error) or is_contended(error) or _code(error).startswith(_OVERLOAD_CLASSES)
 
 
@@ -205,7 +213,10 @@ A failed connection provides no other information than this message.
 
 
 def reason_of(error: BaseException) -> str:
-    """Return in one line why the database cannot be used, in libpq's words, with advice."""
+    """Return one line that says why the database cannot be used, with advice.
+
+    The reason is in the words of libpq or the server.
+    """
     found: BaseException | None = error
     while found is not None and not isinstance(found, psycopg.Error):
         error, found = found, getattr(found, "orig", None) or found.__cause__

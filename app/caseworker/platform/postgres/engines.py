@@ -17,14 +17,14 @@ from caseworker.platform.fair_slots import FairSlots
 from caseworker.platform.postgres.connections import Connection, Patience, is_passing
 
 PULSE_SECONDS = 2.0
-"""How long a heartbeat waits for a connection and for an answer.
+"""Seconds that a heartbeat waits for a connection, and then for an answer.
 
 A silent connection must be closed before other processes consider this one dead.
 """
 
 
 class Pool:
-    """A bounded pool of connections that are reused.
+    """A bounded pool of reusable database connections.
 
     Callers wait here for a free connection, and not in SQLAlchemy's pool. Waiters in SQLAlchemy's
     pool are not woken after a database outage: they wait until their timeout even though
@@ -57,7 +57,9 @@ class Pool:
 
     @asynccontextmanager
     async def begin(self, tenant: str | None = None) -> AsyncIterator[AsyncConnection]:
-        """Open a transaction that commits when the block ends; ``tenant`` gets only its fair share.
+        """Open a transaction that commits when the block ends.
+
+        If ``tenant`` is given, the connection counts against that tenant's fair share of the pool.
 
         Raises:
             TimeoutError: no connection became free in time.
@@ -82,23 +84,25 @@ class Pool:
 
 @dataclass(frozen=True, slots=True)
 class Engines:
-    """The pools of this process."""
+    """The connection pools of this process."""
 
     work: Pool
     control: Pool
-    """For stops, health and readiness, so that a busy work pool never blocks a stop."""
+    """Pool for cancel requests, health and readiness checks, so that a busy work pool never delays
+    them."""
     pulse: Pool
-    """One connection for the heartbeat, so that a flood of stops never delays it."""
+    """Pool with one connection for the heartbeat, so that a flood of cancel requests never delays
+    it."""
 
     async def dispose(self) -> None:
-        """Close all connections."""
+        """Close the connections in all pools."""
         for pool in (self.work, self.control, self.pulse):
             await pool.dispose()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolSizes:
-    """Number of connections that this process may hold, and how long it waits for them."""
+    """Numbers of connections that this process may hold, and the timeouts for them."""
 
     work: int
     control: int
@@ -106,7 +110,7 @@ class PoolSizes:
 
 
 def open_engines(url: str, sizes: PoolSizes) -> Engines:
-    """Return the pools; each connection is opened on first use."""
+    """Return the connection pools for a database; each connection is opened on first use."""
 
     def pool(size: int, patience: Patience) -> Pool:
         connect = partial(Connection.open, url, patience)
@@ -129,9 +133,10 @@ SELECT set_config('caseworker.tenant', %s, true), (
     FROM pg_class WHERE oid = 'runs'::regclass AND relforcerowsecurity
 )
 """
-"""Restrict the transaction to the rows of one tenant, whatever its statements select.
+"""SQL that restricts the transaction to the rows of one tenant, whatever its statements select.
 
-If the role could not be created, only the conditions in the statements separate tenants.
+If the database role for tenants could not be created, only the conditions in the statements
+separate tenants.
 """
 
 
@@ -143,10 +148,11 @@ async def transaction(
     on_behalf_of: str | None = None,
     statement_ms: int | None = None,
 ) -> AsyncIterator[AsyncConnection]:
-    """Open a transaction that commits when the block ends; ``tenant`` restricts it to its rows.
+    """Open a transaction that commits when the block ends.
 
-    ``on_behalf_of`` names the tenant whose share of the pool is used, without that restriction.
-    ``statement_ms`` is the time limit of each statement.
+    ``tenant`` restricts it to that tenant's rows and uses the tenant's share of the pool.
+    ``on_behalf_of`` names a tenant whose share of the pool is used, without that restriction.
+    ``statement_ms`` is the time limit for each statement in milliseconds.
 
     Raises:
         StoreUnavailableError: the database cannot be reached, went away, or is too busy. If the
@@ -176,7 +182,7 @@ async def transaction(
 async def takes_writes(pool: Pool) -> bool | None:
     """Return whether the database accepts writes; None if it does not respond.
 
-    A standby responds but accepts no writes, and so does a database set to read-only.
+    A standby responds but accepts no writes, as does a database that is set to read-only.
     """
     try:
         async with transaction(pool) as connection:

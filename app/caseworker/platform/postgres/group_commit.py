@@ -43,29 +43,31 @@ AnyConnection = psycopg.AsyncConnection[Any]
 log = structlog.get_logger(__name__)
 
 RECONNECT_SECONDS = (0.05, 2.0)
-"""Back-off before reconnecting: first delay and maximum."""
+"""Seconds to wait before reconnecting: first and longest delay."""
 
 LOCKED_SECONDS = (0.005, 0.1)
-"""Back-off before retrying locked rows when no other write is pending: first delay and maximum."""
+"""Seconds to wait before retrying writes that need locked rows, if no other write is pending: first
+and longest delay."""
 
 STOP_SECONDS = 3.0
-"""How long a shutdown waits for queued writes."""
+"""Seconds that a shutdown waits for queued writes to be committed."""
 
 BATCH = (64, 500)
-"""Maximum writes per commit: while the event loop is busy, and otherwise."""
+"""Maximum number of writes per commit: while the event loop is busy, and otherwise."""
 
 BATCH_BYTES = 1024 * 1024
-"""Maximum total bytes of the writes in one commit; a larger write gets its own commit."""
+"""Maximum total size of the writes in one commit, in bytes. A larger write gets its own commit."""
 
 BUSY_SECONDS = 0.05
-"""How long the event loop may take to resume the writers that one commit answered."""
+"""Maximum seconds that the event loop may take to resume the writers whose writes one commit
+answered."""
 
 STRIKES = 4
-"""Number of silent or aborted attempts after which a write fails."""
+"""Number of attempts without an answer, or aborted by the server, after which a write fails."""
 
 
 class Later(Enum):
-    """Returned instead of an answer: the write must wait for a lock."""
+    """Marker that ``commit`` returns instead of an answer if the write must wait for a lock."""
 
     LATER = "later"
 
@@ -81,7 +83,7 @@ class _Place(Generic[Write]):
 
 
 class GroupCommit(Generic[Write, Answer]):
-    """Batches writes and commits each batch in one transaction."""
+    """Collects writes in a queue and commits them in batches, each in one transaction."""
 
     def __init__(
         self,
@@ -110,11 +112,11 @@ class GroupCommit(Generic[Write, Answer]):
 
     @property
     def stuck_seconds(self) -> float:
-        """Seconds for which writes have been pending without any answer."""
+        """Seconds for which writes have been pending without a commit; 0 if none is pending."""
         return 0.0 if self._stuck_since is None else self._clock() - self._stuck_since
 
     async def start(self) -> None:
-        """Connect and start writing.
+        """Connect to the database and start writing.
 
         Raises:
             StoreUnavailableError: the database cannot be reached.
@@ -126,11 +128,14 @@ class GroupCommit(Generic[Write, Answer]):
         self.begin()
 
     def begin(self) -> None:
-        """Start writing; the first write opens the connection."""
+        """Start writing without connecting; the first write opens the connection."""
         self._task = asyncio.create_task(self._write_forever(), name="group commit")
 
     async def stop(self, *, grace_seconds: float = STOP_SECONDS) -> None:
-        """Write the queued writes, then stop; writes not committed within the grace period fail."""
+        """Commit the queued writes, then stop.
+
+        Writes that are not committed within ``grace_seconds`` fail.
+        """
         self._closing = True
         self._arrived.set()
         if self._task is not None:
@@ -147,8 +152,8 @@ class GroupCommit(Generic[Write, Answer]):
     async def until_room(self, *, patience_seconds: float) -> None:
         """Wait until the queue is shorter than one batch, at most ``patience_seconds``.
 
-        Callers that are about to add new writers use this to let the current ones finish first.
-        Each write that leaves the queue admits one caller, in order of arrival.
+        Callers use this before they add new writers, so that the current writers finish first. Each
+        write that leaves the queue admits one caller, in order of arrival.
         """
         if len(self._line) < BATCH[0]:
             return
@@ -167,7 +172,7 @@ class GroupCommit(Generic[Write, Answer]):
                 most -= 1
 
     async def submit(self, write: Write) -> Answer:
-        """Enqueue a write and wait for its commit.
+        """Enqueue a write, wait until it is committed, and return its answer.
 
         Raises:
             StoreUnavailableError: the writer is shutting down.

@@ -15,10 +15,11 @@ _MAYBE_UNSTORABLE = re.compile(
 
 
 def dump(value: Any) -> str:
-    """Return a row as JSON text; a NaN becomes null, though validated values contain none.
+    """Return ``value`` as JSON text that Postgres accepts.
 
     Postgres rejects NUL and lone surrogates in strings. Requests that contain them are rejected
-    earlier. In text from a provider or a tool, U+FFFD replaces them.
+    earlier. In text from a provider or a tool, U+FFFD replaces them. A NaN becomes null, though
+    validated values contain none.
 
     Raises:
         ValueError: an integer is too long to be parsed again.
@@ -34,7 +35,9 @@ def dump(value: Any) -> str:
 
 
 def exact_dump(value: Any) -> str:
-    """Return a value of any origin as JSON text, like :func:`dump` but slower.
+    """Return a value of any origin as JSON text, like :func:`dump`, but reject NaN and infinity.
+
+    This is slower than :func:`dump`.
 
     Raises:
         ValueError: there is a NaN, an infinity, or an integer too long to be parsed again.
@@ -47,7 +50,7 @@ def exact_dump(value: Any) -> str:
 
 
 def storable(value: Any) -> Any:
-    """Return a JSON value with U+FFFD in place of NUL and lone surrogates."""
+    """Return a JSON value in which U+FFFD replaces NUL and lone surrogates."""
     match value:
         case str():
             whole = value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")

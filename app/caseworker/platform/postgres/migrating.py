@@ -25,7 +25,7 @@ _SCRIPTS = _INSTALLED if _INSTALLED.is_dir() else Path(__file__).parents[4] / "m
 _REVISION_CHARS = len("20261125_0300")
 
 LOCK = 0x43617365
-"""Advisory lock that allows one process at a time to migrate."""
+"""Key of the advisory lock that allows only one process at a time to migrate."""
 
 
 class MigrationError(Exception):
@@ -33,7 +33,10 @@ class MigrationError(Exception):
 
 
 class TableLockedError(MigrationError):
-    """Another transaction locked a table for too long, or deadlocked with the migration."""
+    """A migration failed because another transaction held a lock on a table.
+
+    It waited too long for the lock, or the two deadlocked.
+    """
 
     def __init__(self) -> None:
         super().__init__(
@@ -43,7 +46,10 @@ class TableLockedError(MigrationError):
 
 
 class UnknownRevisionError(MigrationError):
-    """The database is at a revision unknown to this release; the message says how to proceed."""
+    """The database schema is at a revision that this release does not know.
+
+    The message says how to proceed.
+    """
 
     def __init__(self, revision: str) -> None:
         oldest = min(our_revisions())
@@ -59,7 +65,9 @@ class UnknownRevisionError(MigrationError):
 
 
 def upgrade(url: str, revision: str = "head") -> None:
-    """Upgrade the database; an advisory lock serializes processes that start together.
+    """Upgrade the database schema to ``revision``, by default the newest.
+
+    An advisory lock serializes processes that start together.
 
     Raises:
         UnknownRevisionError: the database is at a revision that this release does not know.
@@ -70,18 +78,23 @@ def upgrade(url: str, revision: str = "head") -> None:
 
 
 def downgrade(url: str, revision: str) -> None:
-    """Downgrade the database; raises the same errors as :func:`upgrade`."""
+    """Downgrade the database schema to ``revision``; raises the same errors as :func:`upgrade`."""
     _migrate(url, "downgrade", revision)
 
 
 async def is_current(pool: Pool) -> bool:
-    """Return whether the database is at the revision that this code needs, or a later one."""
+    """Return whether this release can use the database without an upgrade.
+
+    That is the case if its schema is at the revision that this release needs, or a later one.
+    """
     async with transaction(pool) as connection:
         return await connection.run_sync(_serves)
 
 
 def is_served_by(url: str) -> bool:
-    """Return whether the database is at the revision that this code needs, or a later one.
+    """Return whether this release can use the database at ``url`` without an upgrade.
+
+    That is the case if its schema is at the revision that this release needs, or a later one.
 
     Raises:
         sqlalchemy.exc.OperationalError: the database does not respond.
@@ -135,7 +148,7 @@ def _revisions_of(connection: Connection) -> frozenset[str]:
 
 @cache
 def our_revisions() -> frozenset[str]:
-    """Return the revisions of this release, read from the start of the migration file names."""
+    """Return all schema revisions of this release, read from the names of the migration files."""
     names = (file.name for file in (_SCRIPTS / "versions").iterdir())
     return frozenset(name[:_REVISION_CHARS] for name in names if name.endswith(".py"))
 

@@ -71,15 +71,17 @@ _PING_TIMEOUT_SECONDS = 5
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """The files of one server."""
+    """The files of one PostgreSQL server on disk."""
 
     directory: Path
-    """Absolute path, without symbolic links."""
+    """Absolute path of the data directory, without symbolic links."""
     account: Account | None
     """Account that the server runs as; None means the account of this process."""
 
     def make(self) -> None:
-        """Create the cluster in a draft folder; an interrupted draft is deleted and created again.
+        """Create the files in a draft folder, and then rename it.
+
+        A draft left by an interrupted attempt is deleted first.
 
         Raises:
             EmbeddedPostgresError: `initdb` failed.
@@ -122,7 +124,7 @@ class Cluster:
             time.sleep(0.1)
 
     def halt(self, *, timeout_seconds: float) -> None:
-        """Stop the server: open transactions are rolled back, committed ones are kept.
+        """Stop the server. Open transactions are rolled back, committed ones are kept.
 
         Raises:
             EmbeddedPostgresError: the server is still running.
@@ -221,11 +223,11 @@ class Postmaster:
     pid: int
     port: int
     socket_dir: str
-    """Empty until the server has opened its socket."""
+    """Folder of the server's Unix socket; empty until the server has opened the socket."""
 
     @property
     def url(self) -> str:
-        """The URL of the database, valid for libpq and SQLAlchemy."""
+        """URL of the database, valid for libpq and SQLAlchemy."""
         place = urlencode({"host": self.socket_dir, "port": self.port}, quote_via=quote, safe="")
         return f"postgresql://postgres@/postgres?{place}"
 
@@ -238,7 +240,7 @@ class Postmaster:
             return False
 
     def accepts(self) -> bool:
-        """Return whether a client can connect now."""
+        """Return whether a client can connect to the server now."""
         if not self.socket_dir:
             return False
         asked = f"{self.url}&connect_timeout={_PING_TIMEOUT_SECONDS}"
@@ -246,7 +248,7 @@ class Postmaster:
 
 
 def read_postmaster(cluster: Path) -> Postmaster | None:
-    """Return the contents of the PID file; None if it does not exist or is incomplete."""
+    """Return the contents of a cluster's PID file; None if it does not exist or is incomplete."""
     try:
         lines = (cluster / "postmaster.pid").read_text().splitlines()
         pid, port = int(lines[0]), int(lines[3])
@@ -257,7 +259,7 @@ def read_postmaster(cluster: Path) -> Postmaster | None:
 
 
 def disown_reused_pid(cluster: Path) -> None:
-    """Remove a PID that another process has reused from the files of a dead server.
+    """Remove the PID from the files of a dead server if another process has reused it.
 
     PostgreSQL would otherwise refuse to start. The rest of the PID file stays: it names the shared
     memory by which PostgreSQL detects surviving backends of the dead server.

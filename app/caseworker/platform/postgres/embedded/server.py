@@ -29,7 +29,7 @@ _UNSAFE_IN_PATH = re.compile(r"[\x00-\x1f\x7f\"'$`\\,]")
 
 
 class EmbeddedPostgres:
-    """A handle on the server of ``data_dir``; the server runs while any handle is started.
+    """A handle to the server in ``data_dir``, which runs while any handle is started.
 
     All methods block: a first start takes one to three seconds, a later one half a second, and
     joining a running server about ten milliseconds. A handle that is never stopped is stopped when
@@ -43,9 +43,10 @@ class EmbeddedPostgres:
         self._url = ""
 
     def start(self) -> str:
-        """Create, start or join the server, and return the URL of its database.
+        """Start the server, or join the running one, and return the URL of its database.
 
-        A signal during the start releases the server; one that is still recovering keeps running.
+        Creates the cluster if it does not exist. A signal during the start releases the server; one
+        that is still recovering keeps running.
 
         Raises:
             EmbeddedPostgresError: the data directory cannot be used or the server does not start.
@@ -70,7 +71,9 @@ class EmbeddedPostgres:
         return self._url
 
     def stop(self) -> None:
-        """Release the server; the last owner stops it. Does nothing without a start.
+        """Release the server, and stop it if no other handle is started.
+
+        Does nothing if this handle is not started.
 
         Raises:
             EmbeddedPostgresError: the server does not stop.
