@@ -35,7 +35,7 @@ IDIOMS: Final = tuple(
         r"|takes? (?:the|its) place|in (?:the )?place of|in its place|put back"
         r"|gives? (?:back|up|way)|given (?:back|up)|made good|get(?:s)? on|takes? over|taken over"
         r"|falls? silent|meets?|met)\b",
-        r"\b(?:it|that|this|there|they) (?:is|are|was|were) (?:one|none|no|some|nobody)\b",
+        r"\b(?:it|that|this|they) (?:is|are|was|were) (?:one|none|no|some|nobody)\b",
     )
 )
 
