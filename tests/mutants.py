@@ -172,7 +172,7 @@ def imports() -> Mapping[str, frozenset[str]]:
     """Return the files of the service and of the tests that each of them imports."""
     files = [
         str(file.relative_to(ROOT))
-        for top in (SOURCE, "tests")
+        for top in ("app", "tests")
         for file in ROOT.glob(f"{top}/**/*.py")
     ]
     modules = {

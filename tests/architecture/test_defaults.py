@@ -12,7 +12,8 @@ from tests.support.syntax import parsed
 
 SHARED = {("ModelEndpoint", "max_reply_bytes", Settings().limits.max_reply_kb * 1024)}
 """Defaults for those who write providers, made of the constant that the schema uses."""
-MAIN = Path(__file__).parents[2] / "app" / "caseworker" / "main"
+OURS = ("caseworker.", "caseworker_cases.")
+APP = Path(__file__).parents[2] / "app"
 
 
 def configured_arguments(source: str, module: Any) -> Iterator[tuple[str, str, Any]]:
@@ -21,7 +22,7 @@ def configured_arguments(source: str, module: Any) -> Iterator[tuple[str, str, A
         if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name):
             continue
         callee: Any = getattr(module, call.func.id, None)
-        if callee is None or not str(callee.__module__).startswith("caseworker."):
+        if callee is None or not str(callee.__module__).startswith(OURS):
             continue
         for argument in call.keywords:
             if argument.arg is not None and _is_configured(argument.value):
@@ -40,14 +41,16 @@ def _is_configured(value: ast.expr) -> bool:
     )
 
 
+def _module(path: Path) -> Any:
+    return importlib.import_module(".".join(path.relative_to(APP).with_suffix("").parts))
+
+
 def test_what_is_configured_has_no_other_default() -> None:
     """Whatever the composition root passes on from the settings has to be passed on."""
     found = [
         argument
-        for path in MAIN.glob("*.py")
-        for argument in configured_arguments(
-            path.read_text(), importlib.import_module(f"caseworker.main.{path.stem}")
-        )
+        for path in (*APP.glob("caseworker/main/*.py"), APP / "caseworker_cases/agent/node.py")
+        for argument in configured_arguments(path.read_text(), _module(path))
     ]
 
     assert len(found) > 30

@@ -80,8 +80,7 @@ class ThreadAdmission:
             metadata=body.metadata or {},
             request_hash=_hash(body.model_dump(mode="json", exclude={"thread_id"})),
         )
-        new = await self._answering(thread, AnswerBody(), "?")
-        await self._brought(thread)
+        new, _ = await self._answering(thread, AnswerBody(), "?")
         await new.require_models_of((await self._quotas.get(tenant)).quota)
         return thread
 
@@ -104,11 +103,11 @@ class ThreadAdmission:
             GraphRefusedError: the agent or graph cannot be executed.
         """
         require_none([*self._violations(body), *self._too_long(turn)])
-        new = await self._answering(thread, body, turn.history[-1].content)
+        new, tools = await self._answering(thread, body, turn.history[-1].content)
         chat = ChatInput(
             thread_id=thread.thread_id,
             messages=tuple(turn.history),
-            user_tools=await self._brought(thread),
+            user_tools=tools,
         )
         request = replace(new.request, chat=chat)
         new = replace(new, key=key, request=request, request_hash=request_hash)
@@ -131,8 +130,10 @@ class ThreadAdmission:
         metadata = body.metadata or {}
         return NewRun(key=key, request=request, request_hash=request_hash, metadata=metadata)
 
-    async def _answering(self, thread: Thread, body: AnswerBody, asked: str) -> NewRun:
-        """Return a validated run of the agent or graph that answers."""
+    async def _answering(
+        self, thread: Thread, body: AnswerBody, asked: str
+    ) -> tuple[NewRun, tuple[Mapping[str, Any], ...]]:
+        """Return a validated run of the agent or graph that answers, and the user's tools."""
         kind, given = thread.kind, thread.definition
         if body.agent is not None or body.graph is not None:
             kind = DefinitionKind.AGENT if body.graph is None else DefinitionKind.GRAPH
@@ -155,14 +156,17 @@ class ThreadAdmission:
         if kind is DefinitionKind.AGENT:
             require_none(list(unfit_values(new.request.graph or {}, inputs.get(INPUTS, {}))))
         request = replace(new.request, definition_ref=ref)
-        require_models = partial(self._require_models, thread, kind, request.graph or {})
-        return replace(new, request=request, require_models=require_models)
+        brought = await self._users_tools(thread)
+        # The transaction that accepts the run calls it: it must not need another connection.
+        require_models = partial(self._require_models, kind, request.graph or {}, brought)
+        new = replace(new, request=request, require_models=require_models)
+        return new, () if brought is None else _tools_in(brought)
 
     async def _require_models(
         self,
-        thread: Thread,
         kind: DefinitionKind,
         graph: Mapping[str, Any],
+        brought: Mapping[str, Any] | None,
         allowed: Collection[str],
     ) -> None:
         """Check that the answering agent or graph and the user's tools name only allowed models.
@@ -172,7 +176,6 @@ class ThreadAdmission:
             ProblemError: an agent among the user's tools names another model.
         """
         await self._definitions.require_models(kind, graph, allowed)
-        brought = await self._users_tools(thread)
         if brought is not None:
             try:
                 await self._definitions.require_models(DefinitionKind.AGENT, brought, allowed)
@@ -207,14 +210,6 @@ class ThreadAdmission:
             if isinstance(step, dict) and step.get("type") == CHAT_START
         ]
         return ref, {"entry": starts, **graph} if starts else graph
-
-    async def _brought(self, thread: Thread) -> tuple[Mapping[str, Any], ...]:
-        """Return the user's tools, with references to agents resolved."""
-        graph = await self._users_tools(thread)
-        if graph is None:
-            return ()
-        tools = graph["steps"][0]["data"][AGENT_STEP]["tools"]
-        return tuple({"tool": tool} if isinstance(tool, str) else tool for tool in tools)
 
     async def _users_tools(self, thread: Thread) -> Mapping[str, Any] | None:
         """Return the graph of an agent that has the user's tools; None if there are none.
@@ -257,6 +252,12 @@ class ThreadAdmission:
                 "Continue from an earlier message or start a new thread."
             )
             yield Violation("parent_id", message)
+
+
+def _tools_in(brought: Mapping[str, Any]) -> tuple[Mapping[str, Any], ...]:
+    """Return the user's tools, with references to agents resolved."""
+    tools = brought["steps"][0]["data"][AGENT_STEP]["tools"]
+    return tuple({"tool": tool} if isinstance(tool, str) else tool for tool in tools)
 
 
 def _in_tools(refused: GraphRefusedError) -> ProblemError:

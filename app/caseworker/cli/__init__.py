@@ -29,7 +29,7 @@ cli.add_typer(agents.cli)
 cli.add_typer(keys.cli, name="keys")
 cli.add_typer(quotas.cli, name="quotas")
 for _name, _command in installed_commands(startup_errors()(run_with_client)).items():
-    cli.command(_name)(_command)
+    cli.command(_name)(startup_errors()(_command))
 
 
 def _show_version(wanted: bool) -> None:

@@ -53,7 +53,7 @@ from caseworker.engine.cancellation import CancellationToken, is_being_cancelled
 from caseworker.engine.events import CALL_STARTED, Event, EventSink, call_ended
 from caseworker.engine.ports import CallOutcome, Entry, Journal, Recorded
 from caseworker.engine.reserving import reserved
-from caseworker.engine.step_path import Area, StepPath
+from caseworker.engine.step_path import StepPath
 from caseworker.engine.supervision import DetachedWork
 from caseworker.platform.logs.errors import message_of_error
 from caseworker.platform.logs.trace_context import within_span
@@ -93,8 +93,9 @@ class Calls:
         self.detached = DetachedWork()
         self.working: dict[str, StepPath] = {}
         """The steps and calls in progress, by path text."""
-        self._asked_for: dict[StepPath, bool] = {}
-        """Whether each finished call was made; a refused call was not."""
+        self._asked_in: set[str] = set()
+        self._made_in: set[str] = set()
+        """The path texts of steps and attempts in which a call was requested, and was made."""
 
     async def perform(
         self, call: CallSpec, attempt: Attempt, *, parent: str, scope: Scope
@@ -109,9 +110,11 @@ class Calls:
             OutcomeUnknownError: an earlier attempt may have taken effect and must not be repeated.
             Stop: a limit or a cancel request refused or interrupted the call.
         """
+        around = call.key.around()
+        self._asked_in |= around
         before = self._earlier_try_of(call)
         if before is not None and before.outcome is not CallOutcome.UNKNOWN:
-            self._asked_for[call.key] = True
+            self._made_in |= around
             return replayed(before)  # allowed even after a stop: a replay costs nothing
         self.token.check()
         self.detached.check(call.key)
@@ -138,18 +141,20 @@ class Calls:
             raise
         finally:
             self.working.pop(call.key.text, None)
-            self._asked_for[call.key] = made.unknown is None
+            if made.unknown is None:
+                self._made_in |= around
         return Answered(reply.value, made.node)
 
-    def began_in(self, area: Area) -> bool | None:
-        """Return whether a call in an area was made, also in an earlier execution of the run.
+    def began_in(self, path: StepPath) -> bool | None:
+        """Return whether a call inside a step was made, also in an earlier execution of the run.
 
-        None: no call was asked for there.
+        None: no call was requested there.
         """
-        asked = [made for path, made in self._asked_for.items() if path in area]
-        if any(asked) or self.journal.spent_below(area.path).keys() - {Dimension.STEPS}:
+        if path.text in self._made_in:
             return True
-        return False if asked else None
+        if self.journal.spent_below(path).keys() - {Dimension.STEPS}:
+            return True
+        return False if path.text in self._asked_in else None
 
     def in_span(self, node_id: str) -> AbstractContextManager[None]:
         """Make the span of a CallNode current while the block runs, if spans are propagated."""

@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 
 from caseworker.core.budget.retry import RetryPolicy
 from caseworker.core.trace.payloads import Payloads
+from caseworker.main.configuration import StartupError
 from caseworker.main.plugins import Providers, Toolbox, installed_node_types, require_known
 from caseworker.models.forms import StructuredOutput
 from caseworker.models.gateway import ChatModel, ModelGateway
@@ -22,7 +23,7 @@ from caseworker.models.turns import Turns
 from caseworker.nodes.agent.execution import Agents
 from caseworker.nodes.agent.node import agent_type
 from caseworker.nodes.approval import approval_type
-from caseworker.nodes.catalog import NodeCatalog
+from caseworker.nodes.catalog import DuplicateTypeError, NodeCatalog
 from caseworker.nodes.chat import chat_start_type
 from caseworker.nodes.function import FunctionNode
 from caseworker.nodes.llm import llm_type
@@ -161,22 +162,22 @@ def build_catalog(
     timezone = settings.flags.zone_name
     agents = Agents(tools, timezone=timezone, wrap_up_reserve=settings.budget.wrap_up_reserve)
     parts = NodeParts(models=models, tools=tools, installed_tools=toolbox.tools, settings=settings)
-    return NodeCatalog(
-        (
-            agent_type(agents, tools, tools.servers),
-            approval_type(),
-            chat_start_type(),
-            function_type(functions),
-            llm_type(agents),
-            map_type(),
-            router_type(),
-            subgraph_type(),
-            tool_type(tools, timezone=timezone),
-            toolset_type(tools, tools.servers),
-            *installed_node_types(parts),
-        ),
-        models.table,
+    types = (
+        agent_type(agents, tools, tools.servers),
+        approval_type(),
+        chat_start_type(),
+        function_type(functions),
+        llm_type(agents),
+        map_type(),
+        router_type(),
+        subgraph_type(),
+        tool_type(tools, timezone=timezone),
+        toolset_type(tools, tools.servers),
     )
+    try:
+        return NodeCatalog((*types, *installed_node_types(parts)), models.table)
+    except DuplicateTypeError as error:
+        raise StartupError(f"An installed node type has a reserved name: {error}.") from None
 
 
 def _name_at(place: str) -> str:

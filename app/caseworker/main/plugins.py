@@ -171,10 +171,42 @@ def installed_commands(
     A factory with a required parameter receives ``with_client``, which opens an API client.
     ``points`` replaces the installed entry points.
 
-    Raises:
-        StartupError: a command cannot be loaded or created.
+    A command that cannot be created raises StartupError when it is called: it must not disable the
+    other commands.
     """
-    return {at.name: _made(at, "command", with_client) for at in _registered(COMMANDS, points)}
+    found: dict[str, Callable[..., None]] = {}
+    origins: dict[str, str] = {}
+    for at in _registered(COMMANDS, points):
+        if at.name in found:
+            twice = _twice("command", at.name, origins[at.name], at.value)
+            found[at.name] = _refusing(twice)
+            continue
+        origins[at.name] = at.value
+        try:
+            found[at.name] = _command(at, with_client)
+        except StartupError as error:
+            found[at.name] = _refusing(error)
+    return found
+
+
+def _command(point: EntryPoint, with_client: object) -> Callable[..., None]:
+    made = _made(point, "command", with_client)
+    if not inspect.isroutine(made):
+        raise StartupError(
+            f"The command {point.name!r} ({point.value}) must be a function that returns a command."
+        )
+    command: Callable[..., None] = made
+    return command
+
+
+def _refusing(error: StartupError) -> Callable[..., None]:
+    """Return a command that raises the error."""
+
+    def refuse() -> None:
+        raise error
+
+    refuse.__doc__ = str(error)
+    return refuse
 
 
 def require_known(kind: str, key: str, names: Iterable[str], known: Iterable[str]) -> None:
@@ -209,10 +241,13 @@ def _unique(kind: str, found: Iterable[tuple[str, str, Made]]) -> dict[str, Made
     by_name: dict[str, tuple[str, Made]] = {}
     for name, origin, each in found:
         if name in by_name:
-            other = by_name[name][0]
-            raise StartupError(f"Two {kind}s have the name {name!r}: {other} and {origin}.")
+            raise _twice(kind, name, by_name[name][0], origin)
         by_name[name] = (origin, each)
     return {name: each for name, (_, each) in sorted(by_name.items())}
+
+
+def _twice(kind: str, name: str, one: str, other: str) -> StartupError:
+    return StartupError(f"Two {kind}s have the name {name!r}: {one} and {other}.")
 
 
 def _tool(point: EntryPoint, resources: ToolResources) -> Tool:

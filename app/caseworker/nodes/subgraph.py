@@ -256,7 +256,7 @@ def _end_of(report: StepReport, path: StepPath, context: FlowContext) -> str:
     """
     if report.status is not StepStatus.HALTED:
         return report.status.value if report.status.value in _COUNTS else "cancelled"
-    began = context.calls.began_in(path.inside())
+    began = context.calls.began_in(path)
     if began is None:
         began = report.started_ns > 0
     return "halted" if began else "not_started"

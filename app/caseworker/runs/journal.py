@@ -18,7 +18,7 @@ from typing import Any
 import structlog
 
 from caseworker.core.budget.stops import CancelledError, HandOver, Stop, StopCause, StopKind
-from caseworker.core.budget.usage import Charge
+from caseworker.core.budget.usage import NOTHING, Charge
 from caseworker.core.trace.execution_graph import ExecutionGraph
 from caseworker.core.trace.frozen_json import (
     USUAL_LIMITS,
@@ -35,7 +35,7 @@ from caseworker.engine.ports import CallOutcome, Entry, Recorded
 from caseworker.engine.step_path import StepPath
 from caseworker.runs.event_log import EventLog
 from caseworker.runs.ports import JournalStore, JournalWrite, Permission
-from caseworker.runs.replay import entries_of, spent_inside, stored_charge, tries_of
+from caseworker.runs.replay import entries_of, spent_by_path, stored_charge, tries_of
 from caseworker.runs.run import CallRecord, EventRecord, Run
 
 log = structlog.get_logger(__name__)
@@ -122,6 +122,7 @@ class RunJournal:
         self._sent: _Sent | None = None
         self._writes_begun = self._last_granted = 0
         self._earlier = earlier
+        self._spent: Mapping[str, Charge] | None = None  # computed for the first request
         self._recorded = tries_of(earlier)
         self._limits = limits
         self._stored_bytes = sum(ROW_BYTES + least_bytes(record.value) for record in earlier)
@@ -141,7 +142,9 @@ class RunJournal:
 
     def spent_below(self, path: StepPath) -> Charge:
         """Return the charges of earlier executions inside a step."""
-        return spent_inside(self._earlier, path)
+        if self._spent is None:
+            self._spent = spent_by_path(self._earlier)
+        return self._spent.get(path.text, NOTHING)
 
     def note(self, node_id: str, entry: Entry) -> None:
         """Record the journal entry of a CallNode.

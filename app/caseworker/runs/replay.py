@@ -4,6 +4,7 @@ The ExecutionGraph is rebuilt from the journal. Nodes that were open when the wo
 closed. All earlier costs are counted again; a lost call counts at its estimate.
 """
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from decimal import Decimal
 from typing import Any
@@ -86,14 +87,15 @@ def spent_before(earlier: Iterable[CallRecord]) -> Charge:
     return sum_of(charge_of(record.charge) for record in earlier)
 
 
-def spent_inside(earlier: Sequence[CallRecord], path: StepPath) -> Charge:
-    """Return the charges inside a step, in all its attempts."""
-    inside = path.inside()
-    return spent_before(
-        record
-        for record in earlier
-        if record.call_key and StepPath.of_record(record.call_key) in inside
-    )
+def spent_by_path(earlier: Sequence[CallRecord]) -> Mapping[str, Charge]:
+    """Return the charges inside each step and attempt, by path text."""
+    found = defaultdict[str, list[Charge]](list)
+    for record in earlier:
+        if record.call_key and record.charge:
+            charge = charge_of(record.charge)
+            for path in StepPath.of_record(record.call_key).around():
+                found[path].append(charge)
+    return {path: sum_of(charges) for path, charges in found.items()}
 
 
 def charge_of(stored: Mapping[str, Any]) -> dict[Dimension, Any]:

@@ -8,11 +8,13 @@ import pytest
 from pydantic import SecretStr
 
 from caseworker.engine.context import ExecutionContext
-from caseworker.main.agents import build_models, build_tools
+from caseworker.main import agents, plugins
+from caseworker.main.agents import build_catalog, build_models, build_tools
 from caseworker.main.configuration import StartupError
-from caseworker.main.plugins import Providers, Toolbox, installed_functions
+from caseworker.main.plugins import Providers, Toolbox, installed_commands, installed_functions
 from caseworker.models.ports import ModelEndpoint, ModelReply, ModelRequest
 from caseworker.nodes.function import FunctionNode
+from caseworker.nodes.router import router_type
 from caseworker.settings.cases import PriceSettings, ToolSettings
 from caseworker.settings.schema import Settings
 from caseworker.tools.ports import ToolContext, ToolResult, ToolSpec
@@ -234,3 +236,56 @@ def test_a_tool_that_does_not_exist_is_neither_allowed_nor_denied(
 
     assert str(refused.value).startswith(line)
     assert "plotter" in str(refused.value)
+
+
+def greeting(with_client: object) -> Callable[[], None]:
+    def greet() -> None: ...
+
+    greet.__doc__ = f"Greet through {with_client}."
+    return greet
+
+
+def test_a_broken_command_fails_when_it_is_called_and_disables_no_other() -> None:
+    """A package with an error must not prevent `caseworker serve` or `caseworker cancel`."""
+    commands = installed_commands(
+        "the client",
+        [
+            point("greet", f"{HERE}:greeting"),
+            point("absent", "no.such.module:f"),
+            point("direct", f"{HERE}:make_weather"),
+            point("twice", f"{HERE}:greeting"),
+            point("twice", f"{HERE}:greeting"),
+        ],
+    )
+
+    assert commands["greet"].__doc__ == "Greet through the client."
+    for name, message in (
+        ("absent", "'absent' .* cannot be loaded: ModuleNotFoundError"),
+        ("direct", "'direct' .* must be a function that returns a command"),
+        ("twice", "Two commands have the name 'twice'"),
+    ):
+        with pytest.raises(StartupError, match=message):
+            commands[name]()
+
+
+def test_a_node_type_with_the_name_of_a_built_in_one_stops_the_start(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """With one line that contains the name."""
+    monkeypatch.setattr(agents, "installed_node_types", lambda _: (router_type(),))
+    settings = Settings()
+    toolbox = Toolbox(settings.tools)
+    tools = build_tools(settings, toolbox.tools)
+
+    with pytest.raises(StartupError, match="'router'"):
+        build_catalog(settings, build_models(settings), tools, toolbox)
+
+
+def test_an_installed_node_type_must_be_one() -> None:
+    """A factory that returns anything else stops the start."""
+    parts: Any = None
+    (found,) = plugins.installed_node_types(parts, [point("x", f"{HERE}:router_type")])
+
+    assert found.name == "router"
+    with pytest.raises(StartupError, match="is no NodeType"):
+        plugins.installed_node_types(parts, [point("x", f"{HERE}:make_weather")])

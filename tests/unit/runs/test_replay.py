@@ -10,14 +10,13 @@ import pytest
 from caseworker.core.budget.budget import Dimension
 from caseworker.core.trace.execution_graph import ExecutionGraph
 from caseworker.engine.ports import IF_LOST, CallOutcome
-from caseworker.engine.step_path import StepPath
 from caseworker.runs.replay import (
     charge_of,
     entries_of,
     graph_of,
     reopened,
     spent_before,
-    spent_inside,
+    spent_by_path,
     stored_charge,
     tries_of,
 )
@@ -147,8 +146,9 @@ def test_what_was_spent_inside_a_step_is_all_that_its_attempts_have_charged() ->
         charged("other/outer/plan", 128),
     ]
 
-    assert spent_inside(earlier, StepPath("outer")) == {Dimension.TOKENS: 4 + 8 + 16 + 32}
-    assert spent_inside(earlier, StepPath("nothing")) == {}
+    spent = spent_by_path(earlier)
+    assert spent["outer"] == {Dimension.TOKENS: 4 + 8 + 16 + 32}
+    assert "nothing" not in spent
 
 
 def test_a_call_that_was_lost_in_flight_shows_what_it_is_charged() -> None:

@@ -155,7 +155,7 @@ async def list_messages(
     tree = await chats.tree(thread)
     if query.tree:
         return MessageList.of(tree.messages, tree)
-    branch = await chats.with_contents(thread, tree.branch_through(query.leaf))
+    branch = await chats.with_contents(thread, tree.branch_through(query.leaf), models=True)
     return MessageList.of(branch, tree)
 
 
@@ -265,7 +265,7 @@ class _Action:
         tree = await chats.tree(thread)
         answer = replace(tree.get(answered.assistant.message_id), status=run.status)
         if run.finished:
-            [answer] = await chats.with_contents(thread, [answer])
+            [answer] = await chats.with_contents(thread, [answer], models=True)
         view = TurnView.of(answered.user, answer, await shown(run, request), tree)
         accepted = answered.accepted
         return answer_of(view, view.run.links, accepted, ended=run.finished, wait=wait)

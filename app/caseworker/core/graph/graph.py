@@ -28,7 +28,7 @@ class Step:
     type: str
     """The name of the node type that executes the step."""
     data: Any = field(default_factory=dict)
-    """The node's configuration; the kernel does not read it."""
+    """The node's configuration; this package does not read it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -48,13 +48,15 @@ _CONTENTS = text(
         WHERE given IS NOT NULL
     ) answer ON true
     LEFT JOIN LATERAL (
-        SELECT coalesce(nullif(made.value ->> 'model', ''), made.node ->> 'model') AS model
-        FROM journal made
-        WHERE made.tenant_id = r.tenant_id AND made.run_id = r.run_id
+        SELECT coalesce(
+            nullif(made.value ->> 'model', ''), made.brief ->> 5, made.node ->> 'model') AS model
+        FROM calls made
+        WHERE :models AND made.tenant_id = r.tenant_id AND made.run_id = r.run_id
             AND EXISTS (SELECT FROM jsonb_array_elements_text(m.ends) step
                 WHERE starts_with(made.call_key, step || '/')
                     OR starts_with(made.call_key, step || '~'))
-            AND made.node ->> 'kind' = 'llm' AND made.status NOT IN ('created', 'fail')
+            AND coalesce(made.brief ->> 0, made.node ->> 'kind') = 'llm'
+            AND made.status NOT IN ('created', 'fail')
             AND made.outcome IS DISTINCT FROM 'not_made'
         ORDER BY made.seq DESC LIMIT 1
     ) asked ON true
@@ -62,7 +64,8 @@ _CONTENTS = text(
     """
 )
 """For an answer, reads only the outputs of the last steps: the whole result may be much larger. The
-model is that of the last call in these steps that was made and did not fail."""
+model is that of the last call in these steps that was made and did not fail. It comes from the
+table ``calls``, because the view ``journal`` would build the node of each call of the run."""
 
 
 _THAT_CALLED = text(
@@ -198,10 +201,11 @@ class PostgresThreads:
         ]
 
     async def contents(
-        self, tenant: str, thread_id: str, message_ids: Sequence[str]
+        self, tenant: str, thread_id: str, message_ids: Sequence[str], *, models: bool
     ) -> Mapping[str, Mapping[str, Any]]:
         """Return content, incomplete, incomplete_reason and model of messages, by message ID."""
-        asked = {"tenant": tenant, "thread": thread_id, "wanted": list(message_ids)}
+        wanted = list(message_ids)
+        asked = {"tenant": tenant, "thread": thread_id, "wanted": wanted, "models": models}
         async with transaction(self._engines.work, tenant) as connection:
             rows = (await connection.execute(_CONTENTS, asked)).all()
         return {

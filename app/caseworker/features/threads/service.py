@@ -89,11 +89,15 @@ class Chats:
         return MessageTree(await self.store.messages(thread.tenant, thread.thread_id))
 
     async def with_contents(
-        self, thread: Thread, messages: Sequence[ChatMessage]
+        self, thread: Thread, messages: Sequence[ChatMessage], *, models: bool = False
     ) -> list[ChatMessage]:
-        """Return messages with their contents loaded."""
+        """Return messages with their contents loaded, and if required their models.
+
+        The model of an answer is in the journal of its run, which may be long.
+        """
         wanted = [message.message_id for message in messages]
-        said = await self.store.contents(thread.tenant, thread.thread_id, wanted)
+        where = thread.tenant, thread.thread_id
+        said = await self.store.contents(*where, wanted, models=models)
         return [replace(one, **said.get(one.message_id, {})) for one in messages]
 
     async def saying(self, thread: Thread, content: str, parent_id: str | None) -> Turn:

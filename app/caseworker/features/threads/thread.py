@@ -207,11 +207,12 @@ class ThreadStore(Protocol):
         ...
 
     async def contents(
-        self, tenant: str, thread_id: str, message_ids: Sequence[str]
+        self, tenant: str, thread_id: str, message_ids: Sequence[str], *, models: bool
     ) -> Mapping[str, Mapping[str, Any]]:
         """Return content, incomplete, incomplete_reason and model of messages, by message ID.
 
-        The content of an assistant that has produced no text is None.
+        The content of an assistant that has produced no text is None. Without ``models`` the model
+        is None, too.
         """
         ...
 

@@ -8,7 +8,7 @@ import pytest
 
 from caseworker.platform.addresses import is_public
 
-APP = Path(__file__).parents[4] / "app" / "caseworker"
+APP = Path(__file__).parents[4] / "app"
 
 PUBLIC = """
 1.1.1.1 8.8.8.8 9.255.255.255 11.0.0.0 52.95.110.1 93.184.215.14 100.63.255.255 100.128.0.0
