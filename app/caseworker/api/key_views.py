@@ -29,13 +29,13 @@ class NewKeyBody(Body):
         StringConstraints(min_length=1, max_length=MAX_NAME_CHARS),
         AfterValidator(_printable),
     ]
-    """Name of the key's user in receipts and records."""
+    """Name of the key, which identifies its user in receipts and records."""
     scopes: Annotated[list[ScopeName], Field(min_length=1, max_length=3)] = Field(
         default_factory=lambda: [_USUAL]
     )
     """`run` and `approve` include `read`; `admin` includes all scopes."""
     tenant: TenantName | None = None
-    """Tenant of the key; only the operator may name another tenant than its own."""
+    """Tenant of the key; defaults to the caller's. Only the operator may name another tenant."""
     expires_at: Instant | None = None
     """If omitted, the key is valid until it is revoked."""
 

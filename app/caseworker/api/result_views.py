@@ -42,7 +42,7 @@ class Usage(View):
     cost_usd_known: float | None = None
     """Cost of the calls with a known price, if other calls have an unknown price."""
     unpriced_calls: int = 0
-    """Provider attempts with an unknown price."""
+    """Attempts at model providers with an unknown price."""
 
 
 class RunStop(View):

@@ -138,7 +138,7 @@ class WebhookBody(Body):
     url: Annotated[str, Field(examples=["https://example.com/hooks/caseworker"])]
     """A public https URL."""
     events: Annotated[list[EndType], Field(min_length=1, max_length=4)] | None = None
-    """The run events to send; defaults to all."""
+    """The outcomes to announce; defaults to all."""
 
 
 class RunFields(Body):
@@ -152,7 +152,7 @@ class RunFields(Body):
     budget: BudgetBody | None = None
     """Limits of the run."""
     deadline: Instant | None = None
-    """The time at which the run is halted if it is still active."""
+    """The time at which the run is halted if it has not ended."""
     start_at: Instant | None = None
     """Earliest start time; until then the run is queued and can be cancelled."""
     seed: Seed | None = None
@@ -162,7 +162,7 @@ class RunFields(Body):
     metadata: dict[str, Any] | None = None
     """Returned with the run; not interpreted by the service."""
     priority: Annotated[int, Field(ge=-100, le=100)] | None = None
-    """Queued runs of a tenant with a higher priority start first; defaults to 0."""
+    """Of the queued runs of a tenant, those with a higher priority start first; defaults to 0."""
     concurrency_key: ConcurrencyKey | None = None
     """Limits concurrency: at most ``concurrency_limit`` runs of a tenant with the same key are
     active, including those that wait for an approval. The others are queued in order."""

@@ -161,11 +161,11 @@ class ThreadAdmission:
         graph: Mapping[str, Any],
         allowed: Collection[str],
     ) -> None:
-        """Refuse other models than those allowed, of what answers and of the agents brought along.
+        """Check that the thread's agent or graph and the agents among its tools use allowed models.
 
         Raises:
-            GraphRefusedError: what answers names another one; its places are those in the body.
-            ProblemError: an agent among the tools of the user does.
+            GraphRefusedError: the agent or graph uses another model; paths refer to the body.
+            ProblemError: an agent among the user's tools uses another model.
         """
         await self._definitions.require_models(kind, graph, allowed)
         brought = await self._users_tools(thread)
@@ -213,10 +213,10 @@ class ThreadAdmission:
         return tuple({"tool": tool} if isinstance(tool, str) else tool for tool in tools)
 
     async def _users_tools(self, thread: Thread) -> Mapping[str, Any] | None:
-        """Return the graph of an agent that has the user's tools; None if there are none.
+        """Return the graph of a placeholder agent with the user's tools; None without tools.
 
         Raises:
-            ProblemError: something is wrong with the tools; every field is named.
+            ProblemError: a tool is invalid; the error names every field.
         """
         if not thread.tools:
             return None
@@ -256,7 +256,7 @@ class ThreadAdmission:
 
 
 def _in_tools(refused: GraphRefusedError) -> ProblemError:
-    """Return what is wrong with the tools of a user."""
+    """Convert graph problems of the user's tools to an invalid request."""
     return ProblemError(INVALID_REQUEST, violations=graph_violations(refused.problems))
 
 

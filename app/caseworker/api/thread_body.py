@@ -62,7 +62,7 @@ class GoOnBody(Body):
     budget: BudgetBody | None = None
     """Limits of the run."""
     deadline: Instant | None = None
-    """The time at which the run is halted if it is still active."""
+    """The time at which the run is halted if it has not ended."""
     metadata: dict[str, Any] | None = None
     """Returned with the run."""
 
