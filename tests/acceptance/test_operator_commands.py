@@ -104,7 +104,7 @@ def test_a_quota_is_set_shown_listed_and_removed(caseworker: Command) -> None:
     assert usual.stdout.startswith("Tenant acme has the configured quota.\n")
     assert table(usual)["running"] == ["9", "0"]
     assert (again.exit_code, again.stdout) == (2, "")
-    assert again.stderr.startswith("Tenant acme has no own quota")
+    assert again.stderr.startswith("Tenant acme has no quota of its own")
 
 
 def test_a_quota_that_is_set_holds_for_the_service_at_once(

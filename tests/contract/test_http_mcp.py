@@ -215,7 +215,7 @@ async def test_a_client_that_asks_for_progress_hears_the_status_of_its_run(
         ("helper", {"input": "Well?", "tonic": "gin"}, "tonic"),
         ("get_run", {"run_id": "no-such-run"}, "run"),
         ("get_run", {}, "run"),
-        ("no_such_tool", {}, "There is no such tool"),
+        ("no_such_tool", {}, "Unknown tool"),
     ],
 )
 async def test_a_call_that_cannot_be_made_fails_and_says_why(
@@ -396,4 +396,4 @@ async def test_a_call_that_breaks_the_service_says_nothing_of_the_reason(
         result = await client.call_tool("run_case", NOW)
 
     assert result.is_error
-    assert text_of(result) == "The service broke; the same call may work later."
+    assert text_of(result) == "Internal error. Retry the call later."

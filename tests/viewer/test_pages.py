@@ -117,7 +117,7 @@ async def test_the_quota_of_the_keys_own_tenant_is_shown_unasked(reader: Reader)
 
     await reader.page.get_by_role("heading", name="default").wait_for()
     assert not await reader.page.get_by_label("Tenant").is_visible()
-    await reader.page.get_by_text("Of another tenant").click()
+    await reader.page.get_by_text("Another tenant").click()
     await reader.page.get_by_label("Tenant").fill("other")
     await reader.page.get_by_role("button", name="Show").click()
     await reader.page.get_by_role("heading", name="other").wait_for()

@@ -243,7 +243,7 @@ async def test_a_run_goes_on_from_another_one(reader: Reader, http: httpx.AsyncC
     await reader.page.get_by_role("button", name="Start the run").click()
 
     heading = reader.page.locator(".page-head")
-    await expect(heading).to_contain_text("goes on from case", timeout=WAIT_MS)
+    await expect(heading).to_contain_text("resumed from case", timeout=WAIT_MS)
     newest = (await http.get("/runs", params={"limit": 1})).json()["runs"][0]
     assert newest["from"] == {"run_id": "case", "until": None}
     assert newest["limits"]["max_tool_calls"] == 3

@@ -127,7 +127,7 @@ _BEARER = {
     "type": "http",
     "scheme": "bearer",
     "description": "An API key (`cwk_...`) or a JSON Web Token from the configured issuer. The "
-    "scope `run` includes `read`; `admin` includes both.",
+    "scopes `run` and `approve` include `read`; `admin` includes all scopes.",
 }
 _RETRY_HEADER = {"Retry-After": {"description": "Seconds.", "schema": {"type": "integer"}}}
 

@@ -29,7 +29,7 @@ class NewKeyBody(Body):
         StringConstraints(min_length=1, max_length=MAX_NAME_CHARS),
         AfterValidator(_printable),
     ]
-    """Name for the user of the key, shown in receipts and records."""
+    """Name of the key, which identifies its user in receipts and records."""
     scopes: Annotated[list[ScopeName], Field(min_length=1, max_length=3)] = Field(
         default_factory=lambda: [_USUAL]
     )

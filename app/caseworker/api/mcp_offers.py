@@ -98,8 +98,8 @@ _RUN_CASE = OfferedTool(
     name="run_case",
     description=(
         "Answers a question whose answer can be checked (arithmetic, dates, stock prices, plots),"
-        " inside a hard budget. Returns the run: its status, its answer under result, what it has"
-        " spent and why it stopped."
+        " within a hard budget. Returns the run: its status, its answer under result, its usage"
+        " and why it stopped."
     ),
     parameters={
         "type": "object",
@@ -108,7 +108,7 @@ _RUN_CASE = OfferedTool(
         "properties": {
             "input": {"type": "string", "minLength": 1, "description": "The question."},
             "mode": {"enum": ["hrm_small_then_escalate", "escalate", "fallback_only"]},
-            "timezone": {"type": "string", "description": "IANA name: where today begins."},
+            "timezone": {"type": "string", "description": "IANA time zone that defines today."},
             "expected_tools": {"type": "array", "items": {"type": "string"}},
             "budget": {"type": "object", "description": "Limits, as in POST /runs."},
             "seed": {"type": "integer"},

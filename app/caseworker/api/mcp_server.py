@@ -48,13 +48,13 @@ _WAIT = {
     "type": "number",
     "minimum": 0,
     "maximum": WAIT_SECONDS,
-    "description": "Seconds to wait for the end of the run; then it is returned as it stands, and"
-    " get_run goes on waiting.",
+    "description": "Seconds to wait for the end of the run. If it has not ended by then, its"
+    " current state is returned; call get_run to wait further.",
 }
 _GET_RUN = Tool(
     name="get_run",
-    description="Returns a run by its run_id, once it has ended or after wait_seconds: for runs"
-    " that were still under way when their tool returned.",
+    description="Returns a run by its run_id, when it has ended or after wait_seconds. Use it for"
+    " runs that had not ended when their tool returned.",
     input_schema={
         "type": "object",
         "additionalProperties": False,
@@ -74,8 +74,8 @@ class OfferingServer:
         self._server: Server[Any] = Server(
             "caseworker",
             version=version,
-            instructions="Every call is a run inside hard budgets. A run that takes longer than a"
-            " call waits goes on; get_run returns it by its run_id.",
+            instructions="Every call is a run within hard budgets. If a call returns before its run"
+            " ends, the run continues; get_run returns it by its run_id.",
             on_list_tools=self._list,
             on_call_tool=self._call,
         )
@@ -107,7 +107,7 @@ class OfferingServer:
                     if tool.name == params.name:
                         wait = WAIT_SECONDS if _has_own_wait(tool) else _taken_wait(args)
                         return await self._run(context, request, tool, args, wait)
-            return _refused("There is no such tool; tools/list names those there are.")
+            return _refused("Unknown tool. tools/list lists the available tools.")
         except ValidationError as error:
             found = violations_of(error.errors())
             return _refusal_of(ProblemError(types.INVALID_REQUEST, violations=found))
@@ -201,6 +201,6 @@ def _refusal_of(error: Exception) -> CallToolResult:
         problem: ProblemError = as_problem(error)
     except StopIteration:
         log.exception("mcp.call_broke")
-        return _refused("The service broke; the same call may work later.")
+        return _refused("Internal error. Retry the call later.")
     named = (f"{each.field}: {each.message}" for each in problem.violations)
     return _refused(problem.detail, *named)

@@ -71,7 +71,7 @@ TENANT_REFUSED = ProblemType(
     slug="tenant-refused",
     status=403,
     title="Acting for another tenant requires the bootstrap key",
-    detail="Omit the tenant parameter, or send the bootstrap key.",
+    detail="Omit tenant, or send the bootstrap key.",
 )
 ROUTE_NOT_FOUND = ProblemType(
     slug="route-not-found",
@@ -200,7 +200,7 @@ THREAD_FULL = ProblemType(
 ANSWER_NOT_ENDED = ProblemType(
     slug="answer-not-ended",
     status=409,
-    title="Previous message is still being answered",
+    title="Answer is still in progress",
     detail="Wait until its run ends or cancel the run, then repeat the request.",
 )
 APPROVAL_DECIDED = ProblemType(

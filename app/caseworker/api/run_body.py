@@ -144,7 +144,7 @@ class WebhookBody(Body):
     url: Annotated[str, Field(examples=["https://example.com/hooks/caseworker"])]
     """Public https URL that receives the notification."""
     events: Annotated[list[EndType], Field(min_length=1, max_length=4)] | None = None
-    """Event types to send; defaults to all four."""
+    """The outcomes to announce; defaults to all."""
 
 
 class RunFields(Body):
@@ -158,7 +158,7 @@ class RunFields(Body):
     budget: BudgetBody | None = None
     """Limits for the run."""
     deadline: Instant | None = None
-    """Time at which the run is halted if it is still active."""
+    """Time at which the run is halted if it has not ended, even if it is queued or waiting."""
     start_at: Instant | None = None
     """Earliest time at which the run may start. Until then it is queued and can be cancelled."""
     seed: Seed | None = None

@@ -121,7 +121,7 @@ class CancelRunsBody(Body):
     @model_validator(mode="after")
     def _names_runs(self) -> Self:
         if not any(self.model_dump(exclude={"reason"}).values()):
-            raise refusal("Send at least one filter that selects the runs to stop.")
+            raise refusal("Send at least one filter that selects the runs to cancel.")
         return self
 
     @property

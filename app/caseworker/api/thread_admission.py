@@ -212,7 +212,7 @@ class ThreadAdmission:
         return ref, {"entry": starts, **graph} if starts else graph
 
     async def _users_tools(self, thread: Thread) -> Mapping[str, Any] | None:
-        """Return the graph of an agent that has the user's tools; None if there are none.
+        """Return the graph of a placeholder agent with the user's tools; None without tools.
 
         Raises:
             ProblemError: the tools are invalid; the error names every field.

@@ -62,7 +62,7 @@ class GoOnBody(Body):
     budget: BudgetBody | None = None
     """Limits for the run that creates the answer."""
     deadline: Instant | None = None
-    """Time at which the run is halted if it is still active."""
+    """Time at which the run is halted if it has not ended."""
     metadata: dict[str, Any] | None = None
     """JSON object that is returned with the run and not interpreted by the service."""
 

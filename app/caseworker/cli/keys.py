@@ -38,7 +38,10 @@ def create(
     ] = DEFAULT_TENANT,
     scope: Annotated[
         list[Scope] | None,
-        typer.Option(help="Scope: run (default, includes read), read or admin. Repeatable."),
+        typer.Option(
+            help="Scope: run (default) or approve, both including read, read, or admin (all). "
+            "Repeatable."
+        ),
     ] = None,
     expires: Annotated[
         str | None,

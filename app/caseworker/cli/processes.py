@@ -140,7 +140,8 @@ def retention(
     """Set how long a tenant's stored records are kept, overriding the configuration."""
     with startup_errors():
         keep_for(tenant, record, days)
-    show(f"Retention of {record} for tenant {tenant}: {days}")
+    unit = " days" if days.isdecimal() else ""
+    show(f"Retention of {record} for tenant {tenant}: {days}{unit}")
 
 
 @config_cli.command("check")

@@ -59,14 +59,18 @@ def set_quota(
     max_queued: Annotated[
         int | None, _runs("Maximum number of queued runs; further runs are rejected.")
     ] = None,
-    max_runs_per_minute: Annotated[int | None, _runs("Accepted runs.")] = None,
+    max_runs_per_minute: Annotated[
+        int | None, _runs("Maximum number of accepted runs per minute; further runs are rejected.")
+    ] = None,
     max_cost_usd_per_day: Annotated[Decimal | None, _cost("day")] = None,
     max_cost_usd_per_month: Annotated[Decimal | None, _cost("month")] = None,
-    max_stored_bytes: Annotated[int | None, typer.Option(min=0, max=2**53, help="Stored.")] = None,
+    max_stored_bytes: Annotated[
+        int | None, typer.Option(min=0, max=2**53, help="Maximum number of stored bytes.")
+    ] = None,
     max_definitions: Annotated[
         int | None, _runs("Maximum number of versions of graphs and agents.")
     ] = None,
-    max_threads: Annotated[int | None, _runs("Threads.")] = None,
+    max_threads: Annotated[int | None, _runs("Maximum number of threads.")] = None,
     model: Annotated[
         list[str] | None,
         typer.Option(help="Allowed model. Repeatable; all other models are rejected."),
@@ -103,8 +107,8 @@ def remove_quota(tenant: Tenant) -> None:
     """Reset a tenant to the configured quota (`quotas.*`)."""
     if not _with(lambda quotas: quotas.delete(tenant)):
         fail(
-            f"Tenant {tenant} has no own quota. `caseworker quotas list` lists the tenants that "
-            "have one."
+            f"Tenant {tenant} has no quota of its own. `caseworker quotas list` lists "
+            "the tenants that have one."
         )
     show(f"Tenant {tenant} now has the configured default quota.")
 

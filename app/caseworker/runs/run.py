@@ -101,7 +101,7 @@ class RunRequest:
     """Inputs of the first steps of the graph, by handle."""
     expected_tools: tuple[str, ...] = ()
     gold_answer: str | None = None
-    """Only for the verifier: never included in a planner, a prompt or a log."""
+    """Only for the verifier: never passed to a planner, prompt or log."""
     mode: str | None = None
     """None means the configured mode."""
     budget: Budget = field(default_factory=Budget)

@@ -12,7 +12,7 @@ from tzlocal import get_localzone_name
 
 from caseworker.core.budget.budget import Budget, json_name, json_number
 from caseworker.runs.quotas import Quota
-from caseworker.settings.models import ProviderSettings
+from caseworker.settings.models import ApiKey, BaseUrl, ProviderSettings
 from caseworker.settings.values import Count, Endpoint, Names, Positive, Seconds, Section, Text, key
 
 
@@ -112,7 +112,7 @@ Money = Annotated[Decimal, Field(ge=0, le=Decimal("1e12"), allow_inf_nan=False)]
 
 
 class QuotaSettings(Section):
-    """Default quota of each tenant; /quotas sets a tenant's own quota."""
+    """Default quota of each tenant; null is unlimited. /quotas sets a tenant's own quota."""
 
     max_running: Count | None = key(
         None, "Maximum number of concurrent runs; further runs are queued; null: no limit."
@@ -156,7 +156,9 @@ class ActSettings(Section):
     """Maximum rounds of the small model in mode fallback_only, at most max_steps. 1 sends the
     single pass to the gate, 0 to the verifier only."""
     min_improvement: Share = key(0.01, "Minimum increase of the metric that counts as progress.")
-    no_progress_patience: Count = key(1, "Maximum consecutive rounds without progress.")
+    no_progress_patience: Count = key(
+        1, "Number of consecutive rounds without progress that are tolerated."
+    )
 
 
 class VerifierSettings(Section):
@@ -212,7 +214,11 @@ class PriceSettings(ProviderSettings):
 
     provider: Literal["packaged", "tiingo"] | None = None
     """Source of prices: a packaged data set (five companies, 2000 to 2013) or tiingo.com. Null is
-    `tiingo` with a key, else `packaged`."""
+    `tiingo` with a key or base_url, else `packaged`."""
+    api_key: ApiKey | None = None
+    """API key of tiingo.com. Defaults to TIINGO_API_KEY if base_url is null."""
+    base_url: BaseUrl | None = None
+    """Endpoint of the price source. Null is the provider's default."""
     timeout_seconds: Seconds = key(15.0, "Timeout of one request.")
 
 
@@ -275,7 +281,7 @@ class ToolSettings(Section):
         (), "Names of the tools whose calls require approval; `server.*`: all tools of a server."
     )
     approval_timeout_seconds: Seconds = key(
-        86_400.0, "Time limit for approving a call; afterwards the call is rejected."
+        86_400.0, "Time limit for approving a call; a call not approved in time is not made."
     )
     plugins: Names = key((), "Tools to add, by import path such as my_package.tools:Weather.")
     expose_errors: bool = key(

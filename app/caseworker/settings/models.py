@@ -34,6 +34,7 @@ def _api_key(key: SecretStr) -> SecretStr:
 
 
 BaseUrl = Annotated[Endpoint, AfterValidator(_base)]
+ApiKey = Annotated[SecretStr, AfterValidator(_api_key)]
 Usd = Annotated[Decimal, Field(ge=0)]
 
 _NEEDS = {"openai": ("api_key", "base_url"), "anthropic": ("api_key",), "tiingo": ("api_key",)}
@@ -47,9 +48,9 @@ class ProviderSettings(Section):
     live: ClassVar[str]  # default provider with one of them
 
     provider: str | None = None
-    api_key: Annotated[SecretStr, AfterValidator(_api_key)] | None = None
-    """API key. Defaults to <PROVIDER>_API_KEY: for the two tiers always, for other
-    models without base_url."""
+    api_key: ApiKey | None = None
+    """API key. Defaults to <PROVIDER>_API_KEY: for the two tiers always, for other models only if
+    base_url is null."""
     base_url: BaseUrl | None = None
     """URL of the endpoint, such as http://127.0.0.1:11434/v1, which may need no key. Null is the
     provider's default."""

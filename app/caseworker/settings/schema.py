@@ -74,7 +74,9 @@ class ServerSettings(Section):
     """Origins of web pages, such as https://app.example.com, that may send requests without a key.
     The service's own pages always may."""
     max_connections: Positive = key(
-        2000, "Maximum number of concurrent requests; further ones wait, then 503."
+        2000,
+        "Maximum number of concurrent requests; further ones wait, then 503. A tenth more "
+        "connections may be open.",
     )
     max_head_kb: Positive = key(
         32, "Maximum size of request line and headers, in KiB; larger ones are rejected with 431."
@@ -112,7 +114,9 @@ class DatabaseSettings(Section):
 class WorkerSettings(Section):
     """Execution of runs by a process."""
 
-    enabled: bool = key(True, "Whether `caseworker serve` executes runs itself.")
+    enabled: bool = key(
+        True, "Whether `caseworker serve` executes runs; if false, only `caseworker worker` does."
+    )
     max_runs: Positive = key(1000, "Maximum number of concurrent runs per process.")
     max_parallel_steps: Positive = key(
         64, "Maximum number of concurrent steps per run, across all its graphs."
@@ -222,7 +226,7 @@ class RetentionSettings(Section):
     snapshots_days: DaysKept = key(None, "Traces stored by the previous release.")
     artifacts_days: DaysKept = key(None, "Artifacts of runs.")
     threads_days: DaysKept = key(
-        None, "Threads, counted from their last message; their runs are kept separately."
+        None, "Threads, counted from their last message; their runs are kept as set by runs_days."
     )
     sweep_seconds: Seconds = key(600.0, "Interval of the retention job, across all processes.")
 
@@ -271,7 +275,8 @@ class JwtSettings(Section):
     )
     tenant_claim: Text = key("tenant", "Claim with the tenant; required in every token.")
     scope_claim: Text = key(
-        "scope", "Claim with the scopes run, read or admin, as a list or separated by spaces."
+        "scope",
+        "Claim with the scopes read, run, approve or admin, as a list or separated by spaces.",
     )
     leeway_seconds: Annotated[Count, Field(le=600)] = key(30, "Allowed clock skew.")
 
@@ -328,13 +333,15 @@ class WebhookSettings(Section):
     )
     max_attempts: Positive = key(12, "Maximum number of attempts per delivery.")
     first_retry_seconds: Seconds = key(
-        5.0, "Back-off after the first failure; each further back-off is 4 times longer."
+        5.0, "Back-off after the first failure; each further back-off is 4 times as long."
     )
     longest_retry_seconds: Seconds = key(
         21_600.0, "Maximum back-off, even if Retry-After is longer."
     )
     max_parallel: Positive = key(32, "Maximum number of concurrent attempts per process.")
-    max_body_kb: Positive = key(1024, "Maximum message size; larger messages omit the result.")
+    max_body_kb: Positive = key(
+        1024, "Maximum message size; larger messages omit the result, then the inputs."
+    )
     encryption_key: Annotated[SecretStr, AfterValidator(_long_key)] | None = None
     """Key that encrypts newly created signing secrets, the same for all processes. Set
     WEBHOOKS_ENCRYPTION_KEY. Null stores secrets unencrypted."""
@@ -381,7 +388,7 @@ class TelemetrySettings(Section):
     """URL of an OTLP/HTTP collector for spans and metrics, such as http://localhost:4318. Null uses
     OTEL_EXPORTER_OTLP_ENDPOINT; without that, nothing is exported."""
     otlp_metrics_seconds: Seconds | None = key(
-        60.0, "Export interval of metrics; null exports spans only."
+        60.0, "Export interval of metrics, unless `metrics` is off; null exports spans only."
     )
     propagate: bool = True
     """Whether to send `traceparent` headers to models, MCP servers and webhooks. This applies to

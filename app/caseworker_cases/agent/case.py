@@ -65,7 +65,7 @@ class ActLimits:
     """Maximum ACT steps in ``fallback_only``: 1 is a single gated pass, 0 a single pass that is
     only verified. Never more than ``max_steps``."""
     no_progress_patience: int
-    """Number of consecutive rounds without improvement before the small tier gives up."""
+    """Number of consecutive rounds without improvement that the small tier tolerates."""
     min_improvement: float
     """Minimum rise of the metric (0 to 1) that counts as an improvement."""
     escalate_when: EscalateWhen

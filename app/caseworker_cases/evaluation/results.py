@@ -162,7 +162,7 @@ def _judged(trial: Trial) -> tuple[Outcome, str]:
     if wants_refusal and claims:
         return Outcome.CLAIMED, "a verified answer to a question that must be refused"
     if wants_refusal:
-        return Outcome.SUCCESS, "no answer was given"
+        return Outcome.SUCCESS, "no verified answer was given"
     if claims:
         return _judged_answer(trial, found.get("answer"))
     cause = _model_failure(trial.trace) or _cause(trial.run)

@@ -93,21 +93,21 @@ class Budget:
     max_time_seconds: Seconds | None = None
     """Counted from the first claim; waiting in a queue does not count."""
     max_steps: Count | None = None
-    """Step executions; further attempts of a step are not counted."""
+    """Step executions; retries of a step are not counted."""
     max_api_calls: Count | None = None
-    """Provider attempts, retries included."""
+    """Attempts at model providers, including retries."""
     max_cost_dollars: Dollars | None = None
-    """US dollars; refuses a model whose price is not known."""
+    """US dollars; calls of a model with an unknown price are rejected."""
     max_llm_calls: Count | None = None
-    """Logical calls of all models together, reprompts included."""
+    """Logical calls of all models together, including reprompts."""
     max_llm_calls_small: Count | None = None
-    """Logical calls of the small tier, reprompts included."""
+    """Logical calls of the small tier, including reprompts."""
     max_llm_calls_big: Count | None = None
-    """Logical calls of the big tier, reprompts included."""
+    """Logical calls of the big tier, including reprompts."""
     max_tool_calls: Count | None = None
-    """Tool attempts."""
+    """Attempts at tool calls, including retries."""
     max_turns: Count | None = None
-    """Turns of agents: calls of a model with what follows from each."""
+    """Turns of agents; a turn is a model call with the tool calls that it requests."""
 
     __pydantic_config__ = {  # noqa: RUF012 - a constant, read by validation libraries
         "extra": "forbid",

@@ -113,7 +113,7 @@ class RunMetrics:
         self._takeovers = declare(
             Counter,
             "run_takeovers",
-            "Runs recovered by this process after another worker was lost.",
+            "Runs started here that an earlier execution had already started.",
         )
         self._steps = declare(Counter, "steps", "Steps executed.")
         self._turns = declare(Counter, "turns", "Agent turns.")

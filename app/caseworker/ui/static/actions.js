@@ -23,7 +23,7 @@ export function cancelRun(run) {
       h("p", { class: "muted" }, "In-flight calls are aborted. Completed results and their cost are kept."),
       h("label", { for: "reason" }, "Reason"), reason, message,
       h("div", { class: "row" },
-        h("button", { type: "button", on: { click: close } }, "Keep it"),
+        h("button", { type: "button", on: { click: close } }, "Do not cancel"),
         h("button", { class: "danger" }, "Cancel the run")));
     form.addEventListener("submit", async (event) => {
       event.preventDefault();
@@ -51,9 +51,9 @@ function receiptOf(receipt, close) {
     h("p", {}, receipt.already_finished ? "The run has already ended; nothing was changed." : "The cancel request is stored. No new calls of this run start."),
     h("dl", { class: "facts" }, facts.map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value)))),
     receipt.calls.length ? h("div", {},
-      h("h3", {}, "Calls in flight"),
+      h("h3", {}, "Calls started before the request"),
       h("ul", { class: "tries" }, receipt.calls.slice(0, 50).map((call) =>
-        h("li", {}, h("strong", {}, call.name), ` · ${call.kind} · ${words(call.status)}`)))) : h("p", { class: "muted" }, "No calls were in flight."),
+        h("li", {}, h("strong", {}, call.name), ` · ${call.kind} · ${words(call.status)}`)))) : h("p", { class: "muted" }, "No calls had started."),
     h("div", { class: "row" }, h("button", { type: "button", class: "primary", on: { click: close } }, "Close")));
 }
 

@@ -63,7 +63,7 @@ export function critical(analysis, tree, select) {
     h("button", { type: "button", class: "link", on: { click: () => select(one.node_id) } }, tree.byId.get(one.node_id)?.title ?? one.name),
     duration(one.after_ms), duration(one.duration_ms), share(one.duration_ms / whole),
   ]);
-  return card(`Critical path: ${counted(analysis.critical_path.length, "stretch", "stretches")}`, table("Critical path",
+  return card(`Critical path: ${counted(analysis.critical_path.length, "segment")}`, table("Critical path",
     [["Call", "cut"], ["After", "number"], ["Alone for", "number"], ["Share", ""]], cells));
 }
 

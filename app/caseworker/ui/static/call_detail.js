@@ -72,10 +72,10 @@ export class CallDetail {
       metadata.step_type === "map" && items(details.reply?.items),
       request(details),
       reply(details),
-      details.payloads === "none" && h("p", { class: "muted" }, "This service keeps no requests and replies."),
+      details.payloads === "none" && h("p", { class: "muted" }, "This service does not store requests and replies."),
       Object.keys(metadata).length > 0 && h("details", {}, h("summary", {}, "Metadata"), shown(metadata)),
       this.goOn && call.parent && call.status === "completed" && call.sort !== "attempt" &&
-        h("div", {}, h("button", { type: "button", on: { click: () => this.goOn(call.id) } }, "Go on from here…")),
+        h("div", {}, h("button", { type: "button", on: { click: () => this.goOn(call.id) } }, "Resume from here…")),
     ];
   }
 }
@@ -107,7 +107,7 @@ function request({ kind, request: asked }) {
   const { messages, messages_left_out, ...rest } = asked;
   return [
     block("Prompt",
-      messages_left_out ? h("p", { class: "muted" }, `${count(messages_left_out)} older messages are left out.`) : null,
+      messages_left_out ? h("p", { class: "muted" }, `${count(messages_left_out)} older messages are not shown.`) : null,
       messages.map(said)),
     h("details", {}, h("summary", {}, "Request settings"), shown(rest)),
   ];
@@ -128,7 +128,7 @@ function reply({ kind, reply: got }) {
   const { text, ...rest } = got;
   return [
     block("Reply", text ? shown(text) : null, rest.tool_calls?.length ? shown(rest.tool_calls) : null),
-    h("details", {}, h("summary", {}, "All of the reply"), shown(rest)),
+    h("details", {}, h("summary", {}, "Further fields of the reply"), shown(rest)),
   ];
 }
 

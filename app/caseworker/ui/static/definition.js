@@ -37,7 +37,7 @@ function agent(definition) {
     card("Prompt", Object.entries(prompt).map(([name, text]) => [h("h3", {}, name), shown(text)])),
     h("div", { class: "stack" },
       card("Tools", tools.length ? h("ul", { class: "tries" }, tools.map((one) => h("li", {}, toolName(one)))) : h("p", { class: "muted" }, "None.")),
-      card("Limits", Object.keys(limits).length ? shown(limits) : h("p", { class: "muted" }, "None of its own."))));
+      card("Limits", Object.keys(limits).length ? shown(limits) : h("p", { class: "muted" }, "No limits of its own."))));
 }
 
 function toolName(one) {

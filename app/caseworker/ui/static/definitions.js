@@ -22,6 +22,6 @@ export function show({ main, params: [what], signal }) {
       count(one.size_bytes),
       h("time", { datetime: one.created_at, title: instant(one.created_at) }, ago(one.created_at)),
     ],
-    empty: nothing(`There are no registered ${what}.`, `POST /${what} registers one.`),
+    empty: nothing(`No registered ${what}.`, `Register one with POST /${what}.`),
   });
 }

@@ -14,12 +14,12 @@ const FIGURES = [
   ["success@1", "Success at first try", percent, 1],
   ["escalation_rate", "Escalated to the big model", percent, -1],
   ["p95_latency_easy", "Easy cases, 95th percentile", seconds, -1],
-  ["avg_llm_small", "Small model calls a case", mean, -1],
-  ["avg_llm_big", "Big model calls a case", mean, -1],
-  ["avg_tool_calls", "Tool calls a case", mean, -1],
-  ["avg_act_steps", "ACT steps a case", mean, -1],
-  ["mean_tokens_per_case", "Tokens a case", mean, -1],
-  ["mean_cost_usd_per_case", "Cost a case", (value) => (value === null ? "unknown" : money(value)), -1],
+  ["avg_llm_small", "Small model calls per case", mean, -1],
+  ["avg_llm_big", "Big model calls per case", mean, -1],
+  ["avg_tool_calls", "Tool calls per case", mean, -1],
+  ["avg_act_steps", "ACT steps per case", mean, -1],
+  ["mean_tokens_per_case", "Tokens per case", mean, -1],
+  ["mean_cost_usd_per_case", "Cost per case", (value) => (value === null ? "unknown" : money(value)), -1],
 ];
 const COUNTS = [
   ["cases", "cases"], ["trials", "trials"], ["succeeded", "succeeded"], ["verified", "verified"],
@@ -45,9 +45,9 @@ export function show({ main }) {
     fill(message);
     for (const file of files) {
       try {
-        if (file.size > MAX_BYTES) throw new Error("it is too large");
+        if (file.size > MAX_BYTES) throw new Error("the file is too large");
         const metrics = JSON.parse(await file.text());
-        if (typeof metrics?.format !== "number" || !Array.isArray(metrics.cases)) throw new Error("it is no metrics.json of an evaluation");
+        if (typeof metrics?.format !== "number" || !Array.isArray(metrics.cases)) throw new Error("the file is not the metrics.json of an evaluation");
         reports.push({ name: file.name, metrics });
       } catch (error) {
         fill(message, `${file.name}: ${error.message}`);
@@ -62,7 +62,7 @@ export function show({ main }) {
     const [earlier, later] = reports.length === 2 ? reports : [null, reports[0]];
     if (!later) return fill(place, nothing("No report is open."));
     if (earlier && earlier.metrics.format !== later.metrics.format) {
-      return fill(place, nothing("These reports are of different formats and cannot be compared."));
+      return fill(place, nothing("These reports have different formats and cannot be compared."));
     }
     return fill(place, h("div", { class: "row" },
       h("strong", {}, earlier ? `${earlier.name} (before) and ${later.name} (now)` : later.name),
@@ -133,5 +133,5 @@ function cases(before, now) {
   return card(before ? `Cases with another outcome: ${changed.length} of ${rows.length}` : `Cases: ${rows.length}`,
     changed.length ? table("Cases", columns, changed.slice(0, 500).map(([one, other]) => [
       one.run_ids?.[0] ? h("a", { class: "row-link", href: `${root}/ui${runPath(one.run_ids[0])}` }, one.id) : h("span", { class: "mono" }, one.id), one.family ?? "", ...(before ? [outcome(other)] : []), outcome(one),
-    ])) : h("p", { class: "muted" }, "Every case ended as before."));
+    ])) : h("p", { class: "muted" }, "All cases have the same outcome as before."));
 }

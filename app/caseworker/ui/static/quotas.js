@@ -13,12 +13,12 @@ export async function show({ main, query, signal, go }) {
   } } }, h("label", { for: "tenant" }, "Tenant", field), h("button", {}, "Show"));
   const place = h("div", { class: "stack" });
   fill(main, h("div", { class: "page-head" }, h("h1", {}, "Quotas")), place,
-    h("details", { open: tenant !== null }, h("summary", {}, "Of another tenant"), form));
+    h("details", { open: tenant !== null }, h("summary", {}, "Another tenant"), form));
   try {
     fill(place, content(await get(tenant === null ? "/quotas" : `/quotas/${encodeURIComponent(tenant)}`, {}, signal)));
   } catch (error) {
     if (!(error instanceof ApiError) || error.status === 401) throw error;
-    fill(place, nothing("This quota is not shown.", error.message));
+    fill(place, nothing("The quota cannot be shown.", error.message));
   }
 }
 
@@ -35,8 +35,8 @@ function content(quota) {
   ];
   return card(quota.tenant,
     h("div", { class: "gauges" }, gauges),
-    h("p", { class: "muted" }, `Runs accepted in a minute: ${quota.max_runs_per_minute === null ? "unlimited" : `at most ${count(quota.max_runs_per_minute)}`}. `,
-      quota.is_default ? "This is the quota of the configuration." : `Set for this tenant${quota.updated_at ? `, ${instant(quota.updated_at)}` : ""}.`));
+    h("p", { class: "muted" }, `Runs accepted per minute: ${quota.max_runs_per_minute === null ? "unlimited" : `at most ${count(quota.max_runs_per_minute)}`}. `,
+      quota.is_default ? "This is the configured default quota." : `Set for this tenant${quota.updated_at ? `, ${instant(quota.updated_at)}` : ""}.`));
 }
 
 function gauge(title, used, limit, shown, reserved = 0) {

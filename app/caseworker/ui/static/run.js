@@ -107,7 +107,7 @@ class RunPage {
     this.states = this.#stateOfSteps();
     fill(this.panels.steps, trace.graph && (trace.graph.steps.length > 1 || nested.length)
       ? h("div", { class: "stack" }, card(null, this.#drawn(trace.graph, "")), nested.map(([path, graph]) => this.#inside(path, graph)))
-      : nothing("This run has no graph of steps."));
+      : nothing("This run has no step graph."));
     fill(this.panels.spent, models(trace.analysis), times(trace.analysis), critical(trace.analysis, this.tree, (id) => this.#choose(id)));
     fill(this.panels.result, result(run));
     pictures(this.panels.files, this.files, this.signal);
@@ -130,7 +130,7 @@ class RunPage {
       h("span", { class: "tag" }, run.kind),
       named && h("a", { href: `${root}/ui/${run.agent ? "agents" : "graphs"}/${named.name}` }, `${named.name}${named.version ? ` @${named.version}` : ""}`),
       run.thread_id && h("span", { class: "muted" }, "answers in ", h("a", { href: `${root}/ui/threads/${encodeURIComponent(run.thread_id)}` }, run.thread_id)),
-      run.from && h("span", { class: "muted" }, "goes on from ", h("a", { href: `${root}/ui${runPath(run.from.run_id)}` }, run.from.run_id)),
+      run.from && h("span", { class: "muted" }, "resumed from ", h("a", { href: `${root}/ui${runPath(run.from.run_id)}` }, run.from.run_id)),
       h("div", { class: "end" },
         ended ? null : h("span", { class: "live" }, "Live"),
         ended ? h("button", { type: "button", on: { click: () => goOnFrom(run, null, this.go) } }, "Resume this run…") : null,
@@ -145,9 +145,9 @@ class RunPage {
     const at = stop.kind === "error" ? failedStep(trace, stop) : trace.analysis.stopped_at;
     const limit = stop.dimension && [`the limit of ${words(stop.dimension)}`, stop.scope && stop.scope !== "run" ? ` of ${stop.scope}` : "",
       stop.limit === undefined ? "" : `: ${amount(stop.dimension, stop.used)} of ${amount(stop.dimension, stop.limit)} used`,
-      stop.requested ? `, ${amount(stop.dimension, stop.requested)} more asked for` : ""];
+      stop.requested ? `, ${amount(stop.dimension, stop.requested)} more requested` : ""];
     const texts = [
-      stop.kind === "cancelled" ? `Cancelled by ${stop.requested_by ?? "somebody"}` : stop.kind === "error" ? "An error" : words(stop.kind),
+      stop.kind === "cancelled" ? `Cancelled by ${stop.requested_by ?? "an unknown caller"}` : stop.kind === "error" ? "An error" : words(stop.kind),
       limit ? [" · ", limit] : null, stop.step_id ? ` · step ${stop.step_id}` : null, stop.reason ? ` · ${stop.reason}` : null,
     ];
     return h("div", { class: `banner banner-${run.status}` },
@@ -164,13 +164,13 @@ class RunPage {
     const unknown = usage.cost_usd === null || usage.cost_usd === undefined;
     const cost = unknown ? usage.cost_usd_known ?? null : usage.cost_usd;
     const facts = [
-      ["Began", instant(run.started_at ?? run.created_at), run.started_at ? `waited ${duration(between(run.created_at, run.started_at))} to begin` : run.start_at ? `begins ${instant(run.start_at)}` : "in the queue"],
+      ["Started", instant(run.started_at ?? run.created_at), run.started_at ? `waited ${duration(between(run.created_at, run.started_at))} to start` : run.start_at ? `starts ${instant(run.start_at)}` : "in the queue"],
       ["Time", run.started_at ? duration(between(run.started_at, run.finished_at)) : "–", run.finished_at ? `ended ${instant(run.finished_at)}` : "so far"],
-      ["Cost charged", run.usage ? money(cost === null ? null : cost - estimatedCost) : "–", unknown && run.usage ? counted(usage.unpriced_calls ?? 0, "call without a price", "calls without a price") : "said by providers"],
-      ["Cost estimated", money(estimatedCost), estimatedCost ? "sent, answer lost" : "none"],
+      ["Cost charged", run.usage ? money(cost === null ? null : cost - estimatedCost) : "–", unknown && run.usage ? counted(usage.unpriced_calls ?? 0, "call without a price", "calls without a price") : "reported by providers"],
+      ["Cost estimated", money(estimatedCost), estimatedCost ? "sent, response lost" : "none"],
       ["Tokens", count(usage.tokens ?? totals.total_tokens_in + totals.total_tokens_out), `${count(totals.total_tokens_in)} in, ${count(totals.total_tokens_out)} out${estimatedTokens ? `, ${count(estimatedTokens)} estimated` : ""}`],
       ["Calls", counted(usage.llm_calls ?? totals.total_llm_calls, "model call"), `${counted(usage.tool_calls ?? totals.total_tool_calls, "tool call")}, ${counted(totals.total_retries, "retry", "retries")}`],
-      ["Attempts", count(run.attempts), run.attempts > 1 ? "begun again by a worker" : null],
+      ["Attempts", count(run.attempts), run.attempts > 1 ? "restarted by a worker" : null],
     ];
     return h("section", { class: "card" }, h("h2", {}, "Run"), h("dl", { class: "facts" },
       facts.map(([name, value, note]) => h("div", {}, h("dt", {}, name), h("dd", {}, value, note && h("small", {}, note))))));

@@ -10,7 +10,7 @@ const PAGE = 50;
 /** How many runs are looked through at once for a part of an id. */
 const SEARCHED = 200;
 const COLUMNS = [
-  ["Run", ""], ["Status", ""], ["Kind", "wide"], ["What", "wide cut"], ["Began", "minor"],
+  ["Run", ""], ["Status", ""], ["Kind", "wide"], ["What", "wide cut"], ["Created", "minor"],
   ["Time", "number"], ["Tokens", "number wide"], ["Cost", "number"],
 ];
 
@@ -38,8 +38,8 @@ export async function show({ main, query, signal, go }) {
   function draw() {
     const runs = pages.flatMap((page) => page.runs);
     if (!runs.length) {
-      fill(list, nothing(query.size ? "No run fits." : "There are no runs yet.",
-        query.size ? "Take a filter away to see more." : h("code", {}, 'curl -X POST …/runs -d \'{"input": "What is 6 * 7?"}\'')));
+      fill(list, nothing(query.size ? "No matching runs." : "No runs.",
+        query.size ? "Remove a filter to see more." : h("code", {}, 'curl -X POST …/runs -d \'{"input": "What is 6 * 7?"}\'')));
     } else {
       const fresh = known.size > 0;
       fill(list, table("Runs", COLUMNS, runs.map(row)));
@@ -56,7 +56,7 @@ export async function show({ main, query, signal, go }) {
         event.target.disabled = true;
         pages = [...pages, await load(next)];
         draw();
-        announce(`${runs.length} runs are shown.`);
+        announce(`${runs.length} runs shown.`);
       } } }, "Older runs"));
   }
 
@@ -84,7 +84,7 @@ export async function show({ main, query, signal, go }) {
     } catch (error) {
       if (signal.aborted || error.status === 401) return;
       live.classList.add("off");
-      fill(live, "The service does not answer");
+      fill(live, "The service does not respond");
     }
   }
 }

@@ -5,7 +5,7 @@ import { h, nothing } from "./dom.js";
 import { ago, instant } from "./format.js";
 import { listing } from "./listing.js";
 
-const COLUMNS = [["Thread", ""], ["Title", "cut"], ["Metadata", "wide cut"], ["Begun", "minor"]];
+const COLUMNS = [["Thread", ""], ["Title", "cut"], ["Metadata", "wide cut"], ["Created", "minor"]];
 
 export function show({ main, signal }) {
   return listing(main, {

@@ -11,7 +11,7 @@ const SPARE = 12;
 const SORTS = { run: "RUN", step: "STEP", llm: "LLM", tool: "TOOL", system: "SYS", agent: "AGENT", attempt: "TRY" };
 const LEGEND = [
   ["llm", "model call"], ["tool", "tool call"], ["step", "step"], ["waits", "waited for budget or provider"],
-  ["critical", "critical path"], ["replayed", "taken over"],
+  ["critical", "critical path"], ["replayed", "imported"],
 ];
 
 export class Timeline {
@@ -162,7 +162,7 @@ export class Timeline {
   }
 
   #told(call) {
-    const parts = [`begins after ${duration(call.start - this.tree.start)}`];
+    const parts = [`starts after ${duration(call.start - this.tree.start)}`];
     if (call.waited) parts.push(`waited ${duration(call.waited)}`);
     if (call.critical.length) parts.push("on the critical path");
     return parts.join(", ");
@@ -288,8 +288,8 @@ function tags(call) {
   const { node } = call;
   return [
     node.retries_used ? h("span", { class: "tag tag-warn" }, node.retries_used === 1 ? "1 retry" : `${node.retries_used} retries`) : null,
-    call.takenOver ? h("span", { class: "tag" }, "replayed") : null,
-    node.metadata.continues ? h("span", { class: "tag" }, "goes on") : null,
+    call.takenOver ? h("span", { class: "tag" }, "imported") : null,
+    node.metadata.continues ? h("span", { class: "tag" }, "resumed") : null,
     call.waited ? h("span", { class: "tag tag-wait" }, `waited ${duration(call.waited)}`) : null,
     node.metadata.fallback ? h("span", { class: "tag tag-warn" }, "fallback") : null,
     node.error_class ? h("span", { class: "tag tag-bad" }, node.error_class) : null,
