@@ -50,7 +50,7 @@ async def ports(opened: Open) -> AsyncIterator[Ports]:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def running_provider() -> AsyncIterator[FakeProvider]:
-    """A model provider as a process of its own."""
+    """Run the fake model provider as a separate process."""
     async with FakeProvider() as running:
         yield running
 
@@ -66,7 +66,7 @@ async def configured(
 
 @pytest.fixture(scope="module")
 def fake() -> Iterator[FakeProvider]:
-    """One fake provider for all tests of a module; each uses markers of its own."""
+    """Share one fake provider between the tests of a module; each test uses its own markers."""
     provider = asyncio.run(FakeProvider().start())
     yield provider
     provider.stop()

@@ -1,4 +1,4 @@
-"""What the store of runs keeps of an accepted run, asked of every implementation."""
+"""Contract of the run store for the data of an accepted run, tested on every implementation."""
 
 import asyncio
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""What the store of files promises."""
+"""Contract of the artifact store."""
 
 import asyncio
 import hashlib
@@ -31,7 +31,7 @@ class Stores:
         return (await self.runs.accept(new_run(run_id, tenant=tenant), worker_id="w1")).run
 
     async def lost(self, run: Run) -> Run:
-        """The same run, owned by somebody else by now."""
+        """Release the run, let another worker claim it, and return it as the new owner sees it."""
         await self.runs.release(run, active_seconds=0, calls=(), counted=True)
         taken = await self.runs.claim(run.key, "w2")
         assert taken is not None
@@ -61,7 +61,7 @@ def stores(api: Api) -> Stores:
 
 @pytest.mark.req("002/9.4")
 async def test_what_is_kept_comes_back_as_it_was(stores: Stores) -> None:
-    """Whole or piece by piece, and with all that is said of it."""
+    """A file can be read whole or in pieces, with its metadata unchanged."""
     run = await stores.claimed()
     new = new_artifact("plot-1.png", BIG)
 
@@ -164,7 +164,7 @@ async def test_a_run_that_has_ended_keeps_what_it_has_and_no_more(
 
 @pytest.mark.req("002/23.3")
 async def test_a_run_keeps_no_more_files_than_it_may(stores: Stores) -> None:
-    """One that takes the place of another is no more."""
+    """A file that replaces another one does not count as an additional file."""
     run = await stores.claimed()
     for number in (1, 2, 3):
         await stores.save(run, new_artifact(f"{number}.png"))
@@ -177,7 +177,7 @@ async def test_a_run_keeps_no_more_files_than_it_may(stores: Stores) -> None:
 
 @pytest.mark.req("002/23.3")
 async def test_a_run_keeps_no_more_bytes_than_it_may(stores: Stores) -> None:
-    """Up to the last one; what takes the place of another is counted instead of it."""
+    """The limit is exact, and a file that replaces another one is counted in its place."""
     run = await stores.claimed()
     await stores.save(run, new_artifact("1.png", bytes(1_500_000)))
 
@@ -205,7 +205,7 @@ async def test_files_that_are_kept_at_once_share_the_room_there_is(stores: Store
 
 
 async def test_tenants_and_runs_never_meet(stores: Stores) -> None:
-    """Not by the same names, not by the same slots, not by what somebody knows of a file."""
+    """Equal names, equal slots and a known file record give no access to another run's files."""
     runs = [
         await stores.claimed(),
         await stores.claimed("case-2"),
@@ -223,7 +223,10 @@ async def test_tenants_and_runs_never_meet(stores: Stores) -> None:
 
 
 async def test_a_run_that_goes_on_has_files_of_its_own(stores: Stores) -> None:
-    """Those of the calls that it takes over; they stay when the other run and its files go."""
+    """The new run gets the files of the calls that it imports.
+
+    They remain when the source run and its files are erased.
+    """
     run = await stores.claimed()
     graph = graph_with_calls("case-1")
     records = records_of(graph, call_key="case/plot", outcome="result", value={})

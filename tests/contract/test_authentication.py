@@ -1,4 +1,4 @@
-"""Whom a credential shows, how long an answer counts, and what guesses cost."""
+"""Tests whom a credential identifies, how long an answer is cached and what guesses cost."""
 
 import asyncio
 from collections.abc import Collection, Mapping
@@ -38,7 +38,7 @@ class Clock:
 
 @pytest.fixture(autouse=True)
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    """A clock that moves when it is told to: on a slow machine no answer is forgotten meanwhile."""
+    """Replace the clock with one that moves only on request; a slow machine expires no answer."""
     clock = Clock()
     monkeypatch.setattr(module, "time", clock)
     return clock
@@ -112,7 +112,7 @@ async def test_many_that_show_a_key_at_once_ask_once(store: CountedKeys) -> None
 async def test_a_revoked_key_works_no_longer_than_an_answer_counts(
     store: CountedKeys, clock: Clock
 ) -> None:
-    """In the process that revoked it not even so long."""
+    """The process that revoked the key refuses it at once."""
     key = await issued(store)
     here, elsewhere = Authentication(store), Authentication(store)
     for each in (here, elsewhere):
@@ -160,7 +160,7 @@ async def test_what_is_nearly_a_key_is_none(store: CountedKeys, change: str) -> 
 
 
 async def test_a_refused_credential_is_looked_up_once(store: CountedKeys, clock: Clock) -> None:
-    """Whoever repeats it asks the store no more."""
+    """A repeated invalid credential is answered from the cache."""
     authentication = Authentication(store)
 
     for _ in range(10):
@@ -173,7 +173,7 @@ async def test_a_refused_credential_is_looked_up_once(store: CountedKeys, clock:
 async def test_guesses_fill_no_memory_and_push_nobody_out(
     store: CountedKeys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is kept of them is bounded, and apart from what is kept of callers."""
+    """The cache of refused credentials is bounded and separate from the cache of callers."""
     monkeypatch.setattr(module, "MAX_KEPT", 50)
     key, authentication = await issued(store), Authentication(store)
     await authentication.caller_of(key.secret)
@@ -262,7 +262,7 @@ async def test_callers_come_without_a_credential_while_there_is_none(
 
 
 class SlowKeys(CountedKeys):
-    """Answers when it is told to, or fails."""
+    """A key store that answers only after an event is set, or fails."""
 
     def __init__(self, pool: Pool) -> None:
         super().__init__(pool)
@@ -285,7 +285,7 @@ class SlowKeys(CountedKeys):
 
 
 async def test_all_that_come_at_once_without_a_credential_ask_once(api: Api) -> None:
-    """Whoever does not wait for the answer takes it from nobody."""
+    """Concurrent callers share one lookup, and cancelling one of them does not cancel it."""
     store = SlowKeys(api.keys._pool)
     authentication = Authentication(store)
 
@@ -302,7 +302,7 @@ async def test_all_that_come_at_once_without_a_credential_ask_once(api: Api) -> 
 
 
 async def test_all_that_wait_hear_that_nobody_can_say_and_the_next_asks_anew(api: Api) -> None:
-    """None of them waits for an answer of its own from a store that is away."""
+    """All callers that share a failed lookup get its error; the next caller starts a new one."""
     store = SlowKeys(api.keys._pool)
     store.fails = True
     authentication = Authentication(store)

@@ -1,4 +1,4 @@
-"""What dates promise, beyond what a machine with one locale can show."""
+"""Case contracts for dates that a machine with a single locale cannot show."""
 
 import re
 from pathlib import Path

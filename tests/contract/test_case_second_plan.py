@@ -30,7 +30,7 @@ def operation(run: dict[str, Any]) -> bool | None:
 
 
 def ending(run: dict[str, Any]) -> tuple[Any, ...]:
-    """How a run ended, and what is known of its answer."""
+    """Return the status, finish reason, answer and verification of a run."""
     result = run["result"]
     return run["status"], run["finish_reason"], result["answer"], result["verified"]
 
@@ -38,7 +38,7 @@ def ending(run: dict[str, Any]) -> tuple[Any, ...]:
 async def test_a_second_plan_with_the_same_calls_confirms_the_operation(
     configured: Configured,
 ) -> None:
-    """It is an ordinary call of the same tier, with a name of its own, in another form."""
+    """The second plan is a call of the same tier with its own name and its own reply format."""
     await configured.script([RIGHT, second("7*6")])
     async with configured.serving(**AUTO) as client:
         run = await client.post_run(UNREAD, wait_seconds=120)
@@ -197,7 +197,7 @@ async def test_no_second_plan_is_asked_for_where_it_is_not_needed(
 
 
 async def test_a_step_may_turn_the_second_plan_off(configured: Configured) -> None:
-    """The data of a case says it, next to ``pass_metric``."""
+    """The data of a case step can set ``second_plan``, next to ``pass_metric``."""
     data = {**UNREAD, "second_plan": "off"}
     graph = {"steps": [{"id": "case", "type": "case", "data": data}], "edges": []}
     await configured.script([RIGHT, FAILING])

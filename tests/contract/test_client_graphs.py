@@ -1,4 +1,4 @@
-"""The client speaks of graphs as the service does."""
+"""The client sends and returns graphs as the service defines them."""
 
 from collections.abc import AsyncIterator
 
@@ -62,7 +62,7 @@ async def test_a_graph_is_run_and_validated(client: AsyncCaseworkerClient) -> No
 
 
 async def test_no_name_leads_to_another_resource(client: AsyncCaseworkerClient) -> None:
-    """It is one part of the path, whatever it holds."""
+    """The client encodes a name as one path segment, whatever it contains."""
     with pytest.raises(ApiError) as refused:
         await client.get_graph("../runs")
 

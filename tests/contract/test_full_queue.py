@@ -1,4 +1,4 @@
-"""What a full queue refuses, asked of every implementation of the store of runs."""
+"""Contract for a full queue, tested on every implementation of the run store."""
 
 from dataclasses import replace
 

@@ -1,7 +1,8 @@
-"""Clients that are generated from the served OpenAPI document fit together with the service.
+"""Generated clients work with the service whose OpenAPI document they come from.
 
-The programs in ``generated_clients`` are what a caller writes: they post, wait, follow events,
-cancel and read traces. Each is checked by the type checker of its language, then executed.
+The programs in ``generated_clients`` show how a caller uses them: they post, wait, follow events,
+cancel and read traces. The type checker of its language checks each program, and then it is
+executed.
 """
 
 import shutil
@@ -46,7 +47,7 @@ def folder(service: ServiceProcess, tmp_path: Path) -> Path:
 
 
 def run(*command: str | Path, cwd: Path) -> None:
-    """Run a program; what it complains about fails the test."""
+    """Run a program and fail with its output if its exit code is not 0."""
     ended = subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stdout + ended.stderr
 

@@ -1,4 +1,4 @@
-"""What a store promises of a run that goes on from another one, asked of every implementation."""
+"""Contract for a run that resumes from another one, tested on every implementation."""
 
 import json
 import random
@@ -99,7 +99,7 @@ async def ended(ports: Ports, calls: list[CallRecord], status: Any = RunStatus.F
 
 @pytest.mark.parametrize("seed", range(25))
 async def test_what_is_taken_over_is_the_same_in_every_store(ports: Ports, seed: int) -> None:
-    """Of a random journal up to a random node; every row is what the model of it says."""
+    """Every imported row of a random journal, up to a random node, matches the model."""
     records = random_journal(seed)
     await ended(ports, records)
     draw = random.Random(seed)
@@ -174,7 +174,7 @@ class TestAccepting:
         assert again.run.request.source == RunSource("case-1")
 
     async def test_a_full_queue_refuses_it_too(self, opened: Open) -> None:
-        """With all that it would have taken over."""
+        """The run is refused and nothing of the source run is imported."""
         async with opened(store_limits(max_queued=0)) as ports:
             await ended(ports, random_journal(1))
             with pytest.raises(QueueFullError):
@@ -182,7 +182,7 @@ class TestAccepting:
             assert await ports.runs.get(NEW) is None
 
     async def test_an_early_cancel_wins_over_it(self, ports: Ports) -> None:
-        """And its trace shows what it had taken over."""
+        """The run is cancelled, and its trace shows the imported calls."""
         await ended(ports, random_journal(1), RunStatus.COMPLETED)
         await ports.runs.cancel(NEW, CANCEL_REQUEST)
         accepted = await ports.runs.accept(from_run(), worker_id="w1")
@@ -197,7 +197,7 @@ class TestAccepting:
         assert '"run_id": "case-1"' in json.dumps(next(iter(nodes))["metadata"][CONTINUES])
 
     async def test_what_it_takes_over_is_not_spent(self, ports: Ports) -> None:
-        """Not by the run that goes on; the other one's bill stays what it was."""
+        """Imported calls cost the new run nothing, and the charge of the source run stays."""
         await ended(ports, random_journal(1))
         await ports.runs.accept(from_run(), worker_id="w1")
 

@@ -1,4 +1,4 @@
-"""What the store of registered graphs and agents promises."""
+"""Contract of the store of registered graphs and agents."""
 
 import asyncio
 from typing import Any
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 @pytest.fixture(params=["together", "alone"])
 def store(api: Api, request: pytest.FixtureRequest) -> DefinitionStore:
-    """An empty store, which looks heads up together with others or by itself."""
+    """Return an empty store that looks heads up in batches or one at a time."""
     together = request.param == "together"
     return api.definitions if together else PostgresDefinitions(api._engines)
 
@@ -214,7 +214,7 @@ async def test_a_number_is_never_used_again(store: DefinitionStore) -> None:
 
 
 async def test_what_is_not_there_cannot_be_deleted(store: DefinitionStore) -> None:
-    """Nor can what was deleted before."""
+    """Deleting an already deleted version is refused as well."""
     await store.add(new_graph("g"))
     await store.delete(TENANT, DefinitionRef("g", 1))
 

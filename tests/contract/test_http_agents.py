@@ -43,7 +43,7 @@ async def stored(api: Api, run_id: str = "r") -> Run:
 
 
 def agent_of(run: Run) -> dict[str, Any]:
-    """What a run executes."""
+    """Return the agent that a run executes."""
     assert run.request.graph is not None
     agent: dict[str, Any] = run.request.graph["steps"][0]["data"]["agent"]
     return agent
@@ -252,7 +252,7 @@ async def test_a_run_is_given_what_was_said_before(client: httpx.AsyncClient, ap
 async def test_a_run_goes_on_from_one_of_an_agent_with_another_agent(
     client: httpx.AsyncClient, api: Api
 ) -> None:
-    """What is left out is as it was; a name that is sent is looked up."""
+    """Omitted fields keep the values of the source run; a new agent replaces its agent."""
     await register(client, HELPER)
     await run(client, {"name": "helper"}, inputs={"topic": "sums"})
     await client.delete("/runs/r")

@@ -104,7 +104,7 @@ async def test_a_picture_is_shown_with_its_name_and_its_tag(client: httpx.AsyncC
 
 
 async def test_nothing_in_a_svg_is_run_by_a_browser(client: httpx.AsyncClient) -> None:
-    """It is saved; opened all the same it has no scripts, no origin and no network."""
+    """The file is sent as a download, and its policy allows no scripts, origin or network."""
     answer = await client.get(f"{HERE}/b.svg")
 
     policy = [part.strip() for part in answer.headers["content-security-policy"].split(";")]
@@ -150,7 +150,7 @@ async def test_a_file_is_only_what_it_may_be_and_saved_unless_it_is_a_picture(
 async def test_a_file_that_the_caller_has_is_not_sent_again(
     client: httpx.AsyncClient, known: str
 ) -> None:
-    """304, whichever way it says so."""
+    """The answer is 304 for every valid form of ``If-None-Match``."""
     tag = f'"{hashlib.sha256(PNG).hexdigest()}"'
     answer = await client.get(
         f"{HERE}/plot-1.png", headers={"if-none-match": known.format(tag=tag)}
@@ -172,7 +172,7 @@ async def test_a_file_that_the_caller_has_not_is_sent(
 
 
 async def test_head_says_what_get_would(client: httpx.AsyncClient) -> None:
-    """Without a byte of the file; also that there is none."""
+    """HEAD returns the headers of GET without a body, also for a missing file."""
     got, head = await client.get(f"{HERE}/plot-1.png"), await client.head(f"{HERE}/plot-1.png")
 
     ours = {"x-request-id"}
@@ -202,14 +202,14 @@ async def test_head_says_what_get_would(client: httpx.AsyncClient) -> None:
 async def test_what_is_not_there_is_a_problem_document(
     client: httpx.AsyncClient, path: str, status: int, slug: str
 ) -> None:
-    """It says which of the two is missing."""
+    """The problem document says whether the run or the file is missing."""
     assert problem_of(await client.get(path)) == (status, slug)
 
 
 async def test_a_wish_to_stop_a_run_that_does_not_exist_has_no_files(
     client: httpx.AsyncClient,
 ) -> None:
-    """It is no run."""
+    """A pending cancel request is not a run."""
     await client.delete("/runs/later")
 
     assert problem_of(await client.get("/runs/later/artifacts")) == (404, "run-not-found")
@@ -240,7 +240,7 @@ async def test_the_files_of_a_tenant_are_there_for_no_other(
 
 
 async def test_below_a_prefix_the_urls_have_it(run: Run, api: Api) -> None:
-    """A proxy may serve the service under a path of its own."""
+    """URLs keep the path prefix under which a proxy serves the service."""
     app = api.app()
     transport = httpx.ASGITransport(app, root_path="/cases")
     async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
@@ -281,7 +281,7 @@ async def test_a_file_that_cannot_be_read_is_a_problem_before_it_is_an_answer(
 async def test_a_file_that_changes_while_it_is_sent_is_cut_off(
     run: Run, then: Exception | None, api: Api
 ) -> None:
-    """No caller takes pieces of two files for one; the length tells it that some are missing."""
+    """The declared length shows that bytes are missing, so no client mixes two versions."""
     tricky = TrickyArtifacts(api.files, readable=PIECE_BYTES, then=then)
     app = api.app(artifacts=ArtifactReading(tricky))
     with pytest.raises(RuntimeError, match="response already started"):
@@ -294,7 +294,7 @@ async def test_a_file_that_changes_while_it_is_sent_is_cut_off(
 
 
 async def test_the_client_lists_and_fetches_files(run: Run, api: Api) -> None:
-    """By what the result of a run says of them."""
+    """The client fetches files by the names that the run lists."""
     transport = httpx.ASGITransport(api.app())
     async with AsyncCaseworkerClient("http://localhost", transport=transport) as client:
         listed = await client.list_artifacts("case-1")

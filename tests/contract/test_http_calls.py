@@ -84,7 +84,7 @@ async def call(client: httpx.AsyncClient, node_id: str) -> dict[str, Any]:
 async def test_a_call_of_a_model_shows_its_prompt_and_its_reply(
     api: Api, client: httpx.AsyncClient
 ) -> None:
-    """Redacted, with what it used."""
+    """Both are redacted, and the usage of the call is shown."""
     work = Work().ended()
     await work.written(api, client)
 
@@ -225,7 +225,7 @@ async def test_a_step_shows_the_inputs_that_its_edges_brought(
 async def test_what_is_not_there_is_not_found(
     api: Api, client: httpx.AsyncClient, path: str
 ) -> None:
-    """A problem document says which of the two it is."""
+    """The problem document says whether the run or the call is missing."""
     await Work().written(api, client)
 
     answer = await client.get(path)
@@ -296,7 +296,7 @@ async def test_the_payloads_of_a_trace_have_a_size(api: Api) -> None:
 async def test_a_call_of_a_conversation_shows_its_whole_prompt(
     api: Api, client: httpx.AsyncClient
 ) -> None:
-    """Its row holds what it adds; the trace of all calls shows just that."""
+    """The call shows the whole conversation; the trace shows only the messages that it adds."""
     work = Work()
     added = {"role": "user", "content": "And then?"}
     request = {

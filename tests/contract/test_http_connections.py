@@ -1,4 +1,4 @@
-"""What a connection may hold and how long it may wait, over real sockets."""
+"""Limits of connections for size and waiting time, tested over real sockets."""
 
 import asyncio
 import json
@@ -94,13 +94,13 @@ async def test_what_is_no_http_is_answered_with_a_problem_document(hasty: Served
     ids=["a head", "a body", "a chunked body"],
 )
 async def test_a_request_that_does_not_go_on_is_ended(hasty: Served, begun: bytes) -> None:
-    """Its client is told why."""
+    """The client gets a 408 with a problem document."""
     assert problem(await hasty.ask(begun)) == (408, "request-timeout")
 
 
 @pytest.mark.parametrize("begun", [b"", b"\r\n"], ids=["nothing", "an empty line"])
 async def test_a_connection_that_asks_nothing_is_closed(hasty: Served, begun: bytes) -> None:
-    """Without a word: there is no request to answer."""
+    """The connection closes without an answer, because there is no request to answer."""
     assert await hasty.ask(begun) == b""
 
 
@@ -121,7 +121,7 @@ async def drip(talk: Talk) -> None:
 
 
 async def test_a_body_that_nobody_reads_does_not_keep_a_connection_open(hasty: Served) -> None:
-    """The route has answered already; what is still to come is not waited for."""
+    """The route has already answered, so the server does not wait for the rest of the body."""
     said = await hasty.ask(PROBE.replace(b"\r\n\r\n", b"\r\nContent-Length: 100\r\n\r\n{"))
 
     assert said.startswith(b"HTTP/1.1 200")
@@ -165,7 +165,7 @@ async def test_requests_that_are_sent_without_waiting_are_limited(api: Api) -> N
 
 
 async def test_an_idle_connection_makes_room_for_a_new_one(api: Api) -> None:
-    """So that whoever holds connections open keeps nobody out."""
+    """The oldest idle connection closes, so idle clients cannot block new ones."""
     async with served(api.app(), max_connections=3) as server:
         idle = [await server.connect() for _ in range(3)]
         said = await (await server.connect(PROBE)).answer()
@@ -190,7 +190,7 @@ async def test_unidentified_connections_keep_no_caller_out(api: Api) -> None:
 
 
 async def test_bodies_that_do_not_end_are_limited_together(api: Api) -> None:
-    """Each of them is within its limit; a process holds only so much of all."""
+    """Each body is within its own limit, but the process limits the total of all bodies."""
     half = b'{"input": "' + b"a" * 150_000
     async with served(api.app(limits=api_limits(max_bodies_bytes=400_000))) as server:
         held = [await server.connect(POST % 250_000 + half) for _ in range(3)]

@@ -36,7 +36,7 @@ async def test_the_field_at_fault_is_named(
 
 
 async def test_a_leaf_is_the_id_of_a_message(api: Api) -> None:
-    """Its error says so."""
+    """The error states the format of a message ID."""
     async with client_of(api.app()) as client:
         answer = await client.get("/threads/t/messages?leaf=a%20b")
 

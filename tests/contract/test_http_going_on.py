@@ -1,4 +1,4 @@
-"""POST /runs with ``from``: what a new run inherits, and what is refused (spec, section 10)."""
+"""POST /runs with ``from``: inherited fields and refused requests (spec, section 10)."""
 
 from collections.abc import AsyncIterator
 from dataclasses import replace
@@ -195,7 +195,7 @@ async def test_a_run_that_is_not_there_is_named(client: httpx.AsyncClient) -> No
 
 
 async def test_a_run_that_has_not_ended_is_named(client: httpx.AsyncClient) -> None:
-    """It may be gone on from once it has."""
+    """The error names the source run; once that run has ended, the request is accepted."""
     await client.post("/runs", json=CASE)
     answer = await go_on(client)
     problem = answer.json()

@@ -1,4 +1,4 @@
-"""What is refused of a graph, wherever one can be sent, and how it is said."""
+"""Refused graphs and their messages, for every route that accepts a graph."""
 
 from collections.abc import AsyncIterator
 from typing import Any
@@ -86,7 +86,7 @@ async def test_a_graph_inside_must_be_registered_and_may_not_be_the_graph_itself
 async def test_a_hundred_places_are_named_and_the_rest_is_counted(
     client: httpx.AsyncClient,
 ) -> None:
-    """An answer has an end, and says what it leaves out."""
+    """The answer lists 100 errors and counts the others."""
     refused = await register(client, "g", {"steps": [5] * 130})
 
     assert len(refused.json()["errors"]) == 100
@@ -94,7 +94,7 @@ async def test_a_hundred_places_are_named_and_the_rest_is_counted(
 
 
 async def test_a_validated_graph_is_not_stored(client: httpx.AsyncClient) -> None:
-    """Everything that is wrong is said, warnings included, whatever there is of it."""
+    """Validation reports every problem, including warnings, without a limit."""
     await register(client, "part", flat("a"))
 
     good = await client.post("/graphs/validate", json={"graph": containing(named("part"))})
@@ -225,7 +225,7 @@ async def test_a_bad_query_is_refused_by_name(
 
 
 async def test_a_place_that_a_caller_made_up_is_not_repeated(api: Api) -> None:
-    """A key that is no plain word may be a value that slipped."""
+    """Only plain keys are repeated, because any other key may be a misplaced value."""
 
     class Naming(ShapeChecks):
         def examine(self, graph: Any, allowed: Any = None) -> tuple[None, tuple[Problem, ...]]:

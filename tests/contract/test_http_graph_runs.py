@@ -79,7 +79,7 @@ async def test_a_graph_that_is_sent_along_is_accepted(
 async def test_a_registered_graph_is_run_by_its_name(
     client: httpx.AsyncClient, world: World
 ) -> None:
-    """The newest version or the one that is named, and the run says which it was."""
+    """The run uses the named version, or the newest one, and reports which one it used."""
     for step in ("a", "b"):
         await register(client, "g", flat(step))
 
@@ -100,7 +100,7 @@ async def test_a_registered_graph_is_run_by_its_name(
 async def test_a_run_keeps_the_graph_that_it_was_accepted_with(
     client: httpx.AsyncClient, world: World
 ) -> None:
-    """Also the graphs inside; what becomes of the definitions afterwards changes nothing."""
+    """Later changes to the graph or to its nested graphs do not affect the run."""
     await register(client, "part", flat("old"))
     await register(client, "whole", containing(named("part")))
     await post(client, graph=named("whole"))
@@ -117,7 +117,7 @@ async def test_a_run_keeps_the_graph_that_it_was_accepted_with(
 async def test_an_object_with_steps_is_a_graph_whatever_else_it_has(
     client: httpx.AsyncClient, world: World
 ) -> None:
-    """So what a run was given can be given to another one as it is."""
+    """A caller can send the stored graph of one run as the graph of another."""
     await register(client, "part", flat("a"))
     await post(client, graph=containing(named("part")))
     complete = (await world.stored()).request.graph
@@ -152,7 +152,7 @@ async def test_input_is_any_json(client: httpx.AsyncClient, world: World, value:
 
 
 async def test_one_input_is_not_given_twice(client: httpx.AsyncClient) -> None:
-    """Nobody could say which of them counts."""
+    """The error names the ambiguous field ``inputs.default``."""
     refused = await post(client, graph=flat("a"), input="1", inputs={"default": None})
 
     assert fields(refused) == {
@@ -218,7 +218,7 @@ async def test_what_belongs_to_cases_is_refused(
 async def test_what_belongs_to_other_kinds_is_refused_of_a_case(
     client: httpx.AsyncClient, field: str, value: Any, kind: str
 ) -> None:
-    """Whoever forgot the kind learns so."""
+    """A caller that forgot ``kind`` learns which kind the field needs."""
     refused = await client.post("/runs", json={"input": "2+2?", field: value})
 
     assert fields(refused) == {
@@ -287,7 +287,7 @@ class TestAgain:
     async def test_the_same_request_is_the_same_run_whatever_became_of_its_graph(
         self, client: httpx.AsyncClient, by: str
     ) -> None:
-        """Changed or deleted since: the answer stays what it was."""
+        """The answer stays the same after the graph has changed or was deleted."""
         body = {"kind": "graph", "graph": named("g")} | ({"run_id": "r"} if by == "id" else {})
         headers = {"Idempotency-Key": "k"} if by == "key" else {}
         await register(client, "g", flat("a"))
@@ -303,7 +303,7 @@ class TestAgain:
     async def test_another_request_does_not_hide_behind_an_old_one(
         self, client: httpx.AsyncClient
     ) -> None:
-        """Its graph is what is wrong with it, whatever id or key it uses."""
+        """The error names the missing graph, even if the ID or idempotency key is already used."""
         await register(client, "g", flat("a"))
         body = {"kind": "graph", "graph": named("g")}
         await client.post("/runs", json=body | {"run_id": "r"}, headers={"Idempotency-Key": "k"})

@@ -59,7 +59,7 @@ async def test_probes_are_answered_under_any_name(api: Api, path: str) -> None:
 
 
 async def test_names_are_allowed_by_the_configuration(api: Api) -> None:
-    """With them, others still are not."""
+    """Only configured host names are accepted."""
     names = frozenset({"Caseworker.example"})
 
     assert (await asked(api, "/runs", "caseworker.EXAMPLE:443", allowed_hosts=names)).is_success
@@ -67,7 +67,7 @@ async def test_names_are_allowed_by_the_configuration(api: Api) -> None:
 
 
 async def test_what_is_allowed_follows_from_who_is_served() -> None:
-    """Whoever serves anybody from anywhere serves any name, unless some are listed."""
+    """A service open to anonymous callers from anywhere accepts any host unless some are listed."""
     anywhere = AuthSettings(anonymous="anywhere")
     named = ServerSettings(host="api.example", allowed_hosts=("caseworker.example",))
 
@@ -82,7 +82,7 @@ async def test_what_is_allowed_follows_from_who_is_served() -> None:
     "name", ["http://a.example", "a.example:80", "*.example", "bücher.example"]
 )
 async def test_only_a_plain_name_can_be_allowed(name: str) -> None:
-    """Anything else would never match, and nobody would notice."""
+    """The configuration refuses any other value, because it could never match."""
     with pytest.raises(ValueError, match="must be host names"):
         ServerSettings(allowed_hosts=(name,))
 

@@ -48,7 +48,7 @@ async def test_a_case_shows_its_question(client: httpx.AsyncClient) -> None:
 async def test_a_graph_shows_its_default_input_and_the_others_by_handle(
     client: httpx.AsyncClient,
 ) -> None:
-    """What has the name of a secret is not shown."""
+    """The values of secret fields are not shown."""
     inputs = {"topic": "sums", "password": "hunter2", "mail": MAIL}
     run = await accepted(client, kind="graph", graph=GRAPH, input={"order": 7}, inputs=inputs)
 

@@ -1,4 +1,4 @@
-"""Who is let in, what each scope allows, and the keys over HTTP."""
+"""Tests authentication, the permission of each scope and the key routes."""
 
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
@@ -130,7 +130,7 @@ async def test_admins_are_refused_nothing_of_their_tenant(
 
 
 async def test_what_changes_something_needs_more_than_reading() -> None:
-    """And the document says of every operation how callers show who they are."""
+    """The OpenAPI document states the security scheme and the required scope of each operation."""
     for method, path, operation in operations():
         if path not in OPEN | OWN_KEY:
             assert operation["security"] == [{"bearer": []}]
@@ -157,7 +157,7 @@ INVALID = (
 async def test_a_credential_that_is_not_valid_is_never_taken_for_none(
     shown: str, is_open: bool, client: httpx.AsyncClient, api: Api
 ) -> None:
-    """Also where somebody without one would be served; it is repeated nowhere."""
+    """An invalid credential is never echoed and is refused even if anonymous callers may call."""
     async with client_of(api.app()) as served:
         used = served if is_open else client
         assert (await used.get("/runs")).is_success == is_open
@@ -195,7 +195,7 @@ async def test_the_first_key_ends_the_time_without_keys(api: Api) -> None:
 
 
 async def test_whoever_is_served_anywhere_without_a_key_is_no_admin(api: Api) -> None:
-    """Anybody could be."""
+    """Any client could otherwise be an administrator."""
     app = api.app(limits=api_limits(anonymous="anywhere"))
     async with client_of(app, peer="192.0.2.1") as client:
         assert (await client.get("/runs")).status_code == 200
@@ -203,7 +203,7 @@ async def test_whoever_is_served_anywhere_without_a_key_is_no_admin(api: Api) ->
 
 
 async def test_the_secret_of_a_key_is_shown_once(client: httpx.AsyncClient) -> None:
-    """To whoever makes it, who may use it at once."""
+    """The creator gets the secret once, and the key works at once."""
     body = {"name": "robot", "scopes": ["run"], "tenant": "a", "expires_at": "2099-01-01T00:00:00Z"}
     made = await client.post("/keys", json=body, headers=AS_OPERATOR)
     shown = made.json()
@@ -249,7 +249,7 @@ async def test_a_key_that_works_to_the_end_of_time_is_replaced(client: httpx.Asy
 async def test_admins_make_keys_of_their_own_tenant_alone(
     client: httpx.AsyncClient, api: Api
 ) -> None:
-    """Those of others are absent for them; the operator names any tenant."""
+    """Keys of other tenants look absent to an admin; the operator can name any tenant."""
     admin, other = await bearer(api, Scope.ADMIN), await bearer(api, Scope.ADMIN, tenant="b")
     mine = (await client.post("/keys", json={"name": "x"}, headers=admin)).json()
     refused = await client.post("/keys", json={"name": "x", "tenant": "b"}, headers=admin)

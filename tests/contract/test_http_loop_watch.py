@@ -55,7 +55,7 @@ async def test_a_step_that_holds_the_loop_is_logged_with_its_run(
 async def test_a_request_that_holds_the_loop_is_logged_with_its_route(
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With the method and the route, and without what the caller sent."""
+    """The line has the method and the route but no data of the caller."""
     monkeypatch.setattr("caseworker.api.routes.runs.metadata_filter", hold)
     async with open_tenants(database_url) as tenants:
         line = await line_about(tenants, kind="request")

@@ -28,7 +28,7 @@ from tests.support.stores import end_of, eventually
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 GENERATIONS = ["auto", "legacy"]
-"""Of the protocol: requests that stand alone, and the handshake of 2025 and before."""
+"""Modes of the MCP client: stateless requests, or the handshake of protocol versions up to 2025."""
 QUESTION = "What is 17% of 2340?"
 NOW = {"input": QUESTION, "wait_seconds": 0}
 AGENT = {
@@ -81,7 +81,7 @@ class World:
         return runs
 
     async def first(self, headers: dict[str, str]) -> dict[str, Any]:
-        """Return the run of the tenant of a key, once there is one."""
+        """Wait until the tenant of this key has a run, and return that run."""
 
         async def any_made() -> bool:
             return bool(await self.made(headers))
@@ -90,7 +90,7 @@ class World:
         return (await self.made(headers))[0]
 
     async def end(self, run_id: str, status: RunStatus) -> None:
-        """Do what a worker does with a queued run of tenant ``a``."""
+        """Claim a queued run of tenant ``a`` and finish it, as a worker does."""
         run = await self.api.store.claim(RunKey("a", run_id), "worker")
         assert run is not None
         await self.api.journal.finish(end_of(run, status))
@@ -169,7 +169,7 @@ async def test_a_call_of_an_agent_is_a_run_of_its_newest_version(world: World) -
 async def test_get_run_returns_a_run_as_it_stands_and_later_its_end(
     world: World, mode: str
 ) -> None:
-    """A call whose time is up returns the run, which goes on."""
+    """When the waiting time is over, the call returns the unfinished run."""
     key = await world.key()
     async with world.mcp(key, mode) as client:
         run = (await client.call_tool("run_case", NOW)).structured_content
@@ -368,7 +368,7 @@ async def test_a_body_that_is_no_message_is_refused(
 
 @pytest.mark.parametrize("method", ["GET", "DELETE", "PUT"])
 async def test_only_post_is_served(world: World, method: str) -> None:
-    """There is no stream to open and no session to delete."""
+    """The server offers no stream to open and no session to delete."""
     async with world.http(await world.key()) as http:
         answer = await http.request(method, "/mcp", headers=ACCEPT)
 

@@ -23,14 +23,14 @@ ANSWER = Step(text="done", tokens_in=100, tokens_out=10)
 
 @dataclass(frozen=True)
 class World:
-    """A service with named models of two providers, which speak different protocols."""
+    """A service with named models of two providers that use different protocols."""
 
     tenants: Tenants
     openai: FakeProvider
     anthropic: FakeProvider
 
     async def run(self, body: dict[str, Any], tenant: str = "a") -> dict[str, Any]:
-        """Run an agent, or what ``body`` says, to its end."""
+        """Run an agent, or the request in ``body``, to its end."""
         sent = {"kind": "agent", "input": "hello", **body}
         answer = await self.tenants.ask(tenant, "POST", "/runs", sent, prefer="wait=30")
         assert answer.status_code == 200, answer.text
@@ -105,7 +105,7 @@ def agent(**model: Any) -> dict[str, Any]:
 async def test_a_named_model_answers_at_its_own_price(
     world: World, name: str, provider: str, model: str, dollars: float
 ) -> None:
-    """Trace, usage and result name the model that answered, whichever protocol it speaks."""
+    """Trace, usage and result name the model that answered, in either protocol."""
     run = await world.run({"agent": agent(name=name)})
 
     [call] = await world.calls(run)
@@ -190,7 +190,7 @@ def graph_of(step: dict[str, Any]) -> dict[str, Any]:
 async def test_a_name_or_a_tier_without_a_model_is_422(
     world: World, body: dict[str, Any], field: str, said: str
 ) -> None:
-    """The field is named, and what is configured or has to be."""
+    """The error names the field and says which configuration is missing or allowed."""
     [error] = await world.refused({"kind": "agent", "input": "?", **body})
 
     assert error["field"] == field
@@ -276,7 +276,7 @@ async def test_a_run_with_a_limit_of_cost_uses_models_of_known_price_alone(
 
 
 async def test_the_catalogue_lists_models_by_name(world: World) -> None:
-    """With what they can do; a tier without a model is not there."""
+    """Each entry shows its capabilities, and a tier without a model is absent."""
     listed = (await world.tenants.ask("a", "GET", "/models")).json()["models"]
 
     assert sorted(listed) == ["dear", "fast", "small", "sure", "unpriced"]
@@ -372,7 +372,7 @@ async def test_an_answer_of_a_thread_names_the_model_that_gave_it(world: World) 
 
 
 async def test_a_request_that_is_repeated_is_answered_as_before(world: World) -> None:
-    """Whatever the quota says by then."""
+    """A repeated request gets its first answer even after the quota has changed."""
     sent = {"kind": "agent", "agent": agent(name="dear"), "input": "?", "run_id": "again"}
     first = await world.tenants.ask("narrowed", "POST", "/runs", sent)
     await restrict(world, "narrowed", "fast")

@@ -92,7 +92,7 @@ class Loads(HTMLParser):
 
 
 async def test_the_documentation_page_loads_nothing_from_another_host(api: Api) -> None:
-    """Its scripts and styles come from the service, and its policy admits no others."""
+    """Scripts and styles come from the service, and the policy of the page allows no others."""
     async with client_of(api.app(), peer="192.0.2.1") as client:
         answer = await client.get("/docs")
         page = Loads()
@@ -183,7 +183,7 @@ async def test_what_is_answered_about_a_run_has_the_documented_form(
 async def test_what_is_answered_about_a_file_has_the_documented_form(
     client: httpx.AsyncClient, media_type: str, api: Api
 ) -> None:
-    """The list, the bytes, whatever they are, and what is said of them."""
+    """The list, the bytes of every media type and the headers match the document."""
     await run_with_files(
         api.store, api.files, new_artifact("a.bin", b'{"a": 1}', media_type=media_type)
     )

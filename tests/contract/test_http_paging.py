@@ -197,7 +197,7 @@ def encoded(place: Any) -> str:
 
 AT = "2026-01-01T00:00:00+00:00"
 PLACES: list[Any] = [{}, None, 7, "\0", "\ud800", ["x", "y"], [AT, "\0"], [AT, "x", "y"]]
-"""What a cursor of a caller's own making may hold."""
+"""Forged cursor contents that a caller could send."""
 
 
 @every_list

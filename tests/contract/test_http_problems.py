@@ -186,7 +186,7 @@ async def test_a_body_that_says_it_is_too_large_is_not_read_at_all(
     ],
 )
 async def test_only_plain_json_is_read(client: httpx.AsyncClient, headers: dict[str, str]) -> None:
-    """415, on every route that takes a body; what a compressed body unfolds to has no bound."""
+    """Every route with a body answers 415, because decompressed bodies have no size limit."""
     for method, path in (("POST", "/runs"), ("DELETE", "/runs/a"), ("POST", "/runs/a/cancel")):
         answer = await client.request(method, path, content=b'{"input": "x"}', headers=headers)
         assert_problem(answer, "unsupported-media-type")
@@ -204,7 +204,7 @@ async def test_only_plain_json_is_read(client: httpx.AsyncClient, headers: dict[
 async def test_json_may_be_named_in_every_usual_way(
     client: httpx.AsyncClient, content_type: str
 ) -> None:
-    """Names are compared without case, and UTF-8 may be said."""
+    """Media types are compared without case, and the charset UTF-8 is accepted."""
     answer = await client.post(
         "/runs", content=b'{"input": "x"}', headers={"content-type": content_type}
     )
@@ -279,7 +279,7 @@ async def test_a_sane_request_id_is_kept(client: httpx.AsyncClient, given: str) 
 
 @pytest.mark.parametrize("given", ["", "a b", "x" * 129, "<script>", "é"])
 async def test_another_request_id_is_replaced(client: httpx.AsyncClient, given: str) -> None:
-    """What goes into logs and headers is of a known form."""
+    """Request IDs in logs and headers always have a known format."""
     answer = await client.get("/healthz", headers=[(b"x-request-id", given.encode("latin-1"))])
 
     assert answer.headers["x-request-id"] not in ("", given)
@@ -315,7 +315,7 @@ async def test_answers_are_kept_by_no_cache_and_guessed_at_by_no_browser(
 
 
 def canary_requests() -> Iterator[dict[str, Any]]:
-    """Yield bad requests that carry a secret in every place where one can stand."""
+    """Yield invalid requests that carry a secret in every possible position."""
     fields = ["run_id", "kind", "input", "expected_tools", "gold_answer", "mode", "budget"]
     for field in [*fields, "deadline", "seed", "timezone", "metadata", "graph", "inputs", CANARY]:
         for value in (CANARY, [CANARY], {CANARY: CANARY}, {"max_tokens": CANARY}):

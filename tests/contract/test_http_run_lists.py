@@ -1,4 +1,4 @@
-"""GET /runs: filters, and what is refused (spec, section 10)."""
+"""GET /runs: filters and refused requests (spec, section 10)."""
 
 import httpx
 import pytest

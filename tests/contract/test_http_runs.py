@@ -46,7 +46,7 @@ RUN_KEYS = {
 
 
 async def finish(api: Api, run_id: str, result: Mapping[str, Any]) -> None:
-    """Do what a worker does with a queued run."""
+    """Claim a queued run and finish it as a worker does."""
     run = await api.store.claim(RunKey("default", run_id), "worker")
     assert run is not None
     end = FinishRun(
@@ -75,7 +75,7 @@ def problem_of(answer: httpx.Response) -> str:
 
 @pytest.mark.req("card/post")
 async def test_a_posted_run_is_accepted_and_can_be_read(client: httpx.AsyncClient) -> None:
-    """202 with its place, and what is read there is what was answered."""
+    """The answer is 202 with a location, and reading that location returns the same run."""
     posted = await client.post("/runs", json={"input": "2+2?", "metadata": {"ticket": 7}})
 
     run = posted.json()
@@ -147,7 +147,7 @@ async def test_the_same_key_and_body_is_the_same_run(client: httpx.AsyncClient) 
 
 @pytest.mark.req("card/s2s")
 async def test_one_key_posted_by_many_at_once_makes_one_run(client: httpx.AsyncClient) -> None:
-    """Whoever comes first makes it."""
+    """The first request creates the run and all others return it."""
     async with asyncio.TaskGroup() as group:
         posts = [
             group.create_task(
@@ -230,7 +230,7 @@ async def test_an_unknown_field_is_refused_by_name(client: httpx.AsyncClient, fi
 
 @pytest.mark.parametrize("kind", ["chat", "Graph", 1, ["graph"], None])
 async def test_another_kind_of_run_is_refused(client: httpx.AsyncClient, kind: Any) -> None:
-    """Cases, graphs and agents are what this version runs."""
+    """This version runs only cases, graphs and agents."""
     refused = await client.post("/runs", json={"input": "2+2?", "kind": kind})
 
     assert refused.status_code == 422
@@ -289,7 +289,7 @@ async def test_a_run_that_does_not_end_in_time_is_accepted_all_the_same(api: Api
 async def test_a_database_that_goes_away_while_a_run_is_waited_for_costs_no_answer(
     client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The run is stored: whoever posted it must hear so."""
+    """The run is stored, so the caller still gets a 202 with its status."""
     monkeypatch.setattr(PostgresRuns, "get", AsyncMock(side_effect=StoreUnavailableError))
     answer = await client.post("/runs", json={"input": "2+2?"}, headers={"Prefer": "wait=5"})
 

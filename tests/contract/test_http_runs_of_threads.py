@@ -71,7 +71,7 @@ async def test_runs_are_found_by_agent_and_by_thread(client: httpx.AsyncClient) 
 async def test_a_run_that_goes_on_from_one_of_a_thread_names_the_same(
     client: httpx.AsyncClient,
 ) -> None:
-    """What it goes on from says which agent answers."""
+    """The source run determines the agent and the thread."""
     await client.post("/agents", json={"agent": AGENT})
     thread = await ThreadClient.begin(client, "talk", agent={"name": "helper"})
     await thread.post(content="1?", run_id="first")

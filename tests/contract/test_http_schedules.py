@@ -1,4 +1,4 @@
-"""Schedules over HTTP: what may be asked for, and what is refused by which field."""
+"""Schedules over HTTP: valid requests, and which field an error names."""
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -120,7 +120,7 @@ async def test_who_may_only_look_does_not_see_what_no_run_shows(api: Api) -> Non
 
 
 async def test_a_run_by_hand_repeats_nothing(client: httpx.AsyncClient) -> None:
-    """Under one key it is one run, with what the schedule gives its runs."""
+    """One idempotency key makes one run, with the metadata and limits of the schedule."""
     await put(client)
     headers = {"Idempotency-Key": "once"}
     first = await client.post("/schedules/daily/run", headers=headers)
@@ -140,7 +140,7 @@ async def test_a_run_by_hand_repeats_nothing(client: httpx.AsyncClient) -> None:
 async def test_a_run_may_begin_later(
     client: httpx.AsyncClient, days: int, deadline_days: int | None, status: int
 ) -> None:
-    """So many days ahead, and before its deadline."""
+    """A start time must be within the allowed days and before the deadline."""
     now = datetime.now(UTC)
     body: dict[str, Any] = {"input": "2 + 2?", "start_at": (now + timedelta(days)).isoformat()}
     if deadline_days is not None:

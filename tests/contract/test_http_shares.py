@@ -152,7 +152,7 @@ BODY = b'{"input": "2+2?"}'
 
 @asynccontextmanager
 async def open_connections(url: str, size: int) -> AsyncIterator[tuple[Served, Tenants]]:
-    """A service of so many connections that listens."""
+    """Run a service that accepts at most ``size`` connections."""
     settings = ServerSettings(max_connections=size)
     async with (
         open_tenants(url, server=settings) as tenants,
@@ -186,7 +186,7 @@ async def test_a_tenant_leaves_connections_to_other_tenants(database_url: str) -
 async def test_a_connection_too_many_is_refused_while_all_others_are_at_work(
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two are served and one waits; a fourth is told when to try again."""
+    """Two connections are served and one waits; the next one gets a 503 with a retry delay."""
     monkeypatch.setattr(shares, "WAIT_SECONDS", 150.0)
     async with open_connections(database_url, 2) as (server, tenants):
         for count, tenant in enumerate("abc", 1):

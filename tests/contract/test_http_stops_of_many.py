@@ -1,4 +1,4 @@
-"""POST /runs/cancel: all runs that fit a filter, and no others."""
+"""POST /runs/cancel: cancels all runs that match a filter and no others."""
 
 from typing import Any
 
@@ -52,7 +52,7 @@ async def test_the_runs_that_fit_are_stopped_and_the_others_are_not(
 async def test_runs_of_a_status_are_stopped_only_while_they_have_it(
     client: httpx.AsyncClient, api: Api
 ) -> None:
-    """One that a worker has begun meanwhile does not wait any more."""
+    """A run that a worker claimed in the meantime is no longer queued and keeps running."""
     await post(client, "a")
     await post(client, "b")
     await api.store.claim(RunKey("default", "a"), "worker")
@@ -65,7 +65,7 @@ async def test_runs_of_a_status_are_stopped_only_while_they_have_it(
 async def test_more_runs_than_one_request_stops_take_several(
     client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The oldest first; every request gets on, and the last one says that it is."""
+    """Each request cancels the oldest runs first; the last answer says that none are left."""
     monkeypatch.setattr(run_query, "MAX_CANCELLED_AT_ONCE", 2)
     for number in range(5):
         await post(client, f"run-{number}")

@@ -32,7 +32,7 @@ BODIES: dict[str, Any] = {
     "/threads/{thread_id}/messages": {"content": "hello"},
     "/threads/{thread_id}/messages/{message_id}/edit": {"content": "hello"},
 }
-"""Of operations that need one; others are sent none."""
+"""Bodies for the operations that need one; the other operations get no body."""
 
 
 @pytest.fixture
@@ -44,7 +44,7 @@ async def tenants(database_url: str) -> AsyncIterator[Tenants]:
 
 
 async def everything_of_a(tenants: Tenants, url: str) -> dict[str, str]:
-    """Let tenant a make one of everything; return what it is called in paths."""
+    """Let tenant ``a`` create one resource of each type; return the path parameters by name."""
     graph = {"steps": [DRAWING], "edges": []}
     run = {"run_id": "secret-run", "kind": "graph", "graph": graph, "metadata": {"secret": "x"}}
     done = await tenants.ask("a", "POST", "/runs", run, prefer="wait=20")
@@ -124,7 +124,7 @@ async def seen_by_a(tenants: Tenants) -> list[tuple[int, str]]:
 async def test_another_tenants_id_looks_like_an_absent_one(
     tenants: Tenants, database_url: str
 ) -> None:
-    """Every operation that names something says the same of both, and changes nothing of a's."""
+    """Every operation gives the same answer for both IDs and changes nothing of tenant ``a``."""
     theirs = await everything_of_a(tenants, database_url)
     absent = {**theirs, "run_id": "absent-run", "name": "absent-name"}
     absent |= {"thread_id": "absent-thread", "message_id": "absent-message", "key_id": "0" * 16}
@@ -168,7 +168,7 @@ async def test_another_tenants_id_looks_like_an_absent_one(
 
 
 async def settled(tenants: Tenants) -> list[tuple[int, str]]:
-    """Return what a sees once the answer in its thread has ended."""
+    """Return the resources that tenant ``a`` sees once all of its streams have ended."""
     listed = (await tenants.ask("a", "GET", "/runs")).json()["runs"]
     for run in listed:
         if run["run_id"] == "secret-asking":
@@ -203,7 +203,7 @@ async def test_names_in_a_body_are_those_of_the_callers_tenant(
 
 
 async def test_ids_and_keys_of_two_tenants_never_collide(tenants: Tenants) -> None:
-    """Both may choose the same; neither meets the other, nor a cancel request of the other."""
+    """Tenants can choose the same IDs and keys; a cancel request affects only its own tenant."""
     await tenants.ask("b", "DELETE", "/runs/chosen")  # before it exists, for b alone
     body = {"run_id": "chosen", "kind": "graph", "graph": GRAPH}
     other = {"run_id": "chosen", "kind": "case", "input": "What is 1 + 1?"}

@@ -95,7 +95,7 @@ async def test_a_trace_shows_every_call_below_its_step(
 async def test_a_step_tells_its_time_its_tries_and_what_was_spent_below_it(
     client: httpx.AsyncClient, work: Work
 ) -> None:
-    """Attempts of its own count, those of calls below it do not; neither is charged twice."""
+    """A step counts its own attempts but not those of its calls, and each charge counts once."""
     step = work.step("case")
     work.call(work.call(step, 0.1), 0.2)
     for parent in (step, step, step, work.call(step, 0.3)):
@@ -132,7 +132,7 @@ async def test_nested_steps_have_a_path_and_count_in_the_step_around_them(
 
 @pytest.mark.req("card/trace")
 async def test_a_trace_is_analysed(client: httpx.AsyncClient, work: Work) -> None:
-    """Where time and money went, what the end waited for, and which call hit the limit."""
+    """The analysis shows time, cost, the critical path and the call that hit the limit."""
     step = work.step("case")
     work.call(step, 0.1)
     work.call(step, 2.0, "big")
@@ -186,7 +186,7 @@ async def test_a_trace_has_the_documented_form(client: httpx.AsyncClient, work: 
 
 @pytest.mark.req("card/trace")
 async def test_a_trace_can_be_read_as_text(client: httpx.AsyncClient, work: Work) -> None:
-    """For people, in UTF-8, with all that the analysis tells."""
+    """The text is UTF-8 and contains all sections of the analysis."""
     step = work.step("case")
     work.call(step)
     work.call(step, tier="big")
@@ -243,7 +243,7 @@ async def test_a_trace_of_no_run_is_not_found(client: httpx.AsyncClient) -> None
 
 
 async def test_the_usable_tools_are_listed(client: httpx.AsyncClient) -> None:
-    """With what a planner needs to call them."""
+    """Each tool has the parameter schema that a planner needs."""
     tools = (await client.get("/tools")).json()["tools"]
 
     [calculator] = [tool for tool in tools if tool["name"] == "calculator"]
@@ -273,7 +273,7 @@ class SilentProvider:
 
 
 async def test_the_models_of_both_tiers_are_named(api: Api) -> None:
-    """Who answers stands in the open, and who stands in for them, in their order."""
+    """Each tier lists its model and its fallbacks in order."""
     provider = SilentProvider()
     stand_in = tier_model(provider=provider, model="stand-in", timeout_seconds=5)
     tier = tier_model(provider=provider, model="small-model", fallbacks=(stand_in,))
@@ -318,7 +318,7 @@ async def test_health_is_answered_to_anybody_and_asks_nobody(api: Api) -> None:
 
 
 async def test_a_service_is_ready_once_all_of_its_parts_are(api: Api) -> None:
-    """Each part is named, to anybody who asks."""
+    """The answer names each part, also for callers without a credential."""
     async with client_of(api.app(readiness=FixedReadiness()), peer="10.0.0.1") as client:
         answer = await client.get("/readyz")
 

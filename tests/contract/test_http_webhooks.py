@@ -1,4 +1,4 @@
-"""Webhooks over HTTP: what may be asked for, and who sees what."""
+"""Webhooks over HTTP: valid requests, and which tenant sees which deliveries."""
 
 from typing import Any
 from uuid import UUID

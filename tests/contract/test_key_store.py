@@ -58,7 +58,7 @@ async def test_whether_a_key_was_ever_made_outlives_its_revocation(store: KeySto
 
 
 async def test_a_tenant_sees_and_revokes_its_own_keys_alone(store: KeyStore) -> None:
-    """Those of others do not exist for it; the operator sees all."""
+    """Keys of other tenants look absent to a tenant; the operator sees all keys."""
     keys, mine, other = Keys(store), await made(store, "a"), await made(store, "b")
 
     assert [one.key_id for one in await keys.list(ADMIN_OF_A)] == [mine.key.key_id]
@@ -72,7 +72,7 @@ async def test_a_tenant_sees_and_revokes_its_own_keys_alone(store: KeyStore) -> 
 
 
 async def test_only_admins_have_to_do_with_keys(store: KeyStore) -> None:
-    """Whoever may run something may not let others in."""
+    """A caller with the scope to run cannot manage keys."""
     runner, keys, issued = Caller("a", "x", with_implied(RUN)), Keys(store), await made(store)
 
     for attempt in (
@@ -122,7 +122,7 @@ async def test_a_rotation_never_lengthens_the_life_of_the_old_key(store: KeyStor
 
 
 async def test_a_key_is_rotated_once_however_many_ask_at_once(store: KeyStore) -> None:
-    """Else two successors would be about, one of which nobody knows."""
+    """Concurrent rotations create only one successor, so no unknown second key stays valid."""
     old = await made(store)
 
     results: list[bool] = []
@@ -157,7 +157,7 @@ async def test_what_works_no_more_cannot_be_rotated(store: KeyStore, end: str) -
 
 
 async def test_a_tenant_has_at_most_so_many_keys_that_work(store: KeyStore) -> None:
-    """Those that were revoked or have expired do not count, nor do those of others."""
+    """Revoked keys, expired keys and keys of other tenants do not count."""
     first, _, _ = await made(store), await made(store), await made(store, "b")
     await made(store, expires=timedelta(seconds=-1))
     third = ApiKey(
@@ -180,7 +180,7 @@ async def test_a_tenant_has_at_most_so_many_keys_that_work(store: KeyStore) -> N
 async def test_a_rotated_key_that_works_on_counts_against_the_limit(
     store: KeyStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is refused changes nothing; a key that ends at once makes room for its successor."""
+    """A refused rotation changes nothing; without an overlap, the old key leaves the limit."""
     monkeypatch.setattr("caseworker.features.access.keys.MAX_KEYS", 2)
     keys, first, _, _ = Keys(store), await made(store), await made(store), await made(store, "b")
 
@@ -195,7 +195,7 @@ async def test_a_rotated_key_that_works_on_counts_against_the_limit(
 async def test_of_keys_that_work_no_more_the_last_ones_are_kept(
     store: KeyStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever rotates or revokes in a loop stores no more than that; others lose nothing."""
+    """Only the latest inactive keys of the tenant are kept; other tenants lose none."""
     monkeypatch.setattr("caseworker.features.access.keys.MAX_KEYS", 2)
     keys, other = Keys(store), await made(store, "b")
     await keys.revoke(OPERATOR, other.key.key_id)

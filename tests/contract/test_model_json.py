@@ -86,7 +86,7 @@ async def test_anthropic_gives_the_document_as_the_arguments_of_a_tool(
 
 
 async def test_openai_is_asked_for_any_json_object_in_json_mode(fake: FakeProvider) -> None:
-    """By the parameter alone; what the object is to hold stands in the prompt."""
+    """The request sets only the parameter; the prompt describes the fields of the object."""
     provider = openai_provider(base_url=fake.openai_url)
     line = Line(fake, provider, FLAVOURS[0])
 
@@ -121,7 +121,7 @@ async def test_a_model_of_an_unknown_name_is_given_the_schema_too(fake: FakeProv
 async def test_a_refusal_tells_whether_it_is_about_the_way_json_was_asked_for(
     line: Line, status: int, said: str, fault: ModelFault
 ) -> None:
-    """By what it names, and only where JSON was asked for by a parameter."""
+    """The fault depends on the parameter that the message names, and on how JSON was requested."""
     error = await line.fail(Step(status=status, text=said), json_schema=CLOSED_SCHEMA)
 
     assert (error.fault, error.retryable, error.status) == (fault, False, status)

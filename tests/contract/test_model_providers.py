@@ -1,6 +1,6 @@
-"""What every real model provider promises, over real sockets, with the provider's own record.
+"""Contract of every real model provider, tested over real sockets.
 
-The fake provider runs as a process of its own; its arrival log says what was really sent.
+The fake provider runs as a separate process; its arrival log shows the requests that were sent.
 """
 
 import asyncio
@@ -45,7 +45,7 @@ async def test_a_prompt_is_sent_once_and_answered(
 async def test_a_conversation_keeps_its_order(
     line: Line, fake: FakeProvider, provider: ModelProvider, flavour: Flavour
 ) -> None:
-    """System, user, assistant and user arrive as they were said."""
+    """System, user, assistant and user messages arrive unchanged and in order."""
     said = ("be brief", "first " + line.marker, "an answer", "second")
     roles: tuple[Role, ...] = ("system", "user", "assistant", "user")
     messages = tuple(
@@ -72,7 +72,7 @@ async def test_usage_is_what_the_provider_counted(line: Line) -> None:
 
 @pytest.mark.req("002/20.4")
 async def test_missing_usage_is_not_taken_for_zero(line: Line) -> None:
-    """The reply counts, and whoever charges it knows that nothing was said."""
+    """The reply is accepted, and its usage is ``None`` instead of zero."""
     reply = await line.ask(Step(omit_usage=True, text="fine"))
 
     assert reply.text == "fine"
@@ -112,7 +112,7 @@ async def test_a_rate_limit_says_how_long_to_wait(line: Line) -> None:
 
 @pytest.mark.req("002/4.3")
 async def test_retry_after_may_be_a_date(line: Line) -> None:
-    """The wait is what is left until then."""
+    """The delay is the time left until that date."""
     at = datetime.now(UTC) + timedelta(seconds=60)
     date = format_datetime(at, usegmt=True)
 
@@ -282,7 +282,7 @@ async def test_a_storm_of_cancels_does_not_poison_the_connections(
 
 
 async def test_calls_beyond_the_limit_wait_for_their_turn(fake: FakeProvider) -> None:
-    """The next is sent when the first has ended; one that is cancelled meanwhile is never sent."""
+    """The next call starts after the first has ended; one cancelled in the queue is never sent."""
     provider = openai_provider(base_url=fake.openai_url, max_in_flight=1)
     line = Line(fake, provider, FLAVOURS[0])
     await fake.script(line.marker, [Step(hang=True)])

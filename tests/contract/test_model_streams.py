@@ -95,7 +95,7 @@ async def test_calls_of_tools_come_with_the_text_beside_them(
 
 @pytest.mark.parametrize("streamed", [False, True], ids=["whole", "streamed"])
 async def test_both_protocols_say_the_same(fake: FakeProvider, streamed: bool) -> None:
-    """Reply and parts are alike, but for names, words and what the provider keeps."""
+    """Replies and deltas are equal, except for names, finish reasons and provider state."""
     said: list[tuple[ModelReply, list[Delta]]] = []
     for flavour in FLAVOURS:
         provider, deltas = flavour.build(fake), list[Delta]()
@@ -159,7 +159,7 @@ async def test_a_conversation_with_tools_is_sent_back_as_it_was(
 async def test_broken_arguments_come_as_they_are_and_can_be_sent_back(
     line: Line, fake: FakeProvider, flavour: Flavour, provider: ModelProvider
 ) -> None:
-    """Whoever executes calls decides about them; the conversation goes on."""
+    """The provider returns invalid arguments unchanged, and the conversation can continue."""
     broken = [{"id": "call_1", "name": "add", "arguments": '{"a": 1, '}]
     reply = await line.ask(Step(tool_calls=broken), tools=(ADD,), on_delta=lambda _: None)
     (call,) = reply.tool_calls
@@ -180,7 +180,7 @@ async def test_broken_arguments_come_as_they_are_and_can_be_sent_back(
 
 @pytest.mark.parametrize("streamed", [False, True], ids=["whole", "streamed"])
 async def test_a_schema_and_tools_go_together(line: Line, streamed: bool) -> None:
-    """The reply is the document, also beside a tool of the same name as the reply's own."""
+    """The reply is the JSON document, even if a tool has the name that the adapter uses for it."""
     deltas = list[Delta]()
     listening: dict[str, Any] = {"on_delta": deltas.append} if streamed else {}
     tools = (ADD, replace(ADD, name="reply"))
@@ -196,7 +196,7 @@ async def test_a_schema_and_tools_go_together(line: Line, streamed: bool) -> Non
 async def test_the_first_part_arrives_before_the_second_is_sent(
     line: Line, fake: FakeProvider, flavour: Flavour
 ) -> None:
-    """Nothing is kept back: the provider goes on only after the caller has the first part."""
+    """Nothing is buffered: the provider sends the rest only after the caller has the first part."""
     came, deltas = asyncio.Event(), list[Delta]()
 
     def note(delta: Delta) -> None:
@@ -271,7 +271,7 @@ async def test_a_cancel_within_a_stream_closes_the_connection(
 
 
 async def test_a_stream_without_counts_is_not_taken_for_free(line: Line) -> None:
-    """As in a whole reply: whoever charges it knows that nothing was said."""
+    """The usage of the reply is ``None`` instead of zero."""
     reply = await line.ask(Step(text="fine", omit_usage=True), on_delta=lambda _: None)
 
     assert (reply.text, reply.usage) == ("fine", None)

@@ -113,7 +113,7 @@ def test_a_stream_of_events_says_what_an_event_is() -> None:
 
 
 def test_what_may_be_left_out_of_a_graph_has_its_default() -> None:
-    """The handles of an edge do; its channel is always said."""
+    """The handles of an edge have defaults, and its channel is required."""
     edge = schema_of("EdgeSpec")
 
     assert [edge["properties"][name]["default"] for name in ("source_handle", "target_handle")] == [

@@ -1,4 +1,4 @@
-"""What the stock tools rely on, of every source of prices."""
+"""Contract of the price sources that the stock tools use, tested on every source."""
 
 from collections.abc import AsyncIterator
 from datetime import date

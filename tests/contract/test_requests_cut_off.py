@@ -26,7 +26,7 @@ async def test_a_request_that_the_end_of_a_process_cuts_off_is_told_to_come_agai
 
 
 async def test_a_stream_that_the_end_of_a_process_cuts_off_has_ended(api: Api) -> None:
-    """Its client comes again elsewhere, as after every end; it is no error of the application."""
+    """The client reconnects to another replica, and no application error is logged."""
     app = api.app()
     async with client_of(app) as client:
         await client.post("/runs", json={"run_id": "a", "input": "2+2?"})

@@ -1,4 +1,4 @@
-"""What the journal and the end of a run promise, asked of every implementation."""
+"""Contract of the journal and of the end of a run, tested on every implementation."""
 
 from dataclasses import replace
 from decimal import Decimal
@@ -45,7 +45,7 @@ class TestJournaling:
         assert list(await ports.runs.calls(KEY)) == list(records)
 
     async def test_a_call_that_has_ended_is_not_opened_again(self, ports: Ports) -> None:
-        """An older state that comes late is dropped; what it cost after all may be added."""
+        """A late, older state is dropped; a charge that becomes known later is added."""
         await ports.claimed()
         *_, ended = records_of(graph_with_calls("case-1"))
         opened = replace(ended, node={**ended.node, "status": "running"})
@@ -71,7 +71,7 @@ class TestJournaling:
     async def test_what_a_run_has_spent_is_the_sum_of_what_its_calls_are_charged(
         self, ports: Ports
     ) -> None:
-        """Money is exact; before the first call it is nothing, and so is what is not charged."""
+        """Money is exact, and a run without charged calls has spent nothing."""
         await ports.claimed()
         assert (await ports.runs.spent(KEY)).charge == {}
         charge = {"tokens": 15, "tokens_estimated": 4, "cost_usd": "0.1", "api_calls": 1}
@@ -93,7 +93,7 @@ class TestJournaling:
     async def test_a_call_is_read_with_what_it_asked_its_attempts_and_the_root(
         self, ports: Ports
     ) -> None:
-        """What it asked is written once, and not read by those who execute the run."""
+        """A request is stored once, and the workers that execute the run do not read it."""
         await ports.claimed()
         graph = graph_with_calls("case-1", llm_calls=2)
         call = graph.begin_node("n000001", "tool", "search")
@@ -156,7 +156,7 @@ class TestJournaling:
         assert await found(2, 160) == ["k1", "k2"]
 
     async def test_the_nodes_of_a_run_are_its_graph(self, ports: Ports) -> None:
-        """In their order, also while it works; of no run there are none."""
+        """Nodes come in order, also while the run is executing; a missing run has none."""
         run = await ports.claimed()
         before = await ports.runs.nodes(KEY)
         records = records_of(graph_with_calls("case-1"))
@@ -218,7 +218,7 @@ class TestJournaling:
     async def test_nothing_of_it_reaches_a_new_one_that_never_begins(
         self, ports: Ports, cancelled: str
     ) -> None:
-        """It has ended under a fence of its own."""
+        """The erased run ended under a fence of its own, so its late result is dropped."""
         erased = await ports.claimed()
         end = end_of(erased, calls=records_of(graph_with_calls("case-1")))
         await ports.journal.finish(end)
@@ -271,7 +271,7 @@ class TestEnding:
     async def test_a_run_that_is_given_back_is_taken_under_a_higher_fence(
         self, ports: Ports, counted: bool, attempts: int
     ) -> None:
-        """What was done is kept; the attempt counts, or not."""
+        """Its calls are kept, and the attempt counts only if the release says so."""
         run = await ports.claimed()
         records = records_of(graph_with_calls("case-1"))
         await ports.runs.release(run, active_seconds=2.5, calls=records, counted=counted)
@@ -288,7 +288,7 @@ class TestEnding:
     async def test_a_cancel_request_for_a_run_between_two_attempts_ends_all_of_its_calls(
         self, ports: Ports
     ) -> None:
-        """What the first attempt left open is closed with the root."""
+        """Open calls of the first attempt are closed together with the root."""
         run = await ports.claimed()
         graph = graph_with_calls("case-1")
         graph.begin_node("n000001", "tool", "calculator")

@@ -1,4 +1,4 @@
-"""What the store of runs promises, asked of every implementation."""
+"""Contract of the run store, tested on every implementation."""
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -45,7 +45,7 @@ class TestAccepting:
         assert await ports.runs.claim(RunKey("default", "nobody"), "w2") is None
 
     async def test_the_same_request_is_the_same_run(self, ports: Ports) -> None:
-        """Whoever asks again gets the run as it stands; another body is a conflict."""
+        """Repeating the request returns the run; another body is a conflict."""
         await ports.claimed()
         again = await ports.runs.accept(new_run("case-1"), worker_id="w2")
 
@@ -84,7 +84,7 @@ class TestAccepting:
 @pytest.mark.req("003/resume")
 class TestLosing:
     async def test_only_losses_in_a_row_without_progress_are_counted(self, ports: Ports) -> None:
-        """A further result between two losses begins the count anew; ``attempts`` goes on."""
+        """A new result between two losses resets the count; ``attempts`` keeps growing."""
         await ports.claimed()
         seen = []
         for results in (0, 0, 2, 2, 3, 3, 3):
@@ -104,7 +104,7 @@ class TestLosing:
         assert [attempts for _, attempts in seen] == [2, 3, 4, 5, 6, 7, 8]
 
     async def test_the_same_call_made_again_is_no_progress(self, ports: Ports) -> None:
-        """Else a run that ends its workers could go on for ever with what is never replayed."""
+        """Repeated calls do not reset the count, so a run that kills its workers ends."""
         await ports.claimed()
         seen = []
         for made in (1, 2, 3):
@@ -156,7 +156,7 @@ class TestStopping:
         assert [record.node["status"] for record in await ports.runs.calls(KEY)] == ["halt"]
 
     async def test_a_wish_that_has_expired_stops_nothing(self, opened: Open) -> None:
-        """Its id is free again, and the run knows of no wish."""
+        """Its ID is free again, and the new run has no cancel request."""
         async with opened(store_limits(pending_cancel_ttl_seconds=0)) as ports:
             await ports.runs.cancel(KEY, CANCEL_REQUEST)
             accepted = await ports.runs.accept(new_run("case-1"), worker_id="w1")
@@ -165,7 +165,7 @@ class TestStopping:
             assert accepted.run.cancel_request is None
 
     async def test_early_wishes_are_capped_for_each_tenant(self, opened: Open) -> None:
-        """The same wish again, and another tenant's, are still kept."""
+        """A repeated cancel request and one of another tenant are still accepted."""
         async with opened(store_limits(max_pending_cancels=2)) as ports:
             for n in range(2):
                 await ports.runs.cancel(RunKey("default", f"case-{n}"), CANCEL_REQUEST)
@@ -182,7 +182,7 @@ class TestStopping:
             assert refused.run.status is RunStatus.RUNNING
 
     async def test_a_queued_run_ends_with_the_cancel_request(self, ports: Ports) -> None:
-        """Nobody can claim it any more, and a second request changes nothing."""
+        """No worker can claim the run, and a second cancel request changes nothing."""
         await ports.queued()
         cancelled = await ports.runs.cancel(KEY, CANCEL_REQUEST)
         again = await ports.runs.cancel(KEY, CancelRequest(requested_by="somebody else"))
@@ -203,7 +203,7 @@ class TestStopping:
     async def test_a_running_run_learns_of_the_cancel_request_and_ends_as_cancelled(
         self, ports: Ports
     ) -> None:
-        """Its next barrier says so, and no other end is accepted; its result is kept."""
+        """The next barrier reports the request; only ``cancelled`` is accepted, with the result."""
         run = await ports.claimed()
         cancelled = await ports.runs.cancel(KEY, CANCEL_REQUEST)
         permission = await ports.journal.write(JournalWrite(key=KEY, fence=1))
@@ -232,7 +232,7 @@ class TestStopping:
             assert again.cancel_request.requested_by == "tester"
 
     async def test_a_finished_run_stays_as_it_is(self, ports: Ports) -> None:
-        """There is no request then, and the answer says that there was nothing to do."""
+        """No cancel request is stored, and the answer says that the run had already finished."""
         run = await ports.claimed()
         await ports.journal.finish(end_of(run))
         cancelled = await ports.runs.cancel(KEY, CANCEL_REQUEST)
@@ -253,7 +253,7 @@ class TestStopping:
 
 class TestBeating:
     async def test_a_beat_tells_what_is_owned_and_what_must_stop(self, ports: Ports) -> None:
-        """Of this worker alone, and of runs that go on alone."""
+        """The heartbeat covers only unfinished runs of this worker."""
         for n in range(3):
             await ports.claimed(f"case-{n}")
         await ports.claimed("foreign", worker_id="w2")
@@ -273,7 +273,7 @@ class TestBeating:
 @on_postgres
 class TestListing:
     async def test_pages_show_every_run_once_newest_first(self, ports: Ports) -> None:
-        """Also when runs are added meanwhile."""
+        """Pages stay complete while new runs are added."""
         for n in range(5):
             await ports.claimed(f"case-{n}")
         seen: list[str] = []
@@ -289,7 +289,7 @@ class TestListing:
         assert seen == [f"case-{n}" for n in reversed(range(5))]
 
     async def test_a_page_has_no_results_and_ends_where_its_bytes_do(self, ports: Ports) -> None:
-        """The next page goes on; a run that is too large for a page has one of its own."""
+        """The next page continues after the last run; an oversized run gets its own page."""
         for n in range(5):
             large = {"text": "x" * 4000}
             new = replace(new_run(f"large-{n}", text=f"{n}"), metadata=large)

@@ -34,7 +34,7 @@ MINE, OTHERS = "default", "another"
 
 @dataclass(frozen=True)
 class Opened:
-    """A store of threads beside one of runs, that nobody executes."""
+    """A thread store and a run store without workers."""
 
     threads: ThreadStore
     runs: RunStore
@@ -196,7 +196,7 @@ async def test_a_deleted_thread_leaves_its_runs(opened: Opened) -> None:
 async def test_a_run_that_is_cancelled_between_its_message_and_itself_never_works(
     opened: Opened,
 ) -> None:
-    """The request to stop the thread is stored, and met by the run when it comes."""
+    """The cancel request of the thread is stored and applied when the run is created."""
     mine = await opened.begin()
     await opened.threads.add(MINE, "t", pair("r"), most=9)
 
@@ -211,7 +211,7 @@ async def test_a_run_that_is_cancelled_between_its_message_and_itself_never_work
 async def test_an_answer_whose_run_is_erased_says_so_and_can_be_made_again(
     opened: Opened,
 ) -> None:
-    """Another run of the same id is none of the thread's; the thread's own request makes it so."""
+    """An unrelated run with the same ID is not the answer; repeating the message creates one."""
     mine = await opened.begin()
     await say(opened, mine, "Hello", "r")
     await end(opened, "r")
@@ -251,7 +251,7 @@ class Broken(RunService):
 async def test_a_message_whose_run_never_came_is_answered_when_it_is_repeated(
     opened: Opened,
 ) -> None:
-    """Until then it stands there, is not followed by anything of its own, and can be retried."""
+    """Until then the answer has no status, cannot be followed up and can be retried."""
     mine = await opened.begin()
     turn = await opened.chats.saying(mine, "Hello", None)
     new = replace(new_run("r"), request_hash="Hello")
@@ -289,7 +289,7 @@ async def test_a_run_that_is_refused_leaves_no_message(opened: Opened) -> None:
 
 @pytest.mark.req("004/chat")
 async def test_every_action_waits_for_the_answers_before_it(opened: Opened) -> None:
-    """What has ended, however, can be followed, tried again and gone on with."""
+    """Once the answer has ended, it can be followed up, retried and resumed."""
     mine, chats = await opened.begin(), opened.chats
     answered = await say(opened, mine, "Hello", "r")
     user, answer = answered.user.message_id, answered.assistant.message_id
@@ -315,7 +315,7 @@ async def test_every_action_waits_for_the_answers_before_it(opened: Opened) -> N
 
 
 async def test_requests_that_come_twice_at_once_make_one_answer(opened: Opened) -> None:
-    """Both are told the same."""
+    """Every request gets the same answer."""
     mine = await opened.begin()
     turn = await opened.chats.saying(mine, "Hello", None)
     new = replace(new_run("r"), request_hash="Hello")
