@@ -1,4 +1,4 @@
-"""What the guide to graphs shows works as it stands."""
+"""The examples in the guide to graphs work as printed."""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""Graphs as a caller meets them: registered, run by name, kept by the run; real sockets."""
+"""Graphs over real sockets: registered, run by name, and stored with the run."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What a model's endpoint may send without harm to the service or to the run's account."""
+"""Invalid replies of a model endpoint harm neither the service nor the usage of the run."""
 
 import json
 from typing import Any

@@ -1,4 +1,4 @@
-"""What an evaluation recorded of a real endpoint is replayed without one, and nothing else is."""
+"""An evaluation recorded from a real endpoint can be replayed without it, and only unchanged."""
 
 import json
 from collections.abc import Mapping
@@ -69,7 +69,7 @@ def evaluate(
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """A recording, and what was measured when it was made."""
+    """A recording and the evaluation that made it."""
 
     path: Path
     recorded: Ended
