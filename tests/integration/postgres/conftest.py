@@ -16,7 +16,7 @@ async def stores(database_url: str) -> AsyncIterator[Stores]:
 
 @pytest.fixture
 async def oracle(database_url: str) -> AsyncIterator[Oracle]:
-    """A connection of its own."""
+    """Open a separate connection for assertions."""
     async with open_oracle(database_url) as oracle:
         yield oracle
 
