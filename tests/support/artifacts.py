@@ -36,9 +36,9 @@ def new_artifact(
 
 
 class StubArtifacts:
-    """A store of files that answers as a test wants, for tests of what uses one.
+    """An artifact store with configurable answers, for tests of its callers.
 
-    What the real store promises is tested on Postgres.
+    The contract of the real store is tested on Postgres.
     """
 
     def __init__(self) -> None:

@@ -1,7 +1,7 @@
-"""Secrets and personal data that belong to nobody, each of them unlike any other.
+"""Unique secrets and personal data that belong to no real person.
 
-A canary carries the place where it was planted, so that wherever it turns up it tells where it came
-from; those that are made of digits alone carry a number that was drawn for the place.
+A canary contains the place where it was planted, so a leak shows its origin. Canaries made only of
+digits contain a random number of that place.
 """
 
 import base64
@@ -25,9 +25,9 @@ class Canary:
     """Where it was planted."""
     kind: str
     shown: str
-    """How it stands in a text, with the words that belong to it."""
+    """The text that contains the canary, with its surrounding words."""
     needle: str
-    """What must not be found anywhere else."""
+    """The part that must appear nowhere else."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ async def _nothing(context: ToolContext) -> None:
 
 
 class DrawingTool:
-    """Makes a file of every text it is given, and tells nothing of them itself."""
+    """Saves a file for every given text, and does not list the files in its result."""
 
     spec = ToolSpec(
         name="draw",

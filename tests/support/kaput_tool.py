@@ -1,4 +1,4 @@
-"""A tool that breaks, as a tool of somebody else may."""
+"""A tool that fails like a broken third-party tool."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -40,5 +40,5 @@ def _append(line: str) -> None:
 
 
 def noted(path: Path) -> list[str]:
-    """Return what was written down so far."""
+    """Return the lines written so far."""
     return path.read_text().splitlines() if path.exists() else []

@@ -1,4 +1,4 @@
-"""Seeds for tests that tell random stories: fixed ones in each run, many more as proofs."""
+"""Seeds for randomised tests: fixed ones in each run, many more in proof runs."""
 
 import random
 from collections.abc import Iterator

@@ -86,7 +86,7 @@ class ArrivalLog:
         self._announce()
 
     def clear(self) -> None:
-        """Forget the requests so far; the sequence goes on."""
+        """Clear the recorded requests without resetting the sequence."""
         self._arrivals.clear()
         self._announce()
 

@@ -1,4 +1,4 @@
-"""What the real APIs refuse, with their messages."""
+"""Requests that the real APIs refuse, with their error messages."""
 
 import re
 from collections.abc import Iterator, Mapping
