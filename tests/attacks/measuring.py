@@ -16,7 +16,7 @@ _UNANSWERED_MS = 60_000.0
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """What was seen from outside."""
+    """Measurements from outside the process."""
 
     p50_ms: float
     max_ms: float
@@ -27,7 +27,7 @@ class Health:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """What an attack did to the service."""
+    """The effect of an attack on the service."""
 
     HEADING: ClassVar[str] = (
         "| attack | harmless | alive | others go on | /healthz p50, max ms | memory MB | remark |\n"
@@ -39,11 +39,11 @@ class Measured:
     alive: bool
     others_go_on: bool
     harmless: bool
-    """What the attack itself says."""
+    """The verdict of the attack itself."""
     remark: str
 
     def passes(self, latency_ms: float) -> bool:
-        """Tell whether the attack was harmless."""
+        """Return whether the attack was harmless."""
         in_time = self.health.max_ms <= latency_ms
         return self.alive and self.others_go_on and self.harmless and in_time
 
@@ -89,7 +89,7 @@ class Watch:
         self._thread.join()
 
     def health(self) -> Health:
-        """Return what was seen."""
+        """Return the measurements."""
         seen = sorted(self._latencies_ms) or [_UNANSWERED_MS]
         return Health(seen[len(seen) // 2], seen[-1], self._memory_mb[0], max(self._memory_mb))
 
