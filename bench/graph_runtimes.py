@@ -18,7 +18,7 @@ DASK: Final = "dask"
 
 @dataclass(frozen=True, slots=True)
 class Runtime:
-    """What executes graphs: a module of ``bench.sides``, and what it needs installed."""
+    """A graph runtime: its module of ``bench.sides`` and its requirements."""
 
     script: str
     requirements: tuple[str, ...] = ()
@@ -37,7 +37,7 @@ RUNTIMES: Final[Mapping[str, Runtime]] = {
 
 
 def requirements_of(names: Iterable[str]) -> tuple[str, ...]:
-    """Return what is installed for some runtimes, at its version."""
+    """Return the pinned requirements of some runtimes."""
     return tuple(needed for name in names for needed in RUNTIMES[name].requirements)
 
 

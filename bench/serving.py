@@ -6,7 +6,7 @@ import uvicorn
 
 
 class Server(uvicorn.Server):
-    """Says where it listens."""
+    """Prints its address once it listens."""
 
     async def startup(self, sockets: Any = None) -> None:
         """Start, then say so."""

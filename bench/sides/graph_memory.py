@@ -1,4 +1,4 @@
-"""One execution of a large graph in a process of its own, by the public Python face."""
+"""One execution of a large graph in a separate process, through the public Python API."""
 
 import asyncio
 import gc

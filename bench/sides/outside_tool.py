@@ -29,7 +29,7 @@ class OutsideTool:
 
 
 class PatientTool(OutsideTool):
-    """Waits so many seconds before it returns its argument."""
+    """Waits for the number of seconds in its argument before it returns it."""
 
     spec = replace(OutsideTool.spec, name="patient", description="Waits for some seconds.")
 
