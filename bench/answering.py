@@ -9,7 +9,7 @@ from typing import Any
 def answer(questions: Mapping[str, Callable[..., Any]]) -> None:
     """Answer questions from standard input, by name, until it is closed.
 
-    Output of a peer goes to standard error, so that it is not read as an answer.
+    What a peer prints goes to standard error, so that it cannot pass for an answer.
     """
     answers, sys.stdout = sys.stdout, sys.stderr
     for line in sys.stdin:

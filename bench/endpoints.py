@@ -82,7 +82,7 @@ class Measured:
 async def start_peers(
     stack: AsyncExitStack, peers: Mapping[str, Peer], url: str, variables: Mapping[str, str]
 ) -> dict[str, str]:
-    """Start peers until ``stack`` closes, each with its own database; return their addresses."""
+    """Start peers until ``stack`` closes, each with a database of its own; return addresses."""
     addresses = {}
     for name, each in peers.items():
         if not await has_python(each.python):
@@ -107,7 +107,7 @@ async def measure_endpoints(
     requests: Callable[[str], int],
     rounds: int,
 ) -> Measured:
-    """Put load on every endpoint once a round; ``requests`` gives the number for each side."""
+    """Put load on every endpoint once a round; ``requests`` says how many, by the side's name."""
     all_rounds: dict[str, list[Round]] = {name: [] for name in endpoints}
     sides = {
         name: _side(each, postgres, in_flight, requests(name), all_rounds[name])
@@ -137,9 +137,9 @@ def _side(
     requests: int,
     rounds: list[Round],
 ) -> Side:
-    """Return a side that appends its measurements to ``rounds``.
+    """Return a side that appends what it measures to ``rounds``.
 
-    Sides take turns, so all CPU time of Postgres during a measurement belongs to its side.
+    Sides take turns, so all CPU that Postgres uses meanwhile is theirs.
     """
 
     async def measure() -> float:

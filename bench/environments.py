@@ -1,8 +1,8 @@
-"""The environments of the sides: this project's own, and a separate one for every peer.
+"""Where the sides run: this project's environment, and one of its own for every peer.
 
-A peer is installed at a pinned version into a virtual environment below ``.bench``, so its
-dependencies never mix with those of this project. Each side runs as a worker: a process that reads
-a question as a line of JSON, measures once, and answers with the result (``answering.py``).
+A peer is installed, at a pinned version, into a virtual environment below ``.bench``, so that it
+never meets this project's dependencies. Each side runs as a worker: a process that is asked, by
+lines of JSON, to measure something once and answers with what it measured (``answering.py``).
 """
 
 import asyncio
@@ -27,11 +27,11 @@ _GRACE_SECONDS: Final = 10
 
 @dataclass(frozen=True, slots=True)
 class Environment:
-    """A Python interpreter with its installed packages."""
+    """A Python interpreter with what is installed for it."""
 
     python: Path
     variables: dict[str, str] = field(default_factory=dict)
-    """Environment variables of its processes, in addition to those of this process."""
+    """Set for its processes, beside those of this one."""
 
 
 def own_environment() -> Environment:
@@ -81,7 +81,7 @@ class Worker:
         """Return the worker's answer to one question.
 
         Raises:
-            RuntimeError: The worker has died; its output is on standard error.
+            RuntimeError: the worker has died; what it said is on standard error.
         """
         line = json.dumps({"question": question, "arguments": arguments})
         self._stdin.write(line.encode() + b"\n")
@@ -92,7 +92,7 @@ class Worker:
         return json.loads(answer)
 
     async def stop(self) -> None:
-        """End the process; kill it if it does not end in time."""
+        """End the process; kill it if it does not end by itself."""
         self._stdin.close()
         try:
             async with asyncio.timeout(_GRACE_SECONDS):

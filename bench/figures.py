@@ -1,4 +1,4 @@
-"""Measured values and their targets."""
+"""Measured values, and what they are held against."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -45,7 +45,7 @@ def ratio(ours: Samples, theirs: Samples) -> float:
 
 
 class Grade(StrEnum):
-    """The grade of a value against its target."""
+    """How a value stands against its target."""
 
     STRETCH = "stretch reached"
     MUST = "reached"
@@ -54,7 +54,7 @@ class Grade(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """The required value and the desired value."""
+    """What a value must be, and what it should be."""
 
     must: float
     stretch: float | None = None
@@ -64,7 +64,7 @@ class Target:
     """Larger is better; otherwise smaller is."""
 
     def grade(self, value: float) -> Grade:
-        """Return the grade of a value."""
+        """Return how a value stands."""
         if self.stretch is not None and self._holds(value, self.stretch):
             return Grade.STRETCH
         return Grade.MUST if self._holds(value, self.must) else Grade.MISSED
@@ -83,13 +83,13 @@ class Check:
 
     @property
     def grade(self) -> Grade:
-        """The grade of the value."""
+        """How the value stands."""
         return self.target.grade(self.value)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figure:
-    """One quantity measured on every side, with its checks."""
+    """One thing measured on every side, and what came of it."""
 
     title: str
     unit: str

@@ -18,7 +18,7 @@ DASK: Final = "dask"
 
 @dataclass(frozen=True, slots=True)
 class Runtime:
-    """A graph runtime: its module of ``bench.sides`` and its requirements."""
+    """What executes graphs: a module of ``bench.sides``, and what it needs installed."""
 
     script: str
     requirements: tuple[str, ...] = ()
@@ -37,7 +37,7 @@ RUNTIMES: Final[Mapping[str, Runtime]] = {
 
 
 def requirements_of(names: Iterable[str]) -> tuple[str, ...]:
-    """Return the pinned requirements of some runtimes."""
+    """Return what is installed for some runtimes, at its version."""
     return tuple(needed for name in names for needed in RUNTIMES[name].requirements)
 
 

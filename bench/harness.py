@@ -1,8 +1,8 @@
-"""How a figure is measured: rows, rounds and sides.
+"""How a figure comes about: rows, rounds and sides.
 
-A row measures one quantity that the documents set a target for. It measures every side (this
-project, a peer, or a floor that nothing could beat) in turn, A B A B, so other load on the machine
-affects all sides alike. The first round is a warm-up and is not counted.
+A row measures one thing that the documents set a target for. It measures every side (this project,
+a peer, a floor that nothing could be faster than) in turn, A B A B, so that whatever else the
+machine does meets all of them alike. The first round only warms up and is not counted.
 """
 
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence

@@ -1,6 +1,6 @@
-"""A closed loop of HTTP requests: several connections, each with one request in flight.
+"""A closed loop of HTTP requests: so many connections, each with one request in flight.
 
-The client is minimal, because it shares two cores with the measured process.
+The client is as lean as it can be, for it shares two cores with what it measures.
 """
 
 import asyncio
@@ -35,7 +35,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """The result of a load."""
+    """What came of a load."""
 
     per_second: float
     milliseconds: Samples

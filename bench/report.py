@@ -37,7 +37,7 @@ def show_machine(console: Console, machine: Machine) -> None:
 
 
 def show_row(console: Console, row: Row, figures: Sequence[Figure]) -> None:
-    """Print the measurements of a row and their grades."""
+    """Print what a row measured and how it stands."""
     console.print()
     console.rule(Text(row.title + (f"  (peers: {', '.join(row.peers)})" if row.peers else "")))
     for figure in figures:

@@ -27,7 +27,7 @@ _GRACE_SECONDS: Final = 15
 
 @contextmanager
 def database() -> Iterator[str]:
-    """Yield the URL of a new, migrated Postgres server."""
+    """Return the URL of a fresh, migrated Postgres of its own."""
     with (
         tempfile.TemporaryDirectory(prefix="caseworker-bench-") as folder,
         EmbeddedPostgres(Path(folder) / "data") as embedded,
@@ -38,7 +38,7 @@ def database() -> Iterator[str]:
 
 
 def another_database(url: str, name: str) -> str:
-    """Create an empty database on the server of ``url``, and return its URL."""
+    """Make an empty database beside the one at ``url``, and return its URL."""
     with psycopg.connect(url, autocommit=True) as connection:
         connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
     return make_url(url).set(database=name).render_as_string(hide_password=False)
@@ -124,7 +124,7 @@ async def floor(url: str) -> AsyncIterator[str]:
 async def peer(
     environment: Environment, side: str, url: str, variables: Mapping[str, str]
 ) -> AsyncIterator[str]:
-    """Run a module of ``bench.sides`` that serves a peer with its own database."""
+    """Run a module of ``bench.sides`` that serves a peer, with a database of its own."""
     command = (str(environment.python), "-m", f"bench.sides.{side}")
     own = {"DATABASE_URL": another_database(url, side), **variables}
     async with _listening(command, own) as address:

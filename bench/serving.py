@@ -6,7 +6,7 @@ import uvicorn
 
 
 class Server(uvicorn.Server):
-    """Prints its address once it listens."""
+    """Says where it listens."""
 
     async def startup(self, sockets: Any = None) -> None:
         """Start, then say so."""

@@ -1,7 +1,7 @@
-"""Timing of sides that only compute; standard library only, so that it runs with any peer.
+"""How sides that only compute are timed; standard library only, for it runs with any peer.
 
-The CPU clock excludes the time of other processes. The garbage collector stays on for every side,
-and so does asyncio's default event loop.
+The processor's clock stands still while other processes have the processor. The garbage collector
+stays on, for every side alike, and so does asyncio's own event loop.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""Latency of streamed text: from the provider's chunk to the event of the run."""
+"""What a model writes on its way to a client: from the provider's part to the event of the run."""
 
 import time
 from collections.abc import Sequence

@@ -1,8 +1,8 @@
-"""One turn of an agent: a model call and the requested tool call (003/NFR1.1).
+"""One turn of an agent: a call of a model, and of the tool that it wants (003/NFR1.1).
 
-The row measures the CPU time of the agent's process; the model provider is a separate process. All
-sides play the same ten turns with the same tool. The client library of the provider, which all
-sides use, is measured alone as a floor.
+What is measured is the time that the processor spends in the process of the agent; the provider of
+models is a process of its own. All sides have the same ten turns before them, with the same tool.
+The client of the provider that they all stand on is measured alone beside them.
 """
 
 import time

@@ -51,8 +51,7 @@ def _cancelled(
 ) -> Side:
     """Return a side that posts a run, waits for its call, and cancels it at ``address``.
 
-    The provider is a separate process that sees the client disconnect; all processes read one
-    clock.
+    The provider is a process of its own that has seen the client go; all read one clock.
     """
 
     async def measure() -> float:

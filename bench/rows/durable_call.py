@@ -25,7 +25,7 @@ TOOL: Final = {"TOOLS_PLUGINS": '["bench.sides.outside_tool:OutsideTool"]'}
 
 
 def _run(calls: int) -> Request:
-    """Return a run of ``calls`` calls in sequence."""
+    """Return a run of so many calls, each after the one before."""
     data = {"tool": "outside", "args": {"number": 1}}
     steps: list[dict[str, Any]] = [
         {"id": f"s{number}", "type": "tool", "data": data} for number in range(calls)
@@ -51,7 +51,7 @@ def _run(calls: int) -> Request:
 
 
 async def measure(effort: Effort) -> Sequence[Figure]:
-    """Measure the time a call adds to a run: one run against a commit, and 64 runs at once."""
+    """Measure the time a call adds to a run: of one run beside a commit, and of 64 at once."""
     with database() as url, psycopg.connect(url, autocommit=True) as connection:
         connection.execute(ROWS)
         async with service(url, settings=TOOL) as ours:

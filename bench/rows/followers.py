@@ -1,6 +1,6 @@
-"""Followers of events: the cost of idle followers, and the delay of an event for the others.
+"""Followers of events: what those cost who hear nothing, and how late others hear of an event.
 
-Both are measured at the replica that executes the runs and at one that executes none.
+Both at the replica that executes the runs and at one that executes nothing.
 """
 
 import asyncio
@@ -37,7 +37,7 @@ LIMITS: Final = {
     "SERVER_MAX_CONNECTIONS": "5000",
     "MODELS_SMALL_TIMEOUT_SECONDS": str(WAIT_SECONDS),
 }
-"""Allow all followers, and avoid retries during the measurement."""
+"""So that all may follow, and nothing is tried again meanwhile."""
 
 
 async def measure(effort: Effort) -> Sequence[Figure]:
@@ -119,7 +119,7 @@ def _agent(model: str) -> dict[str, Any]:
 
 
 async def _followed(replica: str, run_id: str) -> asyncio.StreamWriter:
-    """Follow a run; its events stay in the socket buffer, which can hold all of them."""
+    """Follow a run; what is told stays in the socket, which holds all of it."""
     place = urlsplit(replica)
     reader, writer = await asyncio.open_connection(place.hostname, place.port)
     request = f"GET /runs/{run_id}/events HTTP/1.1\r\nHost: {place.netloc}\r\n\r\n"

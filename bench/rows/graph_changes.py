@@ -1,4 +1,4 @@
-"""The time to read one change of a graph for the journal, at any size (architecture 7)."""
+"""What a journal pays to read one change of a graph, whatever its size (architecture 7)."""
 
 from collections.abc import Sequence
 from typing import Final

@@ -32,7 +32,7 @@ def _sides(question: str, factor: float) -> dict[str, Side]:
 
 
 def _fresh(question: str, factor: float, **arguments: object) -> Side:
-    """Return a side that starts a new process for each single question."""
+    """Return a side that asks a process of its own, and only once."""
 
     async def measure() -> float:
         async with worker(own_environment(), "graph_memory") as asked:

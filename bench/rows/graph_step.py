@@ -1,7 +1,7 @@
-"""One step of a graph, in a long sequence (architecture 7).
+"""One step of a graph, of many in sequence (architecture 7).
 
-Our steps have a budget, a cancellation token, a retry policy and the ExecutionGraph; the peers have
-none of these. Every step adds one to the result of the previous step.
+Ours has a budget, a cancellation token and a retry policy on every step, and its ExecutionGraph;
+the peers have none of that. Every step adds one to what the step before gave it.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

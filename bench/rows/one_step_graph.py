@@ -1,7 +1,7 @@
-"""Short durable runs over HTTP, from POST to completed, each with its own question.
+"""Short durable runs over HTTP, from POST to completed, each with a question of its own.
 
-The peers store runs in the same Postgres: each computes a sum in a workflow of one step and keeps
-its runs. All run in one process; ours also stores every call and event.
+Beside ours stand peers that keep runs in the same Postgres: each computes a sum in a workflow of
+one step, and has its runs kept. All are one process; ours keeps every call and event as well.
 """
 
 import json

@@ -19,7 +19,7 @@ WORST: Final = Target(must=1_000, unit="ms")
 WAITS: Final = """
 SELECT 1000 * extract(epoch FROM claimed_at - created_at)::float8 FROM runs ORDER BY created_at
 """
-"""Both times come from the clock of Postgres."""
+"""Both moments are told by the clock of Postgres."""
 
 
 async def measure(effort: Effort) -> Sequence[Figure]:

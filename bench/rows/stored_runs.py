@@ -1,7 +1,7 @@
-"""The cost of a run, a list and retention as the number of stored runs grows.
+"""What a run, a list and clearing runs away cost while more and more runs are stored.
 
-Databases of different sizes share one Postgres, each with its own service, and take turns. They are
-filled with older copies of a real run.
+Databases of different sizes stand beside one another in one Postgres, each with a service of its
+own, and take turns. They are filled with copies of a run that was really made, older than it.
 """
 
 import asyncio
@@ -53,7 +53,7 @@ SELECT column_name FROM information_schema.columns
 WHERE table_schema = current_schema() AND table_name = %s
 """
 MOVED: Final = ("created_at", "queued_at", "claimed_at", "started_at", "finished_at")
-"""Timestamps of a run that are moved to the time in its ID."""
+"""Moments of a run that are put where its id says it was made."""
 
 BACKENDS: Final = """
 SELECT pid FROM pg_stat_activity
@@ -65,7 +65,7 @@ WHERE pid <> pg_backend_pid() AND (
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """A service on its own database."""
+    """A service on a database of its own."""
 
     url: str
     """Of the database."""
@@ -212,7 +212,7 @@ def _batch(stored: Stored) -> Side:
 
 
 def _cpu_seconds(stored: Stored) -> dict[int, float]:
-    """Return the CPU seconds used so far by the service of a database and its backends."""
+    """Return what the service of a database, and what serves it in Postgres, have used by now."""
     processes = [process_at(stored.address)]
     with psycopg.connect(stored.url) as connection:
         processes += [psutil.Process(pid) for (pid,) in connection.execute(BACKENDS)]

@@ -15,9 +15,9 @@ COST: Final = Target(must=5, stretch=2, unit="%")
 
 
 async def measure(effort: Effort) -> Sequence[Figure]:
-    """Measure 100 steps in sequence, the mean of ten executions, in many alternating rounds.
+    """Measure 100 steps in sequence, the mean of ten executions, over and over in turn.
 
-    The overhead of a trace is smaller than the noise of a single pair, so many pairs are measured.
+    What a trace costs is less than what the machine's mood does to one pair, so there are many.
     """
     async with runtimes(OURS) as sides:
         measured = await interleaved(

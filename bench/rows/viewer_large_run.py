@@ -17,7 +17,7 @@ from tests.support.browser import opened_browser
 Value = TypeVar("Value")
 
 CALLS: Final = 9_999
-"""Items of a map, each as a step; the map and the run count as calls too."""
+"""Items of a map, each a step of its own; the map and the run are calls too."""
 
 _SHOWN: Final = """async () => {
     while (document.querySelectorAll(".calls-body .call").length < 5) {

@@ -13,7 +13,7 @@ graphs: Any = import_module("langgraph.graph")
 
 
 class State(TypedDict, total=False):
-    """The input and the output of the graph."""
+    """What the graph is asked, and what it answers."""
 
     asked: str
     answer: str

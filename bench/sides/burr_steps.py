@@ -1,4 +1,4 @@
-"""Burr: actions joined by transitions; the application is built once and restarted each time."""
+"""Burr: actions joined by transitions, the application built once and begun anew each time."""
 
 from functools import lru_cache
 from itertools import pairwise

@@ -21,10 +21,10 @@ COST_USD = 0.0042
 
 
 class CallGraph:
-    """Measurements of a class of graphs; all times are in seconds.
+    """The questions about a class of graphs; all times are in seconds.
 
-    Pure computation is timed by the CPU clock, which excludes other processes; waiting is timed by
-    the wall clock.
+    What only computes is timed by the processor's clock, which stands still while other processes
+    have the processor; what others wait for is timed by the wall's.
     """
 
     def __init__(self, graph_class: Callable[[], Any]) -> None:
@@ -32,9 +32,9 @@ class CallGraph:
         self._graphs: dict[int, Any] = {}
 
     def life(self, nodes: int, *, exact: bool = False) -> float:
-        """Return the time of one node's life, in a new graph of ``nodes`` nodes.
+        """Return the time of one node's life, in a new graph of so many nodes.
 
-        ``exact`` records the cost as a Decimal instead of a float as in the document.
+        ``exact`` gives the cost as a Decimal, else it is a float as in the document.
         """
         gc.collect()
         began = process_time()
@@ -56,7 +56,7 @@ class CallGraph:
         return max(held)
 
     def changes(self, nodes: int) -> float:
-        """Return the time to begin one more node and to read the change."""
+        """Return the time to begin one more node and to read what has changed since."""
         graph = self._grown(nodes)
         revision = graph.revision
         began = process_time()

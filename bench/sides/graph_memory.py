@@ -1,4 +1,4 @@
-"""One execution of a large graph in a separate process, through the public Python API."""
+"""One execution of a large graph in a process of its own, by the public Python face."""
 
 import asyncio
 import gc

@@ -34,7 +34,7 @@ def chain(steps: int, times: int, *, timeout_ms: int | None = None) -> float:
 
 
 def fan_out(width: int, times: int) -> float:
-    """Return the time of one step, ``width`` parallel steps, and one that joins them."""
+    """Return the time of one step, of so many beside one another, and of one that joins them."""
     graph = _fan(width)
 
     async def execute() -> None:

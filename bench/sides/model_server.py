@@ -1,8 +1,8 @@
-"""A model provider without latency: an OpenAI-compatible server in a separate process.
+"""A provider of models that takes no time: an OpenAI-compatible server in a process of its own.
 
-The model name selects its behaviour, so it keeps no state. ``turns-20`` requests nineteen calls of
-the tool ``calculator`` and then answers. ``clock-50-20`` answers with 50 chunks, 20 ms apart, each
-containing its sending time. ``wait-30`` answers after 30 s.
+The name of the model says what it plays, so that it needs no state: ``turns-20`` asks for nineteen
+calls of the tool ``calculator`` and then answers; ``clock-50-20`` answers with 50 parts, 20
+ms apart, each of which is the time at which it was sent; ``wait-30`` answers after 30 s.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
 
 
 async def answer(asked: dict[str, Any], writer: asyncio.StreamWriter) -> None:
-    """Answer as the name of the model says."""
+    """Play what the name of the model says."""
     play, *numbers = asked["model"].split("-")
     if play == "clock":
         writer.write(HEAD % (b"text/event-stream", b"Transfer-Encoding: chunked"))
@@ -83,7 +83,7 @@ def sent(asked: dict[str, Any], delta: dict[str, Any], reason: str | None = None
 
 
 def last(asked: dict[str, Any]) -> bytes:
-    """Return the end of a stream, with the usage."""
+    """Return the end of a stream, with what it has used."""
     usage = {**common(asked), "object": "chat.completion.chunk", "choices": [], "usage": USAGE}
     return _event(usage) + _chunk(b"data: [DONE]\n\n") + b"0\r\n\r\n"
 

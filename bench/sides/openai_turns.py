@@ -1,4 +1,4 @@
-"""The client library of the provider alone, which all agents use: the floor for all sides."""
+"""The client of the provider alone, which the agents of all sides stand on: nothing is faster."""
 
 import asyncio
 import json
@@ -23,9 +23,9 @@ TOOL: Any = {
 
 
 def turn(url: str, turns: int, times: int, *, streamed: bool, wall: bool = False) -> float:
-    """Return the time of one turn: a model call, and the requested sum.
+    """Return the time of one turn: a call of the model, and the sum that it wants.
 
-    ``wall`` includes the time spent waiting for the provider.
+    ``wall`` includes the time in which the provider is waited for.
     """
     client = _client(url)
 

@@ -29,7 +29,7 @@ class OutsideTool:
 
 
 class PatientTool(OutsideTool):
-    """Waits for the number of seconds in its argument before it returns it."""
+    """Waits so many seconds before it returns its argument."""
 
     spec = replace(OutsideTool.spec, name="patient", description="Waits for some seconds.")
 

@@ -42,7 +42,7 @@ app = FastAPI(lifespan=lifespan)
 
 @app.post("/echo")
 async def echo(request: Request) -> JSONResponse:
-    """Answer with the request body."""
+    """Answer with what came."""
     return JSONResponse(await request.json(), 202)
 
 

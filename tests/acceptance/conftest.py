@@ -12,7 +12,7 @@ from tests.support.service import ServiceProcess, model_settings
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def running_provider() -> AsyncIterator[FakeProvider]:
-    """Run the fake model provider as a separate process."""
+    """A model provider as a process of its own."""
     async with FakeProvider() as running:
         yield running
 

@@ -100,7 +100,7 @@ async def test_a_key_works_on_every_replica_until_it_is_revoked(database_url: st
 
 @pytest.mark.req("card/s2s")
 async def test_a_stream_ends_with_the_key_that_it_was_opened_with(database_url: str) -> None:
-    """The stream ends on every replica, even without new events; streams of other keys continue."""
+    """Also one of a run in which nothing happens, on every replica; those of other keys go on."""
     async with ServiceProcess(database_url) as one, ServiceProcess(database_url) as other:
         secrets = {
             name: caseworker(database_url, "keys", "create", "--name", name)

@@ -57,7 +57,7 @@ async def test_an_agent_is_run_by_its_name_or_from_a_file(
 async def test_a_wrong_agent_is_refused_with_what_to_do(
     service: ServiceProcess, at: dict[str, str], tmp_path: Path
 ) -> None:
-    """The command rejects a missing file, a file without an agent and an unregistered name."""
+    """A file that is not there or holds no agent, a name that nobody has registered."""
     broken, text = tmp_path / "broken.yaml", tmp_path / "text.yaml"
     broken.write_text("name: [")
     text.write_text("just a text")

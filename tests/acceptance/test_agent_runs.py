@@ -1,4 +1,4 @@
-"""Runs of kind agent over real sockets: registered, from files, over MCP, and resumed."""
+"""Runs of kind agent over real sockets: registered, from files, over MCP, and gone on from."""
 
 from pathlib import Path
 from typing import Any
@@ -105,7 +105,7 @@ async def test_a_registered_agent_calls_another_one(
 async def test_an_agent_that_a_limit_halted_goes_on_when_it_is_raised(
     service: ServiceProcess, client: JsonClient, provider: FakeProvider
 ) -> None:
-    """Completed calls are not repeated and cost nothing in the new run."""
+    """What it had called and asked is not made again and costs nothing."""
     await register(service, HELPER)
     await provider.script("(limit)", [Step(tool_calls=[CALL]), Step(text="It is 42.")])
     await client.post_run(asked("limit", budget={"max_turns": 1}))

@@ -33,7 +33,7 @@ def agent_run(run_id: str, **more: Any) -> dict[str, Any]:
 
 
 def text_of(events: list[dict[str, Any]], turn: int) -> str:
-    """Return the text that a client shows for a turn."""
+    """What a client shows of a turn."""
     text = ""
     for event in events:
         if event["type"] == "content_chunk" and event["data"]["turn_number"] == turn:
@@ -45,7 +45,7 @@ def text_of(events: list[dict[str, Any]], turn: int) -> str:
 async def test_an_agent_works_as_a_step_of_a_posted_graph(
     service: ServiceProcess, provider: FakeProvider
 ) -> None:
-    """Its events report turns, calls and the answer; its result contains the messages."""
+    """Its events tell of turns, calls and the answer; its result has the messages."""
     steps = [Step(tool_calls=[CALL]), Step(text=ANSWER, chunk_chars=6)]
     await provider.script("(whole)", steps)
     async with service.client() as client:

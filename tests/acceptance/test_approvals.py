@@ -79,7 +79,7 @@ async def finished(client: People, run_id: str) -> dict[str, Any]:
 
 
 async def waiting(client: People, run_id: str, *, count: int = 1) -> list[dict[str, Any]]:
-    """Return the open approvals of a run once it waits for ``count`` of them."""
+    """Return the open approvals of a run once it waits for so many."""
     async with asyncio.timeout(150):
         while True:
             run = (await client.get(f"/runs/{run_id}")).json()
@@ -192,7 +192,7 @@ async def test_lanes_that_can_work_go_on_and_each_approval_counts(
 async def test_a_step_asks_and_goes_on_as_decided(
     database_url: str, settings: Settings, notes: Path
 ) -> None:
-    """Approved arguments leave on one handle, and the reason of a refusal leaves on the other."""
+    """What was approved leaves on one handle, why it was not on the other."""
     ask = {
         "id": "ask",
         "type": "approval",

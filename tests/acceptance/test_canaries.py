@@ -76,7 +76,7 @@ async def service(
     collector: Collector,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> AsyncIterator[ServiceProcess]:
-    """Run a service that logs and exports everything it can."""
+    """A service that says all it can, wherever it can."""
     server = {
         "command": sys.executable,
         "args": ["-m", "tests.support.hostile_mcp", str(tmp_path_factory.mktemp("mcp") / "log")],
@@ -193,7 +193,7 @@ async def test_every_run_ended_as_it_was_meant_to(story: Story) -> None:
 async def test_every_canary_reached_its_place(
     story: Story, arrivals: list[Arrival], database: list[Surface]
 ) -> None:
-    """Prompts reached the provider, replies the journal, and the stored fields are intact."""
+    """Prompts reached the provider, replies the journal, and what is kept is kept."""
     prompts = json.dumps([arrival.prompt for arrival in arrivals])
     kept = json.dumps([surface.text for surface in database if surface.name in KEPT])
     asked = [name for name in story.canaries if name.startswith("question")]
@@ -245,7 +245,7 @@ async def test_no_canary_is_in_the_output_of_the_process(
 async def test_no_canary_is_in_metrics_or_spans(
     story: Story, service: ServiceProcess, collector: Collector
 ) -> None:
-    """Spans contain no content, not even the redacted content of the trace."""
+    """Spans hold no content either, so not even what the trace shows redacted."""
     async with httpx.AsyncClient(trust_env=False) as anonymous:
         metrics = (await anonymous.get(f"{service.url}/metrics")).text
     await asyncio.to_thread(collector.wait_for_all, len(story.answers))
@@ -291,7 +291,7 @@ async def test_no_canary_is_in_what_is_told_of_a_run(story: Story) -> None:
 @pytest.mark.asyncio(loop_scope="module")
 @pytest.mark.req("002/23.5")
 async def test_no_refusal_repeats_what_was_sent(story: Story) -> None:
-    """Bodies and headers of answers are clean, and every refusal states a reason."""
+    """Neither bodies nor headers of answers; and every refusal says why."""
     for answer in story.answers:
         shown = Surface(str(answer.request.url.path)[:5], answer.text + str(answer.headers.raw))
         assert leaks(story, [shown], besides=WHO) == [], answer.text
@@ -303,7 +303,7 @@ async def test_no_refusal_repeats_what_was_sent(story: Story) -> None:
 async def test_a_gold_answer_is_known_to_the_verifier_alone(
     story: Story, arrivals: list[Arrival], database: list[Surface], service: ServiceProcess
 ) -> None:
-    """It is stored only in the request and appears nowhere else, prompts included."""
+    """It stands in the request that is kept, and is in nothing else, prompts included."""
     gold = story.canaries["gold"]
     run = story.runs["wrong"]
     views = await views_of(story.http, run["run_id"])
@@ -343,7 +343,7 @@ async def test_a_redacted_trace_still_tells_what_happened(
 async def test_full_payloads_are_shown_to_those_who_ask_for_them(
     module_database_url: str, running_provider: FakeProvider, key: dict[str, str]
 ) -> None:
-    """This also proves that the searches above would find a leak."""
+    """Which also shows that the searches above would find what is there."""
     settings = {**model_settings(running_provider.openai_url), "TRACE_PAYLOADS": "full"}
     async with (
         ServiceProcess(module_database_url, settings=settings) as service,

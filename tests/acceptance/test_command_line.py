@@ -96,7 +96,7 @@ def test_events_are_followed_to_the_end(at: dict[str, str]) -> None:
 
 
 def test_a_run_is_watched_to_its_end(at: dict[str, str]) -> None:
-    """A terminal shows a tree, other outputs show lines or JSON; the exit code gives the status."""
+    """As a tree on a terminal, else line by line or as JSON; the exit code tells how it ended."""
     caseworker("run", "4 * 4?", "--run-id", "watched", **at)
     caseworker("run", "4 * 4?", "--run-id", "stopped", "--max-seconds", "0", **at)
 
@@ -162,7 +162,7 @@ def test_what_is_refused_is_told_in_a_line(at: dict[str, str]) -> None:
 
 
 def test_a_shell_completes_commands_and_runs(at: dict[str, str]) -> None:
-    """Completion of run IDs stays silent if the service does not respond."""
+    """Of a service that does not answer it knows no runs, and says nothing about that."""
     caseworker("run", "6 * 6?", "--run-id", "complete-me", **at)
 
     def completed(words: str, **variables: str) -> list[str]:
@@ -177,7 +177,7 @@ def test_a_shell_completes_commands_and_runs(at: dict[str, str]) -> None:
 
 
 def test_a_graph_is_validated_and_run_from_a_file(at: dict[str, str], tmp_path: Path) -> None:
-    """Each problem is printed with its place."""
+    """What is wrong with it is printed, each problem with its place."""
     file, broken = tmp_path / "graph.json", tmp_path / "broken.json"
     file.write_text(json.dumps(GRAPH))
     broken.write_text(json.dumps({**GRAPH, "edges": [{"source": "double", "target": "no"}]}))
@@ -210,7 +210,7 @@ def test_the_version_is_shown() -> None:
 
 @pytest.mark.req("002/15.4")
 def test_storage_that_grows_without_retention_is_a_warning_of_the_check() -> None:
-    """The configuration is still valid, and there is no warning if both periods are set."""
+    """The configuration fits all the same; with days for runs and threads nothing is said."""
     kept = caseworker("config", "check", RETENTION_RUNS_DAYS="30")
     days = {"RETENTION_RUNS_DAYS": "30", "RETENTION_THREADS_DAYS": "30"}
     cleared = caseworker("config", "check", "--json", **days)
@@ -222,7 +222,7 @@ def test_storage_that_grows_without_retention_is_a_warning_of_the_check() -> Non
 
 
 def test_a_variable_that_is_nearly_a_setting_cannot_be_missed() -> None:
-    """``config check`` fails, and every command that reads the configuration reports it."""
+    """``config check`` fails, and whatever reads the configuration says it at any log level."""
     miss = {"BUDGET_MAX_SECOND": "3"}
     told = "BUDGET_MAX_SECOND: not a setting; did you mean BUDGET_MAX_SECONDS?"
     nowhere = {"DATABASE_URL": "postgresql://nobody@127.0.0.1:1/x", "LOGGING_LEVEL": "error"}

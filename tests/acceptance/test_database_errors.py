@@ -163,7 +163,7 @@ def test_a_role_that_may_not_write_is_named(
     ],
 )
 def test_each_reason_has_its_advice(said: str, advice: str) -> None:
-    """The first two messages come from PgBouncer 1.18 in transaction mode."""
+    """The first two are what PgBouncer 1.18 says in transaction mode."""
     line = reason_of(psycopg.OperationalError(said))
 
     assert line.startswith(f"{said}: ")

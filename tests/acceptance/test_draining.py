@@ -40,7 +40,7 @@ async def _not_ready(service: ServiceProcess) -> None:
 async def test_a_drained_process_hands_over_and_queues_what_it_accepts(
     database_url: str, provider: FakeProvider
 ) -> None:
-    """Another process finishes its run without a counted attempt; it answers but is not ready."""
+    """Its run goes on elsewhere without a counted attempt; it answers, and is not ready."""
     settings = {**model_settings(provider.openai_url), "WORKER_DRAIN_SECONDS": "0.3"}
     await provider.script("6 times 7", [Step(hang=True)])
     async with ServiceProcess(database_url, settings=settings, name="first") as first:
@@ -92,7 +92,7 @@ async def test_runs_of_a_drained_process_may_end_there(
 async def test_a_replica_is_not_ready_beside_nothing_but_a_drained_worker(
     database_url: str,
 ) -> None:
-    """The runs that it accepts would have no worker to execute them."""
+    """What it accepts would wait for a worker that takes runs."""
     async with (
         ServiceProcess(database_url, command="worker", name="worker"),
         ServiceProcess(database_url, "--no-worker") as replica,

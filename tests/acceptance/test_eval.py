@@ -40,7 +40,7 @@ class Evaluated:
 
     @property
     def metrics(self) -> dict[str, Any]:
-        """The contents of metrics.json."""
+        """What stands in metrics.json."""
         metrics: dict[str, Any] = json.loads((self.folder / "metrics.json").read_text())
         return metrics
 
@@ -65,7 +65,7 @@ class Evaluator:
 
 @pytest.fixture
 def evaluator(tmp_path: Path, module_database_url: str) -> Evaluator:
-    """Return the command with the folder for its results."""
+    """The command, and where it leaves what it measured."""
     return Evaluator(Path(os.environ.get("EVALUATION_DIR", tmp_path)), module_database_url)
 
 
@@ -83,7 +83,7 @@ def lines_of(folder: Path, case_id: str) -> list[dict[str, Any]]:
 
 @pytest.mark.req("002/12.2", "002/12.4", "002/14.2", "002/14.4", "002/16.3", "002/26.1", "002/26.2")
 def test_every_case_that_the_built_in_planner_reads_is_solved(evaluator: Evaluator) -> None:
-    """There are no false verifications or errors, and every case leaves a complete trace."""
+    """Blind and without an exception; and every case leaves a trace that tells how it went."""
     evaluated = evaluator.evaluate(CASES, *ALL_OF_THEM, name="cases")
 
     metrics = evaluated.metrics
@@ -123,7 +123,7 @@ def test_easy_questions_are_answered_quickly_with_one_small_pass(
 def test_nothing_wrong_is_claimed_of_questions_that_need_a_model(
     evaluator: Evaluator, service_url: str, tmp_path: Path
 ) -> None:
-    """The planner answers no question that it cannot read."""
+    """What the planner does not read it does not answer."""
     cases = [case for path in (CASES, UNSEEN) for case in json.loads(path.read_text())]
     (tmp_path / "all.json").write_text(json.dumps(cases))
     options = ("--all", "--no-gate", "--url", service_url)
@@ -171,7 +171,7 @@ def test_an_answer_that_is_not_the_right_one_misses_the_target(
     outcome: str,
     missed: str,
 ) -> None:
-    """The command exits with 1 and prints each missed target; the warning goes to the log file."""
+    """The command ends with 1 and says why, line by line; the warning is logged elsewhere."""
     cases = [{"id": "wrong", "input": "What is 2 + 2?", "gold_answer": "5"}]
     (tmp_path / "wrong.json").write_text(json.dumps(cases))
     options = (protocol, "--url", service_url)
@@ -197,7 +197,7 @@ async def test_ctrl_c_cancels_the_runs_under_way_and_keeps_what_had_ended(
     provider: FakeProvider,
     module_database_url: str,
 ) -> None:
-    """No paid call continues after the interrupt, and the exit code is 130."""
+    """Nothing that costs money goes on behind an evaluation, and the exit code says what it was."""
     cases = [{"id": "done", "input": "quick: what is 6 * 7?"}] + [
         {"id": f"waits-{number}", "input": f"forever {number}"} for number in range(2)
     ]

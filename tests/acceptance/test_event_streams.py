@@ -46,7 +46,7 @@ async def _seen(service: ServiceProcess, opened: asyncio.Event) -> list[dict[str
 async def test_a_client_that_comes_again_elsewhere_sees_every_event_once(
     database_url: str, provider: FakeProvider
 ) -> None:
-    """It reconnects to the other replica after each event, even after the end of the run."""
+    """It hangs up after each event and goes on at the other replica, also after the run's end."""
     settings = model_settings(provider.openai_url)
     await provider.script("6 times 7", [Step(plan=PLAN)])
     async with (
@@ -75,7 +75,7 @@ async def test_a_client_that_comes_again_elsewhere_sees_every_event_once(
 async def test_open_streams_do_not_hold_up_the_end_of_a_process(
     database_url: str, provider: FakeProvider
 ) -> None:
-    """SIGTERM ends the streams, and another replica serves the remaining events."""
+    """They end at SIGTERM, and whoever read them is told the rest at another replica."""
     settings = model_settings(provider.openai_url)
     await provider.script("6 times 7", [Step(hang=True)])
     async with two_services(database_url, settings) as (first, second, client):

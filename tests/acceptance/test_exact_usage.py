@@ -1,7 +1,7 @@
-"""Usage equals the count of the provider, and a limit of N allows exactly N.
+"""Usage is what the provider has counted, and a limit of N allows exactly N, whatever happens.
 
-Two real service processes share a database, and one of them is killed or terminated from time to
-time. The provider answers, fails, disconnects, omits its counts and reports cached tokens.
+Real processes: two services on one database, of which one is killed or told to end every now and
+then, and a provider that answers, fails, breaks off, counts nothing, and has read from its cache.
 """
 
 import asyncio
@@ -134,7 +134,7 @@ def _answers(run: dict[str, Any]) -> list[Any]:
 
 @dataclass
 class Chaos:
-    """Two services of which one is replaced from time to time, and a client for both."""
+    """Two services of which one is replaced every now and then, and what is asked of them."""
 
     chance: random.Random
     start: Callable[[str], Awaitable[ServiceProcess]]
@@ -142,7 +142,7 @@ class Chaos:
     happened: Counter[str] = field(default_factory=Counter)
 
     async def replace_one(self) -> None:
-        """Kill or terminate a service and start a replacement."""
+        """Kill a service, or tell it to end; start another one in its place."""
         place = self.chance.randrange(2)
         old = self.services[place]
         if self.chance.random() < 0.5:
@@ -195,7 +195,7 @@ def some_step(chance: random.Random) -> Step:
 
 
 async def one_run(name: str, chance: random.Random, chaos: Chaos, provider: FakeProvider) -> None:
-    """Post a run with its own script, possibly cancel it, and wait for its end."""
+    """Post a run with a script of its own, perhaps cancel it, and wait for its end."""
     items = chance.randint(1, 6)
     for item in range(items):
         steps = [some_step(chance) for _ in range(chance.randint(1, 4))]
@@ -222,7 +222,7 @@ async def one_run(name: str, chance: random.Random, chaos: Chaos, provider: Fake
 async def test_the_usage_of_random_runs_is_what_the_provider_has_counted(
     database_url: str, provider: FakeProvider
 ) -> None:
-    """Counts match to the token, except those marked as estimated; each mark has its reason."""
+    """To the token, apart from what is marked as estimated: every such mark has its reason."""
     seed = random.SystemRandom().randrange(2**32)
     print(f"seed {seed}")  # noqa: T201 - to repeat it
     chance, settings = random.Random(seed), exact_settings(provider)

@@ -1,4 +1,4 @@
-"""The first steps in the pages work as printed, against the service of ``make serve``."""
+"""What a newcomer does first, exactly as the pages say, against the service of ``make serve``."""
 
 import asyncio
 import json
@@ -58,7 +58,7 @@ def url(demo: ChildProcess) -> str:
 
 
 def answered(command: str, url: str) -> str:
-    """Run a block of a page and return its output."""
+    """Run a block of a page and return what it prints."""
     text = command.replace(HOST, url.removeprefix("http://"))
     ended = subprocess.run(
         ["bash", "-euc", text], cwd=ROOT, capture_output=True, text=True, check=False, timeout=100
@@ -99,7 +99,7 @@ def lines_of(text: str) -> list[str]:
 
 
 def difference(shown: Block, printed: str) -> list[Any]:
-    """Return the parts of a shown block that are missing from the actual output."""
+    """Return what a page shows of an answer and the answer does not have."""
     if shown.language == "json":
         document = json.loads(shown.text)
         return [] if any(is_part(document, one) for one in documents_in(printed)) else [document]
@@ -187,7 +187,7 @@ async def test_a_question_that_the_planner_does_not_read_fails_with_the_reason(u
     ],
 )
 def test_a_start_that_cannot_work_ends_with_one_line(variables: dict[str, str], told: str) -> None:
-    """The line names the key, and there is no traceback."""
+    """It names the key, and there is no traceback."""
     ended = run_caseworker("serve", env=variables)
 
     assert ended.returncode == 2

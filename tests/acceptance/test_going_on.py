@@ -1,4 +1,4 @@
-"""Runs that resume from other runs, on real processes: completed work is not repeated."""
+"""Runs that go on from others, on real processes: what was done is not done again."""
 
 from typing import Any
 
@@ -20,7 +20,7 @@ STEPS = ["a", "b", "c", "d"]
 
 
 def chain() -> dict[str, Any]:
-    """Return a graph of four steps, each of which uses the answer of the step before it."""
+    """Four steps, each of which asks what the one before it was answered."""
     first, *others = STEPS
     steps = [asks(first, "Begin with ${x}.")]
     steps += [asks(step, f"Go on at {step} with ${{before}}.") for step in others]
@@ -57,7 +57,7 @@ def node_of(nodes: dict[str, dict[str, Any]], name: str) -> dict[str, Any]:
 async def test_a_halted_run_goes_on_when_its_limit_is_raised(
     database_url: str, provider: FakeProvider, limit: str, more: int
 ) -> None:
-    """Each call is made once, and the new limit counts only new calls."""
+    """Each call is made once, and the new limit counts only what is made anew."""
     async with (
         ServiceProcess(database_url, settings=model_settings(provider.openai_url)) as service,
         service.client() as client,
@@ -91,7 +91,7 @@ async def test_a_halted_run_goes_on_when_its_limit_is_raised(
 async def test_a_failed_run_goes_on_from_its_failure(
     database_url: str, provider: FakeProvider
 ) -> None:
-    """It resumes in the failed step, and the trace names the run that made each imported call."""
+    """In the step that failed; a run of a run tells where each call was made."""
     await provider.script("at c", [Step(status=401)], repeat_last=True)
     async with (
         ServiceProcess(database_url, settings=model_settings(provider.openai_url)) as service,
@@ -148,7 +148,7 @@ async def test_a_what_if_begins_in_the_middle(database_url: str, provider: FakeP
 async def test_a_what_if_with_other_inputs_begins_in_the_middle(
     database_url: str, provider: FakeProvider
 ) -> None:
-    """Steps after the node run again; the steps before it are neither repeated nor charged."""
+    """What stands behind the node is asked with them; the way there is neither made nor paid."""
     steps = [
         asks("plan", "Plan ${topic}."),
         asks("price", "Price in ${currency}."),
@@ -201,7 +201,7 @@ async def test_a_what_if_with_other_inputs_begins_in_the_middle(
 async def test_a_case_goes_on_in_the_middle_of_its_only_step(
     database_url: str, provider: FakeProvider
 ) -> None:
-    """The step resumes as the same node, and its first call is not repeated."""
+    """The step goes on as the same node; its first call is not made again by another mode."""
     plan = {"actions": [{"tool": "calculator", "args": {"expression": "6 * 6"}}]}
     right = {"actions": [{"tool": "calculator", "args": {"expression": "6 * 7"}}]}
     await provider.script("6 times 7", [Step(plan=plan), Step(plan=right)], repeat_last=True)

@@ -1,4 +1,4 @@
-"""The examples in the guide to graphs work as printed."""
+"""What the guide to graphs shows works as it stands."""
 
 import json
 import subprocess

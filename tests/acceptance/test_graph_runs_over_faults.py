@@ -55,7 +55,7 @@ def told_of(database_url: str, run_id: str, path: str) -> list[str]:
 
 
 async def answered(client: JsonClient, run_id: str, count: int) -> None:
-    """Wait until the journal of the run has ``count`` model answers."""
+    """Wait until so many answers of models are in the run's journal."""
     async with asyncio.timeout(150):
         while True:
             nodes = (await client.trace(run_id))["snapshot"]["nodes"].values()
@@ -80,7 +80,7 @@ WIDE_AND_MAPPED = {
 async def test_a_graph_whose_process_is_killed_goes_on_where_it_was(
     database_url: str, provider: FakeProvider
 ) -> None:
-    """Completed calls are not repeated, calls in flight are, and each step starts once."""
+    """What was answered is not asked again; what was in flight is; steps start once."""
     await provider.script("alpha.", [Step(text="A")])
     await provider.script("beta.", [Step(hang=True), Step(text="B")])
     await provider.script("Item three", [Step(hang=True), Step(text="3")])
@@ -130,7 +130,7 @@ async def test_a_graph_whose_process_is_killed_goes_on_where_it_was(
 async def test_an_attempt_that_was_over_is_not_made_again_after_a_kill(
     database_url: str, provider: FakeProvider
 ) -> None:
-    """The first attempt had timed out; the step resumes its second attempt and makes no third."""
+    """Its time had run out; the step goes on with its second attempt, and has no third."""
     await provider.script("never", [Step(hang=True)], repeat_last=True)
     policy = {
         "on_error": "skip",
@@ -217,7 +217,7 @@ async def stopped_in_flight(
 async def test_a_stop_reaches_eight_calls_in_flight_and_lets_no_more_begin(
     client: JsonClient, provider: FakeProvider
 ) -> None:
-    """Each lane waits for an answer; completed answers are kept, and no further call is made."""
+    """Each lane waits for an answer; what was answered is kept, and nothing else is asked."""
     quick = [Step(text="quick")] * 36 + [Step(hang=True)]
 
     run, _, arrivals = await stopped_in_flight(client, provider, quick)
@@ -231,7 +231,7 @@ async def test_a_stop_reaches_eight_calls_in_flight_and_lets_no_more_begin(
 async def test_a_stop_in_full_flight_is_over_as_soon_as_is_promised(
     client: JsonClient, provider: FakeProvider
 ) -> None:
-    """No call starts or continues after the promised bound."""
+    """No call begins, and none goes on, later after the answer than the bound allows."""
     quick = [Step(text="quick", delay_seconds=0.02)]
 
     _, answered_at, _ = await stopped_in_flight(client, provider, quick)

@@ -1,4 +1,4 @@
-"""Graphs that answer in threads: which agents get the chat and the user's tools."""
+"""Graphs that answer in threads: who sees the chat, who has the user's tools, what is executed."""
 
 from collections.abc import AsyncIterator
 from typing import Any
@@ -22,7 +22,7 @@ from tests.support.threads import (
 
 @pytest.fixture
 async def http(service: ServiceProcess) -> AsyncIterator[httpx.AsyncClient]:
-    """A client for the service."""
+    """Speaks to the service."""
     async with httpx.AsyncClient(base_url=service.url, timeout=150, trust_env=False) as http:
         yield http
 
@@ -32,7 +32,7 @@ def graph(steps: list[dict[str, Any]], *edges: dict[str, Any], **more: Any) -> d
 
 
 def agent_free(step_id: str) -> dict[str, Any]:
-    """Return a step that runs a tool instead of an agent."""
+    """A step that is no agent."""
     data = {"tool": "calculator", "args": {"expression": "1 + 1"}}
     return {"id": step_id, "type": "tool", "data": data}
 
@@ -41,7 +41,7 @@ def agent_free(step_id: str) -> dict[str, Any]:
 async def test_only_the_first_agent_of_a_pipeline_sees_the_chat(
     http: httpx.AsyncClient, provider: FakeProvider
 ) -> None:
-    """In chat-start -> A -> B, A gets the whole chat and B gets only the output of A."""
+    """chat-start -> A -> B: A is given the whole chat, B what A has made of it."""
     answers = [Step(text=text) for text in ("draft 1", "final 1", "draft 2", "final 2")]
     await provider.script("You are", answers)
     steps = [chat_start(), agent_step("A"), agent_step("B")]
@@ -62,7 +62,7 @@ async def test_only_the_first_agent_of_a_pipeline_sees_the_chat(
 async def test_what_stands_between_changes_neither_the_chat_nor_the_users_tools(
     http: httpx.AsyncClient, provider: FakeProvider, let_through: bool
 ) -> None:
-    """An agent after a tool step is an entry agent; the agent after that one is not."""
+    """An agent behind a step that is none is an entry agent; the one behind it is not."""
     name = f"between-{let_through}"
     await provider.script("You are", [Step(text="a"), Step(text="b")] * 2)
     start = chat_start(includeUserTools=let_through)
@@ -120,7 +120,7 @@ async def test_without_a_chat_start_the_users_tools_reach_nobody(
 async def test_a_pipeline_and_a_composition_stand_in_one_graph(
     http: httpx.AsyncClient, provider: FakeProvider
 ) -> None:
-    """A calls its linked member and flows into B; the member sees only its own input."""
+    """A calls the agent that is linked to it and flows into B; the member sees what it is asked."""
     call = {"id": "c", "name": "member", "arguments": '{"input": "Look it up."}'}
     await provider.script("You are A.", [Step(tool_calls=[call]), Step(text="draft")])
     await provider.script("You are member.", [Step(text="found")])

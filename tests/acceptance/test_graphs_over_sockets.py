@@ -1,4 +1,4 @@
-"""Graphs over real sockets: registered, run by name, and stored with the run."""
+"""Graphs as a caller meets them: registered, run by name, kept by the run; real sockets."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Invalid replies of a model endpoint harm neither the service nor the usage of the run."""
+"""What a model's endpoint may send without harm to the service or to the run's account."""
 
 import json
 from typing import Any

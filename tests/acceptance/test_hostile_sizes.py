@@ -1,4 +1,4 @@
-"""Small requests with large effects, against a process with 2 GB of memory."""
+"""Requests that are small and ask for what is large, against a process with 2 GB of memory."""
 
 import asyncio
 import itertools
@@ -41,7 +41,7 @@ def edge(source: str, target: str, handle: str) -> dict[str, Any]:
 
 
 def joining(steps: int, handles: int) -> dict[str, Any]:
-    """Return a graph in which every step sends its input on many handles to the next one."""
+    """Every step sends what it got on many handles, and the next one joins them."""
     edges = [
         edge(f"r{n}", f"r{n + 1}", f"o{handle}")
         for n in range(steps - 1)
@@ -51,7 +51,7 @@ def joining(steps: int, handles: int) -> dict[str, Any]:
 
 
 def nesting(levels: int) -> dict[str, Any]:
-    """Return a graph in which every step joins the value of the previous step with a small one."""
+    """Every step joins what the one before got with a small value."""
     steps = [router("k"), *(router(f"s{n}") for n in range(levels))]
     sources = [("k", "s0")]
     for one, other in itertools.pairwise(f"s{n}" for n in range(levels)):
@@ -134,7 +134,7 @@ async def watched(service: ServiceProcess) -> AsyncIterator[None]:
 async def test_a_graph_that_makes_values_grow_fails_and_harms_nobody(
     name: str, limited: ServiceProcess, caller: JsonClient
 ) -> None:
-    """The failed run names the limit and is readable, and the process keeps serving."""
+    """It says which limit it met, can be read, and the process goes on serving."""
     graph, inputs, limit = HOSTILE[name]
 
     async with watched(limited):
@@ -152,7 +152,7 @@ async def test_a_graph_that_makes_values_grow_fails_and_harms_nobody(
 async def test_a_map_in_a_map_in_a_map_is_halted_by_the_ceiling_of_steps(
     limited: ServiceProcess, caller: JsonClient
 ) -> None:
-    """The run has no budget of its own; its limits show the ceiling, and other runs complete."""
+    """Nobody gave it a budget; the answer says which limits it got, and others are served."""
     graph = one_step(mapped(mapped(mapped(sending("index")))))
     inputs = {"list": [0] * 2000, "default": 1}
 

@@ -26,7 +26,7 @@ EVERYWHERE = 10_000
 PLACES = pytest.mark.parametrize("count", [2, pytest.param(EVERYWHERE, marks=pytest.mark.proof)])
 """The number of places that each text is sent to."""
 EXPECTED = {"n": {400}, "y": {422}, "i": {400, 422}}
-"""Statuses for a document that is not JSON, is JSON but not a run, or could be either."""
+"""How a document is answered that is none, is JSON but no run, or may be either."""
 OWN_WAY = {
     "n_structure_no_data.json": {422},
     "y_object_duplicated_key.json": {400},
@@ -34,13 +34,13 @@ OWN_WAY = {
 }
 """An empty body is one that is missing, and a key that comes twice is refused."""
 BROKEN = ("Traceback", "http.request_broke", '"level": "error"')
-"""Log texts that reveal an unhandled failure."""
+"""What a log has of a request that the service was not prepared for."""
 
 Each = TypeVar("Each")
 
 
 class World:
-    """A service with one resource of each type, and the faults found in its answers."""
+    """A service that has one of everything, and what has been wrong with its answers."""
 
     def __init__(self, service: ServiceProcess, client: RawClient) -> None:
         self.service = service
@@ -95,7 +95,7 @@ class World:
         return len(runs)
 
     def require_no_fault(self) -> None:
-        """Fail if a fault was recorded or the service logged an unhandled failure."""
+        """Check what was noted, and what the service has logged."""
         sys.stdout.write(f"{self.statuses.total()} requests: {dict(self.statuses)}\n")
         found = Counter((fault, each.method, each.path[:60]) for fault, each, _ in self.faults)
         assert found == {}, self.faults[:20]
@@ -133,7 +133,7 @@ def some(each: Sequence[Each], count: int, turn: int) -> Iterable[Each]:
 @pytest.mark.guarantee(17)
 @PLACES
 async def test_no_json_document_makes_the_service_fail(world: World, count: int) -> None:
-    """Malformed JSON gets a 400 and JSON that is no run gets a 422, on every route."""
+    """What is no JSON is malformed, what is JSON and no run is invalid, wherever it is sent."""
     wrong = []
     for turn, (name, document) in enumerate(json_documents().items()):
         answer = await world.ask(Ask("POST", "/runs", document))
@@ -154,7 +154,7 @@ async def test_no_json_document_makes_the_service_fail(world: World, count: int)
 @pytest.mark.guarantee(17)
 @PLACES
 async def test_no_naughty_string_makes_the_service_fail(world: World, count: int) -> None:
-    """Strings in a body, path, query or header do no harm, and accepted ones can be read again."""
+    """In a body, a path, a query or a header; what it was accepted in can be read again."""
     strings = naughty_strings()
     seen: set[int] = set()
     for turn, text in enumerate(strings):

@@ -29,7 +29,7 @@ async def asked(client: JsonClient, question: str, **agent: Any) -> dict[str, An
 
 @pytest.fixture
 async def http(service: ServiceProcess) -> AsyncIterator[httpx.AsyncClient]:
-    """A client for the service."""
+    """Speaks to the service."""
     async with httpx.AsyncClient(base_url=service.url, timeout=150, trust_env=False) as http:
         yield http
 
@@ -40,7 +40,7 @@ async def http(service: ServiceProcess) -> AsyncIterator[httpx.AsyncClient]:
 async def test_an_agent_whose_answer_is_cut_off_fails(
     client: JsonClient, provider: FakeProvider, reason: str, stream: bool
 ) -> None:
-    """The run states the reason, and the result keeps the text."""
+    """The run says so, and the result keeps the text."""
     marker = f"list {reason} {stream}"
     await provider.script(marker, [Step(text="1, 2, 3, an", finish_reason=reason)])
 
@@ -118,7 +118,7 @@ async def test_an_empty_answer_after_a_tool_is_no_success(
 async def test_a_tool_whose_arguments_were_cut_off_is_not_called(
     client: JsonClient, provider: FakeProvider
 ) -> None:
-    """The next prompt reports the uncalled tool, and the agent continues."""
+    """The next prompt says so, and the agent goes on."""
     broken = {"id": "c1", "name": "calculator", "arguments": '{"expression":"6'}
     await provider.script(
         "cut call", [Step(tool_calls=[broken], finish_reason="length"), Step(text="Done.")]
@@ -137,7 +137,7 @@ async def test_a_tool_whose_arguments_were_cut_off_is_not_called(
 async def test_a_summary_that_is_not_complete_replaces_no_messages(
     client: JsonClient, provider: FakeProvider, reason: str
 ) -> None:
-    """The messages are trimmed, and an event gives the reason for the missing summary."""
+    """The messages are trimmed, and an event says why they are not summarised."""
     said = [
         {"role": role, "content": f"door {number}. " + "filler words " * 60}
         for number in range(6)
@@ -234,7 +234,7 @@ async def test_a_run_that_goes_on_from_a_reply_that_was_cut_off_may_ask_for_a_lo
 async def test_an_incomplete_answer_of_a_step_that_asks_a_model_stays_in_its_thread(
     http: httpx.AsyncClient, provider: FakeProvider, reason: str, tools: bool
 ) -> None:
-    """The message is marked as incomplete and appears in the next prompt."""
+    """With what it says of it, and in the next prompt."""
     marker = f"(step {reason} {tools})"
     cut = Step(text="1, 2, 3, an", finish_reason=reason)
     await provider.script(marker, [cut, Step(text="Done.")])
@@ -275,7 +275,7 @@ async def test_the_text_of_a_refusal_is_shown_with_the_message(
 async def test_text_that_came_with_a_call_before_a_cancel_is_told_once(
     http: httpx.AsyncClient, provider: FakeProvider
 ) -> None:
-    """The answer is incomplete, and the next prompt contains its text once."""
+    """It is no complete answer, and the next prompt has it with its call alone."""
     first = Step(text="First text.", tool_calls=[CALL])
     await provider.script("(second turn)", [first, Step(hang=True), Step(text="Done.")])
     agent = {"name": "helper", "prompt": {"system": "Help."}, "tools": ["calculator"]}

@@ -98,7 +98,7 @@ async def test_a_process_that_stands_still_for_less_than_the_long_time_keeps_its
 async def test_living_processes_keep_their_runs_through_a_long_outage(
     database_url: str, provider: FakeProvider, begin: Callable[[FaultProxy], object]
 ) -> None:
-    """Runs survive an outage of any length, whichever process reconnects first."""
+    """However long the database is away, and whoever of them is back first."""
     async with at_work(database_url, provider) as (_, _, proxy):
         begin(proxy)
         await asyncio.sleep(OUTAGE_SECONDS)
@@ -122,7 +122,7 @@ async def test_living_processes_keep_their_runs_beside_a_slow_database(
 async def test_a_process_that_gets_next_to_no_processor_keeps_its_runs(
     database_url: str, provider: FakeProvider, tmp_path: Path, hogs: int
 ) -> None:
-    """Processes of a higher priority use up the CPU that the starved process is bound to."""
+    """Others, of a higher priority, take all there is on the processor that it is tied to."""
     async with at_work(database_url, provider) as (services, _, _):
         starved = psutil.Process(services[0].child.pid)
         starved.cpu_affinity([0])

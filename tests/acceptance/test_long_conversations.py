@@ -1,7 +1,7 @@
-"""Long conversations in one run: their storage, and the small cost of losing a process.
+"""A long conversation in one run: what it stores, and that losses of its process cost little.
 
-``LONG_CALLS`` and ``LONG_KILLS`` make the run longer; 1000 and 100 are documented.
-``ARCHIVE_OF_PROSE=1`` uses the Python manual as text instead of incompressible text.
+``LONG_CALLS`` and ``LONG_KILLS`` make it longer by hand: 1000 and 100 are documented.
+``ARCHIVE_OF_PROSE=1`` has it speak of Python's manual instead of texts that cannot be compressed.
 """
 
 import os
@@ -20,9 +20,9 @@ from tests.support.service import ServiceProcess, finished, model_settings
 CALLS = int(os.environ.get("LONG_CALLS", "60"))
 KILLS = int(os.environ.get("LONG_KILLS", "2"))
 SHARE = 1.15
-"""The largest ratio of stored bytes to bytes of text."""
+"""How many bytes of texts are stored for each byte that was said, at most."""
 BESIDE = 1500
-"""Stored bytes of a turn in addition to its texts: nodes, journal and about 12 events."""
+"""How many bytes a turn stores beside its texts: its nodes, its journal, about 12 events."""
 PROSE_SHARE = 1.3
 """How many bytes are stored in all for each byte of prose, at most."""
 TEXTS = ("calls.value", "runs.result", "runs.request")
@@ -31,7 +31,7 @@ TABLES = ("runs", "calls", "events")
 
 
 def said(number: int) -> Step:
-    """Return the model's reply for a turn: a text, and a tool call that no other turn makes."""
+    """What the model says in a turn: a text, and a call that no other turn makes."""
     call = {"id": f"c{number}", "name": "archive", "arguments": f'{{"page": {number}}}'}
     return Step(text=page_text(-number), tool_calls=[call], chunk_chars=500)
 
@@ -125,7 +125,7 @@ async def test_a_long_conversation_is_stored_once_whatever_its_process_suffers(
 
 
 def _on_disk(url: str) -> dict[str, int]:
-    """Return the bytes of each table on disk, including its indexes and out-of-line storage."""
+    """Return the bytes of each table in files, with its indexes and what is stored out of line."""
     with psycopg.connect(driver_url(url)) as connection:
         rows = connection.execute(
             "SELECT name, pg_total_relation_size(name::regclass) FROM unnest(%s::text[]) AS name",
@@ -135,7 +135,7 @@ def _on_disk(url: str) -> dict[str, int]:
 
 
 def _said_bytes(url: str) -> int:
-    """Return the bytes of all texts of completed calls, each counted once."""
+    """Return the bytes of everything that was said and has ended, each once."""
     with psycopg.connect(driver_url(url)) as connection:
         rows = connection.execute("SELECT node, value FROM journal WHERE outcome = 'result'")
         return sum(
@@ -157,9 +157,9 @@ def _written_by_turn(url: str) -> list[int]:
 
 
 def _own_ms(url: str) -> list[float]:
-    """Return the milliseconds between the end of each tool call and the next model call.
+    """Return the milliseconds between the end of each call of the tool and the next turn's call.
 
-    Only the service works in these intervals.
+    Between them nobody but the service works.
     """
     with psycopg.connect(driver_url(url)) as connection:
         rows = connection.execute(

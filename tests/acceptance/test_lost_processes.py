@@ -1,4 +1,4 @@
-"""``kill -9``, freezing and SIGTERM: an acknowledged run survives them."""
+"""``kill -9``, freezing and SIGTERM: what an acknowledged run survives."""
 
 import asyncio
 from collections.abc import Iterator
@@ -43,7 +43,7 @@ async def _answer_from_now_on(provider: FakeProvider) -> None:
 
 
 def _page(number: int) -> Step:
-    """Return a model reply that calls the tool for a page."""
+    """What a model says that reads a page."""
     arguments = f'{{"page": {number}}}'
     return Step(tool_calls=[{"id": f"c{number}", "name": "archive", "arguments": arguments}])
 
@@ -82,7 +82,7 @@ async def test_a_run_whose_process_was_killed_is_finished_by_another(
 async def test_a_run_that_kills_every_process_fails_as_lost(
     database_url: str, provider: FakeProvider
 ) -> None:
-    """After the configured attempts the run fails with a reason."""
+    """After the configured attempts it is given up, with a reason."""
     await provider.answer_by_default(Step(hang=True))
     settings = {**model_settings(provider.openai_url), "WORKER_MAX_ATTEMPTS": "2"}
     async with ServiceProcess(database_url, settings=settings) as service:
@@ -154,7 +154,7 @@ async def test_a_cancelled_run_whose_process_was_killed_is_not_executed_again(
 async def test_a_replica_without_a_worker_leaves_its_runs_to_workers(
     database_url: str, provider: FakeProvider
 ) -> None:
-    """The run waits in the queue until a worker claims it."""
+    """The queue carries what the accepting process cannot take."""
     settings = model_settings(provider.openai_url)
     async with (
         ServiceProcess(database_url, "--no-worker", settings=settings) as service,
@@ -171,7 +171,7 @@ async def test_a_replica_without_a_worker_leaves_its_runs_to_workers(
 async def test_sigterm_hands_a_run_over_without_counting_the_attempt(
     database_url: str, provider: FakeProvider
 ) -> None:
-    """The process ends in time, and another process resumes the run."""
+    """The process ends in time, and another one goes on with the run."""
     settings = model_settings(provider.openai_url)
     async with two_services(database_url, settings) as (first, _, client):
         await _in_second_call(first, provider)
@@ -187,7 +187,7 @@ async def test_sigterm_hands_a_run_over_without_counting_the_attempt(
 async def test_a_frozen_process_that_thaws_changes_nothing(
     database_url: str, provider: FakeProvider
 ) -> None:
-    """Its run was recovered by another process, and the fence rejects its late writes."""
+    """Its run was taken over; what it still writes is refused by the fence."""
     settings = model_settings(provider.openai_url)
     async with two_services(database_url, settings) as (first, _, client):
         await _in_second_call(first, provider)

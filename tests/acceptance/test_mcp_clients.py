@@ -19,7 +19,7 @@ from tests.support.fault_proxy import FaultProxy
 from tests.support.service import ServiceProcess, model_settings
 
 GENERATIONS = ["auto", "legacy"]
-"""Modes of the MCP client: stateless requests, or the handshake of protocol versions up to 2025."""
+"""Of the protocol: requests that stand alone, and the handshake of 2025 and before."""
 QUESTION = "What is 17% of 2340?"
 PLAN = {"actions": [{"tool": "calculator", "args": {"expression": "0.17 * 2340"}}]}
 
@@ -42,7 +42,7 @@ def client_of(service: ServiceProcess, generation: str) -> Client:
 
 @pytest.mark.parametrize("generation", GENERATIONS)
 async def test_a_call_is_an_ordinary_run(service: ServiceProcess, generation: str) -> None:
-    """The call returns the run as structured content, and its metadata names MCP as the source."""
+    """Its result is the run, structured; the run says that it came by MCP and can be got again."""
     async with client_of(service, generation) as client:
         tools = {tool.name: tool for tool in (await client.list_tools()).tools}
         result = await client.call_tool("run_case", {"input": QUESTION})
@@ -92,9 +92,9 @@ async def test_inputs_of_an_agent_may_be_named_like_fields_of_a_run(
 async def test_a_process_that_ends_cancels_no_run(
     database_url: str, running_provider: FakeProvider
 ) -> None:
-    """The call returns the run in its current status, and the run waits for another process.
+    """The call is answered with the run as it stands, and the run waits for another process.
 
-    The answer arrives although the database takes more than a second.
+    It is answered although the database takes more than a second for it.
     """
     await running_provider.script("leisure", [Step(hang=True)], repeat_last=True)
     settings = {**model_settings(running_provider.openai_url), "SHUTDOWN_GRACE_SECONDS": "5"}

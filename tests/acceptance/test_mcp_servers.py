@@ -1,4 +1,4 @@
-"""Runs of a real service use tools of third-party MCP servers."""
+"""Tools of MCP servers that others wrote, used by runs of a real service."""
 
 import json
 import subprocess
@@ -139,7 +139,7 @@ async def test_runs_use_servers_that_others_wrote_over_pipes_and_over_http(
 async def test_a_cancelled_run_cancels_its_request_and_disturbs_no_other(
     database_url: str, tmp_path: Path
 ) -> None:
-    """The server is notified and keeps running in the same process."""
+    """The server hears of it, and goes on in the same process."""
     log = tmp_path / "log"
     configured = settings({"h": hostile(log)})
     async with (
@@ -187,7 +187,7 @@ async def test_a_run_keeps_what_it_got_from_a_tool_that_is_gone_after_a_crash(
 async def test_a_toolset_gives_an_agent_the_tools_of_a_server_that_it_allows(
     database_url: str, provider: FakeProvider, tmp_path: Path
 ) -> None:
-    """Allowed tools are offered next to others; the rest are hidden, and refused if called."""
+    """Beside other tools; what is not allowed is not offered, and refused if it is asked for."""
     calls = [
         {"id": "c1", "name": "h_echo", "arguments": '{"text": "heard"}'},
         {"id": "c2", "name": "h_refuse", "arguments": "{}"},

@@ -1,6 +1,6 @@
-"""Checks ``/metrics`` of a service after some load with the parser of the Prometheus client.
+"""What /metrics tells of a service that has worked, read by the parser of Prometheus' own library.
 
-The service runs in the test process; the tests compare its documentation with its metrics.
+The service runs in the process of the test; its documentation is held against what it tells.
 """
 
 import asyncio
@@ -66,7 +66,7 @@ FAILING: dict[str, Any] = {
 
 @dataclass
 class Watched:
-    """A service and access to its metrics."""
+    """A service, and how to read what it tells of itself."""
 
     process: Process
     http: httpx.AsyncClient
@@ -306,7 +306,7 @@ Point = tuple[str, frozenset[tuple[str, str]]]
 
 
 def _sent(metrics: Any) -> Mapping[Point, float]:
-    """Return the samples that a collector received, in the form of a Prometheus page."""
+    """Return what a collector got, as Prometheus tells it."""
     found: dict[Point, float] = {}
     for metric in metrics.scope_metrics[0].metrics:
         for point in getattr(metric, metric.WhichOneof("data")).data_points:
@@ -327,7 +327,7 @@ def _sent(metrics: Any) -> Mapping[Point, float]:
 async def test_the_collector_gets_the_numbers_of_the_page(
     watched: Watched, collector: Collector
 ) -> None:
-    """Each process sends its own instance ID, and its counters and histograms are cumulative."""
+    """Each process by a name of its own; counters and histograms since it began."""
     living = re.compile(
         "caseworker_(http|event_loop|heartbeat|database|queue|free_run)|process|python"
     )
@@ -358,7 +358,7 @@ _NAME = re.compile(r"\b(?:caseworker|process)_\w+")
 
 @pytest.mark.asyncio(loop_scope="module")
 async def test_rules_and_dashboard_ask_for_metrics_that_there_are(watched: Watched) -> None:
-    """Rules and dashboard use only metric names and labels that the service exports."""
+    """By the names and labels with which they are told."""
     samples: dict[str, set[str]] = {}
     for family in (await watched.families()).values():
         names = {sample.name for sample in family.samples}

@@ -21,7 +21,7 @@ SELECT (SELECT count(*) FROM runs), (SELECT count(*) FROM calls), (SELECT count(
 
 
 async def told_of(client: JsonClient, run_id: str) -> list[object]:
-    """Return the status, result, usage, nodes and events of a finished run."""
+    """Return what is shown of a run that has ended."""
     run, trace = await client.get_run(run_id), await client.trace(run_id)
     events = [event async for event in client.events(run_id)]
     return [run["status"], run["result"], run["usage"], trace["snapshot"]["nodes"], events]

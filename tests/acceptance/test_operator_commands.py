@@ -54,7 +54,7 @@ def caseworker(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> Command:
-    """Return a function that runs a command on the machine of the service."""
+    """Calls a command beside the service, as on a terminal of its machine."""
     monkeypatch.chdir(tmp_path)
     places = {"CASEWORKER_URL": service.url, "DATABASE_URL": module_database_url}
 
@@ -73,7 +73,7 @@ def table(shown: Result) -> dict[str, list[str]]:
 
 
 def test_a_quota_is_set_shown_listed_and_removed(caseworker: Command) -> None:
-    """A new quota replaces the old one; without a quota the configured default applies."""
+    """It takes the place of the whole one before; without one the configured one counts."""
     caseworker("quotas", "set", "acme", "--max-running", "3", "--max-queued", "7")
     limits = ("--max-runs-per-minute", "60", "--max-cost-usd-per-day", "4.50", "--model", "big")
     replaced = caseworker("quotas", "set", "acme", *limits)
@@ -110,7 +110,7 @@ def test_a_quota_is_set_shown_listed_and_removed(caseworker: Command) -> None:
 def test_a_quota_that_is_set_holds_for_the_service_at_once(
     caseworker: Command, tmp_path: Path
 ) -> None:
-    """The quota shows used and reserved cost: a waiting run is not running but may still cost."""
+    """What is used and reserved of it is shown: a run that waits runs no more, and may yet cost."""
     caseworker("quotas", "set", "default", "--max-runs-per-minute", "0")
     refused = caseworker("run", "What is 6 * 7?")
     caseworker("quotas", "set", "default", "--max-cost-usd-per-day", "5")
@@ -218,7 +218,7 @@ def end_of(caseworker: Command, run_id: str) -> dict[str, Any]:
 def test_an_approval_is_listed_and_given_with_other_arguments(
     caseworker: Command, tmp_path: Path
 ) -> None:
-    """Invalid JSON and arguments that do not fit leave the approval open."""
+    """Arguments that are no JSON, or do not fit, decide nothing."""
     run_id, approval_id, subject, arguments = asked(caseworker, "pays", tmp_path)
 
     no_json = caseworker("approve", "pays", approval_id, "--arguments", "{amount")
@@ -239,7 +239,7 @@ def test_an_approval_is_listed_and_given_with_other_arguments(
 
 
 def test_an_approval_is_refused_and_stays_so(caseworker: Command, tmp_path: Path) -> None:
-    """Later decisions are rejected, as are unknown runs and approvals."""
+    """Whoever comes later is told; so is whoever names a run or an approval that is not there."""
     _, approval_id, *_ = asked(caseworker, "refused", tmp_path)
 
     refused = caseworker("approve", "refused", approval_id, "--refuse", "--reason", "too much")

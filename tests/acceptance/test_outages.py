@@ -1,4 +1,4 @@
-"""A database that is down, slow or silent: no run is lost, and every process ends."""
+"""A database that is away, far away or silent: nobody loses a run, and every process ends."""
 
 import asyncio
 import re
@@ -98,7 +98,7 @@ async def test_living_processes_keep_their_runs_through_an_outage(
 async def test_living_processes_keep_their_runs_while_the_database_takes_no_writes(
     database_url: str, provider: FakeProvider
 ) -> None:
-    """The read-only database answers queries but stores no heartbeat."""
+    """It answers every look at the others, and stores nobody's beat."""
     await provider.script("6 times 7", [Step(plan=PLAN, hang=True)])
     settings = model_settings(provider.openai_url)
     async with (
@@ -258,7 +258,7 @@ async def test_a_killed_process_is_noticed_within_seconds(
 async def test_a_frozen_process_keeps_its_runs_while_it_holds_its_connection(
     database_url: str, provider: FakeProvider
 ) -> None:
-    """It misses many heartbeats but is alive, so no other process repeats its call."""
+    """It misses many beats, and lives: nobody repeats its call."""
     await provider.script("6 times 7", [Step(plan=PLAN, hang=True)])
     settings = model_settings(provider.openai_url)
     patient = {"WORKER_STALE_AFTER_SECONDS": "600"}
@@ -276,7 +276,7 @@ async def test_a_frozen_process_keeps_its_runs_while_it_holds_its_connection(
 
 
 async def test_a_worker_answers_for_its_health(database_url: str, proxy: FaultProxy) -> None:
-    """Its own port reports not ready until it can claim runs, and during a database outage."""
+    """On a port of its own; not ready before it can take runs, nor while the database is away."""
     url = proxied(database_url, proxy)
     settings = {"WORKER_HEALTH_PORT": "0", "DATABASE_LOCK_TIMEOUT_MS": "120000"}
     async with open_oracle(database_url) as oracle, AsyncExitStack() as stack:
@@ -302,7 +302,7 @@ async def test_a_worker_answers_for_its_health(database_url: str, proxy: FaultPr
 
 
 def test_a_port_that_is_taken_is_named_in_one_line(database_url: str) -> None:
-    """A worker does not start if it cannot serve the configured health port."""
+    """A worker does not start without the health that it was told to serve."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         env = {**QUICK, "DATABASE_URL": database_url, "WORKER_HEALTH_PORT": str(port)}
@@ -313,7 +313,7 @@ def test_a_port_that_is_taken_is_named_in_one_line(database_url: str) -> None:
 
 
 async def test_a_replica_without_a_worker_is_ready_while_any_takes_runs(database_url: str) -> None:
-    """It accepts runs either way, but without a worker no process would execute them."""
+    """It accepts runs either way; what it accepts alone would be executed by nobody."""
     async with ServiceProcess(database_url, "--no-worker") as replica:
         async with httpx.AsyncClient(trust_env=False) as client:
             assert (await client.get(f"{replica.url}/readyz")).status_code == 503

@@ -20,7 +20,7 @@ from tests.support.service import ServiceProcess
 MAX_GROWTH_BYTES = 300 << 20
 PATIENCE_SECONDS = 300.0
 REFUSALS = {"queue-full", "too-many-connections", "too-many-bodies"}
-"""Allowed problem types of a refusal; a missing database is not among them."""
+"""What a refusal may say; the database is there, so that it is not is nothing to say."""
 
 QUEUED = "SELECT count(*) FROM runs WHERE status = 'queued'"
 STATUSES = "SELECT run_id, status FROM runs"
@@ -28,12 +28,12 @@ STATUSES = "SELECT run_id, status FROM runs"
 
 @dataclass(slots=True)
 class Burst:
-    """The outcome of many posts."""
+    """What became of many posts."""
 
     answers: dict[str, Answer] = field(default_factory=dict)
     """By the id of the run that was posted."""
     stored: dict[str, str] = field(default_factory=dict)
-    """The final status of every run in the database."""
+    """The status of every run that the database has, once nothing goes on any more."""
     most_queued: int = 0
     """How many runs were seen to wait at once."""
     growth_bytes: int = 0
@@ -44,7 +44,7 @@ class Burst:
         return Counter(_kind(each) for each in self.answers.values() if each.status != 202)
 
     def faults(self, *, max_queued: int) -> list[str]:
-        """Return the violations of the guarantees of a process under load."""
+        """Return what a process may not do however much is asked of it."""
         accepted = {run_id for run_id, each in self.answers.items() if each.status == 202}
         statuses = {each.status for each in self.answers.values()}
         hasty = [

@@ -1,4 +1,4 @@
-"""Rolling upgrades: the previous release keeps working after the schema has changed."""
+"""A release is rolled out: the code before it goes on working while the schema is already new."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
@@ -30,7 +30,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def older_url(postgres: TestServer) -> Iterator[str]:
-    """Yield a database with the schema of the previous release."""
+    """A database as the code before wants it."""
     with postgres.empty_database() as url:
         upgrade(url, REVISION)
         yield url
@@ -157,7 +157,7 @@ async def test_the_new_release_takes_over_the_runs_of_a_killed_process_of_the_on
 async def test_the_release_before_takes_over_the_runs_of_a_killed_process_of_the_new_one(
     folder: Path, older_url: str, provider: FakeProvider
 ) -> None:
-    """The older release reads the journal of the newer one, as it must after a rollback."""
+    """It reads the journal of the newer process, which is what a rolled back release has to do."""
     async with rolled_out(folder, older_url, provider) as fleet:
         fleet.before.child.freeze()
         await hanging("OF-AFTER", fleet.of_after, provider)
@@ -170,6 +170,6 @@ async def test_the_release_before_takes_over_the_runs_of_a_killed_process_of_the
 
 
 async def _kinds(client: JsonClient, run_id: str) -> list[Any]:
-    """Return kind, name, status and model of each node in a trace."""
+    """Return what a trace says, whoever stored it."""
     nodes = (await client.trace(run_id))["snapshot"]["nodes"].values()
     return [[node[name] for name in ("kind", "name", "status", "model")] for node in nodes]

@@ -1,4 +1,4 @@
-"""Services that share the limit of a model, and a provider that refuses calls beyond it."""
+"""Services that share the limit of a model, and a provider that refuses what is more."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ LIMITED = {"MODELS_SMALL_REQUESTS_PER_MINUTE": "600"}
 
 
 def asking(prompt: str, times: int) -> dict[str, Any]:
-    """Return a run that calls the small model ``times`` times in parallel."""
+    """A run that asks the small model so often, side by side."""
     inner = {"type": "llm", "data": {"prompt": f"{prompt} ${{default}}"}}
     data = {"step": inner, "max_parallel": 16}
     return {

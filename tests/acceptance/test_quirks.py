@@ -43,7 +43,7 @@ async def service(
     running_provider: FakeProvider,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> AsyncIterator[ServiceProcess]:
-    """Run a service whose small and big models use different protocols."""
+    """A service whose small model speaks one dialect and whose big model the other."""
     log = tmp_path_factory.mktemp("mcp") / "log"
     command = {"command": sys.executable, "args": ["-m", "tests.support.hostile_mcp", str(log)]}
     settings = model_settings(running_provider.openai_url) | {
@@ -62,12 +62,12 @@ async def service(
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """A finished run, the requests to its model and its completed tool calls."""
+    """What became of a run, and what its model was asked."""
 
     run: Json
     requests: list[Json]
     ended: list[str]
-    """The IDs of the tool calls in ``tool_call_end`` events."""
+    """The ids of the calls of tools that events told of."""
 
     @property
     def calls(self) -> list[tuple[str, str]]:
@@ -103,7 +103,7 @@ Check = Callable[[Seen], bool]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """Replies of a model and the check that the run must pass."""
+    """What a model replies, and what is right then."""
 
     replies: Sequence[Step]
     right: Check
@@ -324,7 +324,7 @@ def _agent(case: Case) -> Json:
 async def test_an_odd_reply_is_read_as_it_was_meant(
     client: JsonClient, provider: FakeProvider, case: Case
 ) -> None:
-    """The run does what the model intended, or reports the error of the endpoint."""
+    """The run does what the model wanted, or says what the endpoint said."""
     marker = f"quirk-{uuid.uuid4()}"
     await provider.script(marker, list(case.replies), repeat_last=True)
     body = {"kind": "agent", "agent": _agent(case), "input": f"6 times 7? {marker}"}
@@ -346,7 +346,7 @@ async def test_an_odd_reply_is_read_as_it_was_meant(
 async def test_a_thread_goes_on_with_another_provider(
     service: ServiceProcess, provider: FakeProvider
 ) -> None:
-    """Call IDs that the second provider rejects are replaced."""
+    """Ids that the first endpoint gave and the second does not take are sent as others."""
     marker = f"quirk-{uuid.uuid4()}"
     odd = calling((0, "functions.calculator:0", CALCULATOR, SIX))
     await provider.script(marker, [odd, Step(text="It is 42.")], model="fake-small")
@@ -367,7 +367,7 @@ async def test_a_thread_goes_on_with_another_provider(
 async def test_a_repaired_reply_and_a_failed_one_are_told_of_in_the_trace(
     service: ServiceProcess, client: JsonClient, provider: FakeProvider
 ) -> None:
-    """The call lists its repair, and the failed call keeps the beginning of the reply."""
+    """The call names the repair; the failed one has the beginning of what came."""
     marker = f"quirk-{uuid.uuid4()}"
     refusal = document({"error": {"message": "No such thing", "code": 400}}, 400)
     await provider.script(marker, [calling((0, None, CALCULATOR, SIX)), refusal])

@@ -1,4 +1,4 @@
-"""An evaluation recorded from a real endpoint can be replayed without it, and only unchanged."""
+"""What an evaluation recorded of a real endpoint is replayed without one, and nothing else is."""
 
 import json
 from collections.abc import Mapping
@@ -69,7 +69,7 @@ def evaluate(
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """A recording and the evaluation that made it."""
+    """A recording, and what was measured when it was made."""
 
     path: Path
     recorded: Ended

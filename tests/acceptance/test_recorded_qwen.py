@@ -1,4 +1,4 @@
-"""Replays replies of a real model of 1.5 billion parameters to sixty cases.
+"""What a real model of 1.5 billion parameters said of sixty cases, replayed without it.
 
 The recording was made with the command in docs/evaluation.md, on two cores. A replay is strict:
 record it again when a prompt, a schema or the result of a tool changes.
@@ -40,7 +40,7 @@ OPTIONS = ("--seed", "1", "--sample", "60", "--sample-seed", "10", "--no-gate")
 
 @pytest.fixture(scope="module")
 def metrics(module_database_url: str, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """Return the metrics of a replay of the recording."""
+    """What a replay of the recording measures."""
     folder = tmp_path_factory.mktemp("replayed")
     ended = run_caseworker(
         *("eval", str(DATA / "cases" / "cases.json"), "--out", str(folder), *OPTIONS),

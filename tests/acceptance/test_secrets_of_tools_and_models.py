@@ -1,8 +1,8 @@
-"""Secrets that callers never sent come from tools and models, in answers and in failures.
+"""Secrets that callers never sent: tools and models say them, in answers and in failures.
 
-A third-party tool breaks, fails and answers with canaries. A model provider puts them into headers,
-pages, broken plans and names of unknown tools, long enough to be truncated. Their answers belong to
-the caller; no other surface may show them.
+A tool of somebody else breaks, fails and answers with canaries; a model provider puts them into
+headers, pages, broken plans and names of tools that do not exist, long enough to be cut. What they
+answer belongs to the caller who asked; nothing of it may be read anywhere else.
 """
 
 import json
@@ -20,17 +20,17 @@ from tests.support.service import ServiceProcess, model_settings
 from tests.support.surfaces import Surface, columns_of, plain, views_of
 
 KEPT = frozenset({"runs.request", "runs.result", "calls.value"})
-"""Columns that keep the original text: the request, the result and the journal."""
+"""What a run is executed from, what was asked for, and the journal it comes from."""
 
 TORN = ("ada.king.countess.of.lovelace", "hunter-of-secrets-2")
-"""Parts of an address and of a password at the position where names are truncated."""
+"""Parts of an address and of a password that stand where names are cut."""
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def service(
     module_database_url: str, running_provider: FakeProvider
 ) -> AsyncIterator[ServiceProcess]:
-    """Run a service with a third-party tool that outputs secrets everywhere."""
+    """A service with a tool of somebody else, that says all it can."""
     settings = {
         **model_settings(running_provider.openai_url),
         "LOGGING_LEVEL": "debug",
@@ -91,7 +91,7 @@ async def ask(story: Story, name: str, step: Step) -> None:
 
 
 async def look_for(story: Story) -> None:
-    """Request missing resources whose names are secrets."""
+    """Ask for what is not there, under names that are secrets."""
     for kind in ("email", "model key", "web token", "account", "phone"):
         value = story.one(f"path {kind}", kind)
         for path in ("/runs/{}/trace", "/runs/{}/artifacts/{}", "/graphs/{}/versions/1", "/{}"):
@@ -101,7 +101,7 @@ async def look_for(story: Story) -> None:
 
 
 def leaks(story: Story, surfaces: list[Surface]) -> list[str]:
-    """Return each leaked canary with the surface that shows it."""
+    """Return what can be read where."""
     found = {
         f"{leaked} in {surface.name}"
         for surface in surfaces
@@ -163,7 +163,7 @@ async def test_what_tools_and_models_say_is_not_told_of_a_run(story: Story) -> N
 @pytest.mark.asyncio(loop_scope="module")
 @pytest.mark.req("002/23.5")
 async def test_what_is_not_found_is_not_named(story: Story) -> None:
-    """A path may contain a secret that a caller pasted by mistake."""
+    """A path may be a secret that somebody has pasted."""
     assert len(story.answers) == 30
     for answer in story.answers:
         assert 400 <= answer.status_code < 500, answer.url

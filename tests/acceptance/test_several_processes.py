@@ -41,7 +41,7 @@ def _pid_of_owner(database_url: str, run_id: str) -> int:
 
 
 def _gone(service: ServiceProcess, pids: set[int]) -> bool:
-    """Return whether no process of the service has these PIDs; the system may reuse them."""
+    """Return whether no process of the service has these numbers; others may have them again."""
 
     def session_of(pid: int) -> int | None:
         with suppress(ProcessLookupError):
@@ -54,7 +54,7 @@ def _gone(service: ServiceProcess, pids: set[int]) -> bool:
 async def test_two_processes_share_a_port_and_their_work(
     database_url: str, provider: FakeProvider
 ) -> None:
-    """Either process can cancel a run; a killed process is replaced and its runs resume."""
+    """A run is cancelled through either; one that is killed is replaced, and its runs go on."""
     await provider.script("6 times 7", [Step(hang=True)], repeat_last=True)
     settings = model_settings(provider.openai_url)
     async with AsyncExitStack() as stack:
@@ -138,7 +138,7 @@ async def test_a_terminal_ends_all_of_them_at_once(
 def test_a_start_that_cannot_succeed_says_why_in_one_line(
     database_url: str, tmp_path: Path
 ) -> None:
-    """A port in use or an invalid agent ends the start without retries."""
+    """A port that others have, or an agent that is wrong: nothing is tried again and again."""
     (tmp_path / "agent.yaml").write_text("name: [")
     wrong = {**QUICK, "DATABASE_URL": database_url, "AGENTS_FOLDER": str(tmp_path)}
     ended = run_caseworker("serve", "--workers", "2", env=wrong)

@@ -1,7 +1,7 @@
-"""Functions, tools and servers that a run calls get the trace context of the run.
+"""What a run executes or calls knows the span that it belongs to.
 
-The service runs in the test process. The OpenTelemetry propagator reads the headers that three
-servers receive, and its SDK makes the spans of functions and tools.
+The service runs in the process of the test. OpenTelemetry's own propagator reads the headers that
+three other servers get, and its own SDK makes the spans of functions and tools.
 """
 
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -67,7 +67,7 @@ def _own_span(name: str) -> None:
 
 
 class SpanningTool:
-    """A tool that makes its own span."""
+    """A tool that makes a span of its own."""
 
     spec = ToolSpec(
         name="spanning",
@@ -150,7 +150,7 @@ class World:
     tools: Receiver
     hook: Receiver
     opening: Sequence[Arrival]
-    """Requests of the tool server that the opening of the session caused."""
+    """What the server of tools got when a request for the list of tools opened the session."""
 
     async def arrivals(
         self, run_id: str, headers: Mapping[str, str]
@@ -315,7 +315,7 @@ async def test_the_setting_decides_who_is_told(
     above: str | None,
     tells: bool,
 ) -> None:
-    """A run without a trace of its caller propagates its own only if spans are exported."""
+    """And a run without a caller's trace is told of where its spans are sent."""
     for name in ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"):
         monkeypatch.delenv(name, raising=False)
     telemetry = Telemetry(TelemetrySettings(propagate=propagate, otlp_endpoint=endpoint))

@@ -108,7 +108,7 @@ async def test_both_secrets_sign_while_they_change_over(
 async def test_a_failed_delivery_is_tried_again_then_dead_then_sent_by_hand(
     database_url: str, receiver: Receiver
 ) -> None:
-    """All attempts have the same ID, and each has its own signature."""
+    """Each attempt has the same id and a signature of its own."""
     receiver.answer(FAILED)
     settings = {**TO_THIS_MACHINE, "WEBHOOKS_MAX_ATTEMPTS": "3"}
     async with ServiceProcess(database_url, settings=settings) as service:

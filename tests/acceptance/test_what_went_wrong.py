@@ -1,7 +1,7 @@
-"""A reader can reconstruct the failures and calls of a run afterwards.
+"""What went wrong in a run, and what its calls said, as somebody finds out who was not there.
 
-A tool breaks, a provider refuses, and a run is cancelled during a model call. The tests read the
-HTTP API and the log of a service process.
+A tool breaks, a provider refuses, a run is cancelled while a model thinks: a service as a process,
+asked over HTTP, and its log.
 """
 
 import json
@@ -133,7 +133,7 @@ async def test_what_a_provider_says_of_its_refusal_is_kept(
 async def test_prompts_and_replies_can_be_read_call_by_call_also_live(
     http: httpx.AsyncClient, running_provider: FakeProvider
 ) -> None:
-    """The run is cancelled during the second call, and all levels show it as cancelled."""
+    """The second model still thinks; then the run is cancelled, and no level says halted."""
     await running_provider.script("First of alice@example.org", [Step(text="Said first.")])
     await running_provider.script("Second", [Step(hang=True)])
     steps = [llm("one", "First of alice@example.org"), llm("two", "Second after ${default}")]
@@ -186,7 +186,7 @@ async def posted_end(http: httpx.AsyncClient, path: str) -> dict[str, Any]:
 @pytest.mark.asyncio(loop_scope="module")
 @pytest.mark.req("003/FR3.1")
 async def test_events_tell_of_the_run_its_calls_and_its_routes(http: httpx.AsyncClient) -> None:
-    """Events come in order, and a step that a limit stops is halted, like its graph."""
+    """In order; what a limit has stopped is halted, also as a graph."""
     routes = [{"when": {"path": "default.value", "op": "eq", "value": 42}, "to": "found"}]
     steps = [
         {"id": "sum", "type": "tool", "data": {"tool": "calculator", "args": {"expression": "42"}}},
@@ -225,7 +225,7 @@ def calculation(step_id: str, expression: str) -> dict[str, Any]:
 @pytest.mark.asyncio(loop_scope="module")
 @pytest.mark.req("card/trace")
 async def test_a_step_shows_what_it_was_given(http: httpx.AsyncClient) -> None:
-    """Entry steps show the inputs and other steps the outputs before them, also when nested."""
+    """The first ones the inputs, the others what came before them, also in a graph of a step."""
     inner = {
         "steps": [calculation("first", "${default.value} + 1"), calculation("then", "1")],
         "edges": [edge("first", "then", channel="flow")],

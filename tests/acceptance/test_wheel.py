@@ -40,7 +40,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def environment(installed: Path) -> dict[str, str]:
-    """Return the environment of a shell in which the wheel precedes other installed packages."""
+    """That of a shell in which the wheel comes before what is installed otherwise."""
     return {**os.environ, "PYTHONPATH": str(installed), "AUTH_ANONYMOUS": "loopback"}
 
 

@@ -17,7 +17,7 @@ def known_ids() -> frozenset[str]:
 
 
 def marked_ids(source: str) -> Iterator[str]:
-    """Yield the IDs in every ``pytest.mark.req(...)`` of a source; other expressions as code."""
+    """The ids in every ``pytest.mark.req(...)`` of a source; what is no literal stands as code."""
     for node in ast.walk(parsed(source)):
         if isinstance(node, ast.Call) and ast.unparse(node.func) == "pytest.mark.req":
             for argument in node.args:

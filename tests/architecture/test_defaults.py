@@ -1,4 +1,4 @@
-"""A configurable default is defined only in the schema of the settings."""
+"""A default that can be configured stands in the schema of the settings and nowhere else."""
 
 import ast
 import importlib
@@ -16,7 +16,7 @@ MAIN = Path(__file__).parents[2] / "app" / "caseworker" / "main"
 
 
 def configured_arguments(source: str, module: Any) -> Iterator[tuple[str, str, Any]]:
-    """Yield the arguments that our own objects get from settings: callee, name, default."""
+    """Yield what the calls of our own objects get from the settings: callee, name, its default."""
     for call in ast.walk(parsed(source)):
         if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name):
             continue
@@ -30,7 +30,7 @@ def configured_arguments(source: str, module: Any) -> Iterator[tuple[str, str, A
 
 
 def _is_configured(value: ast.expr) -> bool:
-    """Return whether a value is read from a section of the settings."""
+    """Tell whether a value is read from a section of the settings."""
     sections = {"settings", "database", "worker", "chosen"}
     return any(
         isinstance(part, ast.Attribute)

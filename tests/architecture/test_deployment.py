@@ -1,4 +1,4 @@
-"""Checks of the container files that need no container engine."""
+"""What can be checked of the container files without a container engine."""
 
 import json
 import os
@@ -35,7 +35,7 @@ def known_variables() -> set[str]:
 
 @pytest.mark.req("card/layout")
 def test_services_refer_only_to_what_is_defined(compose: dict[str, Any]) -> None:
-    """Every dependency is a service that can meet its condition, and every volume is declared."""
+    """Every dependency is a service with the condition it can meet, every volume is declared."""
     services = compose["services"]
     assert set(services) == {"database", *OUR_SERVICES}
     for service in services.values():
@@ -108,7 +108,7 @@ def test_every_command_is_one_of_the_cli(compose: dict[str, Any], service: str) 
 
 
 def test_the_image_starts_the_service_itself() -> None:
-    """It uses the exec form, so that signals reach the service, and an unprivileged user."""
+    """The exec form, so that signals reach it; as nobody special."""
     last_stage = DOCKERFILE.split("\nFROM ")[-1]
 
     assert 'ENTRYPOINT ["caseworker"]' in last_stage
@@ -156,7 +156,7 @@ def test_the_image_says_what_it_is() -> None:
 def test_the_dependencies_are_listed_and_an_audit_that_cannot_be_made_fails(
     tmp_path: Path,
 ) -> None:
-    """`make sbom` and `make audit` run here without a reachable audit service."""
+    """As `make sbom` and `make audit` do it, here with nobody to ask."""
 
     def make(*arguments: str) -> subprocess.CompletedProcess[str]:
         command = ["make", "--silent", f"-o{ROOT / '.venv/.synced'}", *arguments]

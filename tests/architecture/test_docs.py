@@ -1,4 +1,4 @@
-"""Files and definitions that the documents name must exist."""
+"""The documents name files and definitions; what they name exists."""
 
 import ast
 import re
@@ -15,7 +15,7 @@ SOURCES = ("app/caseworker", "app")
 DOCUMENTS = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md")])
 FILE = re.compile(r"`((?:app/)?(?:[a-z_]+/)+[a-z_]+\.py)`")
 SERVICE = re.compile(r"(?<!BASE_URL=http://)(?:localhost|127\.0\.0\.1):(\d+)(?!\d|/v1\b)")
-"""An address on this machine other than a model server's."""
+"""An address on this machine that is no model server's."""
 HOP = re.compile(r"`([a-z_/]+\.py)` `([A-Za-z_.]+)`")
 
 
@@ -32,7 +32,7 @@ def definitions_of(source: Path) -> set[str]:
 
 
 def test_each_difference_from_the_source_documents_has_a_reason() -> None:
-    """Each row names the document, its statement, our behaviour and the reason."""
+    """A row says of a document what it says, what the service does, and why."""
     text = (ROOT / "docs" / "differences.md").read_text()
     rows = [
         [cell.strip() for cell in line.strip("|").split(" | ")]

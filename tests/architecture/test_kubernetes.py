@@ -1,4 +1,4 @@
-"""Checks of the manifests that need no cluster."""
+"""What can be checked of the manifests without a cluster."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -48,7 +48,7 @@ def test_every_variable_is_a_setting_with_a_fit_value(
 
 
 def test_every_pod_satisfies_the_restricted_standard(manifests: list[dict[str, Any]]) -> None:
-    """The standard applies to every container of every pod; its root file system is read-only."""
+    """Every container of every pod, and its root file system is read-only beside."""
     found = list(pods(manifests))
     for name, template in found:
         spec = template["spec"]
@@ -109,7 +109,7 @@ def test_ports_and_probes_are_those_that_the_processes_answer(
 def test_a_pod_has_the_time_to_end_in_order(
     manifests: list[dict[str, Any]], environment: dict[str, str]
 ) -> None:
-    """The grace period covers the wait before SIGTERM, the runs, and releasing them."""
+    """What it waits before SIGTERM, what its runs may take, and as much to hand them over."""
     grace = float(environment["SHUTDOWN_GRACE_SECONDS"])
     for name, template in pods(manifests):
         if name.endswith("migrate"):

@@ -11,7 +11,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "limits.md"
 ROW = re.compile(r"^\| `([a-z_.]+)` \| ([^|]+) \| ([^|]+) \|$", re.MULTILINE)
 LIMIT = re.compile(r"(?:^|\.)(?:max_\w+|\w*timeout_(?:seconds|ms)|intent_ttl_seconds)$")
 COUNTERS = frozenset({"act.max_steps", "act.max_steps_fallback_only"})
-"""Rounds of the case agent: part of its design, not a limit that users reach."""
+"""Rounds of the case agent: how it works, not a limit that anybody meets."""
 
 
 def shown(default: Any) -> str:
@@ -25,7 +25,7 @@ def limits() -> dict[str, str]:
 
 
 def test_every_limit_of_the_configuration_stands_on_its_page() -> None:
-    """Each limit is listed with its default and its effect."""
+    """With its default, and with what happens at it."""
     rows = {key: default.strip() for key, default, _ in ROW.findall(PAGE.read_text())}
 
     expected = {key: default for key, default in limits().items() if key not in COUNTERS}

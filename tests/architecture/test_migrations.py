@@ -1,6 +1,6 @@
-"""Migrations must be safe below a running service: no long locks and no removals.
+"""Migrations that can be run below a service that works: no long locks, nothing taken away.
 
-General SQL rules are checked by squawk, the linter of migrations for PostgreSQL.
+What can be said of SQL in general is said by squawk, the linter of migrations for PostgreSQL.
 """
 
 import io
@@ -27,10 +27,8 @@ NOT_ASKED = (
 )
 
 WITH_A_NOTE = {"require-concurrent-index-creation", "require-concurrent-index-deletion"}
-"""Rules that may be broken if the docstring says what waits.
-
-A revision is one repeatable transaction, and an index of a million runs takes about a second.
-"""
+"""Allowed where the docstring says who waits: a revision is one transaction, so that it can be
+repeated, and an index of a million runs takes about a second."""
 NOTE = "Writes to ``runs`` are blocked while"
 
 ALLOWED: Mapping[str, Mapping[str, str]] = {
@@ -82,7 +80,7 @@ def test_a_revision_blocks_nobody_for_long_and_takes_nothing_away(script: Script
 
 @pytest.mark.parametrize("script", _revisions(), ids=lambda script: script.revision)
 def test_a_revision_waits_for_no_lock_for_long(script: Script) -> None:
-    """Both directions set a lock timeout, because a waiting migration blocks all later queries."""
+    """Up and down: behind a migration that waits for a lock, everybody else waits as well."""
     for migration in (script.module.upgrade, script.module.downgrade):
         assert _sql(migration).lstrip().startswith(LOCK_TIMEOUT)
 

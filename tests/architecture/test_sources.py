@@ -54,13 +54,13 @@ def test_the_runtime_core_has_no_word_of_the_domain() -> None:
     ['if type == "agent":', 'if kind in ("llm", "tool"):', 'if step.type != "case":'],
 )
 def test_a_branch_on_a_type_of_the_domain_is_found(branch: str) -> None:
-    """It is found in every file of the core, even next to allowed lines."""
+    """In whatever file of the core it stands, next to what is allowed there."""
     assert domain_words(f"{branch}\n    pass\n")
     assert all(branch not in lines for lines in KNOWN_TO_THE_ENGINE.values())
 
 
 def test_a_word_of_the_domain_is_found_wherever_it_hides() -> None:
-    """It is found in names, texts and comments, except for the keyword of a match statement."""
+    """In names, in texts and in comments; a match statement's own keyword is none."""
     source = '''
 class ToolNode:
     """Runs agents."""
@@ -76,7 +76,7 @@ class ToolNode:
 
 @pytest.mark.req("card/layout")
 def test_the_top_level_is_laid_out_as_promised() -> None:
-    """Files and folders are in their usual places."""
+    """What a newcomer looks for is where they look."""
     for file in (
         *("pyproject.toml", "uv.lock", "Makefile", "Dockerfile", ".dockerignore"),
         *("docker-compose.yml", "config.yaml.example", "README.md", "LICENSE", "CHANGELOG.md"),

@@ -1,8 +1,8 @@
-"""Attacks the service with one attack after another and prints the effect of each.
+"""Attacks the service, one attack after the other, and prints what each did to it.
 
-``python -m tests.attacks [NAME ...]`` starts a service for each attack, with a memory limit. It
-exits with 1 if an attack ended the process, blocked its answers, exceeded the memory limit, or
-stopped a run of another caller.
+``python -m tests.attacks [NAME ...]`` starts a service for each attack, under a limit of memory. It
+ends with 1 if an attack ended the process, kept it from answering, took more memory than it may, or
+stopped a run of somebody else.
 """
 
 import argparse
@@ -24,14 +24,14 @@ from tests.support.service import ServiceProcess, model_settings
 from tests.support.tenants import OPERATOR_KEY
 
 MEMORY_MB = 2048
-"""The memory limit of the service in MiB; its database is a separate process."""
+"""What the service may allocate; its database is a process of its own."""
 LATENCY_MS = 250
 """How late /healthz may answer."""
 _ATTACK_SECONDS = 150
 
 
 async def attacked(name: str, postgres: TestServer, provider: FakeProvider) -> Measured:
-    """Make one attack on a new service."""
+    """Make one attack on a service of its own."""
     program = PROGRAMS[name]
     await provider.reset()
     for marker, step in program.replies.items():
@@ -59,7 +59,7 @@ async def attacked(name: str, postgres: TestServer, provider: FakeProvider) -> M
 
 
 async def _attack(name: str, url: str, key: str) -> tuple[str, bool]:
-    """Run an attack in a separate process; return its remark, and whether it reports success."""
+    """Let a process of its own attack; return its remark, and whether it says that all is well."""
     arguments = ("-m", "tests.attacks.programs", name, url, key)
     with ChildProcess.python(*arguments, name="attack") as attack:
         try:
@@ -71,7 +71,7 @@ async def _attack(name: str, url: str, key: str) -> tuple[str, bool]:
 
 
 def _serves(target: Target) -> bool:
-    """Return whether a run of another caller is accepted and completes."""
+    """Tell whether a run of another caller is accepted and ends."""
     graph = {"steps": [{"id": "a", "type": "llm", "data": {"prompt": "all well?"}}], "edges": []}
     try:
         return target.run(graph).startswith("completed")

@@ -16,7 +16,7 @@ _UNANSWERED_MS = 60_000.0
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """Measurements from outside the process."""
+    """What was seen from outside."""
 
     p50_ms: float
     max_ms: float
@@ -27,7 +27,7 @@ class Health:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """The effect of an attack on the service."""
+    """What an attack did to the service."""
 
     HEADING: ClassVar[str] = (
         "| attack | harmless | alive | others go on | /healthz p50, max ms | memory MB | remark |\n"
@@ -39,11 +39,11 @@ class Measured:
     alive: bool
     others_go_on: bool
     harmless: bool
-    """The verdict of the attack itself."""
+    """What the attack itself says."""
     remark: str
 
     def passes(self, latency_ms: float) -> bool:
-        """Return whether the attack was harmless."""
+        """Tell whether the attack was harmless."""
         in_time = self.health.max_ms <= latency_ms
         return self.alive and self.others_go_on and self.harmless and in_time
 
@@ -89,7 +89,7 @@ class Watch:
         self._thread.join()
 
     def health(self) -> Health:
-        """Return the measurements."""
+        """Return what was seen."""
         seen = sorted(self._latencies_ms) or [_UNANSWERED_MS]
         return Health(seen[len(seen) // 2], seen[-1], self._memory_mb[0], max(self._memory_mb))
 

@@ -1,4 +1,4 @@
-"""Attacks on a service: each is one function that runs in a separate process.
+"""What hurts a service: each attack is one function that a process of its own executes.
 
 ``python -m tests.attacks.programs NAME URL [KEY]`` attacks the service at ``URL``, with the
 operator's ``KEY``, and prints a remark.
@@ -29,7 +29,7 @@ Attack = Callable[[Target], str]
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """An attack and its prerequisites."""
+    """An attack and what it needs."""
 
     attack: Attack
     replies: Mapping[str, Step] = field(default_factory=dict)
@@ -160,7 +160,7 @@ def _storing(target: Target, count: int) -> str:
 
 
 def deep(target: Target) -> str:
-    """Make outputs of 256 and 1,100 levels, and read the results."""
+    """Make outputs of 256 and 1,100 levels, and read what came of them."""
     said = []
     for levels in (256, 1100):
         run_id = f"deep-{levels}"

@@ -1,4 +1,4 @@
-"""Attacks of a tenant with an ordinary key, or of a client without one, on other tenants."""
+"""What a tenant with an ordinary key, or a client without one, can do to other tenants."""
 
 import secrets
 import socket
@@ -38,7 +38,7 @@ def _median_ms(tenant: Target, seconds: float = _SECONDS) -> float:
 
 @contextmanager
 def _repeated(act: Callable[[], object], *, threads: int) -> Iterator[None]:
-    """Repeat an act during the block, in threads of a separate process."""
+    """Repeat an act meanwhile, in threads of a process of their own."""
     process = get_context("fork").Process(target=_repeat, args=(act, threads), daemon=True)
     process.start()
     try:
@@ -61,8 +61,8 @@ def _repeat(act: Callable[[], object], threads: int) -> None:
 def _compared(target: Target, attack: Callable[[], Any], most: float = 2) -> str:
     """Measure another tenant before and during an attack, which is a context manager.
 
-    ``most`` is the allowed factor for its request time. It is more than two where the attacker's
-    requests keep the process busy, because all tenants share one event loop.
+    ``most`` says how many times as long its requests may take. Where the attacker's own requests
+    keep the process busy without a pause, it is more than two: others share the one event loop.
     """
     other = target.as_tenant("other")
     before = _median_ms(other)

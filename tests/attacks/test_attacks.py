@@ -14,7 +14,7 @@ QUICK = ("long-header", "many-headers", "long-url", "foreign-host", "reply-long"
 async def test_an_attack_hurts_neither_the_process_nor_the_runs_of_others(
     name: str, postgres: TestServer
 ) -> None:
-    """The process survives, uses little more memory, and serves the next caller."""
+    """It goes on, takes little memory, and serves whoever comes next."""
     async with FakeProvider() as provider:
         measured = await attacked(name, postgres, provider)
 

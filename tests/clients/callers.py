@@ -20,13 +20,13 @@ class Caller:
         self.client = client
 
     async def do(self, method: str, *arguments: Any, **named: Any) -> Any:
-        """Return the result of a method."""
+        """Return what a method comes to."""
         if isinstance(self.client, CaseworkerClient):
             return await asyncio.to_thread(getattr(self.client, method), *arguments, **named)
         return await getattr(self.client, method)(*arguments, **named)
 
     async def each(self, method: str, *arguments: Any, **named: Any) -> AsyncGenerator[Any, None]:
-        """Yield the items that a method iterates over."""
+        """Yield what a method iterates over."""
         found = getattr(self.client, method)(*arguments, **named)
         if isinstance(self.client, AsyncCaseworkerClient):
             async for value in found:

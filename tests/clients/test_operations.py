@@ -73,7 +73,7 @@ async def test_what_a_run_asks_is_listed_and_approved_with_other_arguments(
 
 
 async def test_what_a_run_asks_is_refused_once(callers: Callers, service: ServiceProcess) -> None:
-    """Repeating the same decision succeeds; another decision or an unknown approval is refused."""
+    """The same decision again is no error, another one is; so is an approval that nobody asks."""
     caller, run_id = callers.of(service.url), f"no-{id(callers)}"
     asked = await asking(caller, run_id)
 
@@ -189,7 +189,7 @@ async def limited(caller: Caller, tenant: str, **limits: Any) -> AsyncIterator[A
 async def test_a_quota_is_given_shown_and_taken_back(
     callers: Callers, service: ServiceProcess
 ) -> None:
-    """A new quota replaces the old one completely, and omitted limits are unlimited."""
+    """It takes the place of the whole one before; what is left out is unlimited."""
     caller, tenant = callers.of(service.url), f"tenant:{id(callers)}"
 
     usual = await caller.do("get_quota", tenant)
@@ -211,7 +211,7 @@ async def test_a_quota_is_given_shown_and_taken_back(
 async def test_a_run_beyond_a_quota_is_refused_with_how_it_stands(
     callers: Callers, service: ServiceProcess
 ) -> None:
-    """The client does not retry, because the quota allows no run for a minute."""
+    """It is not asked for again: there is no use in it for a minute."""
     caller = callers.of(service.url)
     async with limited(caller, "default", max_runs_per_minute=0):
         with pytest.raises(ApiError) as refused:

@@ -60,7 +60,7 @@ async def answering(provider: FakeProvider) -> FakeProvider:
 async def test_a_case_is_asked_for_waited_for_and_looked_at(
     callers: Callers, service: ServiceProcess
 ) -> None:
-    """The client reads its answer, its trace as JSON and text, its calls and its files."""
+    """Its answer, its trace as JSON and as text, its calls with what they asked, its files."""
     caller = callers.of(service.url)
 
     run = await caller.do("run_case", QUESTION, wait_seconds=120, metadata={"kept": True})
@@ -89,7 +89,7 @@ async def test_a_case_is_asked_for_waited_for_and_looked_at(
 async def test_a_run_is_cancelled_before_it_exists_and_while_it_works(
     callers: Callers, service: ServiceProcess, provider: FakeProvider
 ) -> None:
-    """The receipt lists the started calls, and a timed-out wait returns the last known run."""
+    """The receipt says what had begun; a wait says what it last saw."""
     await provider.script("6 times 7", [Step(hang=True)], repeat_last=True)
     caller = callers.of(service.url)
     early, late = (f"{name}-{id(callers)}" for name in ("early", "late"))

@@ -26,7 +26,7 @@ PRINTED = (
 
 
 def run(*command: str | Path, cwd: Path | None = None) -> str:
-    """Run a program and return its output; fail the test if the program fails."""
+    """Run a program and return what it printed; its failure is the test's."""
     ended = subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stdout + ended.stderr
     return ended.stdout
@@ -34,7 +34,7 @@ def run(*command: str | Path, cwd: Path | None = None) -> str:
 
 @pytest.mark.proof
 def test_the_wheel_works_with_its_own_dependencies_alone(tmp_path: Path) -> None:
-    """It is installed from the lock into an empty environment without the service."""
+    """Installed from the lock into an empty environment, where there is no service."""
     run(UV, "build", "--quiet", "--out-dir", tmp_path / "dist", FOLDER)
     [wheel] = (tmp_path / "dist").glob("*.whl")
     [_] = (tmp_path / "dist").glob("*.tar.gz")

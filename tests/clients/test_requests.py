@@ -1,4 +1,4 @@
-"""What both clients send, how often they retry, and how they read the answers."""
+"""What both clients send, how often, and what they make of the answers."""
 
 import itertools
 import json
@@ -108,7 +108,7 @@ async def test_a_run_with_an_id_or_a_key_needs_no_other(callers: Callers) -> Non
 async def test_a_definition_is_run_by_its_name_or_as_it_is(
     callers: Callers, given: Any, sent: dict[str, Any]
 ) -> None:
-    """Omitted arguments are not sent."""
+    """What was not given is not sent."""
     service = Service(ACCEPTED)
     caller = callers.answered_by(service)
 
@@ -121,7 +121,7 @@ async def test_a_definition_is_run_by_its_name_or_as_it_is(
 
 
 async def test_what_is_registered_has_its_name_beside_it_or_in_it(callers: Callers) -> None:
-    """A graph is registered with a separate name, an agent contains its own."""
+    """A graph has none of its own; an agent has."""
     service = Service(httpx.Response(201, json={"name": "a", "version": 1}))
     caller = callers.answered_by(service)
 
@@ -135,7 +135,7 @@ async def test_what_is_registered_has_its_name_beside_it_or_in_it(callers: Calle
 
 
 async def test_runs_are_listed_by_what_they_are(callers: Callers) -> None:
-    """Each metadata key is a separate parameter."""
+    """Each key of the metadata is a parameter of its own."""
     service = Service(httpx.Response(200, json={"runs": []}))
 
     await callers.answered_by(service).do(
@@ -152,7 +152,7 @@ async def test_runs_are_listed_by_what_they_are(callers: Callers) -> None:
 
 
 async def test_a_failure_that_stays_is_raised_after_the_last_attempt(callers: Callers) -> None:
-    """The error contains the last answer."""
+    """With what was said last."""
     service = Service(BUSY)
 
     with pytest.raises(ApiError, match=r"Busy\.") as raised:
@@ -176,7 +176,7 @@ async def test_nobody_there_is_an_error_of_its_own(callers: Callers) -> None:
 async def test_what_may_have_been_done_is_not_done_twice(
     callers: Callers, failure: httpx.Response | Exception
 ) -> None:
-    """A second deletion would act on another state."""
+    """A second deletion would meet another state."""
     service = Service(failure)
 
     with pytest.raises((ApiError, ServiceUnreachableError)):
@@ -307,7 +307,7 @@ def piece(offset: int, content: str, *, turn: int = 1, kind: str = "content_chun
 
 
 def test_a_piece_of_text_replaces_what_comes_after_its_beginning() -> None:
-    """A repeated call replaces its text from the given offset."""
+    """A call that is made again writes its text anew."""
     text = StreamedText()
     for event in (piece(0, "Hello "), piece(6, "wurld"), piece(6, "world"), piece(0, "hm", turn=2)):
         assert text.add(event)

@@ -18,7 +18,7 @@ AGENT = {"name": "helper", "prompt": {"system": "Help."}}
 async def test_a_conversation_branches(
     callers: Callers, service: ServiceProcess, provider: FakeProvider
 ) -> None:
-    """Every action returns a turn with its answer, and the branches are listed."""
+    """Every action comes to a turn with the answer; the branches are listed."""
     name = f"t-{id(callers)}"
     texts = ["One.", "Two.", "Deux.", "Zwei.", "And so on."]
     await provider.script(name, [Step(text=text) for text in texts])
@@ -62,7 +62,7 @@ async def test_a_conversation_branches(
 async def test_an_answer_streams_over_a_connection_that_is_cut(
     callers: Callers, service: ServiceProcess, provider: FakeProvider
 ) -> None:
-    """The message is sent once and every event arrives once, wherever the connection is cut."""
+    """At any byte, the first included: the message is said once and every event comes once."""
     name = f"cut-{id(callers)}"
     said = "A text that takes a while to write and comes in many pieces."
     await provider.script(name, [Step(text=said, chunk_chars=5)])

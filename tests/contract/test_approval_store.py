@@ -66,7 +66,7 @@ class World:
 
 @pytest.fixture(params=["memory", "postgres"])
 async def world(request: pytest.FixtureRequest) -> AsyncIterator[World]:
-    """Empty stores."""
+    """Open empty stores."""
     if request.param == "memory":
         runs = MemoryRuns()
         yield World(MemoryApprovals(runs), runs, runs)
@@ -97,7 +97,7 @@ async def test_a_question_is_stored_once_and_kept_as_it_was(world: World) -> Non
 
 
 async def test_only_the_owner_of_a_run_asks(world: World) -> None:
-    """Who has lost it stores nothing."""
+    """A worker that has lost the run stores no question."""
     run = await world.claimed()
     await world.runs.release(run, active_seconds=0, calls=(), counted=True)
 
@@ -154,7 +154,7 @@ async def test_a_run_does_not_begin_to_wait_for_what_has_come_already(
 
 
 async def test_the_first_decision_counts(world: World) -> None:
-    """Another one is answered with the first."""
+    """A second decision returns the first one."""
     run = await world.claimed()
     await world.ask(run)
 
@@ -189,7 +189,7 @@ async def test_a_decision_after_the_time_or_the_end_changes_nothing(world: World
 
 
 async def test_what_waits_is_listed_for_its_tenant_alone(world: World) -> None:
-    """Oldest first, until it is decided."""
+    """Open approvals are listed oldest first until they are decided."""
     run = await world.claimed()
     await world.ask(run)
     await world.ask(run, "b")

@@ -72,7 +72,7 @@ async def test_a_picture_is_referred_to_by_a_url_that_gives_it_out(configured: C
 async def test_failures_that_retries_mended_are_in_the_trace_and_the_log(
     configured: Configured,
 ) -> None:
-    """With kind and reason; the logical call counts once, its attempts three times."""
+    """The log has kind and reason; the call counts once and its three attempts are listed."""
     await configured.script([Step(hang=True), Step(status=429), RIGHT])
     async with configured.serving(**QUICK, MODELS_SMALL_TIMEOUT_SECONDS="1.5") as client:
         run = await client.post_run(QUESTION, wait_seconds=120)

@@ -19,7 +19,7 @@ async def claimed(ports: Ports) -> str | None:
 
 
 async def test_tenants_take_turns_whatever_one_of_them_has_queued(ports: Ports) -> None:
-    """A tenant that comes late with one run does not wait for a hundred of another."""
+    """A single late run of one tenant is claimed before a hundred earlier ones of another."""
     for number in range(5):
         await ports.runs.accept(queued(f"a{number}", "a"), worker_id=None)
     await ports.runs.accept(queued("b0", "b"), worker_id=None)
@@ -28,7 +28,7 @@ async def test_tenants_take_turns_whatever_one_of_them_has_queued(ports: Ports) 
 
 
 async def test_priority_comes_before_age_within_a_tenant_alone(ports: Ports) -> None:
-    """The higher number begins first; it does not push before other tenants."""
+    """A higher number is claimed first, but only among runs of the same tenant."""
     await ports.runs.accept(queued("old", "a"), worker_id=None)
     await ports.runs.accept(queued("urgent", "a", priority=100), worker_id=None)
     await ports.runs.accept(queued("other", "b", priority=-100), worker_id=None)

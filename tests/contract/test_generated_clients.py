@@ -30,7 +30,7 @@ PLAN = {"actions": [{"tool": "calculator", "args": {"expression": "0.17 * 2340"}
 async def service(
     module_database_url: str, running_provider: FakeProvider
 ) -> AsyncIterator[ServiceProcess]:
-    """A service whose model answers one question and hangs at the other."""
+    """Run a service whose model answers one question and hangs at the other."""
     settings = {**model_settings(running_provider.openai_url), "AUTH_BOOTSTRAP_KEY": KEY}
     async with ServiceProcess(module_database_url, settings=settings) as running:
         await running_provider.script("17%", [Step(plan=PLAN)], repeat_last=True)
@@ -40,7 +40,7 @@ async def service(
 
 @pytest.fixture
 def folder(service: ServiceProcess, tmp_path: Path) -> Path:
-    """A folder with the served document, in which a client is made."""
+    """Return a folder with the OpenAPI document, in which a client is generated."""
     answer = httpx.get(f"{service.url}/openapi.json", trust_env=False, timeout=120)
     (tmp_path / "openapi.json").write_text(answer.text)
     return tmp_path
@@ -56,7 +56,7 @@ def run(*command: str | Path, cwd: Path) -> None:
 def test_a_client_of_openapi_python_client_is_strictly_typed_and_works(
     service: ServiceProcess, folder: Path
 ) -> None:
-    """Without a warning of the generator."""
+    """The generator prints no warning."""
     (folder / "config.yaml").write_text("package_name_override: generated_client\npost_hooks: []")
     shutil.copy(SOURCES / "program.py", folder)
 
@@ -71,7 +71,7 @@ def test_a_client_of_openapi_python_client_is_strictly_typed_and_works(
 def test_a_client_of_openapi_typescript_is_strictly_typed_and_works(
     service: ServiceProcess, folder: Path
 ) -> None:
-    """With openapi-fetch, on Node.js."""
+    """The client uses openapi-fetch on Node.js."""
     for name in ("program.ts", "tsconfig.json", "package.json"):
         shutil.copy(SOURCES / name, folder)
     (folder / "node_modules").symlink_to(installed_packages(SOURCES))

@@ -31,7 +31,7 @@ def from_run(until: str | None = None, *, run_id: str = "case-1", **settings: An
 
 
 def random_journal(seed: int) -> list[CallRecord]:
-    """Steps and calls inside one another that ended in every way, at random times."""
+    """Return nested steps and calls with every possible end, at random times."""
     draw = random.Random(seed)
     now = [1_000]
 
@@ -91,7 +91,7 @@ def _record(draw: random.Random, node: Any, number: int) -> CallRecord:
 
 
 async def ended(ports: Ports, calls: list[CallRecord], status: Any = RunStatus.FAILED) -> None:
-    """A run that has ended with these rows in its journal."""
+    """Store a finished run with these rows in its journal."""
     run = await ports.claimed()
     await ports.journal.write(JournalWrite(key=KEY, fence=1, calls=tuple(calls)))
     assert (await ports.journal.finish(end_of(run, status))).done
@@ -133,7 +133,7 @@ def _without_times(record: CallRecord) -> CallRecord:
 
 class TestAccepting:
     async def test_a_run_that_there_is_not_cannot_be_gone_on_from(self, ports: Ports) -> None:
-        """Nor one of another tenant, nor a pending cancel; nothing is stored."""
+        """A run of another tenant and a pending cancel are refused too, and nothing is stored."""
         await ended(ports, random_journal(1))
         await ports.runs.cancel(RunKey("default", "early"), CANCEL_REQUEST)
         for new in (
@@ -149,14 +149,14 @@ class TestAccepting:
     async def test_a_run_that_has_not_ended_cannot_be_gone_on_from(
         self, ports: Ports, worker_id: str | None
     ) -> None:
-        """It may still change."""
+        """An unfinished run may still change."""
         await ports.claimed()
         with pytest.raises(SourceNotEndedError):
             await ports.runs.accept(from_run(), worker_id=worker_id)
         assert await ports.runs.get(NEW) is None
 
     async def test_a_node_that_there_is_not_is_named(self, ports: Ports) -> None:
-        """With the field; nothing is stored."""
+        """The error names the field, and nothing is stored."""
         await ended(ports, random_journal(1))
         with pytest.raises(InvalidRunError) as refused:
             await ports.runs.accept(from_run("n999999"), worker_id="w1")

@@ -37,7 +37,7 @@ def app(api: Api) -> FastAPI:
 
 @pytest_asyncio.fixture(loop_scope="module")
 async def client(app: FastAPI, api: Api) -> AsyncIterator[httpx.AsyncClient]:
-    """A client, and a run that a worker has claimed."""
+    """Return a client, with a run that a worker has claimed."""
     async with client_of(app) as client:
         await client.post("/runs", json={"run_id": "a", "input": "2+2?"})
         assert await api.store.claim(KEY, "worker") is not None
@@ -92,7 +92,7 @@ async def test_an_event_is_sent_with_its_number_its_type_and_its_envelope(
 async def test_a_stream_shows_what_happens_while_it_happens_and_ends_with_the_run(
     app: FastAPI, client: httpx.AsyncClient, api: Api
 ) -> None:
-    """Every event once, in order."""
+    """Every event arrives once, in order."""
     await tell(api, 1)
     async with streamed(app, "/runs/a/events") as call:
         assert numbers(await call.seen(1)) == [1]
@@ -181,7 +181,7 @@ async def test_a_run_that_the_caller_does_not_have_has_no_events(
 async def test_a_place_that_is_none_is_refused(
     client: httpx.AsyncClient, query: str, headers: Mapping[str, str], field: str
 ) -> None:
-    """422, with the field at fault."""
+    """The answer is 422 and names the field."""
     answer = await client.get(f"/runs/a/events?{query}", headers=headers)
 
     assert answer.status_code == 422
@@ -241,7 +241,7 @@ async def test_the_end_of_the_process_ends_every_stream(api: Api) -> None:
 async def test_a_stream_that_has_nothing_to_say_shows_that_it_lives(
     app: FastAPI, client: httpx.AsyncClient, api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By comments, which no client takes for an event."""
+    """It sends comments, which clients ignore."""
     monkeypatch.setattr(event_stream, "HEARTBEAT_SECONDS", 0.0)
     async with streamed(app, "/runs/a/events") as call:
         await call.answered()
@@ -277,7 +277,7 @@ async def test_a_database_that_goes_away_ends_a_stream_and_refuses_the_next(
 
 
 async def test_a_run_says_where_its_events_are(client: httpx.AsyncClient) -> None:
-    """Among its links."""
+    """The links of a run include its events."""
     run = (await client.get("/runs/a")).json()
 
     assert run["links"]["events"] == "/runs/a/events"

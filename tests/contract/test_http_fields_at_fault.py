@@ -26,7 +26,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 async def test_the_field_at_fault_is_named(
     api: Api, path: str, body: dict[str, Any], field: str, said: str
 ) -> None:
-    """With words that fit it."""
+    """The message fits the type of the field."""
     async with client_of(api.app()) as client:
         answer = await client.post(path, json=body)
 

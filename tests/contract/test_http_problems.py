@@ -33,7 +33,7 @@ async def client(api: Api) -> AsyncIterator[httpx.AsyncClient]:
 
 
 def assert_problem(answer: httpx.Response, slug: str | None = None) -> None:
-    """Check the form that every error has."""
+    """Check the format that all errors share."""
     document = answer.json()
     assert answer.status_code >= 400
     assert answer.headers["content-type"] == "application/problem+json"
@@ -65,7 +65,7 @@ def assert_problem(answer: httpx.Response, slug: str | None = None) -> None:
 async def test_what_is_not_there_is_a_problem_document(
     client: httpx.AsyncClient, method: str, path: str, status: int, slug: str
 ) -> None:
-    """Also where the framework answers before any route does."""
+    """This includes errors that the framework returns before any route."""
     answer = await client.request(method, path)
 
     assert answer.status_code == status
@@ -84,7 +84,7 @@ async def test_what_is_not_there_is_a_problem_document(
 async def test_a_refused_method_names_those_that_work(
     client: httpx.AsyncClient, method: str, path: str, allowed: str
 ) -> None:
-    """All of them, although they are routes of their own."""
+    """The header lists the methods of all routes with this path."""
     assert (await client.request(method, path)).headers["allow"] == allowed
 
 
@@ -125,7 +125,7 @@ async def test_a_refused_method_names_those_that_work(
 async def test_a_hostile_body_is_a_clean_refusal(
     client: httpx.AsyncClient, body: bytes, status: int, slug: str
 ) -> None:
-    """Nothing of it reaches the service."""
+    """No part of the body reaches the service."""
     answer = await client.post("/runs", content=body, headers=JSON)
 
     assert answer.status_code == status
@@ -134,7 +134,7 @@ async def test_a_hostile_body_is_a_clean_refusal(
 
 
 async def test_a_body_without_a_length_is_read_up_to_the_limit(client: httpx.AsyncClient) -> None:
-    """A chunked body of any size costs no more than the limit."""
+    """A chunked body costs at most the limit."""
     sent = 0
 
     async def endless() -> AsyncIterator[bytes]:
@@ -154,7 +154,7 @@ async def test_a_body_without_a_length_is_read_up_to_the_limit(client: httpx.Asy
 async def test_a_body_that_says_it_is_too_large_is_not_read_at_all(
     client: httpx.AsyncClient,
 ) -> None:
-    """60 MB are refused by their announcement."""
+    """A body of 60 MB is refused by its Content-Length."""
     asked = False
 
     async def body() -> AsyncIterator[bytes]:
@@ -233,7 +233,7 @@ async def test_json_may_be_named_in_every_usual_way(
 async def test_a_stranger_is_refused_before_anything_is_read(
     method: str, path: str, api: Api
 ) -> None:
-    """403 on every route that has something to show or to do."""
+    """The answer is 403 on every route with data or effects."""
     asked = False
 
     async def body() -> AsyncIterator[bytes]:
@@ -249,7 +249,7 @@ async def test_a_stranger_is_refused_before_anything_is_read(
 
 
 async def test_strangers_are_served_where_that_is_configured(api: Api) -> None:
-    """``auth.anonymous: anywhere``."""
+    """The setting is ``auth.anonymous: anywhere``."""
     app = api.app(limits=api_limits(anonymous="anywhere"))
     async with client_of(app, peer="192.0.2.1") as client:
         assert (await client.get("/runs")).status_code == 200
@@ -258,7 +258,7 @@ async def test_strangers_are_served_where_that_is_configured(api: Api) -> None:
 async def test_a_failure_of_the_service_says_nothing_of_its_cause(
     client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """500 as a problem document; the cause is in the logs, under the request's id."""
+    """The answer is a 500 problem document; the cause is logged under the request ID."""
     broken = AsyncMock(side_effect=RuntimeError(f"{CANARY} a"))
     monkeypatch.setattr(PostgresRuns, "get", broken)
     with structlog.testing.capture_logs() as logged:
@@ -271,7 +271,7 @@ async def test_a_failure_of_the_service_says_nothing_of_its_cause(
 
 @pytest.mark.parametrize("given", ["trace-1", "A:b.c_d", "x" * 128])
 async def test_a_sane_request_id_is_kept(client: httpx.AsyncClient, given: str) -> None:
-    """So that callers find their requests in our logs."""
+    """Callers can find their requests in our logs."""
     answer = await client.get("/healthz", headers={"x-request-id": given})
 
     assert answer.headers["x-request-id"] == given
@@ -288,7 +288,7 @@ async def test_another_request_id_is_replaced(client: httpx.AsyncClient, given: 
 async def test_log_lines_of_a_request_carry_its_id(
     client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And those of the next one do not."""
+    """Log lines of the next request have another ID."""
     seen: list[Any] = []
 
     async def look(*_: object) -> None:
@@ -305,7 +305,7 @@ async def test_log_lines_of_a_request_carry_its_id(
 async def test_answers_are_kept_by_no_cache_and_guessed_at_by_no_browser(
     client: httpx.AsyncClient,
 ) -> None:
-    """Errors included."""
+    """The headers are set on errors too."""
     for path in ("/healthz", "/nothing"):
         headers = (await client.get(path)).headers
         assert (headers["cache-control"], headers["x-content-type-options"]) == (
@@ -345,7 +345,7 @@ def canary_requests() -> Iterator[dict[str, Any]]:
 @pytest.mark.req("002/23.5")
 @pytest.mark.guarantee(15)
 async def test_no_error_repeats_what_was_sent(client: httpx.AsyncClient) -> None:
-    """Not in its document, not in its headers, wherever the secret stood."""
+    """Neither the document nor the headers contain the secret, wherever it was sent."""
     for request in canary_requests():
         answer = await client.request(**request)
         assert_problem(answer)
@@ -392,7 +392,7 @@ BODIES = st.one_of(
 @given(body=BODIES)
 @pytest.mark.guarantee(17)
 async def test_no_body_makes_a_5xx(client: httpx.AsyncClient, body: bytes) -> None:
-    """Whatever is posted is accepted, or refused with a problem document."""
+    """Every body is accepted, or refused with a problem document."""
     for method, path in (("POST", "/runs"), ("DELETE", "/runs/a")):
         answer = await client.request(method, path, content=body, headers=JSON)
         if answer.status_code >= 300:

@@ -52,7 +52,7 @@ async def test_the_operator_gives_a_tenant_a_quota_and_takes_it_back(
 async def test_a_tenant_sees_its_own_quota_and_changes_none(
     operator: httpx.AsyncClient, api: Api
 ) -> None:
-    """Not even its admins do."""
+    """Its admins cannot change it either."""
     scopes = frozenset({Scope.ADMIN})
     admin = await Keys(api.keys).create(OPERATOR, name="robot", scopes=scopes, tenant="a")
     operator.headers["Authorization"] = f"Bearer {admin.secret}"
@@ -70,7 +70,7 @@ async def test_a_tenant_sees_its_own_quota_and_changes_none(
 
 @pytest.mark.parametrize("value", [-1, 1.5, True, "3"])
 async def test_a_limit_is_a_whole_number(operator: httpx.AsyncClient, value: Any) -> None:
-    """The field at fault is named."""
+    """The error names the field."""
     refused = await operator.put("/quotas/a", json={"max_running": value})
 
     assert refused.status_code == 422
@@ -102,7 +102,7 @@ async def test_a_refused_run_is_told_how_the_quota_stands(
 async def test_an_accepted_run_says_what_is_left_of_the_rate(
     client: httpx.AsyncClient, api: Api
 ) -> None:
-    """Only where it is limited."""
+    """The headers are absent for a tenant without a rate limit."""
     free = await client.post("/runs", json=CASE)
     await client.put("/schedules/daily", json={"cron": "0 6 * * *", "run": CASE})
     thread = await ThreadClient.begin(client, "talk")

@@ -44,7 +44,7 @@ async def put(client: httpx.AsyncClient, **changes: Any) -> httpx.Response:
 async def test_what_is_wrong_is_named(
     client: httpx.AsyncClient, changes: dict[str, Any], field: str
 ) -> None:
-    """Of the schedule and of its run, before anything is stored."""
+    """Errors in the schedule and in its run are reported before anything is stored."""
     await client.post("/webhooks/secret")
     answer = await put(client, **changes)
     listed = (await client.get("/schedules")).json()
@@ -55,7 +55,7 @@ async def test_what_is_wrong_is_named(
 
 
 async def test_a_schedule_is_made_changed_and_deleted(client: httpx.AsyncClient) -> None:
-    """And shown as it was sent."""
+    """The schedule is returned as it was sent."""
     made, again = await put(client), await put(client, overlap="allow", paused=True)
     found = (await client.get("/schedules/daily")).json()
     deleted = await client.delete("/schedules/daily")
@@ -102,7 +102,7 @@ async def test_the_limit_of_schedules_counts_those_of_the_tenant_alone(api: Api)
 
 
 async def test_who_may_only_look_does_not_see_what_no_run_shows(api: Api) -> None:
-    """Neither the gold answer nor the URL of the webhook, which may hold a secret."""
+    """The gold answer and the webhook URL, which may contain a secret, are hidden."""
     scopes = Scope.RUN, Scope.READ, Scope.ADMIN
     url = "https://example.com/hook?token=t"
     run = {**RUN, "gold_answer": "42", "webhook": {"url": url}}

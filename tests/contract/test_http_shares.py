@@ -63,7 +63,7 @@ async def test_a_tenant_leaves_database_connections_to_other_tenants(database_ur
 
 @pytest.mark.parametrize("count", [10, 11])
 async def test_a_list_takes_at_most_ten_metadata_filters(database_url: str, count: int) -> None:
-    """More are 422, in lists and where runs are stopped by a filter."""
+    """More filters get a 422, in lists and in cancel requests."""
     async with open_tenants(database_url) as tenants:
         await require_filters(tenants, count, accepted=count <= 10)
 
@@ -164,7 +164,7 @@ async def open_connections(url: str, size: int) -> AsyncIterator[tuple[Served, T
 
 
 def posted(tenants: Tenants, tenant: str) -> bytes:
-    """A request without the end of its body, so that it holds a connection."""
+    """Return a request without its last bytes, so that it holds a connection."""
     return POST % (tenants.keys[tenant].encode(), len(BODY)) + BODY[:-1]
 
 

@@ -1,4 +1,4 @@
-"""Another tenant's id looks like one that nothing has, on every route."""
+"""On every route, an ID of another tenant looks like a missing one."""
 
 import json
 import re
@@ -37,7 +37,7 @@ BODIES: dict[str, Any] = {
 
 @pytest.fixture
 async def tenants(database_url: str) -> AsyncIterator[Tenants]:
-    """The service, which executes runs, with a tool that makes files."""
+    """Run a service that executes runs, with a tool that makes files."""
     tools = ToolSettings(plugins=("tests.support.drawing_tool:DrawingTool",))
     async with open_tenants(database_url, executes=True, tools=tools) as tenants:
         yield tenants
@@ -85,7 +85,7 @@ async def everything_of_a(tenants: Tenants, url: str) -> dict[str, str]:
 
 
 async def asked_of_a(tenants: Tenants) -> str:
-    """Return the id of the question that a's run waits with, once it does."""
+    """Return the ID of the approval that tenant ``a``'s run waits for."""
     asked: list[str] = []
 
     async def waits() -> bool:
@@ -99,7 +99,7 @@ async def asked_of_a(tenants: Tenants) -> str:
 
 
 def path_of(template: str, names: Mapping[str, str]) -> str:
-    """Return a path that names these things; questions are those of a run that waits."""
+    """Return a path with these IDs; approvals belong to a run that waits."""
     here = dict(names)
     if "/approvals" in template:
         here["run_id"] = here["run_id"].replace("secret-run", "secret-asking")
@@ -109,7 +109,7 @@ def path_of(template: str, names: Mapping[str, str]) -> str:
 
 
 async def seen_by_a(tenants: Tenants) -> list[tuple[int, str]]:
-    """Return everything that tenant a can look at."""
+    """Return all resources that tenant ``a`` can read."""
     paths = (
         *("/runs", "/runs/secret-run", "/runs/secret-run/trace", "/runs/secret-run/artifacts"),
         *("/runs/secret-asking", "/runs/secret-asking/approvals", "/approvals"),
@@ -140,7 +140,7 @@ async def test_another_tenants_id_looks_like_an_absent_one(
             continue
         for method in described:
             if method == "put":
-                continue  # makes what is not there; b's own
+                continue  # creates the missing resource, which belongs to tenant b
             if method in ("get", "head"):
                 own = await tenants.ask(
                     "a", method.upper(), path_of(template, theirs), accept="application/json"

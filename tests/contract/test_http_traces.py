@@ -51,7 +51,7 @@ class Work:
         return node
 
     async def written(self, client: httpx.AsyncClient) -> dict[str, Any]:
-        """Have the journal hold the run; return its trace."""
+        """Write the run to the journal; return its trace."""
         await client.post("/runs", json={"run_id": "a", "input": "2+2?"})
         run = await self._api.store.claim(KEY, "worker")
         assert run is not None
@@ -69,7 +69,7 @@ def work(api: Api) -> Work:
 async def test_a_trace_shows_every_call_below_its_step(
     client: httpx.AsyncClient, work: Work
 ) -> None:
-    """The snapshot is document 001's; the steps are found without searching it."""
+    """The snapshot has the format of document 001, with a list of its steps."""
     step = work.step("case")
     work.call(step)
 
@@ -171,7 +171,7 @@ async def test_a_trace_is_analysed(client: httpx.AsyncClient, work: Work) -> Non
 
 
 async def test_a_trace_has_the_documented_form(client: httpx.AsyncClient, work: Work) -> None:
-    """All of it, with steps and an analysis."""
+    """The check covers the whole trace, with steps and analysis."""
     work.call(work.step("case"))
     await work.written(client)
     document = (await client.get("/openapi.json")).json()
@@ -209,7 +209,7 @@ async def test_a_trace_can_be_read_as_text(client: httpx.AsyncClient, work: Work
 
 
 async def test_a_cancelled_run_is_explained_as_cancelled(client: httpx.AsyncClient) -> None:
-    """In the word that callers know, and not as halted."""
+    """The text says cancelled, which callers know, and not halted."""
     await client.delete("/runs/a")
     await client.post("/runs", json={"run_id": "a", "input": "2+2?"})
 
@@ -219,7 +219,7 @@ async def test_a_cancelled_run_is_explained_as_cancelled(client: httpx.AsyncClie
 
 
 async def test_a_trace_of_a_run_that_has_not_begun_is_its_root(client: httpx.AsyncClient) -> None:
-    """There is a trace as soon as there is a run."""
+    """A trace exists as soon as its run does."""
     await client.post("/runs", json={"run_id": "a", "input": "2+2?"})
 
     trace = (await client.get("/runs/a/trace")).json()
@@ -230,12 +230,12 @@ async def test_a_trace_of_a_run_that_has_not_begun_is_its_root(client: httpx.Asy
 
 @pytest.mark.parametrize("query", ["format=html", "format=", "shape=json"])
 async def test_an_unknown_format_is_refused(client: httpx.AsyncClient, query: str) -> None:
-    """422, whether or not there is such a run."""
+    """The answer is 422 whether or not the run exists."""
     assert (await client.get(f"/runs/a/trace?{query}")).status_code == 422
 
 
 async def test_a_trace_of_no_run_is_not_found(client: httpx.AsyncClient) -> None:
-    """In either form."""
+    """Both formats return 404."""
     for form in ("json", "explain"):
         answer = await client.get("/runs/a/trace", params={"format": form})
         assert answer.status_code == 404
@@ -251,7 +251,7 @@ async def test_the_usable_tools_are_listed(client: httpx.AsyncClient) -> None:
 
 
 async def test_a_denied_tool_is_not_listed(api: Api) -> None:
-    """A caller sees what its runs may use."""
+    """The list has only the tools that the caller's runs may use."""
     denied = ToolPolicy(deny=frozenset({"calculator"}))
     async with client_of(
         api.app(tools=tool_dispatch(ToolRegistry([Calculator()]), denied))
@@ -260,7 +260,7 @@ async def test_a_denied_tool_is_not_listed(api: Api) -> None:
 
 
 class SilentProvider:
-    """A provider of models that are named and never asked."""
+    """A provider whose models are listed but never called."""
 
     name = "silent"
     external = True
@@ -294,7 +294,7 @@ async def test_the_models_of_both_tiers_are_named(api: Api) -> None:
 
 
 async def test_the_types_of_step_are_described(client: httpx.AsyncClient) -> None:
-    """Each with its handles by channel and the schema of its data."""
+    """Each type has its handles by channel and the schema of its data."""
     listed = (await client.get("/node-types")).json()["node_types"]
     router, toolset = (each for each in listed if each["name"] in ("router", "toolset"))
 
@@ -305,7 +305,7 @@ async def test_the_types_of_step_are_described(client: httpx.AsyncClient) -> Non
 
 
 async def test_health_is_answered_to_anybody_and_asks_nobody(api: Api) -> None:
-    """Whatever watches over the process is seldom on the same machine."""
+    """Monitoring rarely runs on the same machine and must not depend on the database."""
 
     class Broken(FixedReadiness):
         async def check(self) -> Mapping[str, PartState]:
@@ -327,7 +327,7 @@ async def test_a_service_is_ready_once_all_of_its_parts_are(api: Api) -> None:
 
 
 async def test_the_part_that_is_missing_is_named(api: Api) -> None:
-    """503, as a problem document."""
+    """The answer is a 503 problem document."""
     states = {"database": PartState(True), "worker": PartState(False, "It is draining.")}
     async with client_of(api.app(readiness=FixedReadiness(states))) as client:
         answer = await client.get("/readyz")
@@ -339,7 +339,7 @@ async def test_the_part_that_is_missing_is_named(api: Api) -> None:
 
 
 async def test_parts_that_do_not_answer_are_not_ready(api: Api) -> None:
-    """A database that hangs must not hang the probe."""
+    """A hanging database must not block the probe."""
 
     class Hanging(FixedReadiness):
         async def check(self) -> Mapping[str, PartState]:

@@ -1,4 +1,4 @@
-"""The promises of the store of API keys."""
+"""Contract of the store of API keys."""
 
 import asyncio
 from datetime import UTC, datetime, timedelta
@@ -23,7 +23,7 @@ ADMIN_OF_A = Caller("a", "admin", with_implied([Scope.ADMIN]))
 
 @pytest.fixture
 def store(api: Api) -> KeyStore:
-    """An empty store."""
+    """Open an empty store."""
     return api.keys
 
 
@@ -39,7 +39,7 @@ async def found(store: KeyStore, key_id: str) -> ApiKey:
 
 
 async def test_a_key_is_found_by_its_id_with_the_hash_of_its_secret(store: KeyStore) -> None:
-    """The secret itself, 256 bits of it, is kept nowhere."""
+    """Only the hash of the secret of 256 bits is stored."""
     issued = await made(store, expires=timedelta(days=1))
 
     key_id = issued.key.key_id
@@ -49,7 +49,7 @@ async def test_a_key_is_found_by_its_id_with_the_hash_of_its_secret(store: KeySt
 
 
 async def test_whether_a_key_was_ever_made_outlives_its_revocation(store: KeyStore) -> None:
-    """Revoking the last one must not open the service."""
+    """Revoking the last key must not reopen the service to anonymous callers."""
     assert not await store.any()
     issued = await made(store)
     await Keys(store).revoke(OPERATOR, issued.key.key_id)
@@ -86,7 +86,7 @@ async def test_only_admins_have_to_do_with_keys(store: KeyStore) -> None:
 
 
 async def test_a_revocation_counts_from_the_first_time(store: KeyStore) -> None:
-    """Revoking twice is the same as once."""
+    """Revoking twice has the same effect as revoking once."""
     keys, issued = Keys(store), await made(store)
 
     first = await keys.revoke(OPERATOR, issued.key.key_id)
@@ -97,7 +97,7 @@ async def test_a_revocation_counts_from_the_first_time(store: KeyStore) -> None:
 
 
 async def test_a_rotated_key_works_on_for_the_overlap(store: KeyStore) -> None:
-    """Its successor has the same name, scopes and span of life."""
+    """Its successor has the same name, scopes and lifetime."""
     old = await made(store, expires=timedelta(days=90))
 
     new = (await Keys(store).rotate(OPERATOR, old.key.key_id, overlap=timedelta(hours=1))).key
@@ -113,7 +113,7 @@ async def test_a_rotated_key_works_on_for_the_overlap(store: KeyStore) -> None:
 
 
 async def test_a_rotation_never_lengthens_the_life_of_the_old_key(store: KeyStore) -> None:
-    """Not even by a long overlap."""
+    """A long overlap does not extend it either."""
     old = await made(store, expires=timedelta(minutes=1))
 
     await Keys(store).rotate(OPERATOR, old.key.key_id, overlap=timedelta(days=30))
@@ -145,7 +145,7 @@ async def _rotated(store: KeyStore, key_id: str, results: list[bool]) -> None:
 
 @pytest.mark.parametrize("end", ["revoked", "expired"])
 async def test_what_works_no_more_cannot_be_rotated(store: KeyStore, end: str) -> None:
-    """A rotation would bring it back."""
+    """A rotation would reactivate it."""
     if end == "expired":
         issued = await made(store, expires=timedelta(seconds=-1))
     else:

@@ -25,7 +25,7 @@ ALLOWED: Mapping[str | None, tuple[str, ...]] = {
     "read": ("admin", "run", "approve", "read"),
     None: CALLERS,
 }
-"""Who may do what needs a scope; None: it needs none."""
+"""Callers that have each scope; None means that no scope is needed."""
 OWN_CREDENTIAL = {"GET /metrics"}
 """Operations that use a credential other than a key."""
 
@@ -65,7 +65,7 @@ async def service(module_database_url: str) -> AsyncIterator[ServiceProcess]:
 
 @pytest.fixture(scope="module")
 def callers(service: ServiceProcess) -> Iterator[Callers]:
-    """A caller of each kind."""
+    """Return one caller of each kind."""
     callers = Callers(service.url)
     yield callers
     callers.session.close()
@@ -120,7 +120,7 @@ def conform(
     @given(case=documented_operations()[label].as_strategy(GenerationMode(mode)))
     def call(case: Any) -> None:
         if isinstance(case.body, dict):
-            case.body.pop("webhook", None)  # nobody is called at an address that chance makes up
+            case.body.pop("webhook", None)  # a random URL must not be called
         case.headers.pop("Authorization", None)  # one that is made up
         denials = {}
         for caller in asking:
@@ -139,7 +139,7 @@ def conform(
 
 
 RARELY_RIGHT = {"POST /threads", "POST /graphs", "POST /runs/cancel", "GET /metrics"}
-"""A whole graph or filter is seldom made up, and metrics have a credential of their own."""
+"""Operations whose generated requests are rarely valid, or that use another credential."""
 
 
 @pytest.mark.req("card/s2s")
@@ -161,7 +161,7 @@ def test_what_the_document_allows_is_answered_as_it_says(
 def test_what_the_document_forbids_is_refused_as_it_says(
     label: str, examples: int, callers: Callers
 ) -> None:
-    """No 5xx, and every refusal is a documented one."""
+    """Every refusal is documented, and none is a 5xx."""
     found = conform(label, "negative", callers, asking=("admin",), examples=examples)
     assert found & {400, 401, 403, 404, 422}
 

@@ -37,7 +37,7 @@ async def stored(ports: Ports, after: int = 0, limit: int = 100) -> Sequence[Eve
 class TestTelling:
     @pytest.mark.req("004/lifecycle")
     async def test_what_is_told_is_read_as_it_was(self, ports: Ports) -> None:
-        """With its number, its time, its step and its data."""
+        """An event keeps its number, time, step and data."""
         await ports.claimed()
         events = (
             event(1, STEP_STARTED, step_id="outer/inner", node_id="n000002"),
@@ -48,7 +48,7 @@ class TestTelling:
         assert await stored(ports) == list(events)
 
     async def test_events_are_read_from_any_point_and_page_by_page(self, ports: Ports) -> None:
-        """In order, whatever the order in which they came."""
+        """Events are ordered by number, whatever order they were written in."""
         await ports.claimed()
         write = JournalWrite(key=KEY, fence=1, events=tuple(event(n) for n in (3, 1, 2, 4)))
         await ports.journal.write(write)
@@ -150,7 +150,7 @@ class TestTelling:
         }
 
     async def test_whoever_listens_hears_of_what_this_process_stores(self, ports: Ports) -> None:
-        """Of that run alone."""
+        """A listener is notified only about its own run."""
         run = await ports.claimed()
         await ports.claimed("case-2")
         with (
@@ -172,7 +172,7 @@ class TestEnding:
     async def test_the_end_of_a_run_is_its_last_event(
         self, ports: Ports, status: RunStatus
     ) -> None:
-        """Written with the status, and once, however often the end is written."""
+        """It is written with the status, and once even if the end is repeated."""
         run = await ports.claimed()
         await ports.journal.write(JournalWrite(key=KEY, fence=1, events=(event(1),)))
         for _ in range(2):
@@ -197,7 +197,7 @@ class TestEnding:
     async def test_a_run_that_nobody_executes_ends_with_an_event_as_well(
         self, ports: Ports
     ) -> None:
-        """Cancelled before it existed, and in the queue."""
+        """This holds for runs cancelled before they existed and in the queue."""
         await ports.runs.cancel(KEY, CANCEL_REQUEST)
         await ports.claimed()
         [end] = await stored(ports)
@@ -249,7 +249,7 @@ class TestEnding:
         assert (await stored(ports))[1].data == {"usage": {"tokens": 1}}
 
     async def test_a_late_cost_of_a_run_that_goes_on_is_dropped(self, ports: Ports) -> None:
-        """There the lost call is counted at its estimate."""
+        """For such a run the lost call is counted at its estimate."""
         await ports.claimed()
         await ports.runs.late(LateResult(key=KEY, fence=1, calls=(), usage={"tokens": 1}))
 
@@ -287,7 +287,7 @@ class TestGuards:
     async def test_a_step_may_be_resumed_often_and_end_once_in_each_execution(
         self, ports: Ports
     ) -> None:
-        """Other steps are not in its way."""
+        """Other steps have their own starts and ends."""
         await ports.claimed()
         events = (
             event(1, STEP_STARTED, step_id="a", node_id="n000002"),

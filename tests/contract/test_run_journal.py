@@ -27,7 +27,7 @@ from tests.support.stores import (
 
 class TestJournaling:
     async def test_what_is_written_is_read_in_the_order_of_the_nodes(self, ports: Ports) -> None:
-        """With everything that a replay needs to know."""
+        """A record keeps everything that a replay needs."""
         await ports.claimed()
         records = records_of(
             graph_with_calls("case-1", llm_calls=2),
@@ -58,7 +58,7 @@ class TestJournaling:
     async def test_a_node_that_was_stored_before_its_entry_gets_its_key_later(
         self, ports: Ports
     ) -> None:
-        """Or the next owner would not know the call again; a key that is there stays."""
+        """The next owner needs the key to recognise the call; an existing key stays."""
         await ports.claimed()
         *_, bare = records_of(graph_with_calls("case-1"))
         noted = replace(bare, call_key="case/1", request_hash="abc")
@@ -129,7 +129,7 @@ class TestJournaling:
     async def test_the_calls_of_a_conversation_come_with_those_that_they_name(
         self, ports: Ports
     ) -> None:
-        """Up to one of them, in their order; the oldest are left out where it is too much."""
+        """They come in order up to a node; the oldest are omitted if they are too large."""
         await ports.claimed()
         root, *nodes = records_of(graph_with_calls("case-1", llm_calls=4))
         after = {"call_key": "k0", "messages": 1}
@@ -167,7 +167,7 @@ class TestJournaling:
         assert list(await ports.runs.nodes(RunKey("default", "nobody"))) == []
 
     async def test_only_the_owner_writes(self, ports: Ports) -> None:
-        """Not under an older fence, not without a run, not after the end."""
+        """A write under an older fence, without a run or after the end is refused."""
         run = await ports.claimed()
         await ports.runs.release(run, active_seconds=0, calls=(), counted=True)
         again = await ports.runs.claim(KEY, "w2")
@@ -186,7 +186,7 @@ class TestJournaling:
     async def test_nothing_of_a_run_that_was_erased_reaches_a_new_one_with_its_id(
         self, ports: Ports, worker_id: str | None
     ) -> None:
-        """Neither what its owner writes, nor its end sent again, nor a result that comes late."""
+        """Late writes, a repeated end and a late result of the old run are dropped."""
         erased = await ports.claimed()
         end = end_of(erased, calls=records_of(graph_with_calls("case-1")))
         late = LateResult(key=KEY, fence=erased.fence, calls=end.calls, usage={"tokens": 99})
@@ -242,7 +242,7 @@ class TestJournaling:
 
 class TestEnding:
     async def test_a_run_ends_once(self, ports: Ports) -> None:
-        """With its result, its usage, and its last calls, all at once."""
+        """Its result, usage and last calls are stored together."""
         run = await ports.claimed()
         records = records_of(graph_with_calls("case-1"))
         end = end_of(run, calls=records)
@@ -259,7 +259,7 @@ class TestEnding:
         assert list(await ports.runs.calls(KEY)) == list(records)
 
     async def test_a_run_that_was_lost_cannot_be_ended(self, ports: Ports) -> None:
-        """The new owner's run is untouched."""
+        """The run of the new owner stays unchanged."""
         run = await ports.claimed()
         await ports.runs.release(run, active_seconds=0, calls=(), counted=True)
         await ports.runs.claim(KEY, "w2")
@@ -301,7 +301,7 @@ class TestEnding:
     async def test_a_cancel_request_for_a_run_between_two_attempts_keeps_what_steps_had_come_to(
         self, ports: Ports
     ) -> None:
-        """As a request for a run that is executed does."""
+        """The outputs are kept as they are for a running run."""
         run = await ports.claimed()
         graph = graph_with_calls("case-1")
         records = records_of(
@@ -317,7 +317,7 @@ class TestEnding:
     async def test_a_late_result_adds_what_it_cost_and_changes_nothing_else(
         self, ports: Ports
     ) -> None:
-        """Status and result stay as they were."""
+        """Status and result stay unchanged."""
         run = await ports.claimed()
         records = records_of(graph_with_calls("case-1"))
         await ports.journal.finish(end_of(run, calls=records))

@@ -33,7 +33,7 @@ from tests.support.stores import (
 
 class TestAccepting:
     async def test_a_run_without_a_worker_is_claimed_once(self, ports: Ports) -> None:
-        """The second claim finds nothing to take."""
+        """The second claim finds no run."""
         queued = await ports.queued()
         claimed = await ports.runs.claim(KEY, "w1")
 
@@ -56,7 +56,7 @@ class TestAccepting:
 
     @pytest.mark.req("card/s2s")
     async def test_one_idempotency_key_is_one_run(self, ports: Ports) -> None:
-        """Another body under it is a mismatch; another named run, or another key, a conflict."""
+        """Another body with the key is a mismatch; another run ID or key is a conflict."""
         first = await ports.runs.accept(new_run("case-1", key="k"), worker_id="w1")
         again = await ports.runs.accept(new_run("case-1", key="k"), worker_id=None)
         unnamed = await ports.runs.accept(new_run("x", key="k", named=False), worker_id=None)
@@ -72,7 +72,7 @@ class TestAccepting:
             await ports.runs.accept(new_run("case-1", key="other"), worker_id="w1")
 
     async def test_tenants_do_not_meet(self, ports: Ports) -> None:
-        """The same id and the same key belong to each of them alone."""
+        """Each tenant can use the same ID and the same key."""
         await ports.runs.accept(new_run("case-1", key="k"), worker_id="w1")
         other = await ports.runs.accept(new_run("case-1", key="k", tenant="b"), worker_id="w1")
 
@@ -125,7 +125,7 @@ class TestLosing:
     async def test_a_run_that_is_given_back_counts_as_lost_where_its_attempt_counts(
         self, ports: Ports
     ) -> None:
-        """A process that hands it over in good order has not lost it."""
+        """A process that releases it without counting the attempt has not lost it."""
         for counted, losses in ((False, 0), (True, 1), (False, 1), (True, 2)):
             run = await ports.runs.claim(KEY, "w1") or await ports.claimed()
             await ports.runs.release(run, active_seconds=1, calls=(), counted=counted)
@@ -135,7 +135,7 @@ class TestLosing:
 @pytest.mark.req("card/delete")
 class TestStopping:
     async def test_a_cancel_request_for_a_run_that_comes_later_stops_it(self, ports: Ports) -> None:
-        """No worker ever sees the run, and its trace is a halted root alone."""
+        """No worker sees the run, and its trace is a halted root."""
         early = await ports.runs.cancel(KEY, CANCEL_REQUEST)
         unseen = await ports.runs.get(KEY)
         accepted = await ports.runs.accept(new_run("case-1"), worker_id="w1")
@@ -222,7 +222,7 @@ class TestStopping:
         assert (stored.status, stored.result) == (RunStatus.CANCELLED, {"answer": "4"})
 
     async def test_the_first_cancel_request_counts(self, ports: Ports) -> None:
-        """For a run, and for an id that has none yet."""
+        """This holds for a run and for an ID without a run."""
         other = CancelRequest(requested_by="somebody else")
         await ports.claimed()
         for key in (KEY, RunKey("default", "early")):
@@ -242,7 +242,7 @@ class TestStopping:
         assert (await ports.stored()).status is RunStatus.COMPLETED
 
     async def test_the_receipt_names_the_calls_that_had_begun(self, ports: Ports) -> None:
-        """LLM and tool calls, not the root or a step."""
+        """The receipt lists LLM and tool calls, but no root and no steps."""
         await ports.claimed()
         records = records_of(graph_with_calls("case-1", llm_calls=2))
         await ports.journal.write(JournalWrite(key=KEY, fence=1, calls=records))
@@ -310,7 +310,7 @@ class TestListing:
         assert [run.key.run_id for run in alone.runs] == ["large-4"]
 
     async def test_runs_are_found_by_status_and_time(self, ports: Ports) -> None:
-        """Pending cancels are no runs."""
+        """Pending cancels are not listed."""
         await ports.claimed("case-1")
         await ports.queued("case-2")
         await ports.runs.cancel(RunKey("default", "early"), CANCEL_REQUEST)
@@ -327,7 +327,7 @@ class TestListing:
     async def test_runs_are_found_by_what_they_execute_and_by_their_metadata(
         self, ports: Ports
     ) -> None:
-        """A number is the number and the text; pending cancels have neither."""
+        """A number matches as a number and as text; pending cancels match neither filter."""
         agent = replace(
             new_run("agent").request,
             kind=RunKind.AGENT,
@@ -361,6 +361,6 @@ class TestListing:
     async def test_a_cursor_of_somebody_elses_making_is_refused(
         self, ports: Ports, cursor: str
     ) -> None:
-        """It is the caller's mistake, and named as that."""
+        """The error is reported as a mistake of the caller."""
         with pytest.raises(InvalidRunError):
             await ports.runs.find("default", RunFilter(cursor=cursor))

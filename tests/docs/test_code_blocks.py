@@ -36,13 +36,13 @@ from tests.support.pages import (
 
 OURS = frozenset({"curl", "caseworker", ".venv/bin/python"})
 OTHERS = frozenset({"make", "pip", "npm", "npx", "openapi-python-client", "claude"})
-"""Programs that the pages call; for all others only the syntax of the command is checked."""
+"""Programs that the pages call; of the others only the command line is read."""
 
 BODIES: Mapping[str, list[str | None]] = {
     "docs/agents.md": ["POST /runs"],
     "docs/going-on.md": ["POST /runs", None, None],
 }
-"""The routes for the JSON blocks of a page; None is an answer or a notice."""
+"""What the JSON blocks of a page are the bodies of; None is an answer or a notice."""
 
 ELSEWHERE = {
     ("README.md", "text"): "tests/acceptance/test_first_steps.py",
@@ -55,7 +55,7 @@ ELSEWHERE = {
 """The tests that run what no test here does."""
 
 LOOKED_AT = frozenset({"", "sh", "bash", "json", "python", "yaml", "toml"})
-"""Languages of checked blocks; a block without one is a drawing or raw protocol text."""
+"""Without a language it is a drawing, or what goes over the wire."""
 REFUSED = frozenset({400, 405, 413, 415, 422})
 KEYS = {joined(path): path for path, _ in keys_of(Settings)}
 VARIABLE = re.compile(r"^(?:export )?((?:[A-Z][A-Z0-9_]+=\S+\s+)+)", re.MULTILINE)
@@ -114,7 +114,7 @@ async def client(api: Api) -> AsyncIterator[httpx.AsyncClient]:
 
 
 async def accept(client: httpx.AsyncClient, method: str, path: str, body: str | None) -> None:
-    """Send a request; a missing run is not an error of the page."""
+    """Send a request; that there is no such run is no fault of its page."""
     if path == "/ui":  # no route of the API: the quickstart is run by tests/acceptance
         return
     headers = {"Accept": "application/json", "Content-Type": "application/json"}
@@ -157,7 +157,7 @@ async def test_json_blocks_are_json_and_bodies_are_accepted(
 
 @pytest.mark.parametrize("block", blocks("python"), ids=str)
 def test_python_blocks_compile_and_import_what_exists(block: Block) -> None:
-    """Python blocks may use a top-level `await`, because they are excerpts of async functions."""
+    """Excerpts stand in an async function, so `await` may stand at their top level."""
     tree = compile(
         block.text, str(block), "exec", ast.PyCF_ONLY_AST | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
     )
@@ -182,7 +182,7 @@ def test_yaml_blocks_are_yaml_and_settings_are_accepted(block: Block, tmp_path: 
 
 @pytest.mark.parametrize("block", blocks("toml"), ids=str)
 def test_toml_blocks_are_toml(block: Block) -> None:
-    """tests/unit/main/test_extending.py loads the extensions that they name."""
+    """tests/unit/main/test_extending.py loads what they name."""
     assert tomllib.loads(block.text)
 
 

@@ -28,7 +28,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class Assets(HTMLParser):
-    """Collects the addresses that a browser loads for a page without a click."""
+    """Collects what a browser fetches for a page by itself."""
 
     def __init__(self, page: str) -> None:
         super().__init__()
@@ -36,7 +36,7 @@ class Assets(HTMLParser):
         self.feed(page)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        """Collect the addresses of a tag that is not a link for readers."""
+        """Note the addresses of a tag that is no link for readers."""
         names = ("src", "srcset", "data", "poster") + (("href",) if tag == "link" else ())
         self.found += [value for name, value in attrs if name in names and value]
 

@@ -63,7 +63,7 @@ def postmaster_pid(data_dir: Path) -> int:
 
 
 def owner(data_dir: Path) -> ChildProcess:
-    """Return a separate process that starts or joins the server and runs until SIGTERM."""
+    """A process of its own that starts or joins the server and stays until SIGTERM."""
     return ChildProcess.python("-c", OWNER, str(data_dir), cwd=Path.cwd(), name="owner")
 
 
@@ -88,7 +88,7 @@ def test_the_server_stops_with_its_last_handle(data_dir: Path) -> None:
 
 
 def test_data_survives_a_stop(data_dir: Path) -> None:
-    """A second start finds the committed data."""
+    """A second start finds what was committed before."""
     with EmbeddedPostgres(data_dir) as server:
         execute(server.start(), "CREATE TABLE kept AS SELECT 42 AS answer")
     with EmbeddedPostgres(data_dir) as server:
@@ -205,7 +205,7 @@ def test_a_path_too_long_for_a_socket_still_works(data_dir: Path, database_folde
 
 
 def test_a_folder_with_other_files_is_refused_untouched(database_folder: Path) -> None:
-    """A mistyped path must not turn a user's folder into a database."""
+    """A mistyped path must not turn somebody's folder into a database."""
     (database_folder / "thesis.txt").write_text("precious")
 
     with pytest.raises(EmbeddedPostgresError, match=r"contains other files \(thesis.txt"):
@@ -221,7 +221,7 @@ def test_a_path_that_a_shell_would_expand_is_refused(database_folder: Path) -> N
 
 
 def test_a_cluster_of_another_version_is_refused(empty_dir: Path) -> None:
-    """The error names the release that can read it, and the files stay unchanged."""
+    """It says which release can read it, and leaves it alone."""
     (empty_dir / "cluster").mkdir(parents=True)
     (empty_dir / "cluster" / "PG_VERSION").write_text("12\n")
 

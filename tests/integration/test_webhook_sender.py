@@ -190,7 +190,7 @@ async def test_cookies_of_a_receiver_are_not_kept(receiver: Receiver) -> None:
 
 
 async def test_an_endless_answer_is_not_read(receiver: Receiver) -> None:
-    """The status line and the headers are sufficient."""
+    """Its head says all that counts."""
     receiver.answer(b"HTTP/1.1 200 OK\r\nContent-Length: 99999999999\r\n\r\n" + b"x" * 100_000)
 
     assert await sent(receiver.url) == Answer(status_code=200)
@@ -210,7 +210,7 @@ async def test_an_endless_answer_is_not_read(receiver: Receiver) -> None:
 async def test_what_goes_wrong_is_an_answer(
     receiver: Receiver, answer: bytes | None, error: str
 ) -> None:
-    """The error is our own text and contains nothing of the receiver's answer."""
+    """In words of our own: nothing of what the other side said is kept."""
     receiver.answer(answer)
 
     assert error in str(
@@ -228,7 +228,7 @@ async def test_a_host_that_is_not_there_is_an_answer() -> None:
 
 
 def certified(folder: Path, name: str) -> tuple[ssl.SSLContext, ssl.SSLContext]:
-    """Return the TLS contexts of a server with this name and of a client that trusts it."""
+    """Return what a server of a name presents, and what a client that trusts it checks."""
     key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "test")])
     now = dt.datetime.now(dt.UTC)
@@ -288,7 +288,7 @@ async def test_the_certificate_must_be_that_of_the_name(
 async def test_an_unknown_certificate_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A certificate without a trusted issuer fails the handshake."""
+    """One that nobody has vouched for."""
     of_server, _ = certified(tmp_path, "hooks.example")
     resolving(monkeypatch, ["127.0.0.1"])
     async with receiving(of_server) as receiver:

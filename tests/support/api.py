@@ -54,7 +54,7 @@ class Api(Process):
     ) -> FastAPI:
         """Return the application; ``services`` replace fields of :class:`ApiServices`.
 
-        Each application gets its own authentication, so it caches no keys of another test.
+        Each application authenticates anew: another test's keys are not cached in it.
         """
         authentication = Authentication(self.keys, bootstrap_key=bootstrap_key)
         used = replace(api_services(self), **{"authentication": authentication, **services})

@@ -1,4 +1,4 @@
-"""A tool that reads pages with unique texts: prose, or incompressible text."""
+"""A tool that reads pages, each with a text of its own: prose, or what cannot be compressed."""
 
 import base64
 import hashlib

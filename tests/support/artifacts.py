@@ -36,9 +36,9 @@ def new_artifact(
 
 
 class StubArtifacts:
-    """An artifact store with configurable answers, for tests of its callers.
+    """A store of files that answers as a test wants, for tests of what uses one.
 
-    The contract of the real store is tested on Postgres.
+    What the real store promises is tested on Postgres.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""Requests whose answers are read as they arrive, and that can be aborted midway."""
+"""Requests whose answers are read while they come, and that may be given up in the middle."""
 
 import asyncio
 import json
@@ -17,7 +17,7 @@ class StreamedCall:
         self.headers: dict[str, str] = {}
         self.body = b""
         self.whole = False
-        """Whether the application has marked the response as complete."""
+        """Whether the application has said that this was all."""
         self._news = asyncio.Event()
         self._gone = asyncio.Event()
         self._begun = False
@@ -39,7 +39,7 @@ class StreamedCall:
         self.task = asyncio.ensure_future(app(scope, self._receive, self._send))
 
     def events(self) -> list[dict[str, Any]]:
-        """Return the data of the events that have arrived completely."""
+        """Return what the whole events that have come so far hold."""
         blocks = [parsed(block) for block in self.body.decode().split("\n\n")[:-1]]
         return [json.loads(block["data"]) for block in blocks if "data" in block]
 
@@ -98,7 +98,7 @@ def parsed(block: str) -> dict[str, str]:
 async def streamed(
     app: FastAPI, path: str, headers: Mapping[str, str] | None = None
 ) -> AsyncIterator[StreamedCall]:
-    """Make a call and abort it at the end of the block if it has not ended."""
+    """Make a call; it is given up when the block ends, if it has not ended before."""
     call = StreamedCall(app, path, headers or {})
     try:
         yield call

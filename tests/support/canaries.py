@@ -1,7 +1,7 @@
-"""Unique secrets and personal data that belong to no real person.
+"""Secrets and personal data that belong to nobody, each of them unlike any other.
 
-A canary contains the place where it was planted, so a leak shows its origin. Canaries made only of
-digits contain a random number of that place.
+A canary carries the place where it was planted, so that wherever it turns up it tells where it came
+from; those that are made of digits alone carry a number that was drawn for the place.
 """
 
 import base64
@@ -25,9 +25,9 @@ class Canary:
     """Where it was planted."""
     kind: str
     shown: str
-    """The text that contains the canary, with its surrounding words."""
+    """How it stands in a text, with the words that belong to it."""
     needle: str
-    """The part that must appear nowhere else."""
+    """What must not be found anywhere else."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,13 +19,13 @@ _CUT = 400
 
 @dataclass(slots=True)
 class Story:
-    """The requests of the story and their results."""
+    """What was done, and what came of it."""
 
     http: httpx.AsyncClient
     provider: FakeProvider
     canaries: dict[str, Canaries] = field(default_factory=dict)
     runs: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """Finished runs by the case that each one illustrates."""
+    """By what they are examples of; as they ended."""
     answers: list[httpx.Response] = field(default_factory=list)
     """To requests that were refused."""
 
@@ -177,7 +177,7 @@ class Story:
         self.runs[name] = run
 
     async def posted(self, path: str, body: Any) -> dict[str, Any]:
-        """Send a request that must succeed; return the answer."""
+        """Send what is accepted; return the answer."""
         answer = await self.http.post(path, json=body)
         assert answer.is_success, answer.text
         found: dict[str, Any] = answer.json()
@@ -229,7 +229,7 @@ class Story:
         await self.refuse("PATCH", f"/runs/{key}?{key}={key}")
 
     async def refuse(self, method: str, path: str, **options: Any) -> None:
-        """Send a request that must be refused, and keep the answer."""
+        """Send what must be refused, and keep the answer."""
         answer = await self.http.request(method, path, **options)
         assert 400 <= answer.status_code < 500, (path, answer.text)
         self.answers.append(answer)

@@ -11,9 +11,9 @@ CHANGES = {"type": "object", "properties": {"note": SCALAR}}
 
 
 async def tell_of_others(story: Story, receiver: Receiver) -> None:
-    """Approve with changed arguments, refuse, schedule, chat and notify, with canaries in each.
+    """Approve with other arguments, refuse, schedule, talk and announce, with canaries in all.
 
-    The webhook receiver fails and returns canaries as well.
+    The receiver of the announcements fails, and says canaries as well.
     """
     said, header = story.text("receiver"), story.one("receiver header", "model key")
     body = said.encode()
@@ -104,7 +104,7 @@ async def _talked(story: Story) -> None:
 
 
 async def _delivered(story: Story, count: int) -> None:
-    """Wait until no delivery is pending; keep the list of deliveries."""
+    """Wait until nothing waits to be announced; keep what is shown of the announcements."""
     async with asyncio.timeout(150):
         while True:
             shown = await story.http.get("/webhooks/deliveries")

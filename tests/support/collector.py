@@ -11,7 +11,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 
 
 class Collector:
-    """``with Collector() as collector``: an OTLP receiver on loopback that keeps all requests."""
+    """``with Collector() as collector``: listens on this machine and keeps what it gets."""
 
     def __init__(self) -> None:
         self.spans: list[Any] = []
@@ -43,17 +43,17 @@ class Collector:
         self._server.server_close()
 
     def wait_for(self, trace_id: str, count: int, *, seconds: float = 150) -> None:
-        """Wait until ``count`` spans of a trace have arrived.
+        """Wait until so many spans of a trace have come.
 
         Raises:
-            TimeoutError: Fewer spans arrived in time.
+            TimeoutError: they do not.
         """
         self._wait(
             lambda: sum(span.trace_id.hex() == trace_id for span in self.spans) >= count, seconds
         )
 
     def wait_for_all(self, count: int, *, seconds: float = 150) -> None:
-        """Wait until ``count`` spans have arrived; raises like :meth:`wait_for`."""
+        """Wait until so many spans have come; raises as :meth:`wait_for` does."""
         self._wait(lambda: len(self.spans) >= count, seconds)
 
     def wait_for_metrics(self, enough: Callable[[Any], bool], *, seconds: float = 150) -> Any:

@@ -56,7 +56,7 @@ class Configured:
             yield client
 
     async def script(self, small: Sequence[Step], big: Sequence[Step] = (FAILING,)) -> None:
-        """Set the replies of the two models; the last reply is repeated."""
+        """Say what the two models answer; the last reply is repeated."""
         await self.provider.script("", small, model="fake-small", repeat_last=True)
         await self.provider.script("", big, model="fake-big", repeat_last=True)
 
@@ -76,7 +76,7 @@ class Configured:
         return {tier: models.count(f"fake-{tier}") for tier in ("small", "big")}
 
     async def document(self, place: int = 0) -> dict[str, Any]:
-        """Return the document that a planner received, in the order of the requests."""
+        """What a planner was told, in the order of the requests."""
         body = await self.body(place)
         return told((message["role"], message["content"]) for message in body["messages"])
 

@@ -1,9 +1,9 @@
-"""Service processes that crash, freeze or lose answers at any of their writes.
+"""Processes of the service that die, freeze or lose answers at any of their writes.
 
-The run service, executor, approvals, journal and heartbeat are real; they use one in-memory
-database and virtual time. Between each process and the database is its wire, see ``crashing_wire``.
-A crashed process stops at once: its tasks reach neither the database nor the outside during their
-teardown, and another process replaces it.
+The run service, the executor, the approvals, the journal and the heartbeat are the real ones, over
+one database in memory and on virtual time. Between each process and the database stands its wire,
+see ``crashing_wire``. A process that dies stops at once: whatever its tasks do while they are taken
+down reaches neither the database nor the outside, and another process takes its place.
 """
 
 import asyncio
@@ -54,12 +54,12 @@ from tests.support.seeded_loop import SeededLoop
 T = TypeVar("T")
 
 _KEEPER: Any = SimpleNamespace(sink_of=CallPlace)
-"""A stand-in for the file store that stores nothing."""
+"""Of files that nobody keeps."""
 
 EPOCH = datetime(2025, 9, 8, 12, tzinfo=UTC)
 HEARTBEAT_SECONDS = 2.0
 LOOK_SECONDS = 0.25
-"""Interval at which processes poll for queued runs and clients poll their runs."""
+"""How often processes look for queued runs, and clients at what has become of theirs."""
 MOST_LOSSES = 9
 """More than a story has: no run of it may fail as lost."""
 
@@ -129,7 +129,7 @@ class CrashingProcess:
         self.cluster.died(self)
 
     async def close(self) -> None:
-        """Release the executed runs and end."""
+        """Give up what is executed, and end."""
         if not self.closed:
             self.closed = True
             await self.executor.drain(0)
@@ -157,11 +157,11 @@ class CrashingProcess:
 
 @dataclass
 class CrashingCluster:
-    """A database, its processes, one run, and the client that posts it and decides for it."""
+    """A database, the processes on it, one run, and whoever asked for it and decides for it."""
 
     seed: int
     faults: Mapping[int, Fault]
-    """The fault at each write, counted over the whole cluster from 0."""
+    """What happens at which write, counted over the whole cluster from 0."""
     request: Mapping[str, Any]
     prepared: PreparedGraph
     services: Mapping[type, Any]
@@ -222,7 +222,7 @@ class CrashingCluster:
 
     @property
     def losses(self) -> int:
-        """How often the run was recovered from a process or released with a counted attempt."""
+        """How often it was taken from a process, or given back as one that counts."""
         return self.taken_away + self.database.rows[KEY].broken
 
     @property
@@ -232,7 +232,7 @@ class CrashingCluster:
         return row is not None and row.run is not None and row.run.status is RunStatus.QUEUED
 
     def strike(self, kind: str) -> Fault | None:
-        """Count a write; return its fault, if any."""
+        """Count a write; return what happens at it."""
         number = len(self.writes)
         self.writes.append(kind)
         fault = self.faults.get(number)
@@ -248,7 +248,7 @@ class CrashingCluster:
         return run
 
     async def journal(self, write: Any, store: Callable[[Any], Awaitable[T]]) -> T:
-        """Store an owner's write, and record the results that are known afterwards."""
+        """Store what an owner writes, and note what is known from then on."""
         try:
             return await store(write)
         finally:  # a process that dies loses the answer, not what was stored
@@ -291,7 +291,7 @@ class CrashingCluster:
         self.taken_away += len(self.database.lose(name))
 
     def take_away_from(self, name: str) -> None:
-        """Make other processes consider a living process dead."""
+        """Have others find a process dead that is not."""
 
         async def found() -> None:
             self.lose(name)
@@ -311,7 +311,7 @@ class CrashingCluster:
         self.happen_later(self.chance.choice([0.0, 1.0, 3.5]), replaced)
 
     async def play(self) -> "CrashingCluster":
-        """Post the run, decide its approvals, and wait for its end."""
+        """Post the run, decide what it asks, and see it end."""
         self.processes = []
         for _ in range(2):
             self._begin()
@@ -364,7 +364,7 @@ class CrashingCluster:
             await asyncio.sleep(AGAIN_SECONDS)
 
     async def _decide(self) -> None:
-        """Approve open approvals as a client that retries when it gets no answer."""
+        """Approve what is open, as a client who asks again when there is no answer."""
         asked = self.database.rows[KEY].approvals.values()
         waiting = [each for each in asked if each.decision is None]
         process = next((each for each in self.processes if not each.closed), None)

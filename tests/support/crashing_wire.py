@@ -1,7 +1,7 @@
-"""The wire between a process and the database, where a fault can occur at every write.
+"""The wire between a process and the database, at which every write may be struck by a fault.
 
-All writes of the cluster pass here in order. A process that crashes at a write gets no answer, and
-nothing that it does during its teardown has an effect.
+What a process sends passes here, in the order of the whole cluster. A process that dies at a write
+gets no answer any more, and whatever it does while it is taken down goes nowhere.
 """
 
 import asyncio
@@ -39,26 +39,26 @@ KEY = RunKey("t", "r0")
 REFUSED_SHARE = 0.3
 """The share of refused writes among those that no call waits for."""
 AGAIN_SECONDS = 0.3
-"""Seconds after which a connection repeats an unanswered write."""
+"""After how long a connection writes again what it got no answer to."""
 
 
 class Fault(StrEnum):
-    """A fault at a write."""
+    """What happens at a write."""
 
     BEFORE = "before"
     """The process dies, and nothing is written."""
     AFTER = "after"
     """It is written, and the process dies before it knows."""
     LATE = "late"
-    """The process crashes, and its statement is executed seconds later."""
+    """The process dies, and what it had sent is executed seconds later."""
     UNANSWERED = "unanswered"
     """It is written, and the connection is lost before the answer comes."""
     FAILED = "failed"
     """The database is away, and back soon."""
     FROZEN = "frozen"
-    """The write is delayed, its process counts as dead in that time, and then it continues."""
+    """The write stands still, its process counts as dead meanwhile, and then it goes on."""
     DRAINED = "drained"
-    """The process is asked to end and releases its runs."""
+    """The process is asked to end and gives up what it does."""
 
 
 DEADLY = frozenset({Fault.BEFORE, Fault.AFTER, Fault.LATE})
@@ -109,7 +109,7 @@ class Arrival:
 
 @dataclass(frozen=True, slots=True)
 class CallPlace:
-    """A stand-in for the artifact sink that gives a tool the key of its call."""
+    """In place of a sink of files: tells a tool which call of the run it is."""
 
     call_key: str
     saved: tuple[()] = ()
@@ -131,7 +131,7 @@ class Sender(Protocol):
 
 
 class Wire:
-    """The connection of a process to every store, for reads and writes."""
+    """What a process writes through, and reads through: every store that it knows."""
 
     def __init__(self, process: "Sender") -> None:
         self._process = process
@@ -204,7 +204,7 @@ class Wire:
     async def _pass(
         self, kind: str, statement: Callable[[], Coroutine[Any, Any, T]], *, again: bool = False
     ) -> T:
-        """Execute a statement; with ``again`` the connection repeats it if it was not answered."""
+        """Execute a statement; ``again`` if its connection repeats what was not answered."""
         self._process.require_life()
         cluster = self._cluster
         fault = cluster.strike(kind)

@@ -48,9 +48,9 @@ GROUP BY tenant_id, run_id
 
 
 def require_sound_graphs(connection: psycopg.Connection) -> None:
-    """Check the ExecutionGraph of every finished run in a database, also of an earlier schema.
+    """Check the ExecutionGraph of every ended run in a database, also of an earlier version.
 
-    Calls that a test inserts directly, to see the database refuse them, are not nodes of a graph.
+    Calls that a test wrote by hand, to see what the database refuses, are no nodes of a graph.
     """
     exists = "SELECT to_regclass('journal') IS NOT NULL"
     if connection.execute(exists).fetchone() != (True,):
@@ -93,7 +93,7 @@ SELECT md5(string_agg(part, ',' ORDER BY part)) FROM (
     JOIN pg_database ON oid = setdatabase WHERE datname = current_database()
 ) AS parts(part)
 """
-"""Everything besides rows that a test may have changed: objects, statistics, sizes, settings."""
+"""What a test may have changed beside rows: objects, statistics, sizes and settings."""
 
 
 def delete_rows(connection: psycopg.Connection) -> None:
@@ -126,7 +126,7 @@ class TestServer:
         return name
 
     def drop(self, name: str) -> None:
-        """Drop a database even if clients are connected to it."""
+        """Drop a database, whoever is still connected to it."""
         self._execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
 
     def url_of(self, name: str) -> str:
@@ -175,7 +175,7 @@ class TestServer:
         self.drop(self._template)
 
     def _emptied(self, connection: psycopg.Connection) -> bool:
-        """End all other connections and delete all rows; return whether nothing else changed."""
+        """End all others' connections, remove all rows; return whether nothing else was changed."""
         connection.execute(_END_OTHERS)
         delete_rows(connection)
         return connection.execute(_SHAPE).fetchone() == self._shape
@@ -187,10 +187,10 @@ class TestServer:
 
 @contextmanager
 def open_server(data_dir: Path, *, synced: bool = True) -> Iterator[TestServer]:
-    """Return the server in DATABASE_URL, or an embedded one in ``data_dir``.
+    """Return the server that DATABASE_URL names, or an embedded one in ``data_dir``.
 
-    Without ``synced`` an embedded server does not wait for the disk. A killed process still loses
-    no data; only a power failure would.
+    If it is not ``synced``, an embedded one does not wait for the disk: what is killed loses
+    nothing all the same, only a machine that loses its power would.
     """
     url = os.environ.get("DATABASE_URL")
     embedded = None if url else EmbeddedPostgres(data_dir)

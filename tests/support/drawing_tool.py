@@ -16,7 +16,7 @@ async def _nothing(context: ToolContext) -> None:
 
 
 class DrawingTool:
-    """Saves a file for every given text, and does not list the files in its result."""
+    """Makes a file of every text it is given, and tells nothing of them itself."""
 
     spec = ToolSpec(
         name="draw",

@@ -1,8 +1,8 @@
-"""The oracle for the events of a run: the allowed events and their order.
+"""The oracle for the events of a run: what may stand in its log, and in which order.
 
-An executing step starts once, even across several workers (later ones resume it), and ends at most
-once. It has no end if it was cut off permanently. The last event of a run is its end, followed only
-by late results.
+A step that executes is started once, also if several workers try (the later ones resume it), and
+has at most one end: none where it was cut off for good. The last event of a run tells of its end,
+and nothing but late results comes behind it.
 """
 
 from collections import Counter
@@ -23,7 +23,7 @@ from tests.support.memory_rows import RUN_ENDS, STEP_ENDS
 
 
 def event_problems(events: Sequence[EventRecord], status: str) -> list[str]:
-    """Return one sentence for each error in the log of a run with this status."""
+    """Return one sentence for everything that is wrong with the log of a run that stands so."""
     return [
         *_about_numbers(events),
         *_about_the_end(events, status),

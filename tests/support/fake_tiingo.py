@@ -1,4 +1,4 @@
-"""A price provider on loopback with Tiingo's end-of-day API, scripted by tests."""
+"""A provider of prices on loopback that speaks Tiingo's end-of-day API, scripted by tests."""
 
 import asyncio
 import csv
@@ -24,7 +24,7 @@ COLUMNS = {
     "volume": "Volume",
     "adjClose": "Adj Close",
 }
-"""Tiingo's columns in its order, with their names in the packaged file."""
+"""Tiingo's columns in its order, and what the packaged file calls them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +47,7 @@ class FakeTiingo:
         self.asked: list[Request] = []
         self.was_asked = asyncio.Event()
         self.replies: deque[Reply] = deque()
-        """Answers to the next requests; later requests get prices."""
+        """What the next requests get; afterwards, prices."""
         self.url = ""
         self._server: asyncio.Server | None = None
 
@@ -90,7 +90,7 @@ def _prices(request: Request) -> Reply:
 
 @cache
 def prices_as_csv(symbol: str) -> str | None:
-    """Return the packaged prices of a symbol in Tiingo's format; None if there are no prices."""
+    """Return the packaged prices of a symbol as Tiingo writes them; None if there are none."""
     with gzip.open(DATA, "rt", encoding="ascii") as file:
         rows = [row for row in csv.DictReader(file) if row["Ticker"] == symbol]
     written = io.StringIO()

@@ -1,7 +1,7 @@
 """A TCP proxy that breaks connections in the ways networks and crashing servers do.
 
-It sits between the service and Postgres or a model provider. It counts every fault, so a test can
-show that its fault did happen.
+It stands between the service and Postgres or a model provider. Every fault counts itself, so a
+test can show that the fault it is about did happen.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ _CHUNK_BYTES = 65536
 
 @dataclass(slots=True)
 class FaultCounts:
-    """Counts of the connections and faults so far."""
+    """What has happened to the proxied connections so far."""
 
     accepted: int = 0
     refused: int = 0
@@ -60,7 +60,7 @@ class _Link:
 
 
 class FaultProxy:
-    """Forwards to ``upstream`` unless a fault is set: ``async with FaultProxy(up) as proxy``."""
+    """Forwards to ``upstream`` until told otherwise: ``async with FaultProxy(up) as proxy``."""
 
     def __init__(self, upstream: Upstream, *, seed: int = 0) -> None:
         self._upstream = upstream
@@ -129,7 +129,7 @@ class FaultProxy:
         self._refusing = refusing
 
     def silence(self) -> None:
-        """Stop forwarding in both directions without closing connections."""
+        """Forward nothing in either direction; nobody is told."""
         self._flowing.clear()
 
     def resume(self) -> None:
@@ -141,10 +141,10 @@ class FaultProxy:
         self._max_delay_seconds = max_seconds
 
     def lose_answer(self, request: bytes = b"COMMIT", answer: bytes = b"COMMIT") -> None:
-        """Drop the connection instead of forwarding the answer to a request with ``request``.
+        """Drop the connection in place of the answer to the next request that contains ``request``.
 
-        The request reaches the server, and the drop waits for an answer that contains ``answer``.
-        The server has therefore executed the request, but the client cannot know.
+        The request does reach the server, and the drop waits for the answer, known by ``answer``:
+        the server has done it for certain, and the client cannot know.
         """
         self._to_lose.append(_LostAnswer(request=request, answer=answer))
 

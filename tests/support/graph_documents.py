@@ -18,7 +18,7 @@ def flat(*step_ids: str, **members: Any) -> dict[str, Any]:
 
 
 def edge(source: str, target: str, **data: Any) -> dict[str, Any]:
-    """Return an edge between the default handles with ``data``."""
+    """Return an edge between the usual handles; ``data`` is what it says."""
     handles = {"source_handle": "default", "target_handle": "default"}
     return {"source": source, "target": target, **handles, "data": data}
 
@@ -33,7 +33,7 @@ def containing(*inner: dict[str, Any], kind: str = "subgraph") -> dict[str, Any]
 
 
 def named(name: str, version: int | None = None) -> dict[str, Any]:
-    """Return a reference to a registered graph, used instead of the graph."""
+    """Return a name in the place of a graph."""
     return {"name": name} if version is None else {"name": name, "version": version}
 
 

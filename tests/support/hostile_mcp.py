@@ -1,9 +1,8 @@
-"""An MCP server over stdio that misbehaves on demand.
+"""An MCP server over stdio that misbehaves on demand: ``python -m tests.support.hostile_mcp LOG``.
 
-Start it with ``python -m tests.support.hostile_mcp LOG``. It is written without an SDK, because no
-SDK allows such invalid messages. It uses the handshake of 2025-06-18. It writes a line to the file
-LOG whenever it starts, is cancelled, or ends because its stdin was closed. It omits the tools in
-the variable WITHOUT from its list.
+Written by hand, since no SDK would let it lie so. It speaks the handshake of 2025-06-18, and writes
+a line to the file LOG whenever it starts, is cancelled, or ends because its stdin was closed. It
+does not list the tools that the variable WITHOUT names.
 """
 
 import json

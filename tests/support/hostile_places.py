@@ -1,4 +1,4 @@
-"""All places of the HTTP API that accept a text from the caller."""
+"""The places of the HTTP API where a text of the caller's may stand."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -31,7 +31,7 @@ BODIES = (
     *(("POST", path) for path in (APPROVAL, "/runs/known/cancel", "/schedules/x/run")),
     *(("PUT", path) for path in ("/schedules/x", "/quotas/x")),
 )
-"""Routes that accept a JSON document, other than ``POST /runs``."""
+"""Where a JSON document may be sent, besides ``POST /runs``."""
 FRAMES = (
     '{"input": "x", "metadata": {"a": %s}}',
     '{"input": %s}',
@@ -39,11 +39,11 @@ FRAMES = (
     '{"kind": "agent", "agent": %s, "input": "x"}',
     '{"kind": "graph", "graph": ' + json.dumps(ASKING) + ', "inputs": {"default": %s}}',
 )
-"""Run requests with a place for a JSON document."""
+"""Runs in which a JSON document may stand."""
 
 
 def asks_of(document: bytes, approval: str) -> list[Ask]:
-    """Return all requests that contain a JSON document, except as the whole body of a run."""
+    """Return the requests of a JSON document, besides that of a run which it is."""
     framed = [
         Ask("POST", "/runs", before.encode() + document + after.encode())
         for before, _, after in (frame.partition("%s") for frame in FRAMES)
@@ -135,7 +135,7 @@ IN_HEADERS = (
 
 
 def places(text: str, approval: str) -> list[Ask]:
-    """Return a request for every place that accepts a text; their number is constant."""
+    """Return a request for every place where a text may stand, always as many."""
     raw = text.encode("utf-8", "surrogatepass")
     quoted = quote_from_bytes(raw, safe="")
     line = raw.replace(b"\r", b"").replace(b"\n", b"")  # else it would be several

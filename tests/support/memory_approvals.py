@@ -1,4 +1,4 @@
-"""Approvals in memory next to the runs in memory; each operation is atomic."""
+"""Approvals in memory, beside the runs in memory; each operation is one step, as there."""
 
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -15,7 +15,7 @@ from tests.support.memory_traces import transaction
 
 
 class Rows(Protocol):
-    """The store of the runs that the approvals belong to."""
+    """The runs that approvals stand beside."""
 
     rows: dict[RunKey, Row]
 
@@ -25,7 +25,7 @@ class Rows(Protocol):
 
 
 def goes_on(row: Row, waits_for: Collection[str], now: datetime) -> bool:
-    """Return whether a run that wants to wait for approvals can continue instead."""
+    """Return whether a run that wants to wait for approvals has something to go on with."""
     asked = [row.approvals[each] for each in waits_for]
     answered = any(each.decision is not None or each.expires_at <= now for each in asked)
     return answered or run_of(row).cancel_request is not None

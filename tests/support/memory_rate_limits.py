@@ -1,4 +1,4 @@
-"""Shared model limits without a database: one rate slot per interval, on the loop's clock."""
+"""The shared limits of models without a database: one turn every so often, on the loop's clock."""
 
 import asyncio
 
@@ -6,7 +6,7 @@ from caseworker.models.ports import RateLimit
 
 
 class MemoryRateLimits:
-    """Grants a free slot to the first caller and records the calls."""
+    """Gives a turn to whoever asks first once it is free; says what it was asked."""
 
     def __init__(self, *, every_seconds: float = 1.0) -> None:
         self.every_seconds = every_seconds
@@ -14,7 +14,7 @@ class MemoryRateLimits:
         self.asked: list[tuple[str, int, int]] = []
         """Tenant, tokens and unused tokens of every question."""
         self.left: list[str] = []
-        """Tenants that left the queue."""
+        """Tenants whose place was given up."""
         self.paused: list[float] = []
 
     async def take(self, limit: RateLimit, tenant: str, tokens: int, *, unused: int = 0) -> float:
@@ -32,6 +32,6 @@ class MemoryRateLimits:
         self.left.append(tenant)
 
     async def pause(self, limit: RateLimit, seconds: float) -> None:
-        """Grant no slot for ``seconds``."""
+        """Give no turn for so long."""
         self.paused.append(seconds)
         self.free_at = max(self.free_at, asyncio.get_running_loop().time() + seconds)

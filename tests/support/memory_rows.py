@@ -1,4 +1,4 @@
-"""The rows of the runs in memory, and the functions that write them."""
+"""What the runs in memory are stored in, and how it is written."""
 
 import json
 import time
@@ -44,7 +44,7 @@ _JSON = json.JSONEncoder(allow_nan=False)
 
 @dataclass(slots=True)
 class Row:
-    """The row of one key: a run or a pending cancel."""
+    """What is stored under one key: a run or a pending cancel."""
 
     run: Run | None = None
     pending_cancel: CancelRequest | None = None
@@ -60,7 +60,7 @@ class Row:
     calls: dict[str, CallRecord] = field(default_factory=dict)
     events: dict[int, EventRecord] = field(default_factory=dict)
     approvals: dict[str, Any] = field(default_factory=dict)
-    """The approvals of the run in ``MemoryApprovals``, by ID."""
+    """What ``MemoryApprovals`` keeps beside the run, by id."""
     snapshots: list[Mapping[str, Any]] = field(default_factory=list)
     history: list[RunStatus] = field(default_factory=list)
     """Every status the run has had, for tests to look at."""
@@ -107,7 +107,7 @@ def write_calls(row: Row, records: Iterable[CallRecord]) -> None:
 
 
 def write_events(row: Row, records: Iterable[EventRecord]) -> None:
-    """Write events; stored events stay unchanged, and conflicts fail as in the database."""
+    """Write events; one that is stored stays as it is, and what the database refuses is refused."""
     kept = dict(row.events)
     for record in records:
         if record.seq in kept:
@@ -122,7 +122,7 @@ def write_events(row: Row, records: Iterable[EventRecord]) -> None:
 
 
 def _contradict(one: EventRecord, other: EventRecord) -> bool:
-    """Return whether the unique indexes of the database exclude two events together."""
+    """Tell whether the unique indexes of the database hold one of two events alone."""
     if one.type == other.type == STEP_STARTED:
         return one.step_id == other.step_id
     if one.type in STEP_ENDS and other.type in STEP_ENDS:
@@ -131,7 +131,7 @@ def _contradict(one: EventRecord, other: EventRecord) -> bool:
 
 
 def begin_row(rows: Mapping[RunKey, Row], new: NewRun) -> Row:
-    """Return the row of a new run with the imported calls of its source."""
+    """Return the row of a new run, with what it takes over of another one."""
     row, wanted = rows.get(new.key, Row()), new.request.source
     if wanted is None:
         return row
@@ -146,7 +146,7 @@ def begin_row(rows: Mapping[RunKey, Row], new: NewRun) -> Row:
 
 
 def take_over(source: Row, row: Row, key: RunKey, until: str | None, at_ms: int) -> None:
-    """Copy the imported calls of a source run, as the SQL statement does."""
+    """Copy what a run takes over of another one, as the statement of the database does."""
     old, run_id = journal_of(source), run_of(source).key.run_id
     chosen = taken_over([_line_of(record) for record in old], until)
     for record in old:

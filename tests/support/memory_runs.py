@@ -1,9 +1,9 @@
-"""Runs in memory: the ports of ``caseworker.runs`` with the guarantees of a database.
+"""Runs in memory: the ports of ``caseworker.runs`` as a database keeps their promises.
 
-Every operation is atomic, between two points at which other tasks may run: before it (the statement
-is being sent) and after it (the answer is on its way back). A caller that is cancelled at the
-second point loses the answer, not the write. Stored values pass through JSON, as for a database, so
-callers share no objects with the store.
+Every operation is one step that nothing interrupts, between two moments at which other tasks may
+run: before it (the statement is on its way) and after it (its answer is). A caller that is
+cancelled at the second of them has lost the answer, not the write. What is stored passes through
+JSON, as it would on its way into a database, so nobody shares objects with the store.
 """
 
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -385,7 +385,7 @@ class MemoryRuns(MemoryTraces):
         self._notifier.notify(run_of(row).key)
 
     def _put(self, row: Row, run: Run) -> None:
-        """Store a run; reject it where the constraints of the database would."""
+        """Store a run; what the database's own guards would refuse is refused here."""
         if (before := row.run) is not None and before.status is not run.status:
             assert run.status in NEXT[before.status], f"{before.status} -> {run.status}"
         assert before is None or run.fence >= before.fence, "the fence fell"

@@ -43,7 +43,7 @@ FLAVOURS = (
 
 
 class Line:
-    """A conversation with one provider under its own marker."""
+    """A conversation with one provider under a marker of its own."""
 
     def __init__(self, fake: FakeProvider, provider: ModelProvider, flavour: Flavour) -> None:
         self._fake, self._provider, self._flavour = fake, provider, flavour
@@ -64,7 +64,7 @@ class Line:
         return await self._provider.complete(self._flavour.model, self.request(**options))
 
     async def fail(self, step: Step, **options: Any) -> ModelError:
-        """Make one attempt that must fail, and check that it sent a single request."""
+        """Make one attempt, expect its failure, and see that it was one request alone."""
         with pytest.raises(ModelError) as caught:
             await self.ask(step, **options)
         assert len(await self._fake.arrivals(self.marker)) == 1

@@ -40,5 +40,5 @@ def _append(line: str) -> None:
 
 
 def noted(path: Path) -> list[str]:
-    """Return the lines written so far."""
+    """Return what was written down so far."""
     return path.read_text().splitlines() if path.exists() else []

@@ -1,4 +1,4 @@
-"""The pages of the documentation and their fenced blocks."""
+"""The pages of the documentation, and what stands in their fenced blocks."""
 
 import re
 import subprocess
@@ -52,7 +52,7 @@ def outside_blocks(page: Path) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """The request that a ``curl`` command makes."""
+    """What a ``curl`` asks of the service."""
 
     method: str
     path: str
@@ -87,10 +87,10 @@ class StubbedShell:
 
 
 def request_of(curl: list[str]) -> Request:
-    """Return the request of a curl command line.
+    """Return what a command line of curl asks for.
 
     Raises:
-        ValueError: The command has no address of a service on this machine.
+        ValueError: it names no address of a service on this machine.
     """
     method, body, headers, path = None, None, "", None
     words = iter(curl[1:])

@@ -1,9 +1,9 @@
-"""Starts service processes in a tenth of a second by forking a process that has imported it.
+"""Starts processes of the service in a tenth of a second: forks of one that has imported it.
 
-An import takes seconds, and the acceptance tests start some hundred processes. A fork is an
-ordinary process with its own PID, session, environment and output, so tests can kill and freeze it.
-The parent reads requests from stdin and answers on stdout, as JSON lines. It and all forks end when
-its stdin closes.
+A start imports for seconds, and the acceptance tests make some hundred of them. What is forked is a
+process like any other, with its own pid, session, environment and output, to be killed and frozen.
+The parent reads requests from stdin and answers on stdout, JSON lines both ways; it ends, and with
+it every fork, when its stdin closes.
 """
 
 import atexit
@@ -26,7 +26,7 @@ _POLL_SECONDS = 0.01
 
 
 class ForkedProcess:
-    """One fork, with the part of the interface of ``subprocess.Popen`` that tests need."""
+    """One fork, with what the tests need of ``subprocess.Popen``."""
 
     stdin = None
 
@@ -88,7 +88,7 @@ class Preloaded:
         self._process.stdout.close()
 
     def read(self, *, seconds: float) -> None:
-        """Read the messages of the parent process; wait at most ``seconds`` for the first one."""
+        """Take in what it has said; wait for that at the most this long."""
         assert self._process.stdout is not None
         source = self._process.stdout.fileno()
         while select.select([source], [], [], seconds)[0]:
@@ -179,7 +179,7 @@ def _reap(forks: set[int]) -> None:
 
 
 def _is_the_fork() -> bool:
-    """Serve requests until stdin closes; return True in a fork, which then runs the service."""
+    """Serve requests until stdin closes; return True in a fork, which goes on as the service."""
     forks: set[int] = set()
     waiting = b""
     while True:

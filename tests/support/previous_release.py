@@ -16,7 +16,7 @@ from tests.support.service import QUICK, ServiceProcess
 REVISION = "20261125_0300"
 """The newest revision that it knows."""
 FOLLOWED_BY = "migrations/versions/20261126_1600_share_run_slots.py"
-"""A file that the commit after the previous release added."""
+"""What the commit after it brought."""
 
 _ROOT = Path(__file__).parents[2]
 

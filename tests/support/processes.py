@@ -32,9 +32,9 @@ class ChildFailedError(Exception):
 
 
 class ChildProcess:
-    """One child process in its own session, ended together with all its descendants.
+    """One child process in a session of its own, ended with everything it started.
 
-    Use it as a context manager: ``with ChildProcess([...]) as child``. It is not bound to an event
+    Use it as a context manager: ``with ChildProcess([...]) as child``. It belongs to no event
     loop, so a fixture of any scope may hold it.
     """
 
@@ -131,14 +131,14 @@ class ChildProcess:
 
     @property
     def stdout(self) -> str:
-        """The standard output of the child since its last start."""
+        """What the child has printed since its last start."""
         with self.stdout_path.open("rb") as out:
             out.seek(self._started_at_byte)
             return out.read().decode(errors="replace")
 
     @property
     def stderr(self) -> str:
-        """The standard error of the child so far."""
+        """What the child has complained about so far."""
         return self.stderr_path.read_text(errors="replace")
 
     async def json_line(self, key: str, *, timeout_seconds: float = 150) -> dict[str, Any]:
@@ -198,7 +198,7 @@ class ChildProcess:
         self._running().wait()
 
     def freeze(self) -> None:
-        """Send SIGSTOP: the child keeps its sockets but does nothing; return once it has stopped."""
+        """SIGSTOP: the child keeps its sockets and does nothing; returns when it stands still."""
         self.signal(signal.SIGSTOP)
         while psutil.Process(self.pid).status() not in (
             psutil.STATUS_STOPPED,
@@ -215,7 +215,7 @@ class ChildProcess:
         self._running().send_signal(number)
 
     def close(self) -> None:
-        """Kill the child and its descendants at once and remove its files."""
+        """End the child and its descendants at once and remove what it left behind."""
         self._end()
         if self._own_dir is not None:
             self._own_dir.cleanup()

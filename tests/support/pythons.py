@@ -1,8 +1,8 @@
-"""Runs the unit tests under every supported Python on this machine.
+"""Runs the unit tests under every Python that the project supports and this machine has.
 
-Each Python gets its own environment in ``.venv-pythons``, made by uv from the lock. Only packages
-are downloaded: a missing interpreter is reported as not run. Interpreters of pyenv are found even
-if inactive. ``python -m tests.support.pythons -k budget`` passes options to pytest.
+Each gets an environment of its own in ``.venv-pythons``, made by uv from the lock. Nothing is
+downloaded but packages: an interpreter that is not there is named as not run. Those of pyenv are
+found without being active. ``python -m tests.support.pythons -k budget`` hands options to pytest.
 """
 
 import os

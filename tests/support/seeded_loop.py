@@ -1,12 +1,12 @@
-"""An event loop with seeded randomness and virtual time.
+"""An event loop in which chance is a seed and time costs nothing.
 
-Every step of the loop runs one ready callback chosen by the seed, so each seed gives another order
-that a busy machine might produce. When no callback is ready, the clock jumps to the next timer. The
-same seed repeats the same steps: always within one process, and across processes with the same
-``PYTHONHASHSEED``.
+Every step of the loop runs one ready callback, picked by the seed, so each seed is another order
+of events that a busy machine might produce; when nothing is ready, the clock jumps to the next
+timer. The same seed tells the same story, step by step, so what fails once can be looked at again:
+within one process always, across processes with the same ``PYTHONHASHSEED``.
 
-It has no sockets, threads or signals, so the code under test uses in-memory ports. A function given
-to an executor (``asyncio.to_thread``) runs as a single step.
+It has no sockets, threads or signals: what is tested stands on in-memory ports. A function given
+to an executor (``asyncio.to_thread``) runs as a step of its own.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ Interrupt = Callable[[], object]
 
 
 class Deadlock(Exception):  # noqa: N818
-    """Every task waits for another task and no timer is set; the message lists where they wait."""
+    """Every task waits for another and no timer is set; the message says where each one waits."""
 
 
 class EndlessStory(Exception):  # noqa: N818
@@ -54,10 +54,10 @@ class Story(Generic[T]):
 
 
 class Scenario(Protocol[T_co]):
-    """A self-contained scenario, played once, that can be interrupted from outside."""
+    """A world of its own, played once, that can be interrupted from outside."""
 
     async def play(self) -> T_co:
-        """Run the scenario under test."""
+        """Do what the test is about."""
         ...
 
     def interrupt(self) -> object:
@@ -239,10 +239,10 @@ class SeededLoop(asyncio.BaseEventLoop):
         return "Nothing is ready and no timer is set:\n" + "\n".join(sorted(lines))
 
     def _process_events(self, _events: Any) -> None:
-        """Ignore file events; this loop watches no files."""
+        """There are no files to watch."""
 
     def _write_to_self(self) -> None:
-        """Do nothing; this loop has no selector to wake."""
+        """There is no selector to wake."""
 
 
 def _finish(future: asyncio.Future[Any], func: Callable[..., Any], arguments: Any) -> None:

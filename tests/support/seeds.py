@@ -1,4 +1,4 @@
-"""Seeds for randomised tests: fixed ones in each run, many more in proof runs."""
+"""Seeds for tests that tell random stories: fixed ones in each run, many more as proofs."""
 
 import random
 from collections.abc import Iterator

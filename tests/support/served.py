@@ -29,7 +29,7 @@ class Talk:
             await self._writer.drain()
 
     async def rest(self) -> bytes:
-        """Return all bytes that the server sends until it closes the connection."""
+        """Return everything that the server says until it hangs up."""
         said = b""
         with suppress(ConnectionError):
             while piece := await self._reader.read(65536):
@@ -37,7 +37,7 @@ class Talk:
         return said
 
     async def answer(self) -> bytes:
-        """Return one answer with a Content-Length; the connection may stay open."""
+        """Return one answer with a Content-Length; the connection may go on."""
         head = await self._reader.readuntil(b"\r\n\r\n")
         length = next(
             int(line.split(b":")[1])
@@ -70,11 +70,11 @@ class Served:
         return talk
 
     async def ask(self, request: bytes) -> bytes:
-        """Send bytes on a new connection; return everything received until it closes."""
+        """Send something on a connection of its own; return all that is said until its end."""
         return await (await self.connect(request)).rest()
 
     async def identified(self, count: int) -> None:
-        """Wait until ``count`` connections are open and the callers of all are identified."""
+        """Wait until there are so many connections and the callers of all are known."""
         protocol: Any = self._server.config.http_protocol_class
         async with asyncio.timeout(150):
             while (  # noqa: ASYNC110

@@ -66,13 +66,13 @@ async def open_stores(
 
 
 class Oracle:
-    """A separate connection that reads the database without the service."""
+    """A connection of its own, that asks the database past the service."""
 
     def __init__(self, connection: psycopg.AsyncConnection[dict[str, Any]]) -> None:
         self.connection = connection
 
     async def rows(self, query: str, *parameters: object) -> list[dict[str, Any]]:
-        """Return the rows of a query or statement."""
+        """Return what a query finds, or what a statement returns."""
         cursor = await self.connection.execute(query.encode(), parameters)
         return await cursor.fetchall() if cursor.description else []
 
@@ -90,7 +90,7 @@ class Oracle:
 
 @asynccontextmanager
 async def open_oracle(url: str) -> AsyncIterator[Oracle]:
-    """Connect to the database directly; every statement commits on its own."""
+    """Connect past the service; every statement commits by itself."""
     connection = await psycopg.AsyncConnection.connect(
         driver_url(url), autocommit=True, row_factory=dict_row
     )
@@ -99,7 +99,7 @@ async def open_oracle(url: str) -> AsyncIterator[Oracle]:
 
 
 class NotingObserver:
-    """Records notifications as ``event run_id status``, with the status of a graph."""
+    """Notes what it is told of runs, as ``what run_id status``, with the status of a graph."""
 
     def __init__(self) -> None:
         self.told: list[str] = []
@@ -167,7 +167,7 @@ def records_of(graph: ExecutionGraph, **values: Any) -> tuple[CallRecord, ...]:
 
 
 async def stored_graph(runs: RunStore, key: RunKey) -> Snapshot | None:
-    """Return the ExecutionGraph of a run from its journal; None if there are no nodes."""
+    """Return the ExecutionGraph of a run as its journal holds it; None if there is none."""
     nodes = await runs.nodes(key)
     return ExecutionGraph.restore(key.run_id, map(dict, nodes)).snapshot() if nodes else None
 

@@ -1,9 +1,9 @@
-"""A pytest plugin that ends a run with a summary of proofs, skips and CPU time.
+"""A pytest plugin: the last lines of a run say what was proven, skipped and spent.
 
-Each xdist worker measures CPU seconds (user and system, of itself and its child processes) whenever
-the tests move to another directory of ``tests``. The controller adds them up, counts the
-requirements and guarantees that passing tests are marked with, and lists random seeds. In CI it
-fails a run that skipped a test for a reason outside the allow-list, or that left a requirement
+Each xdist worker measures CPU seconds (user and system, of itself and of the processes below it)
+whenever the tests move to another directory of ``tests``. The controller adds them up, counts the
+requirements and guarantees that passing tests are marked with, lists random seeds, and fails a run
+in CI that skipped a test for a reason which is not on the allow-list, or that left a requirement
 without proof.
 """
 

@@ -37,7 +37,7 @@ def columns_of(database_url: str) -> Iterator[Surface]:
 
 
 async def views_of(http: httpx.AsyncClient, run_id: str) -> list[Surface]:
-    """Return all views of a run, without the payload that its caller sent or requested."""
+    """Return what is told of a run, without what its caller sent or asked for."""
     run = (await http.get(f"/runs/{run_id}")).json()
     shown = [Surface("run", plain(without_payload(run)))]
     json_only = {"Accept": "application/json"}
@@ -71,5 +71,5 @@ def without_payload(run: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def plain(value: Any) -> str:
-    """Return a JSON value as text without escapes that could hide a canary."""
+    """Return a JSON value as text in which nothing is hidden by escapes of its own."""
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

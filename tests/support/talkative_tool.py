@@ -1,4 +1,4 @@
-"""A third-party tool that reveals more than it should."""
+"""A tool of somebody else that says more than it should."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -1,7 +1,7 @@
-"""Requests of a tenant to every resource that the service keeps by tenant.
+"""What a tenant may ask of everything that the service keeps by tenant.
 
-``{their …}`` stands for a resource of another tenant: its name, its key ID or its message ID. If
-there is no other tenant, it names a missing resource.
+``{their …}`` stands for what another tenant has: its name, the id of its key or of its message. To
+a tenant who is alone it is something that nobody has.
 """
 
 from collections.abc import Iterator, Sequence
@@ -60,7 +60,7 @@ _THEIRS = """SELECT message_id FROM messages theirs WHERE tenant_id = %s AND thr
 
 
 def plant(connection: psycopg.Connection[Any], tenant: str, run: str) -> None:
-    """Give a run a file, an approval, an event and a dead delivery."""
+    """Give a run a file, a question, an event and a delivery that was given up."""
     places = {"tenant": tenant, "run": run, "file": FILE, "approval": APPROVAL}
     for statement in _PLANTS:
         connection.execute(statement, {**places, "delivery": DELIVERY[run]})
@@ -138,7 +138,7 @@ def looks() -> Iterator[Request]:
 
 @st.composite
 def stories(draw: st.DrawFn) -> Sequence[tuple[bool, Request]]:
-    """Return a sequence of changes by a tenant (true) and by another tenant."""
+    """Return what a tenant (true) and another one change, one after the other."""
     told = []
     for _ in range(draw(st.integers(4, 20))):
         headers = draw(st.sampled_from([{}, {"idempotency_key": "k"}]))
@@ -156,9 +156,9 @@ def named(
     mine: str,
     other: str | None,
 ) -> str:
-    """Return a path with names of the other tenant's resources, or of missing ones.
+    """Return a path with the names of what the other tenant has, or of what nobody has.
 
-    Message IDs are derived from thread and run, so two tenants may have the same ones.
+    Ids of messages follow from those of thread and run, so two tenants may have the same.
     """
     if "{their" not in path:
         return path

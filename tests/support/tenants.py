@@ -69,7 +69,7 @@ async def open_tenants(
 
 
 def said(answer: httpx.Response, names: Mapping[str, str]) -> tuple[int, str]:
-    """Return an answer without times and IDs; ``names`` are replaced."""
+    """Return what an answer says, apart from moments and ids; ``names`` are written differently."""
     text = answer.text
     if text and answer.headers.get("content-type", "").endswith("json"):
         shown = answer.json()

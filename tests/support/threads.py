@@ -45,7 +45,7 @@ class ThreadClient:
 
     @classmethod
     async def begin(cls, http: httpx.AsyncClient, thread_id: str, **body: Any) -> "ThreadClient":
-        """Create a thread, with an agent unless the body names another definition."""
+        """Begin a thread; an agent answers in it unless the body says otherwise."""
         answers = {} if "graph" in body else {"agent": AGENT}
         sent = {"thread_id": thread_id, **answers, **body}
         response = await http.post("/threads", json=sent)
@@ -91,7 +91,7 @@ class ThreadClient:
         return found
 
     async def said(self, **query: Any) -> list[str | None]:
-        """Return the contents of the messages of a branch."""
+        """Return what the messages of a branch say."""
         return [one["content"] for one in await self.messages(**query)]
 
     async def events(self, action: str = "", **body: Any) -> tuple[httpx.Headers, list[Json]]:
@@ -105,7 +105,7 @@ class ThreadClient:
 
 
 async def prompts(provider: FakeProvider, marker: str) -> list[list[str]]:
-    """Return the messages after the system prompt for each request with this marker."""
+    """Return what each request with a marker in its prompt has said after its system prompt."""
     return [
         [message["content"] for message in (one.body or {})["messages"][1:]]
         for one in await provider.arrivals(marker, bodies=True)

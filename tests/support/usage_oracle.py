@@ -1,4 +1,4 @@
-"""Compares the usage of a run with the counts of its model provider."""
+"""What a run says that it used, against what the provider of its models has counted."""
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,7 +15,7 @@ PRICES = {"in": Decimal(1), "out": Decimal(2), "cached": Decimal("0.1")}
 
 
 def settings_of_prices(prefix: str) -> dict[str, str]:
-    """Return the settings that give a model the prices in ``PRICES``."""
+    """Settings of a model that costs so much."""
     return {f"{prefix}_PRICE_PER_MILLION_{kind.upper()}_USD": str(p) for kind, p in PRICES.items()}
 
 
@@ -34,10 +34,10 @@ def differences(
     *,
     step_of: Callable[[str], str] = lambda call_key: call_key.partition("/answer")[0],
 ) -> Iterator[str]:
-    """Yield the contradictions between a run's usage, its trace and the provider's log.
+    """Yield in what a run's usage, its trace and the provider's log contradict one another.
 
-    The prompt of every question contains ``<name of its step>``, as in ``<m/3>``; ``step_of``
-    returns that name for the key of a call.
+    The prompt of every question holds ``<name of its step>``, as in ``<m/3>``; ``step_of`` returns
+    that name for the key of a call.
     """
     calls = defaultdict[tuple[str, str], _Call](_Call)
     for node in snapshot["nodes"].values():
@@ -66,7 +66,7 @@ def _wrong_sums(usage: Mapping[str, Any], nodes: Sequence[Mapping[str, Any]]) ->
 
 
 def _wrong_call(call: _Call) -> Iterator[str]:
-    """Compare one call; the estimates may include answers that were lost on the way."""
+    """Compare one call; an answer that was lost on its way is among what is estimated."""
     marked = [estimated_of(node) for node in call.nodes]
     estimated = sum(tokens for tokens, _ in marked)
     charged = sum((n["tokens_in"] or 0) + (n["tokens_out"] or 0) for n in call.nodes) - estimated

@@ -51,12 +51,12 @@ HEARTBEAT_SECONDS = 2.0
 CANCEL_GRACE_SECONDS = 0.5
 ESTIMATE = Spent(tokens_in=10, tokens_out=10, cost_usd=Decimal("0.02"))
 DEAREST = Spent(tokens_in=15, tokens_out=15, cost_usd=Decimal("0.03"))
-"""The highest possible cost of a call, whatever its estimate."""
+"""What a call may turn out to cost, for all that was estimated."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Work:
-    """The work of a run's step: calls in sequence."""
+    """What the step of a run does: calls, one after the other."""
 
     calls: int = 2
     external: float = 0.8
@@ -118,7 +118,7 @@ class Outside:
 
 
 async def _stubbornly(seconds: float) -> None:
-    """Take ``seconds`` and ignore cancellation."""
+    """Take this long, whoever cancels."""
     clock = asyncio.get_running_loop().time
     until = clock() + seconds
     while clock() < until:
@@ -323,7 +323,7 @@ class Cluster:
             self.diary.note("post answered", new.key)
 
     async def delete(self, run_id: str, *, to: RunService, heard: bool) -> CancelStatus:
-        """Cancel a run; ``heard`` says whether the processes are notified at once."""
+        """Delete a run; whether the processes hear of it at once is up to the caller."""
         receipt = await to.cancel(RunKey("t", run_id), by="somebody")
         if heard and receipt.cancel_request is not None:
             for process in self.processes:

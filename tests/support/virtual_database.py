@@ -1,4 +1,4 @@
-"""An in-memory database with delayed and lost answers, and a diary of its operations."""
+"""A database in memory whose answers take their time or get lost, and a diary of what it did."""
 
 import asyncio
 import random
@@ -34,7 +34,7 @@ from tests.support.seeded_loop import SeededLoop
 T = TypeVar("T")
 
 PERMITTED_AT_STEP: ContextVar[int] = ContextVar("permitted at step")
-"""The step of the statement that last granted a task its permission."""
+"""When the statement was executed with which a task has last asked for its permission to go on."""
 
 SLOWEST_SECONDS = 0.2
 """The longest journey of a statement or its answer."""
@@ -79,7 +79,7 @@ class Network:
 
     chance: random.Random
     slow: float = 0.1
-    """The share of trips that take up to 200 ms; most others take no time."""
+    """The share of journeys that take up to 200 ms; most of the others take no time at all."""
     lost: float = 0.0
     """The share of answers that never arrive."""
 
@@ -95,7 +95,7 @@ class Network:
 
 
 class Database(MemoryRuns):
-    """One database for all processes; it records in the diary when each write was committed."""
+    """One database for all processes; it tells the diary what was committed when."""
 
     def __init__(self, diary: Diary, network: Network) -> None:
         super().__init__(now=self._instant)
@@ -106,7 +106,7 @@ class Database(MemoryRuns):
         self._last = EPOCH
 
     def cancel_requested(self, key: RunKey) -> tuple[int, float] | None:
-        """When the effective cancel request was committed, if there is one."""
+        """When the request that counts was committed, if there is one."""
         run = self.rows[key].run if key in self.rows else None
         cancel_request = run.cancel_request if run else None
         return (
@@ -188,9 +188,9 @@ class Database(MemoryRuns):
 
 
 class Line:
-    """A process's single connection for hot writes, which runs them in order.
+    """A process's one connection for hot writes: in the order in which they were asked for.
 
-    A caller that is cancelled leaves its write queued, removes it, or only loses the answer.
+    A caller that gives up leaves its write in line, or takes it out, or loses the answer alone.
     """
 
     def __init__(self, database: Database) -> None:

@@ -53,10 +53,10 @@ class Receiver:
         self.answers[:] = answers
 
     async def wait_for(self, count: int, *, seconds: float = 150) -> Sequence[Arrival]:
-        """Return the arrivals once there are ``count``.
+        """Return what has arrived once there is so much of it.
 
         Raises:
-            TimeoutError: Fewer requests arrived in time.
+            TimeoutError: it does not come.
         """
         async with asyncio.timeout(seconds), self._arrived:
             await self._arrived.wait_for(lambda: len(self.arrivals) >= count)

@@ -11,7 +11,7 @@ from typing import Any
 
 @dataclass(slots=True)
 class Work:
-    """The executed work, in Python and in C."""
+    """What was executed, in Python and in C."""
 
     calls: int = 0
     """Functions that were called, those of C included."""
@@ -28,9 +28,9 @@ class Work:
 
 @contextmanager
 def counted_calls(*, lines: bool = False) -> Iterator[Work]:
-    """Count the calls of this thread in the block, and the lines with ``lines``.
+    """Count the calls that this thread makes in the block, and the lines if this is asked for.
 
-    The garbage collector is off, because finalizers may run code that does not belong to the block.
+    The garbage collector is off: what it removes may run code that does not belong to the block.
     """
     work, before, collects = Work(), (sys.getprofile(), sys.gettrace()), gc.isenabled()
     gc.disable()

@@ -18,7 +18,7 @@ PATIENT = {
     "MODELS_BIG_TIMEOUT_SECONDS": "900",
     "BUDGET_MAX_SECONDS": "3600",
 }
-"""Settings that keep running runs alive while the tests look at them."""
+"""What works does so as long as anybody looks at it."""
 
 
 @pytest_asyncio.fixture(scope="package", loop_scope="session")
@@ -49,7 +49,7 @@ async def http(browser: Browser, postgres: TestServer) -> AsyncIterator[httpx.As
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def reader(browser: Browser, http: httpx.AsyncClient) -> AsyncIterator[Reader]:
-    """A signed-in reader; any complaint of the browser fails the test."""
+    """Somebody who has signed in; whatever their browser complains of fails the test."""
     async with Reader.signed_in(browser, str(http.base_url)) as opened:
         yield opened
     assert opened.complaints == []

@@ -42,7 +42,7 @@ BULKY = 100
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """One picture: its page, its theme, and the actions before it."""
+    """One picture: which page, in which theme, and what is done first."""
 
     path: str
     theme: Theme
@@ -55,7 +55,7 @@ async def _nothing(page: Page) -> None:
 
 
 def _select(text: str) -> Callable[[Page], Awaitable[None]]:
-    """Return a function that opens the detail of the first call that contains a text."""
+    """Return what opens the detail of the first call that says a text."""
 
     async def select(page: Page) -> None:
         await page.locator(".calls-body .call").filter(has_text=text).first.click()

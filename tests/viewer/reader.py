@@ -1,4 +1,4 @@
-"""A user of the viewer in a browser."""
+"""Somebody who looks at the viewer in a browser."""
 
 import os
 from collections.abc import AsyncIterator
@@ -25,7 +25,7 @@ _SERIOUS = """async (runOnly) => {
 
 
 class Reader:
-    """A browser page and the errors in its console."""
+    """A page of a browser, and what it has complained of."""
 
     def __init__(self, page: Page, url: str) -> None:
         self.page = page
@@ -40,7 +40,7 @@ class Reader:
     async def opened(
         cls, browser: Browser, url: str, theme: Theme = "light", width: int = 1280
     ) -> AsyncIterator[Self]:
-        """Yield a reader without a key."""
+        """Return somebody who has shown no key yet."""
         size: Any = {"width": width, "height": 900}
         context = await browser.new_context(color_scheme=theme, viewport=size)
         yield cls(await context.new_page(), url.rstrip("/"))
@@ -51,7 +51,7 @@ class Reader:
     async def signed_in(
         cls, browser: Browser, url: str, theme: Theme = "light", width: int = 1280
     ) -> AsyncIterator[Self]:
-        """Yield a reader whose tab has the key."""
+        """Return somebody whose tab knows the key."""
         async with cls.opened(browser, url, theme, width) as reader:
             script = f"sessionStorage.setItem('caseworker.key', '{KEY}')"
             await reader.page.add_init_script(script)
@@ -70,7 +70,7 @@ class Reader:
         return found
 
     async def text(self, selector: str = "main") -> str:
-        """Return the text of an element."""
+        """Return what an element says."""
         return await (await self.see(selector)).inner_text()
 
     async def barriers(self, *rules: str) -> list[str]:

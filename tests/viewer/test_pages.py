@@ -1,4 +1,4 @@
-"""Every page of the viewer in a browser: no errors, and accessible to all users."""
+"""Every page of the viewer in a browser: nothing is refused, and everybody can use it."""
 
 import json
 from pathlib import Path
@@ -28,7 +28,7 @@ PAGES = {
     "/ui/quotas": "Running now",
     "/ui/evaluations": "No report is open",
 }
-"""A text that each page must contain."""
+"""What each shows among other things."""
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The views and actions of a run in a browser."""
+"""What can be seen of a run in a browser, and what can be done to it."""
 
 import re
 
@@ -61,7 +61,7 @@ async def test_a_call_shows_its_attempts_its_prompt_and_its_reply(reader: Reader
 
 
 async def test_the_steps_of_a_graph_say_how_they_stand(reader: Reader) -> None:
-    """A step that did not start is labelled so, and a click on a step selects its call."""
+    """A step that was never begun says so, and a step leads to its call."""
     await reader.open("/ui/runs/broken")
     await reader.page.click("#tab-steps")
     steps = reader.page.locator(".step-box")
@@ -110,7 +110,7 @@ async def test_calls_that_failed_are_counted_in_the_facts_of_a_run(
 
 
 async def test_the_banner_of_a_failed_run_leads_to_the_step_that_failed(reader: Reader) -> None:
-    """It does not lead to calls that were cut off because of the failure."""
+    """Not to what was cut off because of it."""
     await reader.open("/ui/runs/broken")
     await reader.page.get_by_role("button", name="Show the call: convert").click()
 
@@ -135,7 +135,7 @@ async def test_the_graph_inside_a_step_is_drawn_when_it_is_opened(reader: Reader
 
 
 async def test_an_edge_passes_behind_no_step(reader: Reader) -> None:
-    """An edge that skips a layer is routed around the steps of that layer."""
+    """One that leaves out a layer is led round the steps that stand there."""
     await reader.open("/ui/runs/nested")
     await reader.page.click("#tab-steps")
     await reader.see(".step-box")
@@ -156,7 +156,7 @@ async def test_pictures_that_a_run_made_are_shown(reader: Reader) -> None:
 
 
 async def test_the_tree_of_calls_is_walked_with_keys(reader: Reader) -> None:
-    """The keys follow the treegrid pattern: arrows move and fold, Enter opens the detail."""
+    """As the pattern of a treegrid says: arrows move and fold, Enter goes to the detail."""
     await reader.open("/ui/runs/broken")
     await reader.page.locator("[role=treegrid]").focus()
     keyboard, selected = reader.page.keyboard, reader.page.locator(".calls-body .selected")
@@ -198,7 +198,7 @@ async def test_ten_thousand_calls_are_few_elements(reader: Reader) -> None:
 async def test_a_run_is_cancelled_with_a_receipt_and_its_page_follows(
     reader: Reader, http: httpx.AsyncClient
 ) -> None:
-    """The page updates through events, without a reload."""
+    """Nothing is loaded anew: the page hears of the end."""
     await http.post("/runs", json=graph_run("to-cancel", [ask("slow", "hang on")]))
     await reader.open("/ui/runs/to-cancel")
     await reader.page.get_by_role("button", name="Cancel…").click()
@@ -216,7 +216,7 @@ async def test_a_run_is_cancelled_with_a_receipt_and_its_page_follows(
 async def test_an_approval_is_given_with_other_arguments(
     reader: Reader, http: httpx.AsyncClient
 ) -> None:
-    """Invalid arguments are refused with a reason; valid ones let the run continue."""
+    """What does not fit is refused with a reason; then the run goes on with what was changed."""
     await http.post("/runs", json=asking("to-approve"))
     await reader.open("/ui/runs/to-approve")
     signs = reader.page.locator(".calls-body .call .cell-name > .sign")
@@ -236,7 +236,7 @@ async def test_an_approval_is_given_with_other_arguments(
 
 
 async def test_a_run_goes_on_from_another_one(reader: Reader, http: httpx.AsyncClient) -> None:
-    """The page of the new run opens and names its source."""
+    """Its page is shown, and tells where it comes from."""
     await reader.open("/ui/runs/case")
     await reader.page.get_by_role("button", name="Resume this run").click()
     await reader.page.get_by_role("spinbutton", name="Tool calls").fill("3")
@@ -252,7 +252,7 @@ async def test_a_run_goes_on_from_another_one(reader: Reader, http: httpx.AsyncC
 async def test_the_list_of_runs_filters_and_hears_of_new_runs(
     reader: Reader, http: httpx.AsyncClient
 ) -> None:
-    """Filters work by status, metadata and part of an ID; newly posted runs appear."""
+    """By status, by metadata, by an id or a part of it; a run that is posted meanwhile appears."""
     await reader.open("/ui")
     await reader.page.get_by_label("Status").select_option("failed")
     rows = reader.page.locator("tbody tr")
@@ -275,7 +275,7 @@ async def test_the_list_of_runs_filters_and_hears_of_new_runs(
 
 
 async def test_the_branches_of_a_chat_are_one_click_apart(reader: Reader) -> None:
-    """The earlier wording and its answer replace the later ones."""
+    """The earlier wording and its answer are shown in the place of the later ones."""
     await reader.open("/ui/threads/talk")
     talk = reader.page.locator(".conversation")
     await expect(talk).to_contain_text("Second wording")

@@ -34,7 +34,7 @@ from generated_client.models import (
 
 
 def main(url: str, key: str) -> None:
-    """Use the service at ``url`` as a caller would who has a ``key``."""
+    """Use the service at ``url`` as a caller with ``key`` would."""
     with AuthenticatedClient(
         base_url=url, token=key, headers={"Accept": "application/json"}
     ) as client:

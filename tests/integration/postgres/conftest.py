@@ -16,7 +16,7 @@ async def stores(database_url: str) -> AsyncIterator[Stores]:
 
 @pytest.fixture
 async def oracle(database_url: str) -> AsyncIterator[Oracle]:
-    """Open a separate connection for assertions."""
+    """A connection of its own."""
     async with open_oracle(database_url) as oracle:
         yield oracle
 

@@ -1,4 +1,4 @@
-"""Operations that race with a cancel request, and the check of the resulting run."""
+"""What races with a stop of a run, and how to tell what became of the run."""
 
 import asyncio
 from collections import Counter
@@ -45,7 +45,7 @@ from tests.support.stores import (
 )
 
 EARLY, AT_BARRIER, LATER = "cancelled", "seen at its barrier", "seen when it is claimed"
-"""The allowed outcomes of a run after a cancel request."""
+"""The lawful ends of a run that somebody has asked to stop."""
 
 FILLER = RunKey("default", "filler")
 
@@ -75,7 +75,7 @@ class GatedJournal(PostgresJournal):
 
 @dataclass
 class Client:
-    """A session and the stores that use it."""
+    """What a session can do."""
 
     session: Session
     engines: Engines
@@ -95,7 +95,7 @@ class World:
     blocked: int = 0
 
     async def race(self, acts: "Sequence[Act]", before: "Before", schedules: "Schedules") -> None:
-        """Race ``acts``, the last of which is a cancel request, and record the outcome."""
+        """Race ``acts``, the last of which is a stop, and look at what became of the run."""
         stops: list[object] = []
 
         async def stop(client: Client, key: RunKey) -> None:
@@ -124,7 +124,7 @@ def key_of(number: int) -> RunKey:
 
 
 async def outcome(watching: Stores, oracle: Oracle, key: RunKey, stop: object) -> str:
-    """Return the outcome of a run after its cancel request and all acts have been answered."""
+    """Say how a run stands after its stop and everything else has been answered."""
     (row,) = await oracle.rows("SELECT * FROM runs WHERE run_id = %s", key.run_id)
     match row["status"]:
         case "cancelled":
@@ -175,7 +175,7 @@ async def stop(client: Client, key: RunKey) -> CancelStatus:
 
 
 async def post_alone(client: Client, key: RunKey) -> None:
-    """Accept a run with the single statement that commits on its own."""
+    """Accept with the one statement that commits by itself."""
     await client.runs.accept(new_run(key.run_id), worker_id="w1")
 
 
@@ -251,7 +251,7 @@ def owned(key: RunKey) -> Run:
 
 
 async def stop_in_a_table_of_its_own(client: Client, key: RunKey) -> None:
-    """Mark the run, or insert a request into a separate table if no run exists."""
+    """Mark the run, or where there is none, leave a request beside the table of runs."""
     async with transaction(client.engines.control) as connection:
         marked = await connection.execute(MARK, {"run_id": key.run_id})
         if marked.first() is None:

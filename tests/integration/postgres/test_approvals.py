@@ -1,4 +1,4 @@
-"""Approvals on the database: races with a decision, and the constraints of a row."""
+"""The approvals of runs on the database: what races with a decision, and what a row can hold."""
 
 import asyncio
 from typing import Any
@@ -38,7 +38,7 @@ async def ask(stores: Stores, approvals: PostgresApprovals, message: str) -> Any
 async def test_a_decision_that_comes_with_the_end_of_the_time_is_refused(
     stores: Stores, approvals: PostgresApprovals, oracle: Oracle
 ) -> None:
-    """The run reads a timeout while another transaction stores a decision."""
+    """The run has looked, and found that nobody has decided, while somebody was deciding."""
     deciding = Deciding(approval_id="Pay", verdict=Verdict.APPROVED, by="anna")
     async with transaction(stores.engines.work) as looking:
         late = "UPDATE approvals SET decision = 'timed_out', decided_at = now()"

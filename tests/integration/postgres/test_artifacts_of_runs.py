@@ -39,7 +39,7 @@ class Watched:
     stores: Stores
     oracle: Oracle
     seen: list[tuple[str, int]] = field(default_factory=list)
-    """Outcomes of the tool call as stored, with the number of files at that time."""
+    """Each outcome of the tool call that was stored, and the files that were there by then."""
 
     async def write(self, write: JournalWrite) -> Permission:
         await self._look(write)
@@ -58,7 +58,7 @@ class Watched:
 
 @dataclass
 class Freezing:
-    """The journal of a frozen process: its writes wait until the process thaws."""
+    """The journal of a process that freezes: what it writes then waits until it has thawed."""
 
     stores: Stores
     frozen: asyncio.Event = field(default_factory=asyncio.Event)
@@ -136,7 +136,7 @@ def drawn(run: Run) -> list[dict[str, Any]]:
 async def test_a_file_of_a_run_is_given_out_by_every_process(
     stores: Stores, database_url: str
 ) -> None:
-    """The URL in its result returns exactly the bytes that the tool wrote."""
+    """By the URL in its result; byte for byte what the tool has made."""
     tool = DrawingTool(media_type="image/svg+xml")
     process = Process(stores, tool)
     await process.begin(SVG.decode())
@@ -172,7 +172,7 @@ async def test_a_file_is_durable_before_the_result_that_refers_to_it(
 async def test_a_call_that_is_made_again_after_its_worker_was_lost_keeps_its_names(
     stores: Stores,
 ) -> None:
-    """The frozen worker thaws too late, adds no file and learns that it has lost the run."""
+    """The frozen worker that thaws meanwhile adds nothing and learns that it has lost the run."""
     goes_on = asyncio.Event()
     late: list[BaseException] = []
     journal = Freezing(stores)
@@ -256,7 +256,7 @@ async def test_the_files_of_a_run_leave_with_it(stores: Stores, oracle: Oracle) 
 async def test_the_database_keeps_no_file_that_is_not_whole(
     stores: Stores, oracle: Oracle, broken: str
 ) -> None:
-    """A constraint refuses the row, whichever code writes it."""
+    """Whoever writes it."""
     process = Process(stores, DrawingTool())
     await process.begin("a")
     await process.end()
@@ -266,7 +266,7 @@ async def test_the_database_keeps_no_file_that_is_not_whole(
 
 
 async def test_a_piece_of_a_file_is_read_without_the_rest(stores: Stores, oracle: Oracle) -> None:
-    """The column is stored uncompressed, so a read by offset fetches only its part."""
+    """Nothing is compressed: the bytes stand where they are looked for."""
     storage = await oracle.value(
         "SELECT attstorage::text FROM pg_attribute"
         " WHERE attrelid = 'artifacts'::regclass AND attname = 'data'"

@@ -1,4 +1,4 @@
-"""Background jobs: slow jobs of one tenant do not delay the jobs of other tenants."""
+"""Jobs beside runs: one tenant's slow ones do not keep those of others waiting."""
 
 import asyncio
 from collections import Counter
@@ -54,7 +54,7 @@ async def defer(
 async def test_a_tenant_whose_jobs_hang_delays_no_other(
     database_url: str, stores: Stores, oracle: Oracle
 ) -> None:
-    """The slow tenant gets most slots, other tenants use the rest, and each job runs once."""
+    """It gets most places, the others the rest at once; in the end each job was done once."""
     begun, done = Counter[str](), Counter[tuple[str, int]]()
     go_on = asyncio.Event()
 
@@ -113,7 +113,7 @@ async def test_a_queue_whose_places_are_all_held_delays_no_other_queue(
 async def test_jobs_that_nobody_knows_take_no_place_for_good(
     database_url: str, stores: Stores, oracle: Oracle
 ) -> None:
-    """Unknown jobs, such as those of a later release, end and leave their slots."""
+    """A later release may have left them: they end, and others are done."""
     done = Counter[int]()
 
     async def errand(tenant: str, number: int) -> None:

@@ -1,4 +1,4 @@
-"""Rows in the compact format are read as they were written, together with older rows."""
+"""Rows that are stored in few bytes are read as they were written, and beside those of before."""
 
 from datetime import UTC, datetime
 from typing import Any
@@ -139,7 +139,7 @@ async def test_what_is_stored_in_few_bytes_is_read_as_it_was_written(
 async def test_a_text_that_is_journaled_later_takes_the_place_of_the_text_in_the_event(
     stores: Stores,
 ) -> None:
-    """The event is rewritten once, with a reference to the text in the journal."""
+    """An event that was stored with a text is stored anew, once, in few bytes."""
     run = (await stores.runs.accept(new_run("case-1"), worker_id="w1")).run
     data = {"turn_number": 3, "offset": 0, "content": "x" * 500}
     whole = EventRecord(
@@ -157,6 +157,6 @@ async def test_a_text_that_is_journaled_later_takes_the_place_of_the_text_in_the
 
 
 def test_every_dimension_that_is_stored_has_a_letter_of_its_own() -> None:
-    """The code that writes charges and the view that reads them use the same dimensions."""
+    """What a charge may name is known to those who write it and to the view."""
     assert set(DIMENSIONS) == set(Dimension) - {Dimension.LLM_CALLS}  # the sum of both tiers
     assert len(set(DIMENSIONS.values())) == len(DIMENSIONS)

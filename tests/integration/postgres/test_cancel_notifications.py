@@ -21,7 +21,7 @@ KEY = RunKey("default", "case-1")
 
 
 class Ear:
-    """A running listener and the notifications it received."""
+    """A listener at work, and what it heard."""
 
     def __init__(self, url: str) -> None:
         self.heard: asyncio.Queue[tuple[RunKey, CancelRequest]] = asyncio.Queue()
@@ -63,7 +63,7 @@ async def listening(url: str) -> AsyncIterator[tuple[Ear, "asyncio.Task[None]"]]
 
 @pytest.mark.req("card/delete")
 async def test_a_stop_of_a_running_run_is_heard(database_url: str) -> None:
-    """The notification includes the requester and the reason, on any replica."""
+    """With who wants it and why, on whatever replica it was stored."""
     async with open_stores(database_url) as stores, listening(database_url) as (ear, _):
         await stores.runs.accept(new_run("case-1"), worker_id="w1")
         await stores.runs.cancel(KEY, CANCEL_REQUEST)
@@ -94,7 +94,7 @@ async def test_a_long_reason_fits_into_a_notification(database_url: str, charact
 
 
 async def test_what_is_no_stop_is_passed_over(database_url: str) -> None:
-    """Any connected client can notify, so invalid payloads are skipped and later ones received."""
+    """Anybody who may connect may notify; the next stop is still heard."""
     async with open_oracle(database_url) as oracle, listening(database_url) as (ear, _):
         stop = json.dumps({"tenant": "default", "run_id": "case-1", "by": "x", "reason": None})
         for payload in ("", "{", "[]", "null", '{"tenant": 1}', stop):
@@ -105,7 +105,7 @@ async def test_what_is_no_stop_is_passed_over(database_url: str) -> None:
 
 
 async def test_a_listener_that_loses_its_connection_says_so(database_url: str) -> None:
-    """Its supervisor restarts it."""
+    """Whoever supervises it starts it again."""
     async with open_oracle(database_url) as oracle, listening(database_url) as (_, task):
         await oracle.rows(
             """SELECT pg_terminate_backend(pid) FROM pg_stat_activity
@@ -133,7 +133,7 @@ async def test_a_connection_that_died_silently_is_noticed(
 async def test_a_quiet_connection_is_kept(
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The listener checks its connection periodically and receives later notifications."""
+    """It is asked from time to time, and hears what comes afterwards."""
     monkeypatch.setattr(listener, "QUIET_SECONDS", 0.01)
     async with open_oracle(database_url) as oracle, listening(database_url) as (ear, task):
 

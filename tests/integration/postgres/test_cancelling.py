@@ -60,7 +60,7 @@ async def test_a_run_with_a_long_journal_can_be_stopped(stores: Stores) -> None:
 
 @pytest.mark.req("card/delete")
 async def test_a_busy_process_can_still_be_told_to_stop_something(database_url: str) -> None:
-    """Cancelling has its own connections, even if all work connections are taken."""
+    """All connections for work are taken, and whoever waits for one waits on."""
     sizes = pool_sizes(work=2, connect_seconds=60)
     async with AsyncExitStack() as stack:
         stores = await stack.enter_async_context(open_stores(database_url, sizes=sizes))
@@ -77,7 +77,7 @@ async def test_a_busy_process_can_still_be_told_to_stop_something(database_url: 
 
 
 async def test_a_flood_of_stops_does_not_silence_a_process(database_url: str) -> None:
-    """The heartbeat has its own connection."""
+    """Its heartbeat has a connection of its own."""
     sizes = pool_sizes(control=1, connect_seconds=60)
     async with open_stores(database_url, sizes=sizes) as stores:
         await stores.runs.accept(new_run("case-1"), worker_id="w1")
@@ -97,7 +97,7 @@ async def test_waiting_for_a_connection_has_an_end(database_url: str) -> None:
 
 
 async def test_waiting_for_a_lock_has_an_end(database_url: str, oracle: Oracle) -> None:
-    """Cancelling a locked run fails after the lock timeout and changes nothing."""
+    """A stop of a run whose row somebody holds is refused in time, and nothing is half done."""
     async with open_stores(database_url, sizes=pool_sizes(lock_ms=50)) as stores:
         await stores.runs.accept(new_run("case-1"), worker_id="w1")
         async with oracle.connection.transaction():
@@ -140,7 +140,7 @@ async def test_expired_pending_cancels_make_way_for_new_ones(
 
 
 async def test_what_the_url_says_counts_more_than_what_we_would(database_url: str) -> None:
-    """Our timeouts apply only where the URL sets none."""
+    """Except that nothing may wait for ever by mistake: what it leaves out is ours."""
     separator = "&" if "?" in database_url else "?"
     dialect = database_url.replace("postgresql://", "postgresql+psycopg://")
     url = f"{dialect}{separator}options=-c%20lock_timeout%3D77&application_name=mine"

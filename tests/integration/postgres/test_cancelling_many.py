@@ -30,7 +30,7 @@ async def test_a_run_that_was_claimed_after_it_was_found_is_left_alone(database_
 async def test_neither_ended_runs_nor_those_that_are_being_stopped_nor_other_tenants_are_found(
     database_url: str,
 ) -> None:
-    """A repeated request therefore makes progress."""
+    """So a request that is repeated gets on."""
     async with open_stores(database_url) as stores, open_oracle(database_url) as oracle:
         for run_id in ("ended", "stopped", "left"):
             worker_id = "w1" if run_id == "stopped" else None

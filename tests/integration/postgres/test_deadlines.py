@@ -1,4 +1,4 @@
-"""A queued run that misses its deadline is halted and never starts."""
+"""A run that can no longer make its deadline is halted, and nobody begins it."""
 
 import asyncio
 from dataclasses import replace
@@ -19,7 +19,7 @@ def run(run_id: str, *, deadline: datetime | None = None) -> NewRun:
 async def test_a_queued_run_is_halted_at_its_deadline(
     pair: tuple[Stores, Stores], oracle: Oracle
 ) -> None:
-    """The run never started, so it has no start time."""
+    """Nobody has begun it, and nobody will."""
     await PostgresQuotas(pair[0].engines.work, Quota()).put("default", Quota(max_running=0))
     later = datetime.now(UTC) + timedelta(hours=1)
     await pair[0].runs.accept(run("late", deadline=later), worker_id="w1")

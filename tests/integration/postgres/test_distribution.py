@@ -1,7 +1,7 @@
-"""The tables can be distributed by tenant: every key and every join contains ``tenant_id``.
+"""Tables that distribute by tenant as they are: every key, and every join, holds ``tenant_id``.
 
-Distributed Postgres (Citus: ``create_distributed_table``) requires the distribution column in
-unique indexes and foreign keys. A few tables belong to no tenant.
+What a distributed Postgres asks of a table (Citus: ``create_distributed_table``) is that its unique
+indexes and foreign keys hold the column it is distributed by. A few tables belong to nobody.
 """
 
 import ast

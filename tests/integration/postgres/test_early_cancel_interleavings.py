@@ -42,7 +42,7 @@ from tests.support.seeds import seeds
 
 @pytest.fixture(autouse=True)
 def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Retry locked rows without a pause; the schedule decides the order."""
+    """Sessions that find a row locked ask again at once; the schedule says when."""
     monkeypatch.setattr(group_commit, "LOCKED_SECONDS", (0.0, 0.0))
 
 
@@ -121,7 +121,7 @@ async def test_two_posts_of_one_run_do_not_make_it_miss_its_stop(
 async def test_these_trials_find_a_store_that_loses_stops(
     database_url: str, acts: tuple[Act, Act]
 ) -> None:
-    """The trials detect a request in a separate table and an acceptance that does not check it."""
+    """A request in a table of its own, and an acceptance that does not look, are both caught."""
     async with open_world(database_url) as world:
         await world.oracle.rows("CREATE TABLE pending_cancels (run_id text)")
         await world.race(acts, nothing, partial(explore, in_a_row=12))
@@ -137,9 +137,9 @@ async def test_these_trials_find_a_store_that_loses_stops(
 async def test_no_barrier_says_yes_once_the_stop_is_stored(
     database_url: str, in_a_batch: bool, exhaustive: bool
 ) -> None:
-    """A write that misses the request was answered before the request was committed.
+    """A run that did not see it had its answer before the cancel request was committed.
 
-    In a batch with other writes, the answer follows a separate commit after the statement.
+    In a batch with other writes the answer comes with a commit of its own, after the statement.
     """
     async with open_world(database_url) as world:
         asking, stopping, _ = world.clients

@@ -76,7 +76,7 @@ async def test_of_an_erased_run_its_id_is_left_for_a_day(database_url: str) -> N
 
 
 async def test_rows_of_runs_that_an_operator_deletes_go_with_them(database_url: str) -> None:
-    """Deleting runs with SQL deletes their rows, but not rows of another tenant with that ID."""
+    """Without the service: what the run of another tenant with that id has stored is left."""
     async with open_stores(database_url) as stores, open_oracle(database_url) as oracle:
         for tenant in ("default", "other"):
             accepted = await stores.runs.accept(new_run("a", tenant=tenant), worker_id="w1")

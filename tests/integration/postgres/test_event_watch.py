@@ -23,7 +23,7 @@ WATCHES = """SELECT count(*) FROM pg_stat_activity
 
 @dataclass
 class Executed:
-    """The runs that a process executes."""
+    """What a process executes."""
 
     active: Set[RunKey]
     changes: int = 1
@@ -54,7 +54,7 @@ async def write(other: Stores, key: RunKey, seq: int) -> None:
 async def test_followers_hear_of_each_write_of_another_process(
     database_url: str, stores: Stores
 ) -> None:
-    """Each write notifies once, except for runs executed here and for runs of other tenants."""
+    """Once of each; not of runs executed here, of which they are told, nor of those of others."""
     async with open_stores(database_url) as other, watched(database_url, stores):
         for name in ("elsewhere", "here", "quiet"):
             await other.runs.accept(new_run(name), worker_id="w2")
@@ -80,7 +80,7 @@ async def test_followers_hear_of_each_write_of_another_process(
 async def test_a_run_that_is_not_executed_here_any_more_is_watched(
     database_url: str, stores: Stores
 ) -> None:
-    """The watch notices the change even if the set of followers stays the same."""
+    """Though nobody has begun or ceased to follow anything."""
     executed = Executed({KEY, HERE})
     async with (
         open_stores(database_url) as other,
@@ -102,7 +102,7 @@ async def test_a_run_that_is_not_executed_here_any_more_is_watched(
 
 @pytest.mark.guarantee(12)
 async def test_one_who_comes_later_misses_nothing(database_url: str, stores: Stores) -> None:
-    """The watch may have seen an event before a new follower reads the run."""
+    """The watch may have seen an event before anybody else who follows the run has looked."""
     async with open_stores(database_url) as other, watched(database_url, stores):
         await other.runs.accept(new_run("elsewhere"), worker_id="w2")
         with stores.runs.listening(KEY) as told:

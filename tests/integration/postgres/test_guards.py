@@ -1,4 +1,4 @@
-"""Constraints of the database, independent of the code that uses it."""
+"""What the database itself refuses, whatever code talks to it."""
 
 import itertools
 from collections.abc import Awaitable
@@ -19,7 +19,7 @@ LAWFUL = {(PENDING_CANCEL, status) for status in AFTER_PENDING_CANCEL} | {
 
 
 async def insert(oracle: Oracle, status: str, run_id: str = "r") -> None:
-    """Insert a row with ``status``."""
+    """Insert a row that stands at ``status``."""
     is_run = status != PENDING_CANCEL
     await oracle.rows(
         """INSERT INTO runs (tenant_id, run_id, status, request, fence, worker_id, finished_at,
@@ -64,7 +64,7 @@ def violated(refused: pytest.ExceptionInfo[psycopg.Error]) -> str | None:
 @pytest.mark.req("card/persist")
 @pytest.mark.guarantee(4)
 async def test_only_lawful_transitions_of_a_run_are_accepted(oracle: Oracle) -> None:
-    """The database allows exactly the transitions of the domain, for every pair of statuses."""
+    """Every pair of statuses is tried; what the domain allows is what the database allows."""
     accepted = set()
     for number, (before, after) in enumerate(MOVES):
         run_id = f"r{number}"
@@ -116,7 +116,7 @@ async def test_a_row_that_contradicts_itself_is_refused(
 
 @pytest.mark.parametrize("before", ["queued", PENDING_CANCEL])
 async def test_nobody_claims_a_run_under_an_old_fence(oracle: Oracle, before: str) -> None:
-    """Otherwise late writes of an earlier owner would be accepted."""
+    """What an earlier owner writes would count otherwise."""
     await insert(oracle, before)
 
     with pytest.raises(psycopg.errors.CheckViolation) as refused:
@@ -141,7 +141,7 @@ CALL_STATUSES = ["created", "running", "success", "fail", "halt"]
 
 @pytest.mark.req("001/inv3")
 async def test_a_call_that_has_ended_is_not_opened_and_does_not_end_again(oracle: Oracle) -> None:
-    """A cost that becomes known later can still be added."""
+    """What it cost after all may still be added."""
     await insert(oracle, "running")
     accepted = set()
     pairs = itertools.permutations(CALL_STATUSES, 2)
@@ -200,7 +200,7 @@ async def test_an_idempotency_key_belongs_to_one_run_of_a_tenant(oracle: Oracle)
 async def test_a_step_starts_once_and_what_has_ended_does_not_end_again(
     oracle: Oracle, first: tuple[str, ...], second: tuple[str, ...], guard: str
 ) -> None:
-    """The guard applies to each run separately."""
+    """In each run by itself."""
     statement = """INSERT INTO events (tenant_id, run_id, seq, type, step_id, node_id)
         VALUES ('t', %s, %s, %s, %s, %s)"""
     for run_id in ("r", "other"):

@@ -1,4 +1,4 @@
-"""Writes of many runs share a batch, and each gets its own answer."""
+"""Writers of many runs share a batch, and each gets an answer of its own."""
 
 import asyncio
 from collections.abc import Sequence
@@ -169,7 +169,7 @@ async def test_an_owner_with_an_old_fence_changes_nothing(stores: Stores, oracle
 async def test_a_journal_and_an_end_in_one_batch_keep_their_order(
     stores: Stores, batch: Batch
 ) -> None:
-    """The journal write is accepted first, and the end overwrites it."""
+    """What is written before the end is accepted, and the end has the last word."""
     run = await claimed(stores, "r")
     graph = graph_with_calls("r")
     opened = records_of(graph)
@@ -224,7 +224,7 @@ async def test_two_writes_of_one_run_may_carry_the_same_events(
 async def test_of_a_batch_that_is_accepted_new_runs_alone_are_stored(
     stores: Stores, batch: Batch
 ) -> None:
-    """A known ID or key does not fail the batch; it is resolved separately."""
+    """An id or a key that is known is nobody's fault: it is looked at apart."""
     known = (await claimed(stores, "known")).key
     await stores.runs.accept(new_run("keyed", key="k"), worker_id="w1")
     before = await stores.runs.get(known)
@@ -241,7 +241,7 @@ async def test_of_a_batch_that_is_accepted_new_runs_alone_are_stored(
 
 
 async def test_two_posts_of_one_id_in_one_batch_make_one_run(stores: Stores, batch: Batch) -> None:
-    """The first post creates the run; the second one gets no answer and reads that run."""
+    """The first one's; the other gets no answer, and looks at what is there."""
     first, second = new_run("r"), new_run("r", text="3+3?")
 
     answers = await batch.accept(RunInsert(first, "w1"), RunInsert(second, "w1"))
@@ -256,7 +256,7 @@ async def test_two_posts_of_one_id_in_one_batch_make_one_run(stores: Stores, bat
 async def test_two_posts_of_one_key_in_one_batch_make_one_run(
     stores: Stores, batch: Batch, oracle: Oracle
 ) -> None:
-    """One post creates the run; the generated ID of the other is never used."""
+    """One of them is stored; the other has an id of its own that is never used."""
     answers = await batch.accept(
         *(RunInsert(new_run(name, key="k", named=False), "w1") for name in ("one", "two"))
     )
@@ -268,7 +268,7 @@ async def test_two_posts_of_one_key_in_one_batch_make_one_run(
 async def test_a_key_that_somebody_is_busy_with_is_waited_for_apart(
     stores: Stores, oracle: Oracle, batch: Batch
 ) -> None:
-    """Only the post with that key waits, and it then returns the run created in the meantime."""
+    """By nobody but the one who asks for it; then the run is the one that was made meanwhile."""
     lock = "SELECT pg_advisory_xact_lock(hashtextextended(E'default\\nk', 0))"
     async with oracle.connection.transaction():
         await oracle.rows(lock)
@@ -313,7 +313,7 @@ async def test_a_write_that_was_made_before_is_made_once(
 async def test_a_locked_row_is_passed_over_and_holds_up_nobody(
     stores: Stores, oracle: Oracle, batch: Batch
 ) -> None:
-    """A forgotten transaction stalls one run instead of all runs of a process."""
+    """Somebody's forgotten transaction stalls one run, not all runs of a process."""
     locked, ending, free = [await claimed(stores, name) for name in ("locked", "ending", "free")]
     async with oracle.connection.transaction():
         await oracle.rows("SELECT FROM runs WHERE run_id IN ('locked', 'ending') FOR UPDATE")
@@ -335,7 +335,7 @@ async def test_a_locked_row_is_passed_over_and_holds_up_nobody(
 async def test_an_acceptance_waits_for_a_cancel_request_that_is_just_being_stored(
     stores: Stores, oracle: Oracle
 ) -> None:
-    """Only this acceptance waits, other runs continue, and the cancel request wins."""
+    """Alone: the runs beside it go on, and the request wins."""
     run = await claimed(stores, "other")
     async with oracle.connection.transaction():
         await oracle.rows(

@@ -1,6 +1,6 @@
-"""Database outages: during a statement, after a commit, for a while, and silently.
+"""A database that goes away: in the middle of a statement, after a commit, for a while, silently.
 
-A proxy sits between the stores and Postgres; an oracle connects to Postgres directly.
+A proxy stands between the stores and Postgres; an oracle asks Postgres past it.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ from tests.support.stores import (
 
 @pytest.mark.req("card/s2s")
 async def test_an_acceptance_whose_answer_was_lost_is_one_run(database_url: str) -> None:
-    """The run was stored; the retried statement finds it, and its caller owns it."""
+    """It was stored; made again, it is found there, and begun by whoever asked."""
     async with open_world(database_url) as world:
         world.proxy.lose_answer(request=b"case-1", answer=b"INSERT 0 1")
         accepted = await world.stores.runs.accept(new_run("case-1"), worker_id="w1")
@@ -43,7 +43,7 @@ async def test_an_acceptance_whose_answer_was_lost_is_one_run(database_url: str)
 async def test_acceptances_in_a_batch_whose_answer_was_lost_are_one_run_each(
     database_url: str,
 ) -> None:
-    """With and without a key, each caller owns its run."""
+    """With a key and without; each is begun by whoever asked for it."""
     async with open_world(database_url) as world:
         world.proxy.lose_answer(request=b"case-1", answer=b"INSERT 0 2")
         async with asyncio.TaskGroup() as group:
@@ -62,7 +62,7 @@ async def test_acceptances_in_a_batch_whose_answer_was_lost_are_one_run_each(
 async def test_of_two_posts_whose_answers_were_lost_one_has_made_the_run(
     database_url: str, key: str | None
 ) -> None:
-    """A client without an answer repeats its request while the first one is still running."""
+    """A client that heard nothing asks again while its first request is still under way."""
     async with open_world(database_url) as world:
         world.proxy.lose_answer(request=b"case-1", answer=b"INSERT 0 1")
         async with asyncio.TaskGroup() as group:
@@ -101,7 +101,7 @@ async def test_a_batch_whose_last_answer_was_lost_is_written_once(database_url: 
 async def test_a_queued_run_whose_commit_was_lost_is_made_once(
     database_url: str, named: bool
 ) -> None:
-    """The statement is repeated and finds the run; only a generated ID proves that it made it."""
+    """It is written again and found; that it was made by this request, an id of our own tells."""
     async with open_world(database_url) as world:
         world.proxy.lose_answer(request=b"case-1", answer=b"SELECT 1")
         new = new_run("case-1", key="k", named=named)
@@ -117,7 +117,7 @@ async def test_a_queued_run_whose_commit_was_lost_is_made_once(
 async def test_what_was_journaled_is_stored_once_although_the_answer_was_lost(
     database_url: str,
 ) -> None:
-    """The answer says that the run is still owned."""
+    """The answer is that the run may go on."""
     async with open_world(database_url) as world:
         run = await world.claimed()
         records = records_of(graph_with_calls("case-1"))
@@ -206,7 +206,7 @@ async def test_no_acknowledged_run_is_lost_while_connections_break(database_url:
 
 @pytest.mark.guarantee(19)
 async def test_writers_wait_for_a_database_that_is_away(database_url: str) -> None:
-    """The writes continue when the database is back, without any intervention."""
+    """And go on when it is back, without anybody's doing."""
     async with open_world(database_url) as world:
         runs = [await world.claimed(f"case-{n}") for n in range(20)]
         world.proxy.refuse()
@@ -231,7 +231,7 @@ async def test_writers_wait_for_a_database_that_is_away(database_url: str) -> No
 
 
 async def test_a_post_that_was_refused_is_not_stored_afterwards(database_url: str) -> None:
-    """A timed-out post leaves the queue, so such posts do not accumulate in memory."""
+    """Nobody waits for it any more, so it left the line; memory does not fill with such posts."""
     limits = store_limits(accept_timeout_seconds=0.05)
     async with open_world(database_url, limits) as world:
         world.proxy.refuse()
@@ -259,7 +259,7 @@ async def test_a_read_after_a_restart_of_the_database_does_not_fail(database_url
 
 
 async def test_a_crowd_that_waits_for_connections_survives_a_restart(database_url: str) -> None:
-    """Waiting callers get a new connection before their timeout of a minute."""
+    """Whoever waits is given a new connection; a minute's patience is not used up."""
     sizes = pool_sizes(work=2, connect_seconds=60)
     async with open_world(database_url, sizes=sizes) as world:
         async with asyncio.timeout(150), asyncio.TaskGroup() as group:
@@ -339,7 +339,7 @@ async def test_a_process_that_ends_writes_what_is_in_line(database_url: str) -> 
 
 
 async def test_a_process_does_not_start_without_its_database(database_url: str) -> None:
-    """It fails with ``StoreUnavailableError``."""
+    """And says so in words of its own."""
     async with FaultProxy(upstream_of(database_url)) as proxy:
         proxy.refuse()
         with pytest.raises(StoreUnavailableError):

@@ -102,7 +102,7 @@ def test_revisions_are_known_by_the_names_of_their_files() -> None:
 
 @pytest.mark.guarantee(16)
 def test_every_revision_can_be_undone_and_done_again(empty_url: str) -> None:
-    """A downgrade restores the earlier objects, and a second upgrade equals the first one."""
+    """Going back leaves exactly what was there before, going forth the same as the first time."""
     before, bases = objects(empty_url), ["base", *revisions()]
     seen = [before]
     for base, revision in itertools.pairwise(bases):
@@ -136,9 +136,9 @@ def test_the_tables_in_the_code_are_those_of_the_migrations(database_url: str) -
 
 
 def test_the_migrations_make_what_is_written_down_and_nothing_else(database_url: str) -> None:
-    """Tables, indexes, constraints, triggers, functions, policies and table settings match.
+    """Tables, indexes, constraints, triggers, functions, policies and settings of tables.
 
-    After a migration run ``python -m tests.support.schema`` and review the changes.
+    After a migration: ``python -m tests.support.schema``, and read what has changed.
     """
     assert schema_of(database_url) == EXPECTED.read_text().splitlines()
 
@@ -221,7 +221,7 @@ def test_a_migration_gives_up_on_a_table_that_somebody_holds(empty_url: str) -> 
 
 
 def test_each_revision_is_a_transaction_of_its_own(empty_url: str) -> None:
-    """Revisions before the failed one stay applied, and their locks are released."""
+    """What was done before the one that fails stays, and its locks are not kept."""
     upgrade(empty_url, BEFORE)
     with psycopg.connect(empty_url) as holder:
         holder.execute("LOCK TABLE quotas IN ACCESS SHARE MODE")

@@ -131,7 +131,7 @@ class Waiting:
     priority: int
     age: float
     begun: bool
-    """Whether the run was started and then released."""
+    """Whether it has begun, and was given back."""
 
 
 INSERT = """

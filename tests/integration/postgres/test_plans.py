@@ -89,7 +89,7 @@ async def test_the_connection_of_owners_makes_no_plan_that_reads_a_whole_table(
 async def test_a_list_of_runs_with_one_status_reads_no_others(
     stores: Stores, oracle: Oracle, status: RunStatus
 ) -> None:
-    """Rows of any status, many or few, old or new, come from an index in the order of the list."""
+    """Many or few, new or long ago: they stand in an index in the order of the list."""
     statement, parameters = await asked_for(stores, RunFilter(status=status, limit=20))
     await oracle.rows(
         """INSERT INTO runs (tenant_id, run_id, kind, status, request, metadata, request_hash,
@@ -122,7 +122,7 @@ async def test_a_list_of_runs_with_one_status_reads_no_others(
 async def test_a_filtered_list_of_runs_has_an_index(
     stores: Stores, oracle: Oracle, wanted: RunFilter, index: str
 ) -> None:
-    """The query of the store uses this index among many runs of other kinds."""
+    """What the store asks is answered by it, among many runs of other kinds."""
     await stores.runs.accept(new_run("first"), worker_id="w1")
     await oracle.rows(
         """INSERT INTO runs

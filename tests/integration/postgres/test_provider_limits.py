@@ -73,7 +73,7 @@ class Minutes:
         self._dead: dict[str, float] = {}
 
     def call(self, at: float, line: Line, tokens: int = 0) -> None:
-        """Schedule a call on ``line`` at an instant."""
+        """A call comes to a line at an instant."""
         heapq.heappush(self._events, (at, next(self._numbers), line, (at, tokens)))
 
     def kill(self, process: str, at: float) -> None:
@@ -81,7 +81,7 @@ class Minutes:
         self._dead[process] = at
 
     def play(self) -> None:
-        """Advance the clock until no call waits."""
+        """Let time pass until nobody waits any more."""
         while self._events:
             self.at, _, line, call = heapq.heappop(self._events)
             if self._dead.get(line[1], self.at + 1) <= self.at:
@@ -119,7 +119,7 @@ class Minutes:
         return float(found[0])
 
     def most_in_a_minute(self, *, tokens: bool = False) -> int:
-        """Return the most requests, or their tokens, that were granted in any minute."""
+        """The most that was let through in any minute: requests, or their tokens."""
         worst = 0
         for number, first in enumerate(self.grants):
             inside = [g for g in self.grants[number:] if g.at < first.at + MINUTE - 1e-4]
@@ -132,7 +132,7 @@ class Minutes:
 def test_no_minute_sees_more_than_the_limit_and_nobody_waits_longer_than_that_takes(
     connection: psycopg.Connection, seed: int
 ) -> None:
-    """The limit holds for any arrival times and processes, and it is used while calls wait."""
+    """Whatever comes when, from whichever process; and the limit is used while anybody waits."""
     chance = Random(seed)
     per_minute, calls = chance.choice((1, 7, 60, 150)), 150
     per_minute = max(per_minute, 7) if seed else 1
@@ -153,7 +153,7 @@ def test_no_minute_sees_more_than_the_limit_and_nobody_waits_longer_than_that_ta
 
 @pytest.mark.parametrize("seed", range(2))
 def test_tokens_are_limited_by_the_minute_too(connection: psycopg.Connection, seed: int) -> None:
-    """The limit may be exceeded by at most one call, even one larger than a burst."""
+    """By what is taken at once, more than a burst of it included."""
     chance, per_minute = Random(seed), 12_000
     minutes = Minutes(connection, RateLimit(model="m", tokens_per_minute=per_minute))
     for _ in range(60):
@@ -204,7 +204,7 @@ def test_tenants_share_a_model_evenly_while_both_want_it(connection: psycopg.Con
 
 
 def test_a_process_that_is_gone_holds_up_nobody_for_long(connection: psycopg.Connection) -> None:
-    """Calls behind its position pass once that position is late."""
+    """Its place lets others pass once it is late."""
     minutes = Minutes(connection, RateLimit(model="m", requests_per_minute=60))
     for number in range(30):
         minutes.call(0.0, ("a", str(number % 3)))
@@ -220,7 +220,7 @@ def test_a_process_that_is_gone_holds_up_nobody_for_long(connection: psycopg.Con
 
 
 def test_what_a_request_did_not_need_is_there_for_the_next(connection: psycopg.Connection) -> None:
-    """Unused tokens are returned, and tokens beyond the estimate are deducted."""
+    """And what it needed more is missing."""
     minutes = Minutes(connection, RateLimit(model="m", tokens_per_minute=60_000))
     one, other = ("a", "1"), ("b", "1")
     assert minutes.take(one, 3_000) == 0
@@ -278,7 +278,7 @@ async def test_a_pause_holds_for_all_processes_and_a_place_can_be_left(
 
 
 async def test_a_call_waits_for_a_database_that_is_away() -> None:
-    """The call gets a delay for its retry, like a call without a slot."""
+    """It is told to ask again, like one whose turn has not come."""
     nowhere = "postgresql://nobody@127.0.0.1:1/none"
     limits = PostgresProviderLimits(open_engines(nowhere, pool_sizes()).work)
 

@@ -44,7 +44,7 @@ async def accepted(stores: Stores, *runs: NewRun, worker_id: str | None = None) 
 async def test_many_runs_are_queued_with_their_jobs_by_few_commits(
     stores: Stores, oracle: Oracle
 ) -> None:
-    """Each stored run equals the run that its caller got."""
+    """And each is what its caller was told."""
     answers = await accepted(stores, *(new_run(f"r{n}") for n in range(100)))
 
     for answer in answers:
@@ -59,7 +59,7 @@ async def test_many_runs_are_queued_with_their_jobs_by_few_commits(
 
 
 def some_runs(chance: random.Random) -> list[NewRun]:
-    """Return requests that conflict with each other and with existing runs."""
+    """Return requests that get into one another's way, and into that of what is there."""
     runs = []
     for number in range(60):
         tenant = chance.choice(("default", "default", "default", "limited"))
@@ -124,7 +124,7 @@ async def test_whatever_meets_in_a_batch_is_as_if_it_had_come_alone(
 async def test_a_connection_that_dies_between_run_and_job_leaves_neither(
     stores: Stores, oracle: Oracle
 ) -> None:
-    """The batch is retried, and callers with generated IDs learn that they created their runs."""
+    """The batch is written again, and whoever made its own id is told that it made the run."""
     await oracle.rows("CREATE SEQUENCE deaths")
     await oracle.rows(
         """CREATE FUNCTION die_once() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
@@ -145,7 +145,7 @@ async def test_a_connection_that_dies_between_run_and_job_leaves_neither(
 
 
 async def test_a_job_that_is_left_over_is_the_runs_own(stores: Stores, oracle: Oracle) -> None:
-    """A job of an erased run is reused; the other runs are accepted as usual."""
+    """As that of a run that was erased; those beside it are accepted as ever."""
     await stores.runs.accept(new_run("r1"), worker_id=None)
     await oracle.rows("DELETE FROM runs")
 
@@ -159,7 +159,7 @@ async def test_a_job_that_is_left_over_is_the_runs_own(stores: Stores, oracle: O
 async def test_what_was_claimed_before_the_queued_ones_failed_is_its_callers(
     stores: Stores, oracle: Oracle
 ) -> None:
-    """Their caller executes them: its worker is alive, so no other worker would claim them."""
+    """Whoever posted it executes it: nobody else would, as its worker lives."""
     await stores.runs.accept(new_run("r1"), worker_id=None)
     await oracle.rows("DELETE FROM runs")
 
@@ -196,7 +196,7 @@ async def test_runs_that_begin_later_leave_the_queue_to_those_that_wait(
 async def test_delayed_runs_of_a_tenant_leave_places_to_delayed_runs_of_others(
     database_url: str,
 ) -> None:
-    """Runs delayed by a year take no capacity from other tenants."""
+    """A year of them takes no place from anybody else for a year."""
     later = datetime.now(UTC) + timedelta(days=365)
 
     def delayed(run_id: str, tenant: str) -> NewRun:
@@ -227,7 +227,7 @@ async def test_a_full_queue_takes_nothing_more(database_url: str, oracle: Oracle
 async def test_a_crowd_at_a_full_queue_is_refused_without_a_connection_for_each(
     database_url: str,
 ) -> None:
-    """Refused posts do not wait for a database connection."""
+    """Nobody waits for one of the pool only to hear that there is no room."""
     limits, sizes = store_limits(max_queued=2), pool_sizes(work=1, connect_seconds=5)
     async with open_stores(database_url, limits, sizes=sizes) as stores:
         await accepted(stores, new_run("r1"), new_run("r2", key="k"))
@@ -242,7 +242,7 @@ async def test_a_crowd_at_a_full_queue_is_refused_without_a_connection_for_each(
 async def test_what_was_accepted_is_found_again_though_the_queue_is_full(
     database_url: str,
 ) -> None:
-    """A run is found by ID or key, and a run cancelled in advance needs no capacity."""
+    """By its id or its key; and what was cancelled before it came needs no room."""
     async with open_stores(database_url, store_limits(max_queued=2)) as stores:
         await stores.runs.cancel(RunKey("default", "cancelled"), CANCEL_REQUEST)
         await accepted(stores, new_run("r1"), new_run("r2", key="k"))
@@ -259,7 +259,7 @@ async def test_what_was_accepted_is_found_again_though_the_queue_is_full(
 async def test_the_last_places_of_a_queue_go_to_the_first_of_a_batch(
     database_url: str, oracle: Oracle
 ) -> None:
-    """One statement accepts the first runs and refuses the others."""
+    """In one statement, whose others are refused."""
     limits, sizes = store_limits(max_queued=5), pool_sizes(work=1, connect_seconds=5)
     async with open_stores(database_url, limits, sizes=sizes) as stores:
         await accepted(stores, new_run("r"))
@@ -307,7 +307,7 @@ async def test_places_that_come_free_while_a_crowd_is_refused_are_taken_by_a_bat
 async def test_others_are_refused_without_a_connection_where_all_places_beyond_are_taken(
     database_url: str,
 ) -> None:
-    """A queue at twice its limit refuses every tenant in the batch itself."""
+    """A queue that is twice full refuses everybody in the batch they came in."""
     limits, sizes = store_limits(max_queued=1), pool_sizes(work=1, connect_seconds=5)
     async with open_stores(database_url, limits, sizes=sizes) as stores:
         for tenant in ("a", "b"):
@@ -322,7 +322,7 @@ async def test_others_are_refused_without_a_connection_where_all_places_beyond_a
 async def test_processes_that_count_the_queue_seldom_pass_its_limit_by_little(
     database_url: str, oracle: Oracle
 ) -> None:
-    """One process has an old count and is not notified of runs that another has queued."""
+    """One has counted while it was nearly empty, and hears nothing of what another has queued."""
     most, limits = 640, store_limits(max_queued=640)
     async with (
         open_stores(database_url, limits) as idle,
@@ -341,7 +341,7 @@ async def test_processes_that_count_the_queue_seldom_pass_its_limit_by_little(
 
 
 def test_the_queue_is_counted_seldom_while_it_is_empty_and_always_when_it_is_nearly_full() -> None:
-    """It is counted again after a second, because other processes may have queued runs."""
+    """And again after a second, for others have queued runs meanwhile."""
     now = 0.0
     room = QueueRoom(clock=lambda: now)
     assert not room.take(1)

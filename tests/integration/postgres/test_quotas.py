@@ -46,7 +46,7 @@ async def together(work: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
 
 
 async def accepted(stores: Stores, new: NewRun) -> Run | QuotaExceededError:
-    """Return the run, or the error that refused it."""
+    """Return the run, or why there is none."""
     try:
         return (await stores.runs.accept(new, worker_id="w1")).run
     except QuotaExceededError as error:
@@ -61,7 +61,7 @@ async def give(stores: Stores, **limits: Any) -> None:
 async def test_no_more_runs_begin_than_a_tenant_may_have(
     pair: tuple[Stores, Stores], oracle: Oracle
 ) -> None:
-    """Two processes accept and claim in parallel; other runs wait until a slot is released."""
+    """Two processes accept and claim side by side; others wait, and begin as places get free."""
     await give(pair[0], max_running=3)
     runs = [run(f"r{number:02}") for number in range(24)]
     await together(accepted(pair[n % 2], new) for n, new in enumerate(runs))
@@ -78,7 +78,7 @@ async def test_no_more_runs_begin_than_a_tenant_may_have(
 
 @pytest.mark.guarantee(13)
 async def test_more_queued_runs_are_refused(pair: tuple[Stores, Stores]) -> None:
-    """The refusal gives the numbers, and a repeated request gets its first answer."""
+    """The refusal says how it stands; a repeated request is answered as before."""
     await give(pair[0], max_running=1, max_queued=1)
     for number in range(2):
         await pair[0].runs.accept(run(f"r{number}"), worker_id="w1")
@@ -155,7 +155,7 @@ async def test_whatever_quota_is_used_up_its_refusal_says_what_is_left_of_the_ra
 async def test_a_full_queue_and_repeated_requests_tell_what_is_left_of_the_rate(
     database_url: str,
 ) -> None:
-    """Both leave the rate unchanged; a tenant without a rate limit gets no rate."""
+    """They take nothing of it; a tenant whose rate is not limited is told nothing."""
     async with open_stores(database_url, store_limits(max_queued=1)) as stores:
         await give(stores, max_running=0, max_runs_per_minute=10)
         first = replace(run("r0"), idempotency_key="k")
@@ -182,7 +182,7 @@ async def test_a_full_queue_and_repeated_requests_tell_what_is_left_of_the_rate(
 async def test_the_cost_of_a_day_is_never_overshot(
     pair: tuple[Stores, Stores], oracle: Oracle
 ) -> None:
-    """Each run reserves its limit until it ends, and then its actual cost counts."""
+    """Each run reserves its limit until it ends; then what it has cost takes the place of that."""
     await give(pair[0], max_cost_usd_per_day=Decimal("1.00"))
 
     found = await together(accepted(pair[n % 2], run(f"r{n}", cost="0.30")) for n in range(8))
@@ -205,7 +205,7 @@ async def test_the_cost_of_a_day_is_never_overshot(
 async def test_runs_that_were_accepted_before_there_was_a_limit_of_cost_count(
     pair: tuple[Stores, Stores], oracle: Oracle
 ) -> None:
-    """Their cost counts once they have ended, on any process, but they reserve nothing."""
+    """With what they have cost, once they have ended, on whatever process; they reserve nothing."""
     runs = [await accepted(pair[0], run(f"r{number}", cost="0.30")) for number in range(4)]
     begun = [each for each in runs if isinstance(each, Run)]
     await pair[0].journal.finish(end_of(begun[0], usage={"cost_usd": 0.40}))
@@ -254,7 +254,7 @@ async def test_a_call_of_unknown_price_does_not_make_the_others_free(
 async def test_runs_without_a_cost_are_not_counted(
     pair: tuple[Stores, Stores], oracle: Oracle
 ) -> None:
-    """No row is locked for a tenant without a limit."""
+    """Where nothing limits their tenant nobody waits for a row of it."""
     begun = await accepted(pair[0], run("free"))
     assert isinstance(begun, Run)
     await pair[0].journal.finish(end_of(begun, usage={"cost_usd": 0}))
@@ -274,7 +274,7 @@ async def test_a_run_without_a_limit_of_cost_is_refused_where_cost_is_limited(
 async def test_who_waits_for_a_tenant_holds_no_run(
     pair: tuple[Stores, Stores], oracle: Oracle
 ) -> None:
-    """Accepting locks the tenant before it locks the same run."""
+    """Whoever accepts locks the tenant first, and may then meet that very run."""
     await give(pair[0], max_running=1)
     await pair[0].runs.accept(run("r1"), worker_id=None)
     async with asyncio.TaskGroup() as group, transaction(pair[0].engines.work) as accepting:
@@ -338,7 +338,7 @@ async def halted(stores: Stores) -> None:
 async def test_runs_that_wait_for_others_of_their_tenant_are_given_no_jobs(
     pair: tuple[Stores, Stores], oracle: Oracle
 ) -> None:
-    """Such runs need no jobs, so recovery does not recreate thousands of them."""
+    """Their jobs are gone, as they should be; nobody makes thousands of them again and again."""
     await give(pair[0], max_running=0)
     await pair[0].runs.accept(run("waits"), worker_id="w1")
     await pair[0].runs.accept(new_run("lost", tenant="other"), worker_id=None)

@@ -1,4 +1,4 @@
-"""A write that the database rejects fails alone and is not treated as an outage."""
+"""What the database will not take fails alone, and is not taken for a database that is away."""
 
 import asyncio
 import json
@@ -60,7 +60,7 @@ def nested(depth: int) -> Any:
     ],
 )
 async def test_a_write_that_cannot_be_stored_fails_alone(stores: Stores, value: Any) -> None:
-    """Other writes of the batch succeed, and so does the next one of the same run."""
+    """The writes beside it are made, and so is the next one of the same run."""
     run = (await stores.runs.accept(new_run("case-1"), worker_id="w1")).run
     other = (await stores.runs.accept(new_run("other"), worker_id="w1")).run
     bad = JournalWrite(key=run.key, fence=1, calls=(call_with(value),))
@@ -143,7 +143,7 @@ async def test_what_a_run_was_accepted_with_comes_back_as_it_was(stores: Stores)
 def test_what_is_alone_in_a_row_is_written_so_that_it_can_be_stored(
     value: object, stored: object
 ) -> None:
-    """Each value is tested separately, so that one fix cannot hide a missing one."""
+    """Each by itself: what one of them needs must not hide what another one lacks."""
     assert json.loads(dump({"value": value})) == {"value": stored}
 
 
@@ -175,7 +175,7 @@ def test_plain_values_are_written_as_they_are() -> None:
 async def test_an_error_tells_whether_to_try_again(
     stores: Stores, code: str, away: bool, contended: bool, passing: bool
 ) -> None:
-    """The SQLSTATE of the server decides; callers of the store get only errors they can handle."""
+    """By its SQLSTATE, as the server raises it; the store's callers see only what they can use."""
     statement = text(f"DO $$ BEGIN RAISE EXCEPTION 'x' USING ERRCODE = '{code}'; END $$")
     with pytest.raises(StoreUnavailableError if passing else DBAPIError) as raised:
         async with transaction(stores.engines.work) as connection:

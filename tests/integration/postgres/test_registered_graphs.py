@@ -1,4 +1,4 @@
-"""Database constraints for registered graphs and for the graphs of runs."""
+"""What the database itself keeps of registered graphs, and of the graphs of runs."""
 
 import asyncio
 import json
@@ -58,7 +58,7 @@ async def insert(oracle: Oracle, graph: Any, version: int = 1) -> None:
 async def test_the_database_refuses_an_edge_without_a_channel(
     oracle: Oracle, said: dict[str, Any]
 ) -> None:
-    """The constraint covers the graph itself and its nested graphs."""
+    """Whoever writes it; in the graph itself, and in one that stands inside it."""
     bad = {**flat("a", "b"), "edges": [edge("a", "b", channel="flow")]}
     bad["edges"].append({"source": "a", "target": "b", **said})
     fallback = {"on_error": "fallback", "fallback": containing(bad)["steps"][0]}
@@ -72,7 +72,7 @@ async def test_the_database_refuses_an_edge_without_a_channel(
 
 @pytest.mark.req("004/channel")
 async def test_the_database_takes_graphs_whose_edges_say_their_channel(oracle: Oracle) -> None:
-    """A list named ``edges`` in the data of a step is not treated as edges of the graph."""
+    """And what only looks like an edge in the data of a step is none."""
     data = {"edges": [1, {"no": "channel"}], "graph": {"name": "other"}}
     other = {"steps": [{"id": "a", "type": "subgraph", "data": data}]}
 
@@ -84,7 +84,7 @@ async def test_the_database_takes_graphs_whose_edges_say_their_channel(oracle: O
 
 @pytest.mark.req("004/channel")
 async def test_the_store_says_what_the_database_refused(graphs: PostgresDefinitions) -> None:
-    """The store reports a problem of the graph instead of an internal error."""
+    """As a problem of the graph; it is no failure of the service."""
     bad = {**flat("a", "b"), "edges": [edge("a", "b")]}
 
     with pytest.raises(GraphRefusedError) as refused:
@@ -117,7 +117,7 @@ async def test_a_version_never_changes(oracle: Oracle, change: str) -> None:
 async def test_a_deleted_version_leaves_nothing_but_its_number(
     graphs: PostgresDefinitions, oracle: Oracle
 ) -> None:
-    """Its definition, its description and its references are deleted."""
+    """Neither what it said nor what it contained."""
     await graphs.add(new_graph("part"))
     await graphs.add(new_graph("g", uses=(DefinitionRef("part"),), description="secret"))
     await graphs.delete(TENANT, DefinitionRef("g"))
@@ -195,7 +195,7 @@ async def accepted(request: pytest.FixtureRequest, stores: Stores, graph_run: Ne
 async def test_a_graph_run_is_stored_with_all_that_it_executes(
     stores: Stores, accepted: str, graph_run: NewRun
 ) -> None:
-    """A later owner gets the graph, its name and its inputs."""
+    """Whoever takes it up later has the graph, its name and its inputs."""
     key = RunKey("default", "r")
     found = await (stores.runs.claim(key, "w") if accepted == "queued" else stores.runs.get(key))
 
@@ -237,7 +237,7 @@ async def test_the_request_of_a_case_is_stored_as_before(stores: Stores, oracle:
 
 
 async def test_a_run_is_found_by_the_key_or_the_id_that_made_it(stores: Stores) -> None:
-    """The key has priority over the ID, and it belongs to one tenant."""
+    """A key says more than an id, and belongs to its tenant."""
     await stores.runs.accept(new_run("a", key="k"), worker_id=None)
     await stores.runs.accept(new_run("b"), worker_id=None)
 

@@ -167,7 +167,7 @@ async def test_what_stays_of_a_run_is_swept_once(stores: Stores, oracle: Oracle)
 
 
 async def test_tenants_have_days_of_their_own(stores: Stores, oracle: Oracle) -> None:
-    """A tenant can keep records forever or for its own number of days."""
+    """For ever where others have days, and days where others keep everything."""
     for tenant in ("usual", "keeps", "short"):
         await ended(stores, oracle, f"old-{tenant}", tenant)
     await oracle.rows(AGE, 31, "old-%")
@@ -221,7 +221,7 @@ async def test_a_run_whose_end_is_still_to_be_announced_is_kept_until_that_is_do
 async def test_pending_cancels_that_have_expired_are_cleared_away(
     stores: Stores, oracle: Oracle
 ) -> None:
-    """Other pending cancels stay, and the IDs of erased runs are deleted a day later."""
+    """Others wait on. The ids of erased runs go a day after them."""
     for run_id in ("erased", "erased-lately"):
         await ended(stores, oracle, run_id)
         await stores.runs.erase(RunKey("default", run_id))
@@ -247,7 +247,7 @@ async def test_pending_cancels_that_have_expired_are_cleared_away(
 
 
 async def test_one_process_at_a_time_sweeps(stores: Stores, oracle: Oracle) -> None:
-    """The first process that finds a due sweep runs it."""
+    """Whoever is first when a sweep is due."""
     first, second = (PostgresRetention(stores.engines) for _ in range(2))
     assert [await first.begin_sweep(600), await second.begin_sweep(600)] == [True, False]
     await oracle.rows("UPDATE retention SET swept_until = swept_until - interval '601 s'")
@@ -289,7 +289,7 @@ STOCK = """
 INSERT INTO {0} SELECT (jsonb_populate_record(one, jsonb_build_object('run_id', 'kept-' || n))).*
 FROM {0} one, generate_series(1, 1500) n WHERE run_id = 'kept'
 """
-"""Enough rows that default autovacuum settings would not trigger."""
+"""So many rows that the usual settings would wait for more dead ones than there are."""
 JOBS = """
 INSERT INTO procrastinate_jobs (queue_name, task_name, args, status)
 SELECT 'another', 'none', '{}', 'todo' FROM generate_series(1, %s)

@@ -1,4 +1,4 @@
-"""A schedule fires every instant once, whichever process wakes it, and due instants survive."""
+"""A schedule fires every instant once, whoever wakes it, and what is due survives."""
 
 import asyncio
 from dataclasses import replace
@@ -55,7 +55,7 @@ def opened(stores: Stores, **limits: Any) -> PostgresSchedules:
 
 
 async def missed(oracle: Oracle, hours: int) -> None:
-    """Make the schedule overdue by ``hours`` hours, the last of which has just begun."""
+    """Have the schedule be due since so many full hours, the last of which has just begun."""
     query = "UPDATE schedules SET next_at = date_trunc('hour', now()) - make_interval(hours => %s)"
     await oracle.rows(query, hours - 1)
 
@@ -114,7 +114,7 @@ async def _refused(schedules: PostgresSchedules, new: NewSchedule) -> bool:
 async def test_many_who_wake_it_fire_it_once(
     schedules: PostgresSchedules, stores: Stores, oracle: Oracle
 ) -> None:
-    """Each missed instant gets one run, with the settings of the schedule, and a job."""
+    """Each missed instant has one run, with what the schedule gives it, and a job."""
     made, _ = await schedules.put(schedule())
     await missed(oracle, 3)
     async with asyncio.TaskGroup() as tasks:
@@ -176,7 +176,7 @@ async def test_an_instant_is_skipped_while_the_last_run_is_at_work(
 
 
 async def test_the_last_run_is_cancelled_for_the_next(stores: Stores, oracle: Oracle) -> None:
-    """A queued run is cancelled at once, a running one is asked to stop; observers are notified."""
+    """A queued one is ended at once, a running one is asked to end; observers are told."""
     watching = NotingObserver()
     schedules = replace(opened(stores), observers=RunObservers([watching]))
     await schedules.put(schedule(overlap=Overlap.CANCEL_RUNNING))
@@ -200,7 +200,7 @@ async def test_the_last_run_is_cancelled_for_the_next(stores: Stores, oracle: Or
 
 
 async def test_a_refused_run_is_fired_later(stores: Stores, oracle: Oracle) -> None:
-    """The firing is rolled back, the schedule stores the error, and it is woken again."""
+    """Nothing of the firing happens; the schedule says why, and is woken again."""
     full, free = opened(stores, max_queued=0), opened(stores)
     await full.put(schedule())
     await missed(oracle, 2)
@@ -243,7 +243,7 @@ async def test_instants_of_which_some_are_refused_fire_bit_by_bit(
 async def test_who_cancels_for_the_next_run_waits_for_its_tenant_first(
     schedules: PostgresSchedules, stores: Stores, oracle: Oracle
 ) -> None:
-    """It locks the tenant before any row that a concurrent acceptance needs."""
+    """It holds nothing that somebody needs who accepts a run of the tenant meanwhile."""
     quota = Quota(max_cost_usd_per_day=Decimal(10))
     await PostgresQuotas(stores.engines.work, Quota()).put("default", quota)
     request = replace(RUN.request, budget=Budget(max_cost_usd=Decimal(1)))
@@ -291,7 +291,7 @@ async def test_a_schedule_fires_beside_a_queue_that_is_full_of_another_tenant(
 async def test_a_paused_schedule_fires_nothing(
     schedules: PostgresSchedules, oracle: Oracle
 ) -> None:
-    """After it is resumed, it does not fire the instants of the pause."""
+    """Nor, once it is resumed, what it would have fired meanwhile."""
     await schedules.put(schedule())
     await missed(oracle, 2)
     paused = await schedules.pause("default", "hourly", paused=True)

@@ -305,7 +305,7 @@ async def test_a_tenant_is_nearly_full_from_80_percent_on(stores: Stores) -> Non
 
 
 async def test_the_tenant_of_callers_without_keys_stores_without_limit(database_url: str) -> None:
-    """A quota of its own would still limit it."""
+    """Unless it is given a quota of its own."""
     usual = Quota(max_stored_bytes=0, max_definitions=0, max_threads=0)
     async with open_stores(database_url, store_limits(quota=usual)) as stores:
         await stores.runs.accept(new_run("r"), worker_id="w1")
@@ -323,7 +323,7 @@ EXISTING = (
     "INSERT INTO definitions (tenant_id, kind, name, version, sha256, size_bytes)"
     " VALUES (%s, 'graph', 'g', 2, '', 500)",
 )
-"""SQL that inserts a thread, a version, and the rest of a deleted version."""
+"""A thread, a version, and what is kept of a deleted version."""
 
 
 async def test_what_was_stored_before_the_migration_counts(postgres: TestServer) -> None:

@@ -1,4 +1,4 @@
-"""Row-level security: the rows that a transaction of one tenant can read and change."""
+"""Row-level security: what a transaction for one tenant sees and changes, whatever it asks."""
 
 from collections.abc import AsyncIterator, Iterator
 
@@ -36,11 +36,11 @@ VALUES = {
     "timestamp with time zone": "2026-01-01T00:00:00Z",
     "date": "2026-01-01",
 }
-"""Values for required columns by type; text columns get the name of the tenant."""
+"""What stands in a column that must have a value; texts are the tenant's name."""
 
 
 def rows_of_two_tenants(connection: psycopg.Connection) -> None:
-    """Insert a row of each tenant into every table, with its constraints dropped."""
+    """Put a row of each tenant into every table, past the constraints, which are about others."""
     connection.execute("SET session_replication_role = replica")
     for table in KEPT_APART:
         checks = "SELECT conname FROM pg_constraint WHERE contype = 'c' AND conrelid = %s::regclass"
@@ -111,7 +111,7 @@ def require_kept_apart(named: sql.Identifier, as_a: psycopg.Connection, *, admit
 
 
 def test_a_view_shows_no_more_than_its_table(as_a: psycopg.Connection) -> None:
-    """The view uses the rights of the user that queries it."""
+    """It is read with the rights of whoever reads it."""
     assert as_a.execute("SELECT tenant_id FROM journal").fetchall() == [("a",)]
 
 
@@ -128,7 +128,7 @@ def test_the_role_is_neither_owner_nor_superuser(as_a: psycopg.Connection) -> No
 
 
 def test_without_a_tenant_nothing_is_seen(as_a: psycopg.Connection) -> None:
-    """A transaction without a tenant sees no rows."""
+    """A transaction that forgets to say whose it is sees nobody's rows."""
     as_a.execute("SELECT set_config('caseworker.tenant', '', true)")
 
     assert as_a.execute("SELECT FROM runs").rowcount == 0
@@ -152,7 +152,7 @@ async def stores(database_url: str) -> AsyncIterator[Stores]:
 
 
 async def test_a_statement_that_forgets_its_tenant_shows_nothing_of_others(stores: Stores) -> None:
-    """Row-level security hides the rows that a missing filter would show."""
+    """The second wall stands where the first has a hole."""
     for tenant in OTHERS:
         await stores.runs.accept(new_run("same", tenant=tenant), worker_id=None)
     broken = runs.select()
@@ -210,7 +210,7 @@ def plain_user(postgres: TestServer) -> Iterator[str]:
 async def test_a_user_who_may_not_use_the_role_does_without_until_it_may(
     plain_user: str, postgres: TestServer
 ) -> None:
-    """After the grant and a call of the function, row-level security applies."""
+    """As docs/security.md says: a grant, a call of the function, and the wall stands."""
     upgrade(plain_user)
     user = make_url(plain_user).username
     async with open_stores(plain_user) as stores:

@@ -72,7 +72,7 @@ async def test_the_end_of_a_run_stores_its_delivery_and_a_job(
 async def test_a_run_that_is_cancelled_while_queued_is_announced(
     stores: Stores, oracle: Oracle
 ) -> None:
-    """The run had never started."""
+    """Nobody had ever executed it."""
     await stores.runs.accept(hooked(), worker_id=None)
     await stores.runs.cancel(hooked().key, CANCEL_REQUEST)
 
@@ -115,7 +115,7 @@ async def test_an_end_that_is_written_twice_is_announced_once(
 async def test_one_of_many_claims_a_delivery(
     stores: Stores, oracle: Oracle, webhooks: PostgresWebhooks
 ) -> None:
-    """Other claims during this time return nothing."""
+    """Whoever comes while it is claimed finds nothing to do."""
     await ended(stores, hooked())
     await webhooks.rotate("default", "whsec_b25l", previous_seconds=0)
     wanted = await delivery_id(oracle)
@@ -134,7 +134,7 @@ async def test_one_of_many_claims_a_delivery(
 async def test_a_claim_that_was_lost_is_found_and_made_again(
     stores: Stores, oracle: Oracle, webhooks: PostgresWebhooks
 ) -> None:
-    """Later writes of the first claimer change nothing."""
+    """What the first claimer writes afterwards changes nothing."""
     await ended(stores, hooked())
     wanted = await delivery_id(oracle)
     first = await webhooks.begin("default", wanted, claim_seconds=0)
@@ -157,7 +157,7 @@ async def test_a_claim_that_was_lost_is_found_and_made_again(
 async def test_a_delivery_whose_job_was_lost_is_found_behind_thousands_that_wait(
     stores: Stores, oracle: Oracle, webhooks: PostgresWebhooks
 ) -> None:
-    """The other deliveries have jobs and wait for a receiver that does not answer."""
+    """Those have jobs, and wait for a receiver that answers nobody."""
     await ended(stores, hooked())
     await oracle.rows(
         "WITH older AS (INSERT INTO webhook_deliveries (tenant_id, run_id, type, url, due_at)"
@@ -239,7 +239,7 @@ async def test_pages_hold_every_delivery_once(stores: Stores, webhooks: Postgres
 
 
 async def test_secrets_are_stored_encrypted(stores: Stores, oracle: Oracle) -> None:
-    """Older secrets keep signing; encrypted ones need the same key to sign."""
+    """Those from before the key go on signing; without it, or under another, others do not."""
     readable, encrypted, other = (
         PostgresWebhooks(stores.engines, stores.dispatch, SecretBox(key))
         for key in (None, "k" * 32, "o" * 32)
@@ -262,7 +262,7 @@ async def test_secrets_are_stored_encrypted(stores: Stores, oracle: Oracle) -> N
 
 
 async def test_at_most_two_secrets_sign(webhooks: PostgresWebhooks, oracle: Oracle) -> None:
-    """A rotation keeps the previous secret for the given time and removes the one before it."""
+    """A rotation keeps the one before for as long as was said, and ends the one before that."""
     for number, seconds in enumerate((100, 100, 100), 1):
         info = await webhooks.rotate("default", f"whsec_{number}", previous_seconds=seconds)
         assert (info.version, info.expires_at) == (number, None)

@@ -1,4 +1,4 @@
-"""Workers that stop sending heartbeats, on a database whose rows the tests can age."""
+"""Workers that fall silent, on a database that an oracle can make older."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -33,7 +33,7 @@ class World:
         )
 
     async def recover(self, **options: float) -> Sequence[RunKey]:
-        """Recover twice; between the two calls the heartbeats of dead workers become stale."""
+        """Look, and look again when whoever has not beaten has been silent for too long."""
         recovery = self.recovery(**options)
         first = await recovery.recover()
         await self.oracle.rows(

@@ -68,13 +68,13 @@ async def test_a_job_that_comes_while_the_answer_is_on_its_way_is_found(database
 
 
 async def test_an_empty_queue_is_asked_once(database_url: str) -> None:
-    """No notification arrived, so there is no reason to query again."""
+    """Nobody woke anybody: there is nothing to look for again."""
     async with opened(database_url) as (_, jobs, worker):
         assert await jobs.fetch_job([QUEUE], worker) is None
 
 
 async def test_without_room_no_job_is_taken(database_url: str) -> None:
-    """The job stays in the queue for other workers, and the refusal is recorded."""
+    """It stays where others find it, and it is known that somebody might have had one."""
     room = [False]
     async with (
         open_stores(database_url) as stores,
@@ -89,7 +89,7 @@ async def test_without_room_no_job_is_taken(database_url: str) -> None:
 
 
 async def test_a_wake_up_reaches_the_worker(database_url: str) -> None:
-    """A wake-up works like a notification; before the worker listens, it polls once."""
+    """As the announcement of a job would; before the worker listens, it looks by itself."""
     heard: list[str] = []
 
     async def hear(*, channel: str, notification: Notification) -> None:

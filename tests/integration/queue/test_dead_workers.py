@@ -53,7 +53,7 @@ async def test_a_slow_process_that_connects_again_keeps_its_runs(
 async def test_a_run_that_was_lost_again_and_again_waits_ever_longer(
     database_url: str, world: World, losses: int, seconds: int
 ) -> None:
-    """The run itself may crash its workers; a run that will fail now does not wait."""
+    """It may be what ends its workers; one that is to fail now need not wait."""
     await world.beat("dead", seconds_ago=15)
     await world.claimed()
     await world.oracle.rows("UPDATE runs SET losses = %s", losses - 1)

@@ -34,7 +34,7 @@ async def test_a_queued_run_has_one_job(database_url: str) -> None:
 
 
 async def test_a_transaction_that_is_undone_leaves_no_job(database_url: str) -> None:
-    """Even a job deferred next to an existing job is rolled back."""
+    """Not even one that was deferred beside one that waits already."""
     keys = [RunKey("default", f"case-{n}") for n in range(3)]
     async with open_stores(database_url) as stores, open_oracle(database_url) as oracle:
         async with transaction(stores.engines.work) as connection:
@@ -66,9 +66,9 @@ async def test_a_refused_run_leaves_no_job(database_url: str) -> None:
 async def test_a_database_that_goes_away_while_a_job_is_deferred_is_named_as_that(
     database_url: str, statement: bytes
 ) -> None:
-    """After a failure at any statement, a run and its job are both stored or both missing.
+    """At whichever statement; what is stored then is a run with its job, or neither.
 
-    This holds for a run accepted alone; a batch is retried.
+    That is what is accepted by itself; a batch is written again.
     """
     keyed = Queueing(concurrency_key="c", concurrency_limit=9)
     async with FaultProxy(upstream_of(database_url)) as proxy, open_oracle(database_url) as oracle:

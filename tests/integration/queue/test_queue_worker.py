@@ -57,7 +57,7 @@ async def test_a_queued_run_is_claimed_and_begun(database_url: str) -> None:
 
 
 async def test_every_run_is_announced(database_url: str) -> None:
-    """Polling is disabled: each of a hundred runs is queued after the previous one was claimed."""
+    """There are no polls here: a hundred runs, each queued when the one before was taken."""
     executor = NotingExecutor()
     async with open_stores(database_url) as stores, working(database_url, stores, executor):
         for number in range(100):
@@ -119,7 +119,7 @@ async def test_a_run_that_was_stopped_while_queued_is_not_begun(database_url: st
 
 @pytest.mark.parametrize("kind", ["cut", "refused for a while"])
 async def test_the_worker_comes_back_with_the_database(database_url: str, kind: str) -> None:
-    """Runs queued during the outage are claimed, and later ones are announced again."""
+    """Whatever was queued meanwhile is taken, and what comes later is announced again."""
     executor = NotingExecutor()
     async with (
         FaultProxy(upstream_of(database_url)) as proxy,

@@ -56,7 +56,7 @@ async def test_runs_of_a_silent_process_are_queued_again_with_a_job(world: World
 async def test_a_run_that_waits_for_a_person_goes_on_by_itself_when_its_time_is_up(
     world: World,
 ) -> None:
-    """A waiting run has no owner, so none is lost; after its time it gets a job."""
+    """Nobody owns it, so nobody loses it; then it gets a job like a queued one."""
     await world.beat("dead", seconds_ago=15)
     await world.claimed()
     waits = "UPDATE runs SET status = 'waiting', worker_id = NULL, queued_at = clock_timestamp()"
@@ -108,7 +108,7 @@ async def test_workers_are_listed_and_can_be_drained(world: World) -> None:
 
 
 async def test_a_process_that_thaws_is_told_that_it_owns_nothing(world: World) -> None:
-    """Its late writes change nothing."""
+    """And what it still writes changes nothing."""
     await world.beat("dead", seconds_ago=15)
     frozen = await world.claimed()
     await world.recover()
@@ -240,7 +240,7 @@ async def test_two_recoveries_at_once_take_each_run_once(database_url: str, worl
 
 
 async def test_what_is_locked_is_left_for_the_next_look(world: World) -> None:
-    """Recovery skips locked runs and keeps the worker's row until all runs are recovered."""
+    """A recovery waits for nobody, and its worker's row stays until all runs are taken."""
     await world.beat("dead", seconds_ago=15)
     await world.claimed()
     await world.claimed("case-2")
@@ -255,7 +255,7 @@ async def test_what_is_locked_is_left_for_the_next_look(world: World) -> None:
 async def test_a_process_that_beats_while_it_is_being_recovered_keeps_what_it_still_has(
     world: World,
 ) -> None:
-    """Its heartbeat waits for the recovery and returns the remaining runs."""
+    """Its beat waits for the recovery's end, and returns what is left."""
     await world.beat("slow", seconds_ago=15)
     await world.claimed(worker_id="slow")
     await world.claimed("case-2", worker_id="slow")
@@ -286,7 +286,7 @@ async def test_a_recovery_that_dies_halfway_has_taken_nothing(world: World) -> N
 async def test_a_process_recovers_runs_although_it_has_no_room_itself(
     database_url: str, world: World
 ) -> None:
-    """Another process may have a free slot."""
+    """Somebody else may have."""
     full, free = NotingExecutor("full", slots=0), NotingExecutor("free")
     await world.beat("dead", seconds_ago=15)
     await world.claimed()

@@ -86,7 +86,7 @@ class ArrivalLog:
         self._announce()
 
     def clear(self) -> None:
-        """Clear the recorded requests without resetting the sequence."""
+        """Forget the requests so far; the sequence goes on."""
         self._arrivals.clear()
         self._announce()
 

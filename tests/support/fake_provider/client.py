@@ -88,7 +88,7 @@ class FakeProvider:
         await self._call("POST", "/control/default", json=asdict(step))
 
     async def limit(self, *, burst: float, per_second: float) -> None:
-        """Answer 429 to requests beyond ``burst`` at once and ``per_second`` afterwards."""
+        """Answer 429 to whatever is more than so many requests at once, and then a second."""
         await self._call("POST", "/control/rate", json={"burst": burst, "per_second": per_second})
 
     async def release(self) -> None:
@@ -126,10 +126,10 @@ class FakeProvider:
     async def count(
         self, containing: str, *, at_least: int = 0, timeout_seconds: float = _WAIT_SECONDS
     ) -> int:
-        """Return the number of matching requests once it reaches ``at_least``.
+        """Return how many such requests have come, once there are so many; not what they said.
 
         Raises:
-            TimeoutError: Fewer requests arrived in time.
+            TimeoutError: fewer came in time.
         """
         query = {"containing": containing, "at_least": str(at_least), "counted": "true"}
         query["timeout_seconds"] = str(timeout_seconds)

@@ -15,7 +15,7 @@ MESSAGES = "/v1/messages"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prompt:
-    """The content of a request, independent of its protocol."""
+    """What a request asks, whichever protocol it came in."""
 
     path: str
     model: str
@@ -169,7 +169,7 @@ def _tokens(prompt: Prompt, step: Step, text: str) -> tuple[int, int]:
 
 
 def charged(prompt: Prompt, step: Step) -> dict[str, int] | None:
-    """Return the usage in a complete answer; None if it reports none."""
+    """What a complete answer counts; None if it counts nothing."""
     whole = not (step.omit_usage or step.cut or (prompt.stream and step.breaks_off))
     if step.status != 200 or not whole or step.raw_body is not None:
         return None
@@ -185,7 +185,7 @@ STREAM_ERROR = (
     b"event: error\n"
     b'data: {"type": "error", "error": {"type": "overloaded_error", "message": "overloaded"}}\n\n'
 )
-"""The error that replaces the rest of a stream, valid in both protocols."""
+"""What a stream says instead of its rest; both protocols know it."""
 
 
 def stream(prompt: Prompt, step: Step) -> Iterator[bytes]:

@@ -1,4 +1,4 @@
-"""How the fake provider treats requests: steps, and the prompts that they match."""
+"""What the fake provider does with a request: steps, and which of them a prompt meets."""
 
 import json
 import time
@@ -8,7 +8,7 @@ from typing import Any, Literal
 Cut = Literal["before", "middle"]
 
 DEFAULT_PLAN: dict[str, Any] = {"actions": [{"tool": "respond", "args": {"answer": "42"}}]}
-"""The default answer to a prompt with a question."""
+"""What a prompt that carries a question is answered with unless a test says otherwise."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +29,7 @@ class Step:
     cut: Cut | None = None
     """Drop the connection instead of a response, or half-way through its body."""
     raw_body: str | None = None
-    """Raw body sent instead of the JSON document or stream: broken and captured bodies."""
+    """Sent as it is in place of the JSON document or the stream: broken and captured bodies."""
     omit_usage: bool = False
     tokens_in: int | None = None
     """Counted from the prompt when None; so are the output tokens from the text."""
@@ -42,7 +42,7 @@ class Step:
     gzip: bool = False
     """Compress the body, whatever the client asked for."""
     tool_calls: list[dict[str, str]] = field(default_factory=list)
-    """Tool calls of the reply next to its text: ``id``, ``name``, ``arguments`` as text."""
+    """Calls that the reply asks for beside its text: ``id``, ``name``, ``arguments`` as text."""
     thinking: str | None = None
     signature: str = "signed-by-fake"
     """Of the thinking, where the protocol has one."""
@@ -51,13 +51,10 @@ class Step:
     chunk_seconds: float = 0
     """How long the provider waits before each event of a stream but the first."""
     after_events: int | None = None
-    """The number of stream events before the action in ``then``."""
+    """After how many events of a stream it does what ``then`` says."""
     then: Literal["hold", "cut", "end", "fail"] = "hold"
-    """The action after ``after_events``.
-
-    Wait until released, drop the connection, end the response normally, or send an error instead of
-    the rest.
-    """
+    """Wait until released, drop the connection, end the response as if it were whole, or send an
+    error in place of the rest."""
 
     def reply_text(self, question: str | None) -> str:
         """The text of the reply to a prompt that carries ``question``."""
@@ -71,7 +68,7 @@ class Step:
 
     @property
     def breaks_off(self) -> bool:
-        """Whether a stream stops before its end."""
+        """Whether a stream does not come to its end."""
         return self.after_events is not None and self.then != "hold"
 
 
@@ -101,7 +98,7 @@ class Script:
 
 @dataclass(slots=True)
 class Rate:
-    """A rate limit: a burst, and then a number of requests a second."""
+    """How often the provider lets itself be asked: a burst, and then so many requests a second."""
 
     burst: float
     per_second: float
@@ -112,7 +109,7 @@ class Rate:
         self._left, self._at = self.burst, time.monotonic()
 
     def allows(self) -> bool:
-        """Count a request; return whether it is within the limit."""
+        """Count a request, unless it is one too many."""
         now = time.monotonic()
         self._left = min(self.burst, self._left + (now - self._at) * self.per_second)
         self._at = now

@@ -15,7 +15,7 @@ _DRIBBLE_BYTES = 8
 
 
 class Server:
-    """Answers ``/v1/chat/completions`` and ``/v1/messages`` as scripted under ``/control``."""
+    """Answers ``/v1/chat/completions`` and ``/v1/messages`` as it was told under ``/control``."""
 
     def __init__(self, playbook: Playbook | None = None) -> None:
         """Answer by ``playbook``, or by scripts alone."""

@@ -1,4 +1,4 @@
-"""Requests that the real APIs refuse, with their error messages."""
+"""What the real APIs refuse, with their messages."""
 
 import re
 from collections.abc import Iterator, Mapping

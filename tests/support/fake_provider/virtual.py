@@ -52,7 +52,7 @@ class VirtualArrival:
 
 
 class VirtualProvider:
-    """Answers prompts as scripted; a model without its own steps gets the default answer."""
+    """Answers prompts as scripted; a model without steps of its own gets the default answer."""
 
     def __init__(self) -> None:
         self.playbook = Playbook()
