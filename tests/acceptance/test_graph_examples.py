@@ -1,4 +1,4 @@
-"""What the guide to graphs shows works as it stands."""
+"""The examples in the guide to graphs work as printed."""
 
 import json
 import subprocess
@@ -33,7 +33,7 @@ def test_the_example_in_python_runs_without_a_database() -> None:
 
 
 def test_the_example_over_http_is_a_valid_graph() -> None:
-    """Without even a warning."""
+    """There is no warning either."""
     settings = Settings()
     toolbox = Toolbox(settings.tools)
     dispatch = build_tools(settings, toolbox.tools)
