@@ -1,4 +1,4 @@
-"""A default that can be configured stands in the schema of the settings and nowhere else."""
+"""A configurable default is defined only in the schema of the settings."""
 
 import ast
 import importlib
@@ -11,12 +11,12 @@ from caseworker.settings.schema import Settings
 from tests.support.syntax import parsed
 
 SHARED = {("ModelEndpoint", "max_reply_bytes", Settings().limits.max_reply_kb * 1024)}
-"""Defaults for those who write providers, made of the constant that the schema uses."""
+"""Defaults for authors of providers, taken from the constant that the schema uses."""
 MAIN = Path(__file__).parents[2] / "app" / "caseworker" / "main"
 
 
 def configured_arguments(source: str, module: Any) -> Iterator[tuple[str, str, Any]]:
-    """Yield what the calls of our own objects get from the settings: callee, name, its default."""
+    """Yield the arguments that our own objects get from settings: callee, name, default."""
     for call in ast.walk(parsed(source)):
         if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name):
             continue
@@ -30,7 +30,7 @@ def configured_arguments(source: str, module: Any) -> Iterator[tuple[str, str, A
 
 
 def _is_configured(value: ast.expr) -> bool:
-    """Tell whether a value is read from a section of the settings."""
+    """Return whether a value is read from a section of the settings."""
     sections = {"settings", "database", "worker", "chosen"}
     return any(
         isinstance(part, ast.Attribute)
@@ -41,7 +41,7 @@ def _is_configured(value: ast.expr) -> bool:
 
 
 def test_what_is_configured_has_no_other_default() -> None:
-    """Whatever the composition root passes on from the settings has to be passed on."""
+    """Values that the composition root passes from the settings have no default in the callee."""
     found = [
         argument
         for path in MAIN.glob("*.py")
@@ -51,6 +51,6 @@ def test_what_is_configured_has_no_other_default() -> None:
     ]
 
     assert len(found) > 30
-    # None is no default of its own: it says that nothing is configured.
+    # None is not a default of its own; it means that the setting is missing.
     defaults = {each for each in found if each[2] not in (inspect.Parameter.empty, None)}
     assert defaults <= SHARED
