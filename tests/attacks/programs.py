@@ -108,7 +108,7 @@ def unread_answers(target: Target) -> str:
 
 
 def foreign_host(target: Target) -> str:
-    """Send requests of a foreign page whose own name points here."""
+    """Send requests of a foreign page whose host name resolves to this service."""
     headers = {"Host": "evil.example:8701", "Sec-Fetch-Site": "same-origin"}
     listed = target.ask("GET", "/runs", headers=headers)
     posted = target.ask("POST", "/runs", headers=headers, json={"input": "1+1?"})

@@ -63,7 +63,7 @@ def test_the_wheel_works_with_its_own_dependencies_alone(tmp_path: Path) -> None
 
 
 def test_it_depends_on_httpx_and_pydantic_alone() -> None:
-    """This holds on every Python version of the service."""
+    """It supports the Python versions of the service and has the same version."""
     ours, service = (
         tomllib.loads((folder / "pyproject.toml").read_text("utf-8"))["project"]
         for folder in (FOLDER, ROOT)

@@ -63,7 +63,7 @@ class Configured:
     async def run(
         self, small: Sequence[Step], big: Sequence[Step] = (FAILING,), /, **settings: Any
     ) -> dict[str, Any]:
-        """Run one case; lower-case names are fields of the request, upper-case names are settings."""
+        """Run one case; lower-case names are request fields, upper-case names are settings."""
         await self.script(small, big)
         fields = {name: value for name, value in settings.items() if name.islower()}
         environment = {name: value for name, value in settings.items() if name.isupper()}

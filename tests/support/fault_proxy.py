@@ -117,7 +117,7 @@ class FaultProxy:
         return len(links)
 
     def cut_each_within(self, server_bytes: int) -> None:
-        """Drop every new connection after a random number of answer bytes, at most ``most``."""
+        """Drop every new connection after a random number of answer bytes, at most this number."""
         self._cut_each_within = server_bytes
 
     def lead_to(self, upstream: Upstream) -> None:

@@ -52,7 +52,7 @@ class ServiceProcess:
         name: str = "service",
     ) -> None:
         self._serves = command == "serve"
-        self._executes = "--no-worker" not in options  # without a worker it is ready only if another process has one
+        self._executes = "--no-worker" not in options  # else ready only with another worker
         env = {**QUICK, **(settings or {}), "DATABASE_URL": database_url}
         self.child = ChildProcess.service(command, *options, env=env, name=name)
         self.url = ""

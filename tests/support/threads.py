@@ -53,7 +53,7 @@ class ThreadClient:
         return cls(http, thread_id)
 
     async def post(self, action: str = "", *, key: str | None = None, **body: Any) -> Json:
-        """Request an answer and return the turn; ``action`` is ``{message_id}/retry``, for example."""
+        """Request an answer and return the turn; ``action`` can be ``{message_id}/retry``."""
         response = await self.send(action, key=key, **body)
         assert response.status_code in (200, 202), response.text
         turn: Json = response.json()

@@ -100,7 +100,7 @@ class FakeProvider:
         await self._call("POST", "/control/reset")
 
     async def arrivals(self, containing: str = "", *, bodies: bool = False) -> list[Arrival]:
-        """Return the requests whose prompt contains a text, oldest first, with bodies on request."""
+        """Return the requests whose prompt contains a text, oldest first; bodies are optional."""
         return await self._arrivals(containing=containing, bodies=str(bodies).lower())
 
     async def wait_for_arrivals(
