@@ -45,7 +45,7 @@ def text_of(events: list[dict[str, Any]], turn: int) -> str:
 async def test_an_agent_works_as_a_step_of_a_posted_graph(
     service: ServiceProcess, provider: FakeProvider
 ) -> None:
-    """Its events report turns, calls and the answer; its result contains the messages."""
+    """The agent's events report turns, calls and the answer; its result contains the messages."""
     steps = [Step(tool_calls=[CALL]), Step(text=ANSWER, chunk_chars=6)]
     await provider.script("(whole)", steps)
     async with service.client() as client:

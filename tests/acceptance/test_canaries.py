@@ -276,7 +276,7 @@ async def test_no_canary_is_kept_beyond_what_a_run_needs(
 @pytest.mark.req("002/19.2", "002/13.5")
 @pytest.mark.guarantee(15)
 async def test_no_canary_is_in_what_is_told_of_a_run(story: Story) -> None:
-    """Its view, log, trace in every form, events and receipt are clean."""
+    """The run's view, log, trace in every form, events and receipt are clean."""
     for name, run in story.runs.items():
         views = await views_of(story.http, run["run_id"])
         assert leaks(story, views, besides=WHO) == [], name
@@ -303,7 +303,7 @@ async def test_no_refusal_repeats_what_was_sent(story: Story) -> None:
 async def test_a_gold_answer_is_known_to_the_verifier_alone(
     story: Story, arrivals: list[Arrival], database: list[Surface], service: ServiceProcess
 ) -> None:
-    """It is stored only in the request and appears nowhere else, prompts included."""
+    """The gold answer is stored only in the request and appears nowhere else, prompts included."""
     gold = story.canaries["gold"]
     run = story.runs["wrong"]
     views = await views_of(story.http, run["run_id"])

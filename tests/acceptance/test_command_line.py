@@ -118,7 +118,7 @@ def test_a_run_is_watched_to_its_end(at: dict[str, str]) -> None:
 
 
 def test_a_trace_is_a_tree_beside_a_timeline(at: dict[str, str]) -> None:
-    """It shows the reason of the stop; the explanation and the snapshot are optional."""
+    """The trace shows the reason of the stop; the explanation and the snapshot are optional."""
     caseworker("run", "5 * 5?", "--run-id", "traced", **at)
     caseworker("run", "5 * 5?", "--run-id", "cut", "--max-tool-calls", "0", **at)
 

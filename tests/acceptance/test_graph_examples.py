@@ -16,7 +16,7 @@ EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
 
 @pytest.mark.req("000/G5", "000/O2")
 def test_the_example_in_python_runs_without_a_database() -> None:
-    """It prints its result and its trace."""
+    """The example prints its result and its trace."""
     ran = subprocess.run(
         [sys.executable, EXAMPLES / "in_python.py"],
         cwd=EXAMPLES.parents[1],

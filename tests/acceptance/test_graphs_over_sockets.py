@@ -25,7 +25,7 @@ DISCOUNT = {
 
 @pytest.mark.req("card/post", "card/executor")
 async def test_a_registered_graph_is_run_inside_another_one(client: JsonClient) -> None:
-    """Its outputs are listed by step, and deleting it does not change the run."""
+    """The inner graph's outputs are listed by step, and deleting it does not change the run."""
     await client.register_graph("discount", DISCOUNT)
     whole = {
         "steps": [{"id": "inner", "type": "subgraph", "data": {"graph": named("discount")}}],

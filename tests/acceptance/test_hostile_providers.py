@@ -65,7 +65,7 @@ async def test_halves_of_characters_in_a_reply_hurt_nothing(
 async def test_a_reply_of_many_megabytes_is_refused(
     client: JsonClient, provider: FakeProvider, packed: bool
 ) -> None:
-    """It is neither decompressed nor stored nor requested again."""
+    """A reply of many megabytes is neither decompressed nor stored nor requested again."""
     await provider.script("huge", [Step(text="x" * 20_000_000, gzip=packed)], repeat_last=True)
 
     run = await ask(client, "huge")

@@ -59,7 +59,7 @@ async def test_an_agent_whose_answer_is_cut_off_fails(
 async def test_an_answer_that_is_handed_in_by_an_incomplete_reply_is_no_success(
     client: JsonClient, provider: FakeProvider, reason: str
 ) -> None:
-    """Its arguments are complete, and the result keeps the answer."""
+    """The tool call's arguments are complete, and the result keeps the answer."""
     done = {"id": "c1", "name": "finish", "arguments": '{"answer": "42"}'}
     await provider.script(f"hand {reason}", [Step(tool_calls=[done], finish_reason=reason)])
 
@@ -104,7 +104,7 @@ async def test_an_answer_that_only_calls_a_tool_that_was_not_offered_is_empty(
 async def test_an_empty_answer_after_a_tool_is_no_success(
     client: JsonClient, provider: FakeProvider, stream: bool
 ) -> None:
-    """It is requested once more; a second empty answer ends the agent."""
+    """An empty answer is requested once more; a second empty answer ends the agent."""
     marker = f"nothing {stream}"
     await provider.script(marker, [Step(tool_calls=[CALL]), Step(text=""), Step(text="")])
 

@@ -81,7 +81,7 @@ async def _all_ended_once(client: JsonClient, provider: FakeProvider) -> None:
 async def test_a_process_that_stands_still_for_less_than_the_long_time_keeps_its_runs(
     database_url: str, provider: FakeProvider
 ) -> None:
-    """It misses more heartbeats than a dead one may, but it keeps its connection."""
+    """The process misses more heartbeats than a dead one may, but it keeps its connection."""
     async with at_work(database_url, provider) as (services, _, _):
         services[0].child.freeze()
         await asyncio.sleep(5)  # of ten

@@ -62,7 +62,7 @@ async def test_a_call_is_an_ordinary_run(service: ServiceProcess, generation: st
 async def test_inputs_of_an_agent_may_be_named_like_fields_of_a_run(
     service: ServiceProcess, running_provider: FakeProvider
 ) -> None:
-    """They reach the agent, and the run keeps its own ID and metadata."""
+    """Inputs named like fields reach the agent, and the run keeps its own ID and metadata."""
     await running_provider.script("(named)", [Step(text="So it is.")])
     names = ("run_id", "metadata", "wait_seconds")
     agent = {

@@ -289,7 +289,7 @@ async def test_the_spans_of_a_run_reach_the_collector(
 async def test_spans_of_requests_hold_nothing_that_callers_wrote(
     watched: Watched, collector: Collector
 ) -> None:
-    """They contain neither path, query nor host, and probes have no spans."""
+    """Spans contain neither path, query nor host, and probes have no spans."""
     trace = "0af7651916cd43dd8448eb211c80319c"
     headers = {"traceparent": f"00-{trace}-b7ad6b7169203331-01"}
     await watched.http.get("/healthz", headers=headers)

@@ -258,7 +258,7 @@ async def test_a_killed_process_is_noticed_within_seconds(
 async def test_a_frozen_process_keeps_its_runs_while_it_holds_its_connection(
     database_url: str, provider: FakeProvider
 ) -> None:
-    """It misses many heartbeats but is alive, so no other process repeats its call."""
+    """The process misses many heartbeats but is alive, so no other process repeats its call."""
     await provider.script("6 times 7", [Step(plan=PLAN, hang=True)])
     settings = model_settings(provider.openai_url)
     patient = {"WORKER_STALE_AFTER_SECONDS": "600"}
@@ -313,7 +313,7 @@ def test_a_port_that_is_taken_is_named_in_one_line(database_url: str) -> None:
 
 
 async def test_a_replica_without_a_worker_is_ready_while_any_takes_runs(database_url: str) -> None:
-    """It accepts runs either way, but without a worker no process would execute them."""
+    """The replica accepts runs either way, but without a worker no process would execute them."""
     async with ServiceProcess(database_url, "--no-worker") as replica:
         async with httpx.AsyncClient(trust_env=False) as client:
             assert (await client.get(f"{replica.url}/readyz")).status_code == 503
@@ -335,7 +335,7 @@ async def test_a_probe_of_readiness_logs_nothing(database_url: str) -> None:
 
 
 async def test_a_database_that_takes_no_writes_makes_no_process_ready(database_url: str) -> None:
-    """It answers queries but could not store an accepted run."""
+    """A read-only database answers queries but could not store an accepted run."""
     async with (
         ServiceProcess(database_url, "--no-worker") as service,
         open_oracle(database_url) as oracle,

@@ -159,7 +159,7 @@ async def test_a_burst_of_posts_is_refused_beyond_the_queue_limit(
 async def test_a_service_that_ignores_the_limit_of_its_queue_is_found_out(
     database_url: str,
 ) -> None:
-    """It runs with a different limit from the one that the check uses."""
+    """The service runs with a different limit from the one that the check uses."""
     burst = await burst_of(200, 100, database_url, max_queued=10_000)
 
     faults = burst.faults(max_queued=5)

@@ -89,7 +89,7 @@ async def hanging(marker: str, client: JsonClient, provider: FakeProvider) -> No
 async def test_the_code_before_works_on_the_new_schema(
     folder: Path, database_url: str, provider: FakeProvider
 ) -> None:
-    """It starts, executes a run, cancels another, and shows both."""
+    """The previous release starts, executes a run, cancels another, and shows both."""
     await provider.script("CASE", [Step(plan=PLAN)], repeat_last=True)
     settings = model_settings(provider.openai_url)
     async with (

@@ -103,7 +103,7 @@ async def test_a_refusal_pauses_the_model_for_all_services(
 async def test_a_stop_ends_the_wait_for_a_turn(
     database_url: str, provider: FakeProvider, how: str
 ) -> None:
-    """Its slot would never come, and the waiting request is never sent."""
+    """The call's slot would never come, and the waiting request is never sent."""
     settings = {**model_settings(provider.openai_url), "MODELS_SMALL_REQUESTS_PER_MINUTE": "1"}
     async with (
         ServiceProcess(database_url, settings=settings) as service,

@@ -141,7 +141,7 @@ def test_a_replay_without_a_network_gives_the_same_results(
 
 
 def test_a_recording_says_what_it_is_and_holds_no_secret(recording: Recording) -> None:
-    """It has a header and one exchange per line in order, without keys and prompts."""
+    """A recording has a header and one exchange per line in order, without keys and prompts."""
     text = recording.path.read_text()
     header, *exchanges = map(json.loads, text.splitlines())
 

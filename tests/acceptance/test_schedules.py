@@ -39,7 +39,7 @@ async def instants(oracle: Oracle) -> list[tuple[str, str]]:
 
 
 async def test_a_delayed_run_begins_when_it_is_time(database_url: str) -> None:
-    """It is accepted at once and starts at its time; a cancelled run never starts."""
+    """A delayed run is accepted at once and starts at its time; a cancelled run never starts."""
     body = {"input": "What is 6 * 7?"}
     async with ServiceProcess(database_url) as service, service.client() as client:
         far = (datetime.now(UTC) + timedelta(hours=1)).isoformat()
@@ -59,7 +59,7 @@ async def test_a_delayed_run_begins_when_it_is_time(database_url: str) -> None:
 
 
 async def test_a_schedule_fires_by_itself(database_url: str) -> None:
-    """Its wake-up is a queue job, and the next one is stored together with the run."""
+    """A schedule's wake-up is a queue job, and the next one is stored together with the run."""
     async with (
         ServiceProcess(database_url) as service,
         open_oracle(database_url) as oracle,

@@ -94,7 +94,7 @@ async def test_two_processes_share_a_port_and_their_work(
 
 
 async def test_processes_end_with_their_supervisor(database_url: str) -> None:
-    """They end in every case, and each serves its own metrics only on its own port."""
+    """The processes end in every case, and each serves its own metrics only on its own port."""
     settings = {"WORKER_HEALTH_PORT": "0", "SERVER_WORKERS": "2"}
     async with ServiceProcess(database_url, settings=settings) as service:
         pids = await _both_up(service)

@@ -275,7 +275,7 @@ async def test_the_log_lines_of_a_run_name_its_trace(world: World, headers: dict
 
 @pytest.mark.asyncio(loop_scope="module")
 async def test_the_session_to_a_server_of_tools_belongs_to_no_trace(world: World) -> None:
-    """It outlives the call that opened it."""
+    """The session outlives the call that opened it."""
     assert [each for each in world.opening if b"tools/list" in each.body]
     assert not any("traceparent" in each.headers for each in world.opening)
     assert not any(b"traceparent" in each.body for each in world.opening)

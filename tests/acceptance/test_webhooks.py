@@ -144,7 +144,7 @@ async def test_a_failed_delivery_is_tried_again_then_dead_then_sent_by_hand(
 async def test_a_delivery_survives_the_process_that_attempts_it(
     database_url: str, receiver: Receiver
 ) -> None:
-    """It is killed during an attempt, which another process repeats."""
+    """The process is killed during an attempt, which another process repeats."""
     receiver.answer(None, OK)
     async with (
         ServiceProcess(database_url, settings=TO_THIS_MACHINE, name="first") as first,

@@ -113,7 +113,7 @@ async def test_what_a_broken_tool_said_can_be_read_in_trace_and_log(
 async def test_what_a_provider_says_of_its_refusal_is_kept(
     service: ServiceProcess, http: httpx.AsyncClient, running_provider: FakeProvider
 ) -> None:
-    """It is redacted in the trace, in the result and in the log."""
+    """The provider's message is redacted in the trace, in the result and in the log."""
     await running_provider.script("Refuse me", [Step(status=400, raw_body=json.dumps(REFUSED))])
     graph = {"steps": [llm("ask", "Refuse me")], "edges": []}
 

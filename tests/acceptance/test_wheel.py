@@ -77,7 +77,7 @@ def test_it_holds_all_files_and_entry_points(installed: Path) -> None:
 def test_it_migrates_serves_and_runs_a_case(
     environment: dict[str, str], empty_database_url: str, installed: Path, tmp_path: Path
 ) -> None:
-    """It runs far from its sources, with the installed dependencies."""
+    """The installed wheel runs far from its sources, with the installed dependencies."""
     script = installed / "bin" / "caseworker"
     said = subprocess.run(
         [sys.executable, script, "--version"], env=environment, cwd=tmp_path, capture_output=True

@@ -179,7 +179,7 @@ async def test_a_stream_that_is_cut_at_random_bytes_brings_every_event_once(
 async def test_a_stream_and_a_wait_outlive_the_service(
     callers: Callers, database_url: str, provider: FakeProvider
 ) -> None:
-    """It is killed during a call, and started again elsewhere after a while."""
+    """The service is killed during a call, and started again elsewhere after a while."""
     await provider.script("6 times 7", [Step(hang=True)])
     settings = model_settings(provider.openai_url)
     async with (
@@ -241,7 +241,7 @@ async def test_a_stream_goes_on_at_another_replica(
 async def test_a_service_that_stays_away_ends_a_stream(
     callers: Callers, service: ServiceProcess, provider: FakeProvider
 ) -> None:
-    """It ends after the timeout of the caller."""
+    """The stream ends after the timeout of the caller."""
     await provider.script("6 times 7", [Step(hang=True)], repeat_last=True)
     async with proxied(service) as (proxy, url):
         caller = callers.of(url, retry=RetryPolicy(pause_factor=0.01, reconnect_seconds=0.2))

@@ -34,7 +34,7 @@ def run(*command: str | Path, cwd: Path | None = None) -> str:
 
 @pytest.mark.proof
 def test_the_wheel_works_with_its_own_dependencies_alone(tmp_path: Path) -> None:
-    """It is installed from the lock into an empty environment without the service."""
+    """The wheel is installed from the lock into an empty environment without the service."""
     run(UV, "build", "--quiet", "--out-dir", tmp_path / "dist", FOLDER)
     [wheel] = (tmp_path / "dist").glob("*.whl")
     [_] = (tmp_path / "dist").glob("*.tar.gz")
@@ -63,7 +63,7 @@ def test_the_wheel_works_with_its_own_dependencies_alone(tmp_path: Path) -> None
 
 
 def test_it_depends_on_httpx_and_pydantic_alone() -> None:
-    """It supports the Python versions of the service and has the same version."""
+    """The client supports the Python versions of the service and has the same version."""
     ours, service = (
         tomllib.loads((folder / "pyproject.toml").read_text("utf-8"))["project"]
         for folder in (FOLDER, ROOT)

@@ -149,7 +149,7 @@ async def test_only_the_owner_keeps_files(stores: Stores) -> None:
 async def test_a_run_that_has_ended_keeps_what_it_has_and_no_more(
     stores: Stores, status: RunStatus
 ) -> None:
-    """Its files remain readable, but no file is added."""
+    """A finished run's files remain readable, but no file is added."""
     run = await stores.claimed()
     await stores.save(run, new_artifact("a.png"))
     await stores.journal.finish(end_of(run, status))

@@ -221,7 +221,7 @@ async def test_a_plan_that_differs_from_the_built_in_planner_is_not_verified(
 
 
 async def test_the_built_in_planner_needs_no_confirmation(configured: Configured) -> None:
-    """It makes one call, and its operation is not checked."""
+    """The built-in planner makes one call, and its operation is not checked."""
     offline = {"MODELS_SMALL_PROVIDER": "offline", "MODELS_BIG_PROVIDER": "offline"}
     run = await configured.run([FAILING], **QUESTION, **AUTO, **offline)
 

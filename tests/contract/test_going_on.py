@@ -164,7 +164,7 @@ class TestAccepting:
         assert await ports.runs.get(NEW) is None
 
     async def test_the_same_request_is_the_same_run(self, ports: Ports) -> None:
-        """Its rows are copied once."""
+        """The run's rows are copied once."""
         await ended(ports, random_journal(1))
         first = await ports.runs.accept(from_run(), worker_id=None)
         again = await ports.runs.accept(from_run(), worker_id="w1")

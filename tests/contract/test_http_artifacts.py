@@ -251,7 +251,7 @@ async def test_below_a_prefix_the_urls_have_it(run: Run, api: Api) -> None:
 
 
 async def test_an_empty_file_is_a_file(client: httpx.AsyncClient, api: Api) -> None:
-    """It has no bytes and can be fetched."""
+    """An empty file has no bytes and can be fetched."""
     await run_with_files(api.store, api.files, new_artifact("a.png", b""), run_id="other")
     answer = await client.get("/runs/other/artifacts/a.png")
 

@@ -241,7 +241,7 @@ async def test_the_end_of_the_process_ends_every_stream(api: Api) -> None:
 async def test_a_stream_that_has_nothing_to_say_shows_that_it_lives(
     app: FastAPI, client: httpx.AsyncClient, api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It sends comments, which clients ignore."""
+    """An idle stream sends comments, which clients ignore."""
     monkeypatch.setattr(event_stream, "HEARTBEAT_SECONDS", 0.0)
     async with streamed(app, "/runs/a/events") as call:
         await call.answered()

@@ -149,7 +149,7 @@ async def test_a_call_of_run_case_returns_its_run_once_it_has_ended(
 
 
 async def test_a_call_of_an_agent_is_a_run_of_its_newest_version(world: World) -> None:
-    """Its arguments are the inputs of the agent."""
+    """The call's arguments are the inputs of the agent."""
     key = await world.key()
     async with world.http(key) as http, world.mcp(key) as client:
         for description in ("Helps.", "Helps more."):
@@ -245,7 +245,7 @@ async def test_a_run_of_another_tenant_is_not_there(world: World) -> None:
 
 
 async def test_a_key_that_may_only_read_makes_no_runs(world: World) -> None:
-    """It lists tools and reads runs but cannot create or cancel one."""
+    """A key with the scope read lists tools and reads runs but cannot create or cancel one."""
     key, reading = await world.key(), await world.key("a", Scope.READ)
     async with world.mcp(key) as owner, world.mcp(reading) as client:
         run = (await owner.call_tool("run_case", NOW)).structured_content
@@ -278,7 +278,7 @@ async def test_without_a_key_nothing_is_answered(world: World, mode: str) -> Non
 
 @pytest.mark.parametrize("mode", GENERATIONS)
 async def test_a_client_that_cancels_its_call_cancels_the_run(world: World, mode: str) -> None:
-    """It closes its connection, or sends the notification of the older protocol."""
+    """The client closes its connection, or sends the notification of the older protocol."""
     key = await world.key()
     async with world.mcp(key, mode) as client:
         calling = asyncio.create_task(client.call_tool("run_case", {"input": QUESTION}))

@@ -52,7 +52,7 @@ async def test_the_operator_gives_a_tenant_a_quota_and_takes_it_back(
 async def test_a_tenant_sees_its_own_quota_and_changes_none(
     operator: httpx.AsyncClient, api: Api
 ) -> None:
-    """Its admins cannot change it either."""
+    """The tenant's admins cannot change it either."""
     scopes = frozenset({Scope.ADMIN})
     admin = await Keys(api.keys).create(OPERATOR, name="robot", scopes=scopes, tenant="a")
     operator.headers["Authorization"] = f"Bearer {admin.secret}"

@@ -226,7 +226,7 @@ async def test_tenants_alternate_where_there_is_one_connection(
 async def test_a_refused_credential_delays_its_sender_alone(
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its answer waits, and a request with a valid key does not."""
+    """A refused request's answer waits, and a request with a valid key does not."""
     monkeypatch.setattr(authentication, "REFUSALS_PER_SECOND", 0.001)
     monkeypatch.setattr(authentication, "MAX_REFUSAL_SECONDS", 3600.0)
     async with open_tenants(database_url) as tenants:

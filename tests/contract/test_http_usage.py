@@ -37,7 +37,7 @@ async def test_a_run_that_is_worked_on_shows_what_it_has_spent_so_far(
 async def test_a_limit_of_turns_is_read_like_every_other(
     client: httpx.AsyncClient, limit: float, status: int
 ) -> None:
-    """It applies to all agents that the run executes."""
+    """The limit applies to all agents that the run executes."""
     answer = await client.post("/runs", json={"input": "2+2?", "budget": {"max_turns": limit}})
 
     assert answer.status_code == status

@@ -97,7 +97,7 @@ async def test_a_revocation_counts_from_the_first_time(store: KeyStore) -> None:
 
 
 async def test_a_rotated_key_works_on_for_the_overlap(store: KeyStore) -> None:
-    """Its successor has the same name, scopes and lifetime."""
+    """A rotated key's successor has the same name, scopes and lifetime."""
     old = await made(store, expires=timedelta(days=90))
 
     new = (await Keys(store).rotate(OPERATOR, old.key.key_id, overlap=timedelta(hours=1))).key

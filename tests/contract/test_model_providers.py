@@ -81,7 +81,7 @@ async def test_missing_usage_is_not_taken_for_zero(line: Line) -> None:
 
 @pytest.mark.req("002/22.1")
 async def test_seed_and_limits_reach_the_provider(fake: FakeProvider) -> None:
-    """They are sent where the protocol has a field for them."""
+    """Seed and limits are sent where the protocol has a field for them."""
     provider = openai_provider(base_url=fake.openai_url)
     request = ModelRequest(
         messages=(Message(role="user", content="seeded"),),
@@ -161,7 +161,7 @@ async def test_the_status_decides_whether_a_retry_makes_sense(
 async def test_an_attempt_ends_at_its_time_limit(
     line: Line, fake: FakeProvider, step: Step
 ) -> None:
-    """It ends without data or with too slow data, and closes the connection."""
+    """The time limit ends without data or with too slow data, and closes the connection."""
     error = await line.fail(step, timeout_seconds=1)
 
     assert error.retryable

@@ -115,7 +115,7 @@ async def test_both_protocols_say_the_same(fake: FakeProvider, streamed: bool) -
 async def test_a_conversation_with_tools_is_sent_back_as_it_was(
     line: Line, fake: FakeProvider, flavour: Flavour, provider: ModelProvider
 ) -> None:
-    """It has the calls, their results in one turn, and the thinking with its signature."""
+    """The request has the calls, their results in one turn, and the thinking with its signature."""
     first = await line.ask(CALLING, tools=(ADD,), on_delta=lambda _: None)
     await fake.reset()
     state = json.loads(json.dumps(first.provider_state))
@@ -242,7 +242,7 @@ async def test_a_stream_that_breaks_off_may_be_tried_again(
 async def test_the_time_limit_holds_within_a_stream(
     line: Line, fake: FakeProvider, step: Step
 ) -> None:
-    """It ends a stalled or too slow stream, and closes the connection."""
+    """The time limit ends a stalled or too slow stream, and closes the connection."""
     error = await line.fail(step, on_delta=lambda _: None, timeout_seconds=1)
 
     assert error.retryable
@@ -286,7 +286,7 @@ async def test_a_refused_stream_fails_like_a_refused_request(line: Line, status:
 
 
 async def test_a_stream_is_read_up_to_the_limit_of_a_reply(fake: FakeProvider) -> None:
-    """It is not retried, because the same reply would come again."""
+    """A refused stream is not retried, because the same reply would come again."""
     flavour = FLAVOURS[0]
     limited = replace(
         flavour,

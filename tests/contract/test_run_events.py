@@ -172,7 +172,7 @@ class TestEnding:
     async def test_the_end_of_a_run_is_its_last_event(
         self, ports: Ports, status: RunStatus
     ) -> None:
-        """It is written with the status, and once even if the end is repeated."""
+        """The final event is written with the status, and once even if the end is repeated."""
         run = await ports.claimed()
         await ports.journal.write(JournalWrite(key=KEY, fence=1, events=(event(1),)))
         for _ in range(2):

@@ -129,7 +129,7 @@ class TestJournaling:
     async def test_the_calls_of_a_conversation_come_with_those_that_they_name(
         self, ports: Ports
     ) -> None:
-        """They come in order up to a node; the oldest are omitted if they are too large."""
+        """The calls come in order up to a node; the oldest are omitted if they are too large."""
         await ports.claimed()
         root, *nodes = records_of(graph_with_calls("case-1", llm_calls=4))
         after = {"call_key": "k0", "messages": 1}
@@ -242,7 +242,7 @@ class TestJournaling:
 
 class TestEnding:
     async def test_a_run_ends_once(self, ports: Ports) -> None:
-        """Its result, usage and last calls are stored together."""
+        """The run's result, usage and last calls are stored together."""
         run = await ports.claimed()
         records = records_of(graph_with_calls("case-1"))
         end = end_of(run, calls=records)
@@ -271,7 +271,7 @@ class TestEnding:
     async def test_a_run_that_is_given_back_is_taken_under_a_higher_fence(
         self, ports: Ports, counted: bool, attempts: int
     ) -> None:
-        """Its calls are kept, and the attempt counts only if the release says so."""
+        """A released run's calls are kept, and the attempt counts only if the release says so."""
         run = await ports.claimed()
         records = records_of(graph_with_calls("case-1"))
         await ports.runs.release(run, active_seconds=2.5, calls=records, counted=counted)

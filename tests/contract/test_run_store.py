@@ -156,7 +156,7 @@ class TestStopping:
         assert [record.node["status"] for record in await ports.runs.calls(KEY)] == ["halt"]
 
     async def test_a_wish_that_has_expired_stops_nothing(self, opened: Open) -> None:
-        """Its ID is free again, and the new run has no cancel request."""
+        """The expired request's ID is free again, and the new run has no cancel request."""
         async with opened(store_limits(pending_cancel_ttl_seconds=0)) as ports:
             await ports.runs.cancel(KEY, CANCEL_REQUEST)
             accepted = await ports.runs.accept(new_run("case-1"), worker_id="w1")

@@ -96,7 +96,7 @@ def test_data_survives_a_stop(data_dir: Path) -> None:
 
 
 def test_the_server_is_tuned_and_listens_on_no_address(data_dir: Path) -> None:
-    """It allows many connections, uses UTC, and is not reachable from other machines."""
+    """The server allows many connections, uses UTC, and is not reachable from other machines."""
     with EmbeddedPostgres(data_dir) as server:
         url = server.start()
         shown = {

@@ -105,7 +105,7 @@ async def test_what_is_no_stop_is_passed_over(database_url: str) -> None:
 
 
 async def test_a_listener_that_loses_its_connection_says_so(database_url: str) -> None:
-    """Its supervisor restarts it."""
+    """The listener's supervisor restarts it."""
     async with open_oracle(database_url) as oracle, listening(database_url) as (_, task):
         await oracle.rows(
             """SELECT pg_terminate_backend(pid) FROM pg_stat_activity

@@ -47,7 +47,7 @@ async def test_a_queued_run_is_halted_at_its_deadline(
 async def test_a_run_whose_deadline_has_passed_is_halted_by_the_request_that_brings_it(
     pair: tuple[Stores, Stores], oracle: Oracle
 ) -> None:
-    """It has no job and no attempt, and a repeated request finds it."""
+    """The halted run has no job and no attempt, and a repeated request finds it."""
     late = run("late", deadline=datetime.now(UTC) - timedelta(seconds=5))
 
     accepted = await pair[0].runs.accept(late, worker_id="w1")

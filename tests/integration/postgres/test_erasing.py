@@ -103,7 +103,7 @@ async def test_every_table_that_names_runs_is_known_to_the_code(database_url: st
 async def test_a_run_that_went_on_from_an_erased_one_keeps_what_it_took_over(
     database_url: str,
 ) -> None:
-    """It has its own copies."""
+    """The resumed run has its own copies."""
     async with open_stores(database_url) as stores, open_oracle(database_url) as oracle:
         accepted = await stores.runs.accept(new_run("a"), worker_id="w1")
         calls = records_of(graph_with_calls("a"), call_key="k", value="v", outcome="result")

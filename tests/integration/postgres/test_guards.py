@@ -127,7 +127,7 @@ async def test_nobody_claims_a_run_under_an_old_fence(oracle: Oracle, before: st
 @pytest.mark.req("card/delete")
 @pytest.mark.parametrize("value", ["NULL", "now()"])
 async def test_a_cancel_request_is_not_taken_back(oracle: Oracle, value: str) -> None:
-    """It is kept until the run has ended, and afterwards."""
+    """A cancel request is kept until the run has ended, and afterwards."""
     await insert(oracle, "running")
     await oracle.rows("UPDATE runs SET cancel_requested_at = '2026-01-01'")
 
@@ -164,7 +164,7 @@ async def test_a_call_that_has_ended_is_not_opened_and_does_not_end_again(oracle
 
 @pytest.mark.req("card/persist")
 async def test_a_run_has_one_snapshot(oracle: Oracle) -> None:
-    """It is stored with the end, and a run ends once."""
+    """The snapshot is stored with the end, and a run ends once."""
     await insert(oracle, "running")
     statement = "INSERT INTO snapshots VALUES ('t', 'r', '{}')"
     await oracle.rows(statement)

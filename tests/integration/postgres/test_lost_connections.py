@@ -132,7 +132,7 @@ async def test_what_was_journaled_is_stored_once_although_the_answer_was_lost(
 
 
 async def test_an_end_whose_answer_was_lost_is_reported_as_done(database_url: str) -> None:
-    """It was written exactly once."""
+    """The end was written exactly once."""
     async with open_world(database_url) as world:
         run = await world.claimed()
         world.proxy.lose_answer(request=b"case-1", answer=b"SELECT 1")
@@ -339,7 +339,7 @@ async def test_a_process_that_ends_writes_what_is_in_line(database_url: str) -> 
 
 
 async def test_a_process_does_not_start_without_its_database(database_url: str) -> None:
-    """It fails with ``StoreUnavailableError``."""
+    """The start fails with ``StoreUnavailableError``."""
     async with FaultProxy(upstream_of(database_url)) as proxy:
         proxy.refuse()
         with pytest.raises(StoreUnavailableError):

@@ -167,7 +167,7 @@ def test_what_is_not_written_down_is_seen(database_url: str, more: str) -> None:
 
 @pytest.mark.guarantee(16)
 def test_a_database_from_before_the_baseline_is_taken_over(empty_url: str) -> None:
-    """It is at the last revision before the baseline, and its row of a run stays."""
+    """The database is at the last revision before the baseline, and its row of a run stays."""
     with psycopg.connect(empty_url) as connection:
         connection.execute(gzip.decompress(DUMPED.read_bytes()))
         connection.execute("SET search_path = public")
@@ -181,7 +181,7 @@ def test_a_database_from_before_the_baseline_is_taken_over(empty_url: str) -> No
 
 @pytest.mark.parametrize("revision", ["20261123_0800", "29990101_0000"])
 def test_an_unknown_revision_is_refused(database_url: str, revision: str) -> None:
-    """It may come from an older development version or from a newer release."""
+    """An unknown revision may come from an older development version or from a newer release."""
     with psycopg.connect(database_url) as connection:
         connection.execute("UPDATE alembic_version SET version_num = %s", [revision])
 
@@ -205,7 +205,7 @@ def test_the_command_refuses_an_unknown_revision_in_one_line(database_url: str) 
 
 @pytest.mark.guarantee(16)
 def test_a_migration_gives_up_on_a_table_that_somebody_holds(empty_url: str) -> None:
-    """It fails within seconds with one line, changes nothing, and can be repeated."""
+    """The migration fails within seconds with one line, changes nothing, and can be repeated."""
     upgrade(empty_url, BEFORE)
     before = (objects(empty_url), shapes(empty_url))
     with psycopg.connect(empty_url) as holder:

@@ -18,7 +18,7 @@ from tests.support.stores import Oracle, Stores, end_of
 async def test_a_run_does_not_overtake_those_that_wait_for_a_place(
     pair: tuple[Stores, Stores],
 ) -> None:
-    """It waits behind them unless all of them have slots."""
+    """A new run waits behind them unless all of them have slots."""
     one, other = pair
     await give(one, max_running=2)
     first, *_ = [await accepted(one, run(name)) for name in ("first", "second", "waits")]
@@ -67,7 +67,7 @@ async def test_a_run_without_a_key_does_not_overtake_one_whose_key_is_free(
 async def test_a_run_does_not_overtake_those_that_wait_for_its_key(
     pair: tuple[Stores, Stores],
 ) -> None:
-    """It arrives when its key is free but before the waiting runs are claimed."""
+    """The new run arrives when its key is free but before the waiting runs are claimed."""
     first, second, third = [
         replace(run(f"r{n}"), queueing=Queueing(concurrency_key="k")) for n in range(3)
     ]

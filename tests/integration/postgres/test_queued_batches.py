@@ -343,7 +343,7 @@ async def test_processes_that_count_the_queue_seldom_pass_its_limit_by_little(
 
 
 def test_the_queue_is_counted_seldom_while_it_is_empty_and_always_when_it_is_nearly_full() -> None:
-    """It is counted again after a second, because other processes may have queued runs."""
+    """The queue is counted again after a second, because other processes may have queued runs."""
     now = 0.0
     room = QueueRoom(clock=lambda: now)
     assert not room.take(1)

@@ -78,7 +78,7 @@ async def test_a_write_that_cannot_be_stored_fails_alone(stores: Stores, value: 
 
 
 async def test_an_id_that_is_too_long_for_an_index_is_refused(stores: Stores) -> None:
-    """It is refused alone and at once, and not treated as an outage."""
+    """A long ID is refused alone and at once, and not treated as an outage."""
     long = new_run("".join(f"{n:x}" for n in range(10_000)))
     async with asyncio.timeout(150), asyncio.TaskGroup() as group:
         refused = group.create_task(refusal(stores.runs.accept(long, worker_id="w1")))
@@ -148,7 +148,7 @@ def test_what_is_alone_in_a_row_is_written_so_that_it_can_be_stored(
 
 
 def test_plain_values_are_written_as_they_are() -> None:
-    """They are not scanned a second time."""
+    """Plain values are not scanned a second time."""
     assert dump({"a": [1, 2.5, None, "\u00e4"]}) == '{"a":[1,2.5,null,"\u00e4"]}'
 
 

@@ -117,7 +117,7 @@ async def test_a_version_never_changes(oracle: Oracle, change: str) -> None:
 async def test_a_deleted_version_leaves_nothing_but_its_number(
     graphs: PostgresDefinitions, oracle: Oracle
 ) -> None:
-    """Its definition, its description and its references are deleted."""
+    """The version's definition, its description and its references are deleted."""
     await graphs.add(new_graph("part"))
     await graphs.add(new_graph("g", uses=(DefinitionRef("part"),), description="secret"))
     await graphs.delete(TENANT, DefinitionRef("g"))

@@ -68,7 +68,7 @@ async def run_ids(oracle: Oracle) -> list[str]:
 async def test_a_schedule_is_kept_changed_and_deleted(
     schedules: PostgresSchedules, oracle: Oracle
 ) -> None:
-    """It is found by its name within its tenant, and its wake-up is stored with it."""
+    """A schedule is found by its name within its tenant, and its wake-up is stored with it."""
     made, created = await schedules.put(schedule())
     again, anew = await schedules.put(schedule(overlap=Overlap.SKIP))
     assert (created, anew) == (True, False)
@@ -243,7 +243,7 @@ async def test_instants_of_which_some_are_refused_fire_bit_by_bit(
 async def test_who_cancels_for_the_next_run_waits_for_its_tenant_first(
     schedules: PostgresSchedules, stores: Stores, oracle: Oracle
 ) -> None:
-    """It locks the tenant before any row that a concurrent acceptance needs."""
+    """The schedule locks the tenant before any row that a concurrent acceptance needs."""
     quota = Quota(max_cost_usd_per_day=Decimal(10))
     await PostgresQuotas(stores.engines.work, Quota()).put("default", quota)
     request = replace(RUN.request, budget=Budget(max_cost_usd=Decimal(1)))
@@ -322,7 +322,7 @@ async def test_a_change_of_the_time_drops_what_was_due(
 
 
 async def test_a_run_that_begins_later_is_claimed_then(stores: Stores, oracle: Oracle) -> None:
-    """It is queued with a job for that time, and it can be cancelled."""
+    """A delayed run is queued with a job for that time, and it can be cancelled."""
     later = datetime.now(UTC) + timedelta(hours=1)
     new = new_run("case-1")
     new = replace(new, request=replace(new.request, start_at=later))

@@ -156,7 +156,7 @@ async def test_runs_are_accepted_in_batches_until_the_limit_is_near(stores: Stor
 
 @pytest.mark.guarantee(13)
 async def test_an_accepted_run_writes_on_when_the_quota_is_full(stores: Stores) -> None:
-    """Its journal, files and end are stored, while another run is refused."""
+    """The run's journal, files and end are stored, while another run is refused."""
     run = (await stores.runs.accept(new_run("r", tenant=TENANT), worker_id="w1")).run
     await quotas_of(stores, Quota()).put(TENANT, Quota(max_stored_bytes=0))
     calls = records_of(graph_with_calls("r"), call_key="k", value="v" * 1000)

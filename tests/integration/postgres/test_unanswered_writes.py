@@ -41,7 +41,7 @@ async def test_a_statement_that_somebody_cancels_is_made_again(database_url: str
 
 @pytest.mark.parametrize("kind", ["journal", "end"])
 async def test_a_large_write_holds_up_no_other(database_url: str, kind: str) -> None:
-    """It has its own connection, and its rejection is not treated as an outage."""
+    """A large write has its own connection, and its rejection is not treated as an outage."""
     async with open_world(database_url) as world:
         run, other = await world.claimed(), await world.claimed("other")
         large = records_of(graph_with_calls("case-1"), value="x" * LARGE_BYTES)
@@ -63,7 +63,7 @@ async def test_a_large_write_holds_up_no_other(database_url: str, kind: str) -> 
 
 
 async def test_a_write_that_the_server_never_carries_out_fails_alone(database_url: str) -> None:
-    """It times out on every attempt; other runs and its own run continue."""
+    """The write times out on every attempt; other runs and its own run continue."""
     sizes = pool_sizes(statement_ms=300)
     async with open_world(database_url, sizes=sizes) as world:
         run, other = await world.claimed(), await world.claimed("other")

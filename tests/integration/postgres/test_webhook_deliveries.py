@@ -84,7 +84,7 @@ async def test_a_run_that_is_cancelled_while_queued_is_announced(
 async def test_a_run_that_meets_its_pending_cancel_is_announced(
     stores: Stores, oracle: Oracle, worker_id: str | None
 ) -> None:
-    """It is accepted and ended in one transaction."""
+    """The run is accepted and ended in one transaction."""
     await stores.runs.cancel(hooked().key, CANCEL_REQUEST)
     await stores.runs.accept(hooked(), worker_id=worker_id)
 
@@ -179,7 +179,7 @@ async def test_a_delivery_whose_job_was_lost_is_found_behind_thousands_that_wait
 async def test_a_failed_attempt_is_due_after_its_pause(
     stores: Stores, oracle: Oracle, webhooks: PostgresWebhooks
 ) -> None:
-    """Its job is stored in the same transaction and becomes due after the pause."""
+    """The next attempt's job is stored in the same transaction and becomes due after the pause."""
     await ended(stores, hooked())
     wanted = await delivery_id(oracle)
     await oracle.rows("DELETE FROM procrastinate_jobs")

@@ -38,7 +38,7 @@ async def ready(worker: QueueWorker, oracle: Oracle) -> None:
 
 
 async def test_a_queued_run_is_claimed_and_begun(database_url: str) -> None:
-    """It may be queued before or after the worker starts, and its job is deleted."""
+    """The run may be queued before or after the worker starts, and its job is deleted."""
     executor = NotingExecutor()
     async with open_stores(database_url) as stores, open_oracle(database_url) as oracle:
         await stores.runs.accept(new_run("case-1"), worker_id=None)
@@ -84,7 +84,7 @@ async def test_runs_are_shared_among_processes(database_url: str) -> None:
 
 
 async def test_a_full_process_leaves_jobs_to_others(database_url: str) -> None:
-    """It holds back no job, and claims the next one as soon as it has a slot."""
+    """A full process holds back no job, and claims the next one as soon as it has a slot."""
     full, other = NotingExecutor("w1", slots=1), NotingExecutor("w2")
     async with open_stores(database_url) as stores, open_oracle(database_url) as oracle:
         async with working(database_url, stores, full):
@@ -105,7 +105,7 @@ async def test_a_full_process_leaves_jobs_to_others(database_url: str) -> None:
 
 
 async def test_a_run_that_was_stopped_while_queued_is_not_begun(database_url: str) -> None:
-    """Its job finds no run to claim."""
+    """The run's job finds no run to claim."""
     executor = NotingExecutor()
     async with open_stores(database_url) as stores:
         await stores.runs.accept(new_run("case-1"), worker_id=None)

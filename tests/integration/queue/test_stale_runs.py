@@ -70,7 +70,7 @@ async def test_a_run_that_waits_for_a_person_goes_on_by_itself_when_its_time_is_
 
 
 async def test_a_process_without_a_row_is_given_the_same_time(world: World) -> None:
-    """It may have reconnected and accepted the run before its next heartbeat."""
+    """The process may have reconnected and accepted the run before its next heartbeat."""
     await world.claimed(worker_id="unknown")
     assert await world.recover() == []
 
@@ -79,7 +79,7 @@ async def test_a_process_without_a_row_is_given_the_same_time(world: World) -> N
 
 
 async def test_a_process_that_left_in_order_loses_what_it_left_behind(world: World) -> None:
-    """Its row is removed, so its runs are recovered as if it had died."""
+    """A process that leaves's row is removed, so its runs are recovered as if it had died."""
     await world.beat("alive")
     await world.claimed(worker_id="alive")
     await world.age(seconds=STALE + 1)
@@ -108,7 +108,7 @@ async def test_workers_are_listed_and_can_be_drained(world: World) -> None:
 
 
 async def test_a_process_that_thaws_is_told_that_it_owns_nothing(world: World) -> None:
-    """Its late writes change nothing."""
+    """The thawed process's late writes change nothing."""
     await world.beat("dead", seconds_ago=15)
     frozen = await world.claimed()
     await world.recover()
@@ -255,7 +255,7 @@ async def test_what_is_locked_is_left_for_the_next_look(world: World) -> None:
 async def test_a_process_that_beats_while_it_is_being_recovered_keeps_what_it_still_has(
     world: World,
 ) -> None:
-    """Its heartbeat waits for the recovery and returns the remaining runs."""
+    """The process's heartbeat waits for the recovery and returns the remaining runs."""
     await world.beat("slow", seconds_ago=15)
     await world.claimed(worker_id="slow")
     await world.claimed("case-2", worker_id="slow")
