@@ -79,7 +79,7 @@ async def test_a_registered_agent_is_run_and_its_answer_streams(
 async def test_a_registered_agent_calls_another_one(
     service: ServiceProcess, client: JsonClient, provider: FakeProvider
 ) -> None:
-    """The called agent is called by its name, and the run stores both agents."""
+    """An agent calls another one by name, and the run stores both."""
     await register(service, HELPER)
     chief = {"name": "chief", "prompt": {}, "tools": [{"agent": {"name": "helper"}}]}
     await register(service, chief)

@@ -46,7 +46,7 @@ async def _seen(service: ServiceProcess, opened: asyncio.Event) -> list[dict[str
 async def test_a_client_that_comes_again_elsewhere_sees_every_event_once(
     database_url: str, provider: FakeProvider
 ) -> None:
-    """It reconnects to the other replica after each event, even after the end of the run."""
+    """The client reconnects elsewhere after each event, even after the end of the run."""
     settings = model_settings(provider.openai_url)
     await provider.script("6 times 7", [Step(plan=PLAN)])
     async with (

@@ -91,7 +91,7 @@ async def test_a_halted_run_goes_on_when_its_limit_is_raised(
 async def test_a_failed_run_goes_on_from_its_failure(
     database_url: str, provider: FakeProvider
 ) -> None:
-    """It resumes in the failed step, and the trace names the run that made each imported call."""
+    """The run resumes in the failed step, and its trace names the run behind each import."""
     await provider.script("at c", [Step(status=401)], repeat_last=True)
     async with (
         ServiceProcess(database_url, settings=model_settings(provider.openai_url)) as service,
@@ -230,7 +230,7 @@ async def test_a_case_goes_on_in_the_middle_of_its_only_step(
 async def test_a_run_that_goes_on_survives_its_process(
     database_url: str, provider: FakeProvider
 ) -> None:
-    """It is killed in its first new call, and another process finishes it with each call once."""
+    """After a kill in the first new call another process finishes the run with each call once."""
     settings = model_settings(provider.openai_url)
     async with two_services(database_url, settings) as (first, _, client):
         await begin(client, budget={"max_steps": 2})

@@ -243,7 +243,7 @@ async def test_a_registered_graph_answers_in_its_newest_version(
 async def test_the_ends_of_a_graph_that_were_reached_are_its_answer(
     http: httpx.AsyncClient, provider: FakeProvider
 ) -> None:
-    """They are joined in the order of the graph; texts are unchanged, other values are JSON."""
+    """The outputs are joined in the order of the graph; values other than texts are JSON."""
     await provider.script("You are B.", [Step(text="B says.")])
     await provider.script("You are A.", [Step(text="A says.")])
     steps = [chat_start(), agent_step("B"), agent_step("A"), agent_free("sum")]

@@ -187,7 +187,7 @@ async def test_sigterm_hands_a_run_over_without_counting_the_attempt(
 async def test_a_frozen_process_that_thaws_changes_nothing(
     database_url: str, provider: FakeProvider
 ) -> None:
-    """Its run was recovered by another process, and the fence rejects its late writes."""
+    """Another process recovered the run, and the fence rejects late writes of the frozen one."""
     settings = model_settings(provider.openai_url)
     async with two_services(database_url, settings) as (first, _, client):
         await _in_second_call(first, provider)

@@ -268,7 +268,7 @@ async def test_every_metric_stands_on_its_page(watched: Watched) -> None:
 async def test_the_spans_of_a_run_reach_the_collector(
     watched: Watched, collector: Collector
 ) -> None:
-    """They are children of the request's span, whose parent is the caller's, as in the trace."""
+    """Spans of a run are children of the request's span, whose parent is the caller's."""
     told = await watched.http.get("/runs/traced/trace", params={"format": "otlp"})
     [scope] = told.json()["resourceSpans"][0]["scopeSpans"]
     shown = {span["spanId"]: span for span in scope["spans"]}

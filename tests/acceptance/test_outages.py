@@ -62,7 +62,7 @@ async def _part(url: str, name: str) -> str:
 async def test_living_processes_keep_their_runs_through_an_outage(
     database_url: str, proxy: FaultProxy, provider: FakeProvider, how: str
 ) -> None:
-    """It exceeds the limit for heartbeats, but no attempt is counted and no call is repeated."""
+    """The outage exceeds the heartbeat limit, but no attempt is counted and no call repeated."""
     await provider.script("6 times 7", [Step(plan=PLAN, hang=True)])
     settings, url = model_settings(provider.openai_url), proxied(database_url, proxy)
     async with (
@@ -276,7 +276,7 @@ async def test_a_frozen_process_keeps_its_runs_while_it_holds_its_connection(
 
 
 async def test_a_worker_answers_for_its_health(database_url: str, proxy: FaultProxy) -> None:
-    """Its own port reports not ready until it can claim runs, and during a database outage."""
+    """The worker's port is not ready before it can claim runs and during an outage."""
     url = proxied(database_url, proxy)
     settings = {"WORKER_HEALTH_PORT": "0", "DATABASE_LOCK_TIMEOUT_MS": "120000"}
     async with open_oracle(database_url) as oracle, AsyncExitStack() as stack:

@@ -125,7 +125,7 @@ async def test_an_answer_that_had_come_to_its_end_is_asked_to_go_on(
 async def test_an_answer_that_a_limit_halted_goes_on_for_the_rest_of_its_cost(
     http: httpx.AsyncClient, provider: FakeProvider
 ) -> None:
-    """Its run imports the completed work of the halted run, so no call is made twice."""
+    """The new run imports the completed work of the halted one, so no call is made twice."""
     call = {"id": "c1", "name": "calculator", "arguments": '{"expression": "6 * 7"}'}
     steps = [Step(tool_calls=[call]), Step(text="I could not look."), Step(text="It is 42.")]
     await provider.script("(halted)", steps)

@@ -51,7 +51,7 @@ LOST = httpx.ReadError("reset")
 
 
 def test_both_clients_have_the_same_methods() -> None:
-    """The methods' parameters are equal too."""
+    """All methods have equal parameters in both clients."""
 
     def methods(client: Any) -> dict[str, str]:
         names = [name for name in dir(client) if not name.startswith("_")]

@@ -176,7 +176,7 @@ async def test_an_idle_connection_makes_room_for_a_new_one(api: Api) -> None:
 
 
 async def test_unidentified_connections_keep_no_caller_out(api: Api) -> None:
-    """They may use nine tenths of the connections, and a new one replaces the oldest."""
+    """Unidentified connections use at most nine tenths, and a new one replaces the oldest."""
     async with served(api.app(bootstrap_key=OPERATOR_KEY), max_connections=10) as server:
         held = [await server.connect(POST % 100 + b"{") for _ in range(30)]
         asked = PROBE.replace(b"/healthz", b"/runs").replace(

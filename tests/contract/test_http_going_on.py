@@ -132,7 +132,7 @@ async def test_no_limit_passes_the_ceiling_of_today(world: World) -> None:
 async def test_a_graph_run_keeps_its_graph_and_its_version(
     client: httpx.AsyncClient, world: World
 ) -> None:
-    """It keeps its version after a newer one is registered; inputs can be replaced one by one."""
+    """The graph's version stays after a newer one is registered; inputs can be replaced."""
     await register(client, "g", flat("a"))
     await ended(
         client, run_id="old", kind="graph", graph={"name": "g"}, inputs={"default": 1, "b": 2}

@@ -183,7 +183,7 @@ async def test_with_a_credential_callers_come_from_anywhere(app: FastAPI) -> Non
 
 
 async def test_the_first_key_ends_the_time_without_keys(api: Api) -> None:
-    """It also ends anonymous access from the same machine, which cannot make keys itself."""
+    """The key also ends anonymous access from this machine, which cannot make keys itself."""
     async with client_of(api.app()) as client:
         assert (await client.get("/runs")).status_code == 200
         assert (await client.post("/keys", json={"name": "x"})).status_code == 401

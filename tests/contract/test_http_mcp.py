@@ -306,7 +306,7 @@ async def send(
 
 
 async def test_a_cancel_that_overtakes_its_call_is_kept_for_it(world: World) -> None:
-    """It applies only to the request of that session, with that ID and of that type."""
+    """The cancel applies only to the request of that session, with that ID and type."""
     key = await world.key()
     call = {"name": "run_case", "arguments": NOW}
     async with world.http(key) as http:

@@ -72,7 +72,7 @@ async def test_a_schedule_is_made_changed_and_deleted(client: httpx.AsyncClient)
 async def test_a_schedule_that_is_due_stays_due_when_it_is_changed(
     client: httpx.AsyncClient, module_database: Connection
 ) -> None:
-    """Its next run is neither lost nor moved, unless its time is changed or it is paused."""
+    """A due run is neither lost nor moved, unless the time changes or the schedule is paused."""
     await put(client)
     due = "2026-01-01T06:30:00Z"
     module_database.execute("UPDATE schedules SET next_at = %s", (due,))

@@ -161,7 +161,7 @@ async def test_the_status_decides_whether_a_retry_makes_sense(
 async def test_an_attempt_ends_at_its_time_limit(
     line: Line, fake: FakeProvider, step: Step
 ) -> None:
-    """The time limit ends without data or with too slow data, and closes the connection."""
+    """The attempt ends if data is missing or too slow, and the connection is closed."""
     error = await line.fail(step, timeout_seconds=1)
 
     assert error.retryable
@@ -213,7 +213,7 @@ async def test_a_redirect_is_not_followed(line: Line) -> None:
 
 
 async def test_a_large_compressed_reply_is_refused(line: Line) -> None:
-    """It is decompressed up to the limit, and not retried because it would come again."""
+    """The reply is decompressed up to the limit, and not retried because it would come again."""
     noise = "".join(random.Random(1).choices(string.ascii_letters, k=2_000_000))
 
     assert not (await line.fail(Step(text=noise, gzip=True))).retryable

@@ -38,7 +38,7 @@ def parts(value: Any) -> Iterator[Any]:
 
 
 def test_every_answer_is_described_and_has_a_form() -> None:
-    """It has no default texts of the framework, no empty schema, and every error is a problem."""
+    """No text of the framework and no empty schema is left, and every error is a problem."""
     for name, answer in answers():
         assert answer["description"] != "Successful Response", name
         assert {} not in list(parts(answer)), name

@@ -232,7 +232,7 @@ async def test_what_is_larger_than_one_file_may_be_is_not_kept_at_all(
 
 
 async def test_the_files_of_a_run_leave_with_it(stores: Stores, oracle: Oracle) -> None:
-    """A deleted run's files are deleted with it in every way."""
+    """Every way to delete a run deletes its files."""
     process = Process(stores, DrawingTool())
     await process.begin("a")
     await process.end()

@@ -18,7 +18,7 @@ from tests.support.stores import Oracle, Stores, end_of
 async def test_a_run_does_not_overtake_those_that_wait_for_a_place(
     pair: tuple[Stores, Stores],
 ) -> None:
-    """A new run waits behind them unless all of them have slots."""
+    """A new run waits behind waiting ones unless all of them have slots."""
     one, other = pair
     await give(one, max_running=2)
     first, *_ = [await accepted(one, run(name)) for name in ("first", "second", "waits")]

@@ -77,7 +77,7 @@ async def test_a_run_is_found_by_its_primary_key_alone(
 async def test_the_connection_of_owners_makes_no_plan_that_reads_a_whole_table(
     stores: Stores, oracle: Oracle
 ) -> None:
-    """Its statements stay prepared while tables grow, so it disables sequential scans."""
+    """Prepared statements outlive the growth of tables, so sequential scans are disabled."""
     accepted = await stores.runs.accept(new_run("r"), worker_id="w1")
     await oracle.connection.execute(NOTE_SETTING)
     await stores.journal.finish(end_of(accepted.run))

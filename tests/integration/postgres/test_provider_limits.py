@@ -186,7 +186,7 @@ def test_a_tenant_with_a_thousand_calls_holds_up_nobody(connection: psycopg.Conn
 
 
 def test_tenants_share_a_model_evenly_while_both_want_it(connection: psycopg.Connection) -> None:
-    """Two tenants share its capacity: calls four times as large get a fourth as many slots."""
+    """Tenants share the capacity: calls four times as large get a fourth as many slots."""
     minutes = Minutes(connection, RateLimit(model="m", tokens_per_minute=60_000))
     for number in range(200):
         minutes.call(0.0, ("large", str(number % 3)), 2000)

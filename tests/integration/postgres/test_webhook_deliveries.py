@@ -197,7 +197,7 @@ async def test_a_failed_attempt_is_due_after_its_pause(
 async def test_a_dead_delivery_is_listed_and_sent_again(
     stores: Stores, oracle: Oracle, webhooks: PostgresWebhooks
 ) -> None:
-    """It keeps its ID and starts again without attempts; a pending one cannot be sent again."""
+    """A dead delivery keeps its ID and restarts its attempts; a pending one is refused."""
     await ended(stores, hooked())
     await ended(stores, hooked("case-2"))
     wanted = str(

@@ -79,7 +79,7 @@ async def test_a_process_without_a_row_is_given_the_same_time(world: World) -> N
 
 
 async def test_a_process_that_left_in_order_loses_what_it_left_behind(world: World) -> None:
-    """A process that leaves's row is removed, so its runs are recovered as if it had died."""
+    """Leaving removes the row of the process, so its runs are recovered as if it had died."""
     await world.beat("alive")
     await world.claimed(worker_id="alive")
     await world.age(seconds=STALE + 1)
